@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from testbed.training.filling import Buffer, Filling, estimate_mean, payload_of
 from testbed.transport import Leg, PayloadLayout, TransferReport
+from testbed.transport.core import worth
 from testbed.transport.core.order import ChunkOrder, OrderContext
 from testbed.transport.core.tolerance import required_chunks
 
@@ -30,6 +31,7 @@ class LossyLeg:
         random: draws what is lost where the network loses it; None: the receiver stops early.
         link_loss: the probability that a chunk is lost on its way, below 1; `random` draws it, and
             the order is the orders'. What is given up in all stays the tolerance.
+        energy_share: a receiver stops at this share of the energy instead, whatever the tolerance.
     """
 
     def __init__(
@@ -40,8 +42,9 @@ class LossyLeg:
         orders: Sequence[ChunkOrder],
         random: np.random.Generator | None = None,
         link_loss: float = 0.0,
+        energy_share: float | None = None,
     ) -> None:
-        self._link_loss = link_loss
+        self._link_loss, self._energy_share = link_loss, energy_share
         self.sent_chunks = self.lost_chunks = 0
         self._layout, self._leg, self._filling = layout, leg, filling
         self._orders, self._random = orders, random
@@ -73,6 +76,9 @@ class LossyLeg:
             )
             order = self._orders[sender].permutation(context)
         enough = required_chunks(layout.chunk_count, tolerance)
+        if self._energy_share is not None:
+            held = np.cumsum(np.nan_to_num(worth.energies(rows)[order]))
+            enough = int(np.searchsorted(held, self._energy_share * held[-1])) + 1
         mask = self._arrivals(order, enough)
         layout.rows(self._buffers[sender])[mask] = rows[mask]
         self.sent_chunks += layout.chunk_count

@@ -83,6 +83,12 @@ class Settings:
                 f"late_share is {self.late_share}; valid: 0, or a share with mode='bounded' and "
                 "filling='error-feedback'"
             )
+        if self.protocol.keep != 1:
+            raise InputError(
+                f"protocol {self.protocol.name!r} keeps {self.protocol.keep:g} of the chunks; "
+                "valid: one that keeps all: a complete mean keeps replicas equal; compress by "
+                "PyTorch's own hooks, such as powerSGD"
+            )
         if self.late_share and self.protocol.carrier == "tcp":
             raise InputError(
                 f"late_share is {self.late_share}; valid: 0 with the protocol "

@@ -222,7 +222,7 @@ def _whole_bytes(run: Run, layout: PayloadLayout) -> float:
 
 def _needed_bytes(run: Run, layout: PayloadLayout, leg: Leg) -> float:
     """The bytes of frames that one transfer of a calm round sends."""
-    return (1 - _tolerance(run, leg)) * _whole_bytes(run, layout)
+    return (run.protocol.keep - _tolerance(run, leg)) * _whole_bytes(run, layout)
 
 
 def _tolerance(run: Run, leg: Leg) -> float:

@@ -153,7 +153,7 @@ def _axis(registry: Registry[Any]) -> Schema:
 def setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
     found: Schema = _FRACTION
-    if key == "congestion_control" and protocol == "tcp":
+    if key == "congestion_control" and protocol in ("tcp", "top-k"):
         found = {"type": "string", "pattern": r"^\w+$"}
     elif key in protocols.REGISTRIES:
         found = {"$ref": f"#/$defs/axis.{key}"}
@@ -166,7 +166,7 @@ def setting(protocol: str, key: str) -> Schema:
     elif key == "tensors":
         bounds = {"type": "object", "additionalProperties": _FRACTION}
         found = {"anyOf": [{"type": "string"}, bounds]}
-    elif key in ("floor", "share"):
+    elif key in ("floor", "share", "keep"):
         found = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
     elif key == "patience":
         found = {"type": "number", "minimum": 1}

@@ -306,8 +306,24 @@ class Experiment(Section):
             return self
         if "server" not in self.topology.host_names():
             raise ValueError("topology.hosts: training needs a server, worker-1, worker-2, ...")
+        self._whole_states_fit()
         prerequisites.check(self.training_need(self.seeds[0]))
         return self
+
+    def _whole_states_fit(self) -> None:
+        """Refuse arms that send parts of payloads where whole replicas travel, too."""
+        for name in self.arms:
+            keep = self.protocol_arm(name).resolved().keep
+            for key, whole in (
+                ("resynchronise_every", self.training.resynchronise_every > 0),
+                ("on_worker_loss", self.training.on_worker_loss == "rejoin"),
+            ):
+                if keep != 1 and whole:
+                    raise ValueError(
+                        f"training.{key}: {getattr(self.training, key)} sends whole replicas, but "
+                        f"arms.{name} keeps {keep:g} of the chunks of all that it sends; valid: "
+                        "leave the key out, or an arm with keep: 1"
+                    )
 
     @model_serializer(mode="wrap")
     def _without_the_other_workload(self, serialise: SerializerFunctionWrapHandler) -> Any:

@@ -1,5 +1,6 @@
 """Protocols, each composed of one entry per axis, and presets named after published systems."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -47,6 +48,17 @@ def _named(key: str) -> Iterator[None]:
         raise InputError(f"{key}: {error}") from None
 
 
+def _part(key: str, given: Any) -> float:
+    """A number above 0 and up to 1, or the text that `ProtocolConfig.describe` makes of it."""
+    try:
+        number = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number <= 1:
+        raise ValueError(f"{key} is {shown(given)}; valid: above 0, up to 1")
+    return number
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProtocolConfig:
     """One protocol, completely described and checked.
@@ -60,6 +72,8 @@ class ProtocolConfig:
         order: the order in which chunks are sent; `udp` only.
         congestion_control: for `udp` an entry of CONGESTION_CONTROLS with its options; for `tcp`
             the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
+        keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
+            only. It holds for all transfers.
 
     For `udp` the constructor takes the last three as texts, `NAME:key=value,...`, or as mappings
     with the key `name`, and keeps texts.
@@ -72,10 +86,12 @@ class ProtocolConfig:
     repair: str = _OF_UDP["repair"]
     order: str = _OF_UDP["order"]
     congestion_control: str = "fixed"
+    keep: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ValueError(f"name is {shown(self.name)}; valid: a text")
+        object.__setattr__(self, "keep", _part("keep", self.keep))
         for leg in Leg:
             key = leg.name.lower()
             with _named(key):
@@ -103,6 +119,11 @@ class ProtocolConfig:
             return
         if self.carrier != "udp":
             raise ValueError(f"carrier is {shown(self.carrier)}; valid: udp, tcp")
+        if self.keep != 1:
+            raise ValueError(
+                f"keep is {self.keep}; our own transport's receivers decide what to give up: leave "
+                "it out, or choose the carrier tcp"
+            )
         # Building each part once finds unknown names and options before a socket is opened.
         given = {"order": {"seed": 0}, "congestion_control": _TYPICAL_LINK}
         for axis in (*_OF_UDP, "congestion_control"):
@@ -139,7 +160,10 @@ class ProtocolConfig:
 
     def describe(self) -> dict[str, str]:
         """The configuration as texts, from which an equal one can be built."""
-        return {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
+        told = {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
+        if self.keep == 1:
+            del told["keep"]  # runs were described without it, and are told apart by that
+        return told
 
 
 def _lossy(
@@ -289,6 +313,20 @@ def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfi
     return ProtocolConfig(**{**axes, **settings})
 
 
+def _top_k(
+    *, keep: float = 0.1, congestion_control: str = "cubic", **settings: Any
+) -> ProtocolConfig:
+    """Compression in place of tolerance: the most energetic chunks over kernel TCP, the rest owed.
+
+    Top-k sparsification with error feedback (Stich, Cordonnier and Jaggi, NeurIPS 2018), in blocks
+    of a chunk, so that our own protocols and it choose between equal parts. A tenth is our
+    assumption: published ratios reach from a tenth to a thousandth, of single elements.
+    """
+    return _tcp(
+        **{"name": "top-k", "keep": keep, "congestion_control": congestion_control} | settings
+    )
+
+
 PRESETS = {
     "dblp": (_dblp, ("low", "high")),
     "dblp-stream": (_dblp_stream, ("low", "high")),
@@ -302,6 +340,7 @@ PRESETS = {
     "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
     "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds")),
+    "top-k": (_top_k, ()),
     "tcp": (_tcp, ()),
 }
 

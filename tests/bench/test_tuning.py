@@ -15,6 +15,7 @@ from testbed.bench import study, trainings
 from testbed.bench.tuning import console, rule, training
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
+from testbed.training.filling.error_feedback import Residual
 from testbed.training.learner import Replica
 from testbed.training.run_context import RunContext
 
@@ -75,6 +76,32 @@ def test_an_arm_loses_what_its_tolerance_and_the_phase_allow(small, monkeypatch)
     lost = [each > 0.5 for each in zeros[::2]]
     # What the schedule says after a round holds from its broadcast on.
     assert lost == [False, False, False, True, True, True]
+
+
+def test_an_arm_that_bounds_energy_or_keeps_a_part_gets_the_chunks_that_hold_the_most(
+    small, monkeypatch
+):
+    delivered = []
+    settle = Residual.settle
+
+    def spy(self, report):
+        energy = np.square(self._layout.floats(self._sent).astype(np.float64)).sum()
+        settle(self, report)
+        owed = np.square(self._layout.floats(self.owed).astype(np.float64)).sum()
+        delivered.append((1 - owed / energy, report.chunks_received / report.chunk_count))
+
+    monkeypatch.setattr(Residual, "settle", spy)
+    arms = {
+        "ours": {"protocol": "bounded-energy", "share": 0.7},
+        "top-k": {"protocol": "top-k", "keep": 0.3},
+    }
+    training.train(only(small(arms=arms), "ours", 0.032))
+    assert all(share >= 0.7 - 1e-6 for share, _ in delivered)
+    assert min(chunks for _, chunks in delivered) < 0.6
+    delivered.clear()
+    training.train(only(small(arms=arms), "top-k", 0.032))
+    assert all(chunks == pytest.approx(0.3, abs=0.02) for _, chunks in delivered)
+    assert all(share > chunks for share, chunks in delivered)
 
 
 def test_the_schedule_s_rate_is_applied(small, monkeypatch):

@@ -271,6 +271,10 @@ def test_a_gradient_that_cannot_be_sent_is_refused(kind, found):
         ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),
         ({"chunk_bytes": 1441}, "chunk_bytes is 1441; valid: a multiple of 4"),
         ({"protocol": "dblb"}, "protocol: unknown protocol 'dblb'; valid: "),
+        (
+            {"protocol": "top-k"},
+            "protocol 'top-k' keeps 0.1 of the chunks; valid: one that keeps all",
+        ),
         ({"protocol": 3}, "protocol is 3; valid: a preset's name or a ProtocolConfig"),
         ({"protocol": "mlt"}, "protocol mlt: it bounds the loss of each layer"),
         ({"protocol": preset("dblp")}, "rate_bps is missing, which the congestion control of dblp"),

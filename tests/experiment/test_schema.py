@@ -183,7 +183,7 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
         (
             {"arms": {"x": {"protocol": "tcp", "filing": "zero"}}},
             "arms.x.filing: protocol 'tcp' has no such key; valid: name, carrier, gather, "
-            "broadcast, repair, order, congestion_control, filling",
+            "broadcast, repair, order, congestion_control, keep, filling",
         ),
         (
             {"arms": {"x": {"protocol": "dblp", "filling": 3}}},
@@ -223,6 +223,22 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
             {"impairments": [{"kind": "loss", "rounds": [10], "q": 0.5}]},
             "round 10 is never reached; valid: 0 to 9",
         ),
+        (
+            {
+                "arms": {"some": {"protocol": "top-k", "keep": 0.2}},
+                "training": {"resynchronise_every": 4},
+            },
+            "training.resynchronise_every: 4 sends whole replicas, but arms.some keeps 0.2 of the",
+        ),
+        (
+            {"arms": {"some": {"protocol": "top-k"}}, "training": {"on_worker_loss": "rejoin"}},
+            "training.on_worker_loss: rejoin sends whole replicas, but arms.some keeps 0.1 of the",
+        ),
+        (
+            {"arms": {"a": {"protocol": "top-k", "keep": 0}}},
+            "arms.a.keep: 0; valid: above 0, up to",
+        ),
+        ({"arms": {"a": {"protocol": "dblp", "keep": 0.5}}}, "keep is 0.5; our own transport's"),
         ({"factors": {"rounds": 3}}, "factors.rounds: 3: must be a list of at least one value"),
     ],
 )

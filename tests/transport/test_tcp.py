@@ -1,6 +1,7 @@
 """What is special about the protocol `tcp`."""
 
 import ast
+import dataclasses
 import inspect
 import socket
 import struct
@@ -11,7 +12,15 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
-from testbed.transport.core.messages import ControlParser, Hello, MessageType, body_limits
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.messages import (
+    ControlParser,
+    Hello,
+    MessageType,
+    body_limits,
+    pack_bitmap,
+)
+from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import (
     available_congestion_controls,
     get_congestion_control,
@@ -301,3 +310,76 @@ def test_a_worker_that_has_joined_again_by_half_is_still_away(survive_peers):
         with again.result(timeout=30) as worker:
             worker.send(2, {"server": place.layout.new_buffer()})
             assert receiving.result(timeout=30).keys() == {"worker-1"}
+
+
+def test_only_the_most_energetic_chunks_travel_and_both_sides_know_which():
+    layout = PayloadLayout([("w", 100_000)])  # the last chunk is shorter than others
+    place = site(preset("top-k", keep=0.1), layout=layout)
+    payload = random_payload(layout)
+    rows = layout.rows(payload).view("<f4")
+    rows[:] = np.random.default_rng(3).normal(0, 1e-3, rows.shape).astype(np.float32)
+    loud = [7, 50, layout.chunk_count - 1]
+    rows[loud] = 1.0
+    rows[9, 4] = np.nan
+    rows[-1, int(layout.chunk_lengths[-1]) // 4 :] = 0
+    energy = np.square(rows.astype(np.float64)).sum(axis=1)
+    energy[9] = np.inf
+    count = -(-layout.chunk_count // 10)
+    expected = np.zeros(layout.chunk_count, dtype=bool)
+    expected[np.argsort(-energy)[:count]] = True
+    assert expected[[*loud, 9]].all()
+
+    def server(endpoint):
+        buffer = layout.new_buffer()
+        report = endpoint.receive(0, 0, {"worker-1": buffer})["worker-1"]
+        return buffer, report, endpoint.send(1, {"worker-1": payload})["worker-1"]
+
+    def worker(endpoint, index):
+        sent = endpoint.send(0, {"server": payload})["server"]
+        buffer = layout.new_buffer()
+        return sent, endpoint.receive(1, 0, {"server": buffer})["server"], buffer
+
+    (gathered, got, told), [(sent, came, broadcast)] = run_all(place, server, worker)
+    for buffer in (gathered, broadcast):
+        assert np.array_equal(layout.rows(buffer)[expected], layout.rows(payload)[expected])
+        assert not layout.rows(buffer)[~expected].any()
+    for report in (got, sent, told, came):
+        assert np.array_equal(report.received, expected) and report.chunks_received == count
+    assert sent.chunks_sent == count
+    for carried in (sent.bytes_sent, got.bytes_received):
+        assert count * layout.chunk_bytes < carried < 1.2 * count * layout.chunk_bytes
+
+
+def test_a_bitmap_that_names_more_chunks_than_were_agreed_breaks_the_connection(monkeypatch):
+    layout = PayloadLayout([("w", 100_000)])
+    place = site(preset("top-k", keep=0.1), layout=layout, peer_timeout_s=5.0)
+
+    def choose(self, layout, payload):
+        chosen = np.ones(layout.chunk_count, dtype=bool)
+        return chosen, pack_bitmap(chosen), layout.rows(payload).reshape(-1).data
+
+    monkeypatch.setattr(Selection, "choose", choose)
+
+    def reason(call):
+        with pytest.raises(PeerLost) as caught:
+            call()
+        return caught.value.reason
+
+    buffer = layout.new_buffer()
+    told, [others] = run_all(
+        place,
+        lambda endpoint: reason(lambda: endpoint.receive(0, 0, {"worker-1": buffer})),
+        lambda endpoint, index: reason(lambda: endpoint.send(0, {"server": layout.new_buffer()})),
+    )
+    assert told == f"it broke the protocol: a bitmap of {layout.chunk_count} chunks instead of 28"
+    assert told in others
+    assert not buffer.any()
+
+
+def test_sides_that_keep_different_parts_do_not_join():
+    place = site(preset("top-k", keep=0.1))
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    other = dataclasses.replace(place.worker(), protocol=preset("top-k", keep=0.2))
+    with pytest.raises(ProtocolError, match=r"keeping 0\.1 of .* keeping 0\.2 of the chunks"):
+        open_endpoint(other)
+    assert isinstance(opened.exception(timeout=30), ProtocolError)

@@ -2,7 +2,8 @@
 
 Learners, detector, schedule, tolerances, chunk orders and fillings are those of the run. A receiver
 stops as soon as its tolerance allows, on a path without loss: impairments have no part. Of a
-tolerance that is no plain share of the chunks, it takes the largest share.
+tolerance that is no plain share of the chunks, it takes the largest share; `bounded-energy` stops
+at its share of the energy, and what keeps a part of the chunks sends that.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
 from testbed.transport import Leg
 from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.tolerance import BoundedEnergy, TolerancePolicy
+
+_MOST_ENERGY_FIRST = "by-energy:floor=1.0,within_rounds=1"
 
 # Of a configuration: what is no part of the training.
 _NO_PART = {
@@ -107,14 +111,18 @@ def _rounds(context: RunContext) -> Iterator[tuple[int, float | None]]:
     # Every host draws its orders from a seed of its own; the server sends to all in one order.
     *own, servers = np.random.SeedSequence([context.seed, 4]).generate_state(len(workers) + 1)
     filling = context.filling(Leg.GATHER)
-    orders = [ORDERS.create(protocol.order, seed=int(seed)) for seed in own]
-    gather = LossyLeg(layout, Leg.GATHER, filling, orders)
+    order = protocol.order if protocol.keep == 1 else _MOST_ENERGY_FIRST
+    orders = [ORDERS.create(order, seed=int(seed)) for seed in own]
+    gather = LossyLeg(
+        layout, Leg.GATHER, filling, orders, energy_share=_energy_share(protocol.gather)
+    )
     broadcasts = [
         LossyLeg(
             layout,
             Leg.BROADCAST,
             context.filling(Leg.BROADCAST),
-            [ORDERS.create(protocol.order, seed=int(servers))],
+            [ORDERS.create(order, seed=int(servers))],
+            energy_share=_energy_share(protocol.broadcast),
         )
         for _ in workers
     ]
@@ -126,7 +134,7 @@ def _rounds(context: RunContext) -> Iterator[tuple[int, float | None]]:
             learner.gradient(layout.floats(gradient))
         critical = detector.critical
         filling.begin_round(critical, np.random.default_rng([context.seed, number]))
-        tolerance = protocol.policy(Leg.GATHER).tolerance(critical)
+        tolerance = max(protocol.gather.tolerance(critical), 1 - protocol.keep)
         gather.pass_on(number, gradients, tolerance, mean)
         rate = context.learning_rate(number)
         critical = phases.observe(
@@ -139,7 +147,7 @@ def _rounds(context: RunContext) -> Iterator[tuple[int, float | None]]:
                 accuracy=metric if context.metric == "accuracy" else None,
             ),
         )
-        tolerance = protocol.policy(Leg.BROADCAST).tolerance(critical)
+        tolerance = max(protocol.broadcast.tolerance(critical), 1 - protocol.keep)
         for learner, broadcast in zip(learners, broadcasts, strict=True):
             broadcast.pass_on(number, [mean], tolerance, update)
             learner.apply(layout.floats(update), rate)
@@ -149,3 +157,8 @@ def _rounds(context: RunContext) -> Iterator[tuple[int, float | None]]:
             metric = float(np.mean(scores))
             metric = metric if math.isfinite(metric) else None
             yield number, metric
+
+
+def _energy_share(policy: TolerancePolicy) -> float | None:
+    """At which share of the energy its receivers stop, where that is what they look at."""
+    return policy.share if isinstance(policy, BoundedEnergy) else None

@@ -46,6 +46,7 @@ DEFAULT_FILLING = "zero"
 PRESET_FILLINGS = {
     "dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"},
     "bounded-energy": {"gather": "error-feedback", "broadcast": "common-feedback"},
+    "top-k": {"gather": "error-feedback", "broadcast": "error-feedback"},
 }
 
 __all__ = [

@@ -206,7 +206,8 @@ class EndpointConfig:
         protocol = self.protocol
         carried = ", tensor by tensor" if self.tensor_by_tensor else ""
         if protocol.carrier == "tcp":
-            return f"kernel TCP with {protocol.congestion_control}{carried}"
+            part = "" if protocol.keep == 1 else f", keeping {protocol.keep:g} of the chunks"
+            return f"kernel TCP with {protocol.congestion_control}{part}{carried}"
         # By its own a receiver knows how soon the sender's wants to be answered.
         measured = "the path" if protocol.measures else "nothing"
         return (

@@ -21,6 +21,7 @@ from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import DataChannel
 from testbed.transport.net.tcp_data import TcpConnection, TcpData
+from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import (
     DataSocket,
     check_congestion_control,
@@ -71,7 +72,9 @@ class TcpCarrier(Carrier):
         previous = self._channels.pop(connection.peer, None)
         if previous is not None:
             previous.socket.close()
-        channel = self._channels[connection.peer] = TcpData(connection, DataSocket(data))
+        channel = self._channels[connection.peer] = TcpData(
+            connection, DataSocket(data), Selection(self._config.protocol.keep)
+        )
         return channel
 
     def facts(self) -> dict[str, Any]:

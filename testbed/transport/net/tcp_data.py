@@ -4,6 +4,9 @@ On the data connection each payload is preceded by 16 bytes in network order:
 
     u32 session | u32 transfer | u64 payload bytes
 
+A protocol that keeps only some chunks sends a bitmap of them next, and then those alone, each of
+them whole.
+
 The receiver sends STOP on the control stream once the payload is complete, so a transfer ends with
 the same event as in our own transport.
 """
@@ -28,6 +31,7 @@ from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import SEGMENT_OVERHEAD_BYTES, DataSocket, TcpCounts
 
 _FRAME = struct.Struct("!IIQ")
@@ -41,7 +45,12 @@ class _Transfer:
     attentive = True  # no round trip is measured here
 
     def __init__(
-        self, transfer: int, settings: ConnectionSettings, data: DataSocket, now_s: float
+        self,
+        transfer: int,
+        settings: ConnectionSettings,
+        data: DataSocket,
+        selection: Selection,
+        now_s: float,
     ) -> None:
         self.transfer = transfer
         self.stopped = False
@@ -49,6 +58,8 @@ class _Transfer:
         self.layout: PayloadLayout = settings.layout_of(transfer)
         self.head = _FRAME.pack(settings.session, transfer, self.layout.payload_bytes)
         self.data = data
+        self.selection = selection
+        self.chosen: NDArray[np.bool_] | None = None  # None: all chunks
         self.began_s = now_s
         self.ended_s = now_s
 
@@ -59,12 +70,12 @@ class _Transfer:
         return None
 
     def made_report(self, peer: str, **measured: Any) -> TransferReport:
-        """TCP delivers every chunk, once."""
+        """TCP delivers every chunk that was chosen, once."""
         return TransferReport(
             transfer=self.transfer,
             peer=peer,
             chunk_count=self.layout.chunk_count,
-            chunks_received=self.layout.chunk_count,
+            chunks_received=self.selection.count(self.layout),
             began_s=self.began_s,
             ended_s=self.ended_s,
             **measured,
@@ -80,8 +91,13 @@ class _Sending(_Transfer):
 
     def __init__(self, payload: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)
-        body = self.layout.rows(payload).reshape(-1).data[: self.layout.payload_bytes]
-        self.left = [memoryview(self.head), body]
+        self.left = [memoryview(self.head)]
+        if self.selection.whole:
+            rows = self.layout.rows(payload).reshape(-1)
+            self.left.append(rows.data[: self.layout.payload_bytes])
+        else:
+            self.chosen, bitmap, body = self.selection.choose(self.layout, payload)
+            self.left += [memoryview(bitmap), body]
 
     @property
     def asked_s(self) -> float:
@@ -118,22 +134,36 @@ class _Sending(_Transfer):
         return self.made_report(
             peer,
             role="sender",
-            chunks_sent=self.layout.chunk_count,
+            received=self.chosen,
+            chunks_sent=self.selection.count(self.layout),
             bytes_sent=counts.wire_bytes_sent,
             retransmitted_bytes=counts.bytes_retransmitted,
         )
 
 
 class _Receiving(_Transfer):
-    """Reads one payload from the connection straight into its buffer, then sends STOP."""
+    """Reads one payload from the connection, then sends STOP.
+
+    A whole one goes straight into its buffer, chosen chunks to their places when all are there.
+    """
 
     probes = 0
     took: tuple[float, int] | None = None  # no stop rule looks back on it
 
     def __init__(self, into: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)
-        self._got_head = bytearray()
-        self._left = self.layout.rows(into).reshape(-1).data[: self.layout.payload_bytes]
+        self._head, self._bitmap, rows = bytearray(_FRAME.size), bytearray(), self.layout.rows(into)
+        self._rows = rows
+        if self.selection.whole:
+            body = rows.reshape(-1).data[: self.layout.payload_bytes]
+        else:
+            self._bitmap = bytearray(-(-self.layout.chunk_count // 8))
+            self._body = np.empty_like(rows[: self.selection.count(self.layout)])
+            body = self._body.reshape(-1).data
+        # What is still to be read of the frame's parts, in order.
+        self._left = [memoryview(self._head), memoryview(self._bitmap), body]
+        self._stream_bytes = sum(part.nbytes for part in self._left)
+        self._begun = False
         self._stop = ControlMessage(MessageType.STOP, self.transfer)
         self._outbox: list[ControlMessage] = []
         self._counts: TcpCounts
@@ -145,27 +175,22 @@ class _Receiving(_Transfer):
     @property
     def asked(self) -> bool:
         """Whether the peer has begun."""
-        return bool(self._got_head)
+        return self._begun
 
     def read(self, now_s: float) -> int:
         """Reads once; returns how much. ProtocolError for another transfer's frame."""
-        if len(self._got_head) < _FRAME.size:
-            data = self.data.socket.recv(_FRAME.size - len(self._got_head))
-            size = len(data)
-            if size and not self._got_head:
-                self.began_s = now_s
-            self._got_head += data
-            if len(self._got_head) == _FRAME.size and self._got_head != self.head:
-                theirs, ours = _FRAME.unpack(self._got_head), _FRAME.unpack(self.head)
-                raise ProtocolError(
-                    f"session, transfer and payload bytes are {theirs} instead of {ours}"
-                )
-        else:
-            size = self.data.socket.recv_into(self._left)
-            self._left = self._left[size:]
+        size = self.data.socket.recv_into(self._left[0])
+        if size and not self._begun:
+            self._begun, self.began_s = True, now_s
+        self._left[0] = self._left[0][size:]
+        while self._left and not self._left[0]:
+            del self._left[0]
+            self._check(parts_left=len(self._left))
         if size:
             self.data.read_s = now_s
         if not self._left:
+            if self.chosen is not None:
+                self._rows[self.chosen] = self._body
             self.stopped = True
             self.ended_s = time.monotonic()
             # Count before STOP, after which the peer may begin the next transfer.
@@ -173,24 +198,35 @@ class _Receiving(_Transfer):
             self._outbox.append(self._stop)
         return size
 
+    def _check(self, *, parts_left: int) -> None:
+        """Checks the part that has been read."""
+        if parts_left == 2 and self._head != self.head:
+            theirs, ours = _FRAME.unpack(self._head), _FRAME.unpack(self.head)
+            raise ProtocolError(
+                f"session, transfer and payload bytes are {theirs} instead of {ours}"
+            )
+        if parts_left == 1 and not self.selection.whole:
+            self.chosen = self.selection.chosen(self.layout, bytes(self._bitmap))
+
     def poll_messages(self) -> list[ControlMessage]:
         messages, self._outbox = self._outbox, []
         return messages
 
     def report(self, peer: str) -> TransferReport:
-        counts = self._counts
-        stream_bytes = _FRAME.size + self.layout.payload_bytes
+        counts, everything = self._counts, np.ones(self.layout.chunk_count, dtype=np.bool_)
         return self.made_report(
             peer,
             role="receiver",
-            received=np.ones(self.layout.chunk_count, dtype=np.bool_),
-            bytes_received=stream_bytes + counts.data_segments_received * SEGMENT_OVERHEAD_BYTES,
+            received=everything if self.chosen is None else self.chosen,
+            bytes_received=self._stream_bytes
+            + counts.data_segments_received * SEGMENT_OVERHEAD_BYTES,
             control_bytes=self._stop.wire_bytes + counts.wire_bytes_acknowledging,
         )
 
 
 class _TcpOutgoing(Outgoing):
     data: DataSocket
+    selection: Selection
 
     def on_deadline(self, now_s: float) -> None:
         if self.senders:
@@ -209,7 +245,7 @@ class _TcpOutgoing(Outgoing):
         now_s: float,
         arrangers: dict[int, Arrange] | None,
     ) -> Any:
-        return _Sending(payload, transfer, self._settings, self.data, now_s)
+        return _Sending(payload, transfer, self._settings, self.data, self.selection, now_s)
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         return self.nothing
@@ -217,12 +253,13 @@ class _TcpOutgoing(Outgoing):
 
 class _TcpIncoming(Incoming):
     data: DataSocket
+    selection: Selection
 
     def _new(
         self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
     ) -> Any:
         """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
-        return _Receiving(into, transfer, self._settings, self.data, now_s)
+        return _Receiving(into, transfer, self._settings, self.data, self.selection, now_s)
 
     def keep_waiting(self, now_s: float) -> None:
         """The peer has sent what nobody receives yet; it stays in the socket."""
@@ -261,10 +298,11 @@ class TcpConnection(Connection):
 class TcpData(DataChannel):
     """A connection's data connection."""
 
-    def __init__(self, connection: Connection, data: DataSocket) -> None:
+    def __init__(self, connection: Connection, data: DataSocket, selection: Selection) -> None:
         assert isinstance(connection.incoming, _TcpIncoming)
         assert isinstance(connection.outgoing, _TcpOutgoing)
         connection.incoming.data = connection.outgoing.data = data
+        connection.incoming.selection = connection.outgoing.selection = selection
         self._incoming, self._outgoing = connection.incoming, connection.outgoing
         self.socket = data.socket
 
