@@ -301,7 +301,7 @@ def _bounded_energy(
     """
     policy = BoundedEnergy(share=share, patience=patience)
     axes = {
-        "order": f"by-energy:floor={floor!r},within_rounds={within_rounds}",
+        "order": f"by-energy:floor={floor!r},within_rounds={within_rounds},share={share!r}",
         "repair": "streaming:lost_first=true",
     }
     return _lossy("bounded-energy", policy, settings, **axes)

@@ -334,3 +334,31 @@ def test_the_round_after_a_burst_sends_hardly_more_than_it_needs():
 def test_what_does_not_fit_is_said(name, changes, says):
     with pytest.raises(ValueError, match=says):
         preset(name, **changes)
+
+
+def several(loss, order=None):
+    """Eight calm rounds, and sixteen that lose; by default the order of the preset."""
+    arm = preset("bounded-energy", **({} if order is None else {"order": order}))
+    rounds = Rounds(spread=1.0, arm=arm, rate_bps=1e6, seed=1)
+    for number in range(24):
+        rounds.round(loss if number >= 8 else 0.0, policy=arm.gather)
+    return rounds
+
+
+def test_a_calm_transfer_sends_what_is_needed_and_not_one_datagram_more():
+    for report in several(0.0).reports:
+        assert report.chunks_sent == report.chunks_received < CHUNKS
+
+
+def test_a_lossy_path_is_no_slower_where_the_rest_waits_for_answers():
+    waits, at_once = several(0.1), several(0.1, order="by-energy")
+    assert np.mean(waits.took_s[8:]) <= 1.05 * np.mean(at_once.took_s[8:])
+    copies = [sum(each.chunks_sent for each in one.reports[8:]) for one in (waits, at_once)]
+    assert copies[0] < copies[1]
+
+
+def test_a_receiver_that_wants_more_than_the_order_thinks_gets_it():
+    careful = preset("bounded-energy", share=0.999).gather
+    rounds = Rounds(spread=2.0, arm=preset("bounded-energy", share=0.5), rate_bps=1e6)
+    for _ in range(5):
+        assert rounds.round(policy=careful) >= 0.999

@@ -40,13 +40,19 @@ class Arranger:
     Attributes:
         worth: what each chunk is worth, shape (chunk_count,), in the bytes of `worth`, which the
             receiver is told; None where the order does not say.
+        enough: so many chunks, the first in the order, are probably all that the receiver needs; a
+            repair may wait for its answer before it sends others.
     """
 
     def __init__(
-        self, permutation: NDArray[np.int64], worth: NDArray[np.uint8] | None = None
+        self,
+        permutation: NDArray[np.int64],
+        worth: NDArray[np.uint8] | None = None,
+        enough: int | None = None,
     ) -> None:
         """`permutation` has each chunk's number once, in the order of sending."""
         self.worth = worth
+        self.enough = len(permutation) if enough is None else enough
         self._permutation = permutation
 
     def __call__(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:

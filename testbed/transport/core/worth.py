@@ -79,3 +79,15 @@ def decode(body: bytes, *, chunk_count: int, known: bool) -> NDArray[np.uint8]:
 def by_worth(worth: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The numbers of chunks, what must arrive first, then the most energy, equal ones ascending."""
     return np.argsort(~worth, kind="stable")
+
+
+def enough(worth: NDArray[np.uint8], share: float) -> int:
+    """How many chunks, in the order `by_worth`, hold this share of the energy for certain.
+
+    What must arrive is among them; 0 < share <= 1.
+    """
+    first = by_worth(worth)
+    got = np.cumsum(LEAST[worth][first])
+    lost = np.append(MOST[worth][first][::-1].cumsum()[::-1][1:], 0.0)
+    fewest = int(np.argmax(lost * share <= got * (1 - share))) + 1
+    return max(fewest, int(np.count_nonzero(worth >= MUST)))

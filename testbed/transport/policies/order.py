@@ -137,15 +137,20 @@ class ByEnergy(ChunkOrder):
         floor: the share of the energy that must arrive; above 0, up to 1.
         within_rounds: after so many rounds each chunk has had its turn; 1 leaves out nothing. A
             prime shares no rhythm with other things that come every few rounds.
+        share: the share of the energy at which the receiver stops, as far as the sender knows. What
+            comes after it is worth an answer's wait.
     """
 
     floor: float = 0.05
     within_rounds: int = 61
+    share: float = 1.0
     tells_worth = True
 
     def __post_init__(self) -> None:
         if not (isinstance(self.floor, int | float) and 0 < self.floor <= 1):
             raise ValueError(f"floor is {self.floor!r}; valid: above 0, up to 1")
+        if not (isinstance(self.share, int | float) and 0 < self.share <= 1):
+            raise ValueError(f"share is {self.share!r}; valid: above 0, up to 1")
         if not (isinstance(self.within_rounds, int) and self.within_rounds >= 1):
             raise ValueError(f"within_rounds is {self.within_rounds!r}; valid: whole, 1 or more")
 
@@ -154,7 +159,7 @@ class ByEnergy(ChunkOrder):
 
     def arranger(self, context: OrderContext) -> Arranger:
         found = self._worth(context)
-        return Arranger(worth.by_worth(found), found)
+        return Arranger(worth.by_worth(found), found, worth.enough(found, self.share))
 
     def _worth(self, context: OrderContext) -> NDArray[np.uint8]:
         energy = worth.energies(context.rows)

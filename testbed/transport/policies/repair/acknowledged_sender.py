@@ -65,7 +65,7 @@ class AcknowledgedSender(SenderRepair):
         self.scoreboard = Scoreboard(chunk_count)
         self._transfer = transfer
         chunks = arrange(np.arange(chunk_count, dtype=np.int64))
-        self._due = SendQueue(chunks, lost_first=lost_first)
+        self._due = SendQueue(chunks, lost_first=lost_first, at_first=self.at_first(arrange))
         self._missing = chunk_count  # chunks not known to have arrived
         self._settled = 0  # an answered PROBE named this many datagrams
         self._asked_at = 0
@@ -79,6 +79,10 @@ class AcknowledgedSender(SenderRepair):
         self._thin_from = self._thin_to = _NEVER
 
     # What subclasses define.
+
+    def at_first(self, arrange: Arrange) -> int | None:
+        """How many chunks wait to be sent before `_due` releases the others; None: all."""
+        return None
 
     @abstractmethod
     def on_dry(self, now_s: float) -> None:

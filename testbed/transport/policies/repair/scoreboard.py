@@ -213,13 +213,30 @@ class SendQueue:
         waiting: how many there are; an attribute, because senders read it ten times per batch.
     """
 
-    def __init__(self, chunks: NDArray[np.int64], *, lost_first: bool) -> None:
-        """All `chunks` wait, in this order. With `lost_first`, lost chunks go first, else last."""
-        self._all = self._fresh = chunks
+    def __init__(
+        self, chunks: NDArray[np.int64], *, lost_first: bool, at_first: int | None = None
+    ) -> None:
+        """`chunks` wait, in this order. With `lost_first`, lost chunks go first, else last.
+
+        Of the others only so many wait `at_first`, until `release`; None: all.
+        """
+        self._all = chunks
+        self._fresh, self._kept = chunks[:at_first], chunks[len(chunks[:at_first]) :]
         self._cursor = 0
         self._lost = ChunkQueue()
         self._lost_first = lost_first
-        self.waiting = len(chunks)
+        self.waiting = len(self._fresh)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are some that do not wait yet."""
+        return len(self._kept) > 0
+
+    def release(self) -> None:
+        """Those wait, too, that did not at first."""
+        self._fresh = np.concatenate((self._fresh[self._cursor :], self._kept))
+        self._cursor, self._kept = 0, self._kept[:0]
+        self.waiting = len(self._fresh) + len(self._lost)
 
     def _shares(self, count: int) -> tuple[int, int]:
         """How many of the next `count` chunks were lost, and how many were never sent."""
@@ -251,6 +268,7 @@ class SendQueue:
         taken[chunks] = True
         fresh = self._fresh[self._cursor :]
         self._fresh, self._cursor = fresh[~taken[fresh]], 0
+        self._kept = self._kept[~taken[self._kept]]
         self._lost.remove(taken)
         self.waiting = len(self._fresh) + len(self._lost)
 
@@ -268,5 +286,5 @@ class SendQueue:
     def restart(self) -> None:
         """Makes all chunks wait again."""
         self._lost = ChunkQueue()
-        self._fresh, self._cursor = self._all, 0
+        self._fresh, self._cursor, self._kept = self._all, 0, self._all[:0]
         self.waiting = len(self._fresh)

@@ -113,6 +113,9 @@ class WorthiestFirstSender(StreamingSender):
     in flight, too. What must arrive goes round and round, until it is unlikely that all its copies
     are lost. Of the others, one with n copies in flight goes like one that comes n times as many
     places later as there are datagrams in flight.
+
+    Where the order says how many chunks are enough, the others wait for an answer: it is usually
+    STOP. What was lost recently counts in, so that few losses need no repair.
     """
 
     def __init__(self, *, chunk_count: int, arrange: Arrange, **common: Any) -> None:
@@ -122,6 +125,18 @@ class WorthiestFirstSender(StreamingSender):
         self._must = np.zeros(chunk_count, np.bool_) if worth is None else worth >= MUST
         self._plan: NDArray[np.int64] | None = None
         self._answered = False  # in this transfer: what is known of losses is no older
+
+    def at_first(self, arrange: Arrange) -> int | None:
+        loss = self.estimates.loss
+        if not isinstance(arrange, Arranger) or loss > _FIRST_RISK:
+            return None
+        return math.ceil(arrange.enough / (1 - loss))
+
+    def on_dry(self, now_s: float) -> None:
+        if self._due.keeps and not self.in_flight:
+            self._due.release()  # what was enough has arrived, and the receiver lacks something
+        else:
+            super().on_dry(now_s)
 
     def _planned(self) -> NDArray[np.int64] | None:
         """What to send next while much is lost; None otherwise."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.tolerance import Progress, StopRule, StopRuleFactory, TolerancePolicy
-from testbed.transport.core.worth import LEAST, MOST, MUST, by_worth
+from testbed.transport.core.worth import LEAST, MOST, MUST, enough
 
 # The time of a calm transfer: a quarter of the latest ones were faster. It stays that of calm ones
 # while up to three quarters are hit, and follows a path that becomes slower for good.
@@ -132,10 +132,5 @@ class EnergyRule(StopRule):
         worth = progress.worth
         self._least, self._most = LEAST[worth], MOST[worth]
         self._needed = np.flatnonzero(worth & MUST)
-        # What is left may be lost where the first ones of this order are there.
-        first = by_worth(worth)
-        got = np.cumsum(self._least[first])
-        lost = np.append(self._most[first][::-1].cumsum()[::-1][1:], 0.0)
-        share = self._policy.share
-        self._fewest = int(np.argmax(lost * share <= got * (1 - share))) + 1
+        self._fewest = enough(worth, self._policy.share)
         return True
