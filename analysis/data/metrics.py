@@ -129,7 +129,8 @@ METRICS = (
         label="Rounds per second",
         unit="per_s",
         meaning="rounds / training time",
-        value=_ITERATION.count() / _ITERATION.sum(),
+        # Scripts for torchrun log no iterations: 0 / 0 would be no number.
+        value=pl.when(_ITERATION.count() > 0).then(_ITERATION.count() / _ITERATION.sum()),
     ),
     Metric(
         name="accuracy",

@@ -240,7 +240,10 @@ def _short_commits(provenance: dict[str, Any]) -> str:
 
 def _seeds(summary: dict[str, Any]) -> int:
     compared = ratio_names(summary)
-    return max((entry(summary, "ratios", each, "rounds_per_s").n for each in compared), default=1)
+    # Those of scripts and programs have no rate of iterations.
+    told = ("rounds_per_s", "round_latency_s.mean")
+    found = (entry(summary, "ratios", each, metric).n for each in compared for metric in told)
+    return max(found, default=1)
 
 
 def _attempts(provenance: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.data.load import load
+from analysis.data.per_run import per_run
 from analysis.report import writing
 from tests.analysis.build import ResultsBuilder, write, write_lines
 
@@ -117,3 +118,10 @@ def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(resul
     assert {"loss-over-rounds.svg", "latency-over-rounds.svg"} <= names
     frame = load(results).transfers.filter(role="receiver", round=4)
     assert frame.select("chunk_count", "chunks_received").rows() == [(100, 40)]
+
+
+def test_rounds_without_iterations_have_no_rate(results):
+    """0 iterations in 0 s are no number, and what is kept could not be read again."""
+    frame = per_run(load(results))
+    assert frame["rounds_per_s"].to_list() == [None, None]
+    assert frame["round_latency_s.mean"].null_count() == 0
