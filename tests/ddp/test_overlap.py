@@ -1,4 +1,4 @@
-"""What the exchange hides behind: DDP's backward pass goes on meanwhile, FSDP2's waits for each mean.
+"""What hides the exchange: DDP's backward pass goes on meanwhile, FSDP2's waits for each mean.
 
 Rank 1 is behind in one step. Rank 0 says how far its own backward pass has come by then.
 """
