@@ -5,15 +5,17 @@ Rank 1 is behind in one step. Rank 0 says how far its own backward pass has come
 
 import datetime
 import time
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from testbed.ddp import BoundedLoss
-from tests.ddp.ranks import batch, launch, model, values, wrapped
+from tests.ddp.ranks import batch, last, launch, model, values, wrapped
 from tests.ddp.test_fsdp import RELIABLE, sharded
 
+SETTINGS: Any = RELIABLE
 STEPS, WATCHED = 4, 3  # the first two steps go through the process group
 BEFORE_S = 0.3
 
@@ -52,7 +54,9 @@ def wait_for(key):
 def with_ddp(rank):
     net = model()
     ddp = wrapped(net)
-    state, given, seen = BoundedLoss(**RELIABLE), [], []
+    state = BoundedLoss(**SETTINGS)
+    given: list[int] = []
+    seen: list[int] = []
 
     def hook(_, bucket):
         given.append(bucket.index())
@@ -71,7 +75,7 @@ def with_ddp(rank):
     ddp.register_comm_hook(state, hook)
     steps(ddp, rank, [net[2]], before_backward=before_backward, at_gradient=at_gradient)
     state.close()
-    return state.last.carried_by, seen
+    return last(state).carried_by, seen
 
 
 def test_ddps_backward_pass_goes_on_while_the_means_of_its_first_buckets_are_made():
@@ -82,8 +86,9 @@ def test_ddps_backward_pass_goes_on_while_the_means_of_its_first_buckets_are_mad
 
 def with_fsdp(rank):
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
-    net, seen = sharded(mesh["shard"]), {}
-    state = BoundedLoss(group=mesh["replicate"].get_group(), **RELIABLE)
+    net = sharded(mesh["shard"])
+    seen: dict[int, bool] = {}
+    state = BoundedLoss(group=mesh["replicate"].get_group(), **SETTINGS)
     state.hook_into(net)
     layers = [net[2], net[4], net[6]]
 
@@ -100,7 +105,7 @@ def with_fsdp(rank):
 
     steps(net, rank, layers, before_backward=before_backward, at_gradient=at_gradient)
     state.close()
-    return state.last.carried_by, seen
+    return last(state).carried_by, seen
 
 
 def test_fsdps_backward_pass_waits_for_the_mean_of_each_module():
