@@ -16,6 +16,13 @@ KINDS = {
         "Exchange that was not hidden, {}",
         "of a script's hook: from its last bucket until all means were there, mean over steps",
     ),
+    ("programs", "waited_for_s"): (
+        "s",
+        "Wait of others for {}",
+        "of a script's hook: for how long the ranks that found this one the slowest of a step "
+        "waited for it, the longest of them, less what it waited for another itself; mean over the "
+        "steps in which any rank waited",
+    ),
     ("flows", "goodput_bps"): (
         "bps",
         "Goodput {}",

@@ -81,12 +81,34 @@ def _durations(programs: list[dict[str, Any]]) -> Found:
 
 def _waits(directory: Path, programs: list[dict[str, Any]]) -> Found:
     """Of the programs whose hook wrote a log of its steps."""
+    names: dict[int, str] = {}  # by rank
+    waited: dict[tuple[int, int], tuple[int, float]] = {}  # by step and rank: for whom, how long
     for each in programs:
         path = directory / "events" / f"training-{each.get('name')}.jsonl"
-        if path.exists():
-            waits = records.read_lines(path, records.TRAINING, [])["wait_s"].drop_nulls()
-            if len(waits):
-                yield f"programs.{_key(each['name'])}.wait_s", _number(waits.mean())
+        if not path.exists():
+            continue
+        steps = records.read_lines(path, records.TRAINING, [])
+        waits = steps["wait_s"].drop_nulls()
+        if len(waits):
+            yield f"programs.{_key(each['name'])}.wait_s", _number(waits.mean())
+        names.update(dict.fromkeys(steps["rank"].drop_nulls().to_list(), _key(each["name"])))
+        columns = ("round", "rank", "slowest_rank", "slowest_s")
+        for step, rank, slowest, slowest_s in steps.select(columns).drop_nulls().rows():
+            waited[step, rank] = slowest, slowest_s
+    if waited:
+        for rank, name in sorted(names.items()):
+            yield f"programs.{name}.waited_for_s", _waited_for_s(rank, waited)
+
+
+def _waited_for_s(rank: int, waited: Mapping[tuple[int, int], tuple[int, float]]) -> float:
+    """How long others waited for a rank in a step, on average; `waited` as in `_waits`."""
+    longest_s = dict.fromkeys((step for step, _ in waited), 0.0)
+    for (step, _), (slowest, waited_s) in waited.items():
+        if slowest == rank:
+            # A mean that is late because its maker waits for a gradient is not its maker's fault.
+            _, own_s = waited.get((step, rank), (rank, 0.0))
+            longest_s[step] = max(longest_s[step], waited_s - own_s)
+    return sum(longest_s.values()) / len(longest_s)
 
 
 def _flows(flows: pl.DataFrame) -> Found:

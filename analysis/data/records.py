@@ -40,6 +40,8 @@ TRAINING: Schema = {
     "round": pl.Int64,
     "host": pl.String,
     **columns(pl.Float64, "loss compute_s compute_overrun_s accuracy perplexity elapsed_s wait_s"),
+    **columns(pl.Int64, "rank slowest_rank slowest_bucket"),
+    "slowest_s": pl.Float64,
 }
 EFFECTS: Schema = {
     "round": pl.Int64,

@@ -84,12 +84,20 @@ class Meeting:
         prefix = f"bounded-loss/{name}/{_met[name]}"
         store = dist.distributed_c10d._get_process_group_store(self.group)
         self._store = dist.PrefixStore(prefix, store)
+        self._group_is_its_own = returns is not None
         if returns is not None:
             self.rank, store = returns.rank, returns.store
         # A process outside the group knows no more than the store itself.
         while isinstance(store, dist.PrefixStore):
             store = store.underlying_store
         self._outside = dist.PrefixStore(f"{prefix}/return", store)
+
+    def number_of(self, rank: int) -> int:
+        """What a rank of the group is called in the default one."""
+        if self._group_is_its_own:
+            return rank
+        assert self.group is not None
+        return dist.get_global_rank(self.group, rank)
 
     def leave(self, key: str, value: Any) -> None:
         """Says something to ranks that come back, or to the others as one of these."""

@@ -80,7 +80,8 @@ class Settings:
         owed = self.mode == "bounded" and self.filling == "error-feedback"
         if self.late_share and not owed:
             raise InputError(
-                f"late_share is {self.late_share}; valid: 0, or a share with mode='bounded' and "
+                f"late_share is {self.late_share}, mode {shown(self.mode)} and filling "
+                f"{shown(self.filling)}; valid: 0, or a share with mode='bounded' and "
                 "filling='error-feedback'"
             )
         if self.protocol.keep != 1:
@@ -96,8 +97,8 @@ class Settings:
             )
         if self.min_ranks is not None and (self.min_ranks < 1 or self.collective != "server"):
             raise InputError(
-                f"min_ranks is {self.min_ranks}; valid: None, or 1 and more with "
-                "collective='server', where one rank decides for all"
+                f"min_ranks is {self.min_ranks} and collective {shown(self.collective)}; valid: "
+                "None, or 1 and more with collective='server', where one rank decides for all"
             )
         if not (self.phase in (None, _PHASE) or isinstance(self.phase, Detector)):
             raise InputError(

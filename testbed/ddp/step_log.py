@@ -2,16 +2,18 @@
 
 Where the environment names a folder in LAB_EVENTS and this program in LAB_PROGRAM, each rank writes
 two files there: `transfers-NAME.jsonl`, a record for each step, leg and peer, and
-`training-NAME.jsonl`, a record for each step. Elsewhere nothing is written.
+`training-NAME.jsonl`, a record for each step, with the rank that was waited for longest. Elsewhere
+nothing is written.
 """
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from testbed.ddp.part import Part
+from testbed.ddp.report import StepReport
 from testbed.ddp.side import SERVER, name_of
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.transport import TransferReport
@@ -29,21 +31,23 @@ _opened = False
 class StepLog:
     """The steps of one exchange, counted from 0."""
 
-    def __init__(self, folder: Path | None, name: str) -> None:
-        """No folder: nothing is written. OSError where one cannot be written to."""
+    def __init__(
+        self, folder: Path | None, name: str, rank: int, number_of: Callable[[int], int]
+    ) -> None:
+        """No folder: nothing is written. OSError where one cannot be written to.
+
+        `rank` is this one in the exchange's group, and `number_of` says what such a rank is called
+        outside of it.
+        """
         self.writes = folder is not None
-        self._host = name
+        self._host, self._rank, self._number_of = name, number_of(rank), number_of
         self._files: dict[str, JsonLinesWriter] = {}
         if folder is not None:
             for kind in ("transfers", "training"):
                 self._files[kind] = JsonLinesWriter(folder / f"{kind}-{name}.jsonl")
 
-    def write(self, step: int, parts: Iterable[Part], wait_s: float) -> None:
-        """A step is over, with these parts of all of its buckets.
-
-        Args:
-            wait_s: as in `StepReport`.
-        """
+    def write(self, said: StepReport, parts: Iterable[Part]) -> None:
+        """A step is over, with these parts of all of its buckets."""
         if not self.writes:
             return
         found: dict[tuple[str, str, str], list[TransferReport]] = defaultdict(list)
@@ -53,9 +57,21 @@ class StepLog:
                     peer = name_of(part.owner) if report.peer == SERVER else report.peer
                     found[name, report.role, peer].append(report)
         for (leg_name, role, peer), reports in found.items():
-            said = {"leg": leg_name, "role": role, "host": self._host, "peer": peer}
-            self._files["transfers"].write({"round": step, **said, **_together(reports)})
-        self._files["training"].write({"round": step, "host": self._host, "wait_s": wait_s})
+            whose = {"leg": leg_name, "role": role, "host": self._host, "peer": peer}
+            self._files["transfers"].write({"round": said.step, **whose, **_together(reports)})
+        record = {"round": said.step, "host": self._host, "rank": self._rank, "wait_s": said.wait_s}
+        self._files["training"].write({**record, **self._waited_for(said)})
+
+    def _waited_for(self, said: StepReport) -> dict[str, Any]:
+        """Which rank this one waited for longest, where it waited for any."""
+        bucket = said.slowest
+        if bucket is None or bucket.slowest is None:
+            return {}
+        return {
+            "slowest_rank": self._number_of(bucket.slowest),
+            "slowest_bucket": bucket.index,
+            "slowest_s": bucket.slowest_s,
+        }
 
 
 def _together(reports: list[TransferReport]) -> dict[str, Any]:
@@ -73,11 +89,11 @@ def _together(reports: list[TransferReport]) -> dict[str, Any]:
     }
 
 
-def opened() -> StepLog:
+def opened(rank: int, number_of: Callable[[int], int]) -> StepLog:
     """For one exchange: the first one in this process is written of, and no other."""
     global _opened
     folder, name = os.environ.get(FOLDER), os.environ.get(NAME)
     if _opened or not folder or not name:
-        return StepLog(None, "")
+        return StepLog(None, "", rank, number_of)
     _opened = True
-    return StepLog(Path(folder), name)
+    return StepLog(Path(folder), name, rank, number_of)

@@ -88,7 +88,7 @@ class Steps:
             valid = f"up to {self._meeting.world}, the number of ranks"
             raise InputError(f"min_ranks is {self._settings.min_ranks}; valid: {valid}")
         self._rounds = rounds.announced(returns.rank if returns is not None else dist.get_rank())
-        self._log = step_log.opened()
+        self._log = step_log.opened(self._meeting.rank, self._meeting.number_of)
         self._instead: TorchHook | None = None
         if instead is not None:
             assert self._meeting.group is not None
@@ -315,7 +315,7 @@ class Steps:
             wait_s=self._waited_s,
         )
         parts = [part for each in self._buckets for part in each.done]
-        self._log.write(self._step, parts, self.last.wait_s)
+        self._log.write(self.last, parts)
         self._waited_s = 0.0
         if self._detector is not None and not self._idle:
             norm = math.hypot(*(each.norm for each in self._buckets))

@@ -91,5 +91,5 @@ class TorchHook:
             buckets=tuple(buckets),
             wait_s=time.monotonic() - began_s,
         )
-        self._log.write(self._step, [], self.last.wait_s)
+        self._log.write(self.last, [])
         self._step += 1

@@ -33,6 +33,7 @@ _KINDS = (
     (("dict_", "model_", "mapping_"), "must be a mapping of keys to values"),
 )
 _BOUNDS = {"gt": " above {}", "ge": " of {} or more", "lt": " below {}", "le": " up to {}"}
+_MOST_NAMED = 5
 _BOUND_ERRORS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _forms: dict[str, str] = {}
 # `key: message`, `key.below: message`, `key is VALUE; valid: ...`
@@ -70,10 +71,16 @@ def of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
 
 
 def explain(found: list[Problem]) -> str:
-    """The first problem as `key: value: what would be valid`, and how many more there are."""
+    """The first problem as `key: value: what would be valid`, and where more of them are."""
     place, message, _ = found[0]
-    more = len({each.message for each in found}) - 1
-    others = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+    others, places = "", dict[str, str]()
+    for each in found:
+        places.setdefault(each.message, dotted(each.place))
+    _, *more = places.values()
+    if more:
+        where = ", ".join(dict.fromkeys(each for each in more[:_MOST_NAMED] if each))
+        where += ", ..." if len(more) > _MOST_NAMED else ""
+        others = f" (and {len(more)} more problem{'s' if len(more) > 1 else ''}: {where})"
     return (f"{dotted(place)}: " if place else "") + " ".join(message.split()) + others
 
 
@@ -112,7 +119,7 @@ def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
         return Problem(place, f"unknown key{listed}", UNKNOWN)
     if sort == "missing":
         what = "entry" if isinstance(place[-1], int) else "key"
-        return Problem(place, f"this {what} is missing", MISSING)
+        return Problem(place, f"this {what} is missing{_with_unit(place, kind)}", MISSING)
     if sort != "value_error":
         message = _in_words(each, kind, place) or message
     else:
@@ -164,6 +171,14 @@ def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:
             numeric = sort.startswith(("int_", "float_", "finite_"))
             return words + (_range(kind) + units.hint(key, each["input"]) if numeric else "")
     return None
+
+
+def _with_unit(place: Place, kind: Any) -> str:
+    """What would be valid for a number with a unit; empty for anything else."""
+    unit = units.of(str(place[-1]))
+    if unit is None or _plain(kind) not in (int, float):
+        return ""
+    return f"; valid: a number{_range(kind)}, in {unit.words}, such as {unit.examples}"
 
 
 def _range(kind: Any) -> str:

@@ -10,7 +10,7 @@ from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
 from testbed.transport.core.numbering import Leg
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.order import ORDERS, ByEnergy
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import (
     POLICIES,
@@ -300,6 +300,7 @@ def _bounded_energy(
     What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
     """
     policy = BoundedEnergy(share=share, patience=patience)
+    ByEnergy(floor=floor, within_rounds=within_rounds)  # names the key itself where one is wrong
     axes = {
         "order": f"by-energy:floor={floor!r},within_rounds={within_rounds},share={share!r}",
         "repair": "streaming:lost_first=true",

@@ -192,9 +192,11 @@ class TorchrunArm(AnyArm):
             return self
         valid = [*_OF_ALL, *_OF_OURS]
         for key, needs in _NEEDS.items():
-            if getattr(self, key) and any((getattr(self, k) or own) != v for k, v, own in needs):
+            given_here = {other: getattr(self, other) or own for other, _, own in needs}
+            wrong = [f"{k}: {given_here[k]}" for k, value, _ in needs if given_here[k] != value]
+            if getattr(self, key) and wrong:
                 words = " and ".join(f"{other}: {value}" for other, value, _ in needs)
-                said = f"{getattr(self, key)}: valid beside {words}"
+                said = f"{getattr(self, key)}: not with {' and '.join(wrong)}; valid beside {words}"
                 raise problems.raised([Problem((key,), said)])
         options = self._options
         if self.protocol is None:

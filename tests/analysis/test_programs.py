@@ -125,3 +125,26 @@ def test_rounds_without_iterations_have_no_rate(results):
     frame = per_run(load(results))
     assert frame["rounds_per_s"].to_list() == [None, None]
     assert frame["round_latency_s.mean"].null_count() == 0
+
+
+def test_the_report_says_which_rank_others_waited_for(results):
+    (run,) = results.glob("*/bbr-s1*")
+    names = ("one", "two", "three")
+    ended = {"host": "server", "began_s": 1.0, "ended_s": 3.0, "exit_status": 0, "run": ["serve"]}
+    write(run / "workload.json", {"programs": [{"name": name, **ended} for name in names]})
+    # Step 0 is nobody's. In the others rank 2 is late; where rank 0 alone averages, rank 1 only
+    # knows that rank 0's mean is late.
+    waits: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for rank, name in enumerate(names):
+        for step in range(3):
+            said = {"round": step, "host": name, "rank": rank, "wait_s": 0.3}
+            if step:
+                slowest, waited_s = [(2, 0.2), (0, 0.21), (1, 0.01)][rank]
+                said |= {"slowest_rank": slowest, "slowest_bucket": 0, "slowest_s": waited_s}
+            waits[name].append(said)
+        write_lines(run / "events" / f"training-{name}.jsonl", waits[name])
+    table = writing.write_report(results).main_table
+    shown = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    found = [shown[f"Wait of others for {name} (ms)"] for name in names]
+    assert [cells[0] for cells in found] == ["\u2014"] * 3
+    assert [cells[1] for cells in found] == ["10.0", "0", "190"]

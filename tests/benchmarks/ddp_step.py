@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,7 +106,14 @@ def main() -> None:
         chunk_bytes=given.chunk_bytes,
         kinds=kinds,
     )
-    told = values(outcomes)
+    slowest = show(values(outcomes))
+    more = np.subtract(slowest["local"], slowest["no exchange"]) / slowest["gloo"]
+    print(f"the hook's own share of gloo's step: {statistics.median(more):.1%}")
+
+
+def show(told: list[dict[str, list[float]]]) -> dict[str, NDArray[np.float64]]:
+    """Prints what all ranks' turns took, by kind; returns the slowest rank's seconds."""
+    kinds = list(told[0])
     slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in kinds}
     for kind, took_s in slowest.items():
         ratios = took_s / slowest["gloo"]
@@ -113,8 +121,7 @@ def main() -> None:
             f"{kind:18} {statistics.median(took_s):.4f} s ({min(took_s):.4f} to {max(took_s):.4f})"
             f"  x gloo {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         )
-    more = np.subtract(slowest["local"], slowest["no exchange"]) / slowest["gloo"]
-    print(f"the hook's own share of gloo's step: {statistics.median(more):.1%}")
+    return slowest
 
 
 if __name__ == "__main__":

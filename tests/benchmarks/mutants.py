@@ -26,12 +26,13 @@ CORE = Path("testbed/transport/core")
 TESTS = [
     f"tests/transport/test_{name}.py"
     for name in (
-        *("ack", "acknowledged_repair", "arrivals", "cluster", "connection", "connection_settings"),
-        *("control_messages", "early", "errors", "gathering", "hostile_machine", "hot_path"),
+        *("ack", "acknowledged_repair", "arrivals", "bounded_energy", "cluster", "connection"),
+        *("connection_settings", "control_messages"),
+        *("early", "errors", "gathering", "hostile_machine", "hot_path"),
         *("joining", "layout", "observation", "order", "own_answers", "pacing", "path_estimates"),
         *("patience", "price_of_a_pass", "protocols", "repair_completion", "repair_machine"),
         *("sending_path", "states", "tolerance", "tolerance_rules", "transfer"),
-        *("transfer_messages", "wire"),
+        *("transfer_messages", "wire", "worth"),
     )
 ]
 _SWAPPED: dict[type[Any], type[Any]] = {

@@ -265,9 +265,12 @@ def test_a_gradient_that_cannot_be_sent_is_refused(kind, found):
         ),
         (
             {"late_share": 0.1, "mode": "reliable"},
-            "late_share is 0.1; valid: 0, or a share with mode='bounded' and filling='error-feedba",
+            "late_share is 0.1, mode 'reliable' and filling 'error-feedback'; valid: 0, or a share",
         ),
-        ({"min_ranks": 2}, "min_ranks is 2; valid: None, or 1 and more with collective='server'"),
+        (
+            {"min_ranks": 2},
+            "min_ranks is 2 and collective 'sharded'; valid: None, or 1 and more with collective='",
+        ),
         ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),
         ({"chunk_bytes": 1441}, "chunk_bytes is 1441; valid: a multiple of 4"),
         ({"protocol": "dblb"}, "protocol: unknown protocol 'dblb'; valid: "),

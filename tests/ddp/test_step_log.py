@@ -15,7 +15,7 @@ STEPS = 5
 
 
 def logged(rank, folder, told):
-    """What `last` said after each step: wait, bytes sent and received, and passes."""
+    """What `last` said after each step: wait, bytes sent and received, passes, who was slow."""
     os.environ.update({step_log.FOLDER: folder, step_log.NAME: f"host-{rank}"})
     os.environ["BOUNDED_LOSS"] = json.dumps(told)
     ddp = wrapped(model())
@@ -35,7 +35,13 @@ def logged(rank, folder, told):
             seen.append((found.wait_s, found.step, found.carried_by, sizes))
         else:
             passes = max((each.passes or 0 for each in found.buckets), default=0)
-            seen.append((found.wait_s, found.bytes_sent, found.bytes_received, passes))
+            slowest = found.slowest
+            waited = {
+                "slowest_rank": None if slowest is None else slowest.slowest,
+                "slowest_bucket": None if slowest is None else slowest.index,
+                "slowest_s": None if slowest is None else slowest.slowest_s,
+            }
+            seen.append((found.wait_s, found.bytes_sent, found.bytes_received, passes, waited))
 
     train(ddp, STEPS, rank, after=note)
     return seen
@@ -55,13 +61,17 @@ def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
         assert [(each["round"], each["wait_s"]) for each in waits] == [
             (step, each[0]) for step, each in enumerate(seen)
         ]
+        assert {each["rank"] for each in waits} == {rank}
+        waited = [{key: each.get(key) for key in seen[0][4]} for each in waits]
+        assert waited == [each[4] for each in seen]
+        assert waited[0]["slowest_rank"] is None  # the process group does not say
         transfers = lines(tmp_path / f"transfers-host-{rank}.jsonl")
         assert {each["host"] for each in transfers} == {f"host-{rank}"}
         # Before, the process group averages.
         assert {each["round"] for each in transfers} == set(range(2, STEPS))
         for step in range(2, STEPS):
             of_step = [each for each in transfers if each["round"] == step]
-            _, sent, received, passes = seen[step]
+            _, sent, received, passes, _ = seen[step]
             assert sum(each["bytes_sent"] for each in of_step) == sent
             assert sum(each["bytes_received"] for each in of_step) == received
             assert max(each["passes"] or 0 for each in of_step) == passes
@@ -75,6 +85,8 @@ def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
             ends["receiver"] = ends["sender"][::-1]
             both = gathered.setdefault((each["round"], *ends[each["role"]]), [])
             both.append((each["chunk_count"], each["chunks_received"]))
+    slowest = [each[4]["slowest_rank"] for seen in of_ranks for each in seen[2:]]
+    assert any(each is not None for each in slowest)
     # The sender and the receiver say the same of each gradient, some of which is lost.
     assert all(len(both) == 2 and both[0] == both[1] for both in gathered.values())
     assert any(received < count for (count, received), _ in gathered.values())
@@ -99,9 +111,9 @@ def test_of_pytorchs_hooks_the_wait_is_written(tmp_path):
 def test_elsewhere_nothing_is_written_and_a_second_exchange_neither(tmp_path, monkeypatch):
     monkeypatch.setattr(step_log, "_opened", False)
     monkeypatch.delenv(step_log.FOLDER, raising=False)
-    assert not step_log.opened().writes
+    assert not step_log.opened(0, int).writes
     monkeypatch.setenv(step_log.FOLDER, str(tmp_path))
-    assert not step_log.opened().writes
+    assert not step_log.opened(0, int).writes
     monkeypatch.setenv(step_log.NAME, "server")
-    assert step_log.opened().writes
-    assert not step_log.opened().writes
+    assert step_log.opened(0, int).writes
+    assert not step_log.opened(0, int).writes

@@ -45,11 +45,16 @@ def inside(pid: int) -> list[str]:
     return ["nsenter", "--target", str(pid), "--net"]
 
 
-def main() -> int:
-    count, script = int(sys.argv[1]), sys.argv[2:]
+def build(count: int) -> list[int]:
+    """The machines: of each the process that holds its namespace. The bridge's port is `portN`."""
     run(["ip", "link", "add", "network", "type", "bridge"])
     run(["ip", "link", "set", "network", "up"])
-    machines = [_machine(number) for number in range(count)]
+    return [_machine(number) for number in range(count)]
+
+
+def main() -> int:
+    count, script = int(sys.argv[1]), sys.argv[2:]
+    machines = build(count)
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
     agents = []
     for number, pid in enumerate(machines):

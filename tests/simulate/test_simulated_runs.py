@@ -1,6 +1,10 @@
 """`./lab simulate`: the training's own rounds in virtual time, in directories as of the lab."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -170,3 +174,23 @@ def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings,
         simulating.refuse(run)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_process_that_is_ended_says_so_and_leaves_a_verdict(tmp_path):
+    (tmp_path / "small.yaml").write_text(EXPERIMENT.replace("rounds: 4", "rounds: 1_000_000", 1))
+    words = [sys.executable, "-m", "testbed", "simulate", "small.yaml", "--arms", "dblp"]
+    process = subprocess.Popen(
+        [*words, "--out", "out"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    try:
+        while not any(log.stat().st_size for log in tmp_path.glob("out/*/*/events/rounds.jsonl")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert said.decode().splitlines()[-1] == "lab: interrupted"
+    (found,) = tmp_path.glob("out/*/*/status.json")
+    assert json.loads(found.read_text())["verdict"] == "interrupted"

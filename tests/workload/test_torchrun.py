@@ -240,15 +240,16 @@ LOSS = {"kind": "loss", "rounds": [3], "q": 0.5}
         ),
         (
             {"arms": {"a": {"late_share": 0.1, "filling": "zero"}}},
-            "arms.a.late_share: 0.1: valid beside mode: bounded and filling: error-feedback",
+            "arms.a.late_share: 0.1: not with filling: zero; "
+            "valid beside mode: bounded and filling: error-feedback",
         ),
         (
             {"arms": {"a": {"late_share": 0.1, "mode": "reliable"}}},
-            "arms.a.late_share: 0.1: valid beside ...filling: error-feedback",
+            "arms.a.late_share: 0.1: not with mode: reliable; valid ...filling: error-feedback",
         ),
         (
-            {"arms": {"a": {"min_ranks": 2, "collective": "sharded"}}},
-            "arms.a.min_ranks: 2: valid beside collective: server",
+            {"arms": {"a": {"min_ranks": 2}}},
+            "arms.a.min_ranks: 2: not with collective: sharded; valid beside collective: server",
         ),
         (
             {"arms": {"a": {"min_ranks": 4, "collective": "server"}}},

@@ -67,6 +67,11 @@ class ConnectionSettings:
         each = self.layout.each if self.tensor_by_tensor else [self.layout]
         return max(each, key=lambda layout: layout.chunk_count)
 
+    @cached_property
+    def layout_count(self) -> int:
+        """How many layouts take turns."""
+        return len(self.layout.each) if self.tensor_by_tensor else 1
+
     def layout_of(self, transfer: int) -> PayloadLayout:
         """What a transfer carries."""
         return layout_of(transfer, self.layout, tensor_by_tensor=self.tensor_by_tensor)

@@ -36,7 +36,8 @@ from testbed.transport.core.wire import fields
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
-_LOOKED_BACK = 16  # transfers that stop rules may look back on
+# Transfers that stop rules may look back on: of each layout, and of all.
+_LOOKED_BACK, _MOST_LOOKED_BACK = 16, 512
 
 
 class Incoming:
@@ -64,7 +65,9 @@ class Incoming:
         self._early: dict[int, Receiver] = {}
         self._unasked = Unasked(settings)
         # What transfers took: seconds, and for how many chunks.
-        self._recent: deque[tuple[float, int]] = deque(maxlen=_LOOKED_BACK)
+        self._recent: deque[tuple[float, int]] = deque(
+            maxlen=min(_LOOKED_BACK * settings.layout_count, _MOST_LOOKED_BACK)
+        )
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []

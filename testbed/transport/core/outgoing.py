@@ -94,7 +94,7 @@ class Outgoing:
             now_s=now_s,
             hot_path=settings.hot_path,
             arrangers=arrangers,
-            layouts=len(settings.layout.each) if settings.tensor_by_tensor else 1,
+            layouts=settings.layout_count,
         )
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:

@@ -213,12 +213,13 @@ class Receiver:
     def took(self) -> tuple[float, int] | None:
         """The seconds from its first sign until there was enough, and the chunks that came in them.
 
-        None where they tell nothing of the path: some chunks came before this side asked for them.
+        Chunks that came before this side asked for them tell nothing of the path: only later ones
+        count, from then on. None where there are none.
         """
-        first_s = self._first_sign_s
-        if first_s is None or not self.stopped or self._early_count:
+        first_s, count = self._first_sign_s, self.received_count - self._early_count
+        if first_s is None or not self.stopped or not count:
             return None
-        return self._ended_s - first_s, self.received_count
+        return self._ended_s - first_s, count
 
     @property
     def missing(self) -> int:
