@@ -14,7 +14,7 @@ TCP receiver:
   much where the stream advances without another loss (as in RFC 6937), within the control's window.
 
 That is common to all controls. The window and its reaction to losses are those of
-`testbed.transport.policies.congestion`; what they lack of Linux' is told in docs/how-to/simulate.md.
+`testbed.transport.policies.congestion`; docs/how-to/simulate.md tells what they lack of Linux'.
 """
 
 import math
@@ -175,7 +175,7 @@ class TcpSender(AcknowledgedSender):
         if begins:
             self._recovers_at = self._sent_to
         more = 2 * delivered if advanced and not lost else delivered
-        self._allowed = self.in_flight + max(more, int(begins))
+        self._allowed = max(self.in_flight + max(more, int(begins)), 1)
 
 
 class TcpReceiver(AcknowledgingReceiver):
