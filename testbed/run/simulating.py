@@ -57,7 +57,7 @@ def refuse(run: Run) -> None:
     for key, value, valid in _lacking(config, run):
         raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
     for number, entry in enumerate(config["impairments"]):
-        if wrong := simulated_kinds.lacking(entry):
+        if wrong := simulated_kinds.lacking(entry, carrier=config["protocol"]["carrier"]):
             raise InputError(f"{file}: impairments.{number}: {wrong}")
 
 
@@ -75,7 +75,7 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     protocol, known = config["protocol"], kernel_tcp.CONGESTION_CONTROLS
     if protocol["carrier"] == "tcp" and (name := protocol["congestion_control"]) not in known:
         valid = f"{', '.join(known)}, or other arms, with --arms A,B"
-        found.append((f"arms.{run.arm}.congestion_control", f"kernel TCP's {name!r}", valid))
+        found.append((f"arms.{run.name_in_file}.congestion_control", f"kernel TCP's {name!r}", valid))
     if training["pace"]["kind"] == "real":
         # What this machine needs says nothing of a host that is simulated.
         valid = "paced, payload-only, or real with simulation.compute_s above 0"
