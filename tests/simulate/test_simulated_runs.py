@@ -195,6 +195,11 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
             "arms.tcp.congestion_control: kernel TCP's 'dctcp' is not simulated; valid: bbr, "
             "cubic, reno, or other arms, with --arms A,B",
         ),
+        (
+            "tcp",
+            ("arms.tcp.keep=0.25",),
+            "arms.tcp.keep: 0.25 is not simulated; valid: 1: all chunks are sent, or other arms",
+        ),
         ("tcp", (), "impairments.1: kind 'sender-drop': the kernel sends the packets of TCP"),
         (
             "dblp",
