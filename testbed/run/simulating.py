@@ -75,7 +75,9 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     protocol, known = config["protocol"], kernel_tcp.CONGESTION_CONTROLS
     if protocol["carrier"] == "tcp" and (name := protocol["congestion_control"]) not in known:
         valid = f"{', '.join(known)}, or other arms, with --arms A,B"
-        found.append((f"arms.{run.name_in_file}.congestion_control", f"kernel TCP's {name!r}", valid))
+        found.append(
+            (f"arms.{run.name_in_file}.congestion_control", f"kernel TCP's {name!r}", valid)
+        )
     if (keep := protocol.get("keep", "1")) != "1":
         valid = "1: all chunks are sent, or other arms, with --arms A,B"
         found.append((f"arms.{run.name_in_file}.keep", keep, valid))

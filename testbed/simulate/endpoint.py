@@ -326,7 +326,7 @@ class Endpoint:
         """What sockets would tell: by peer, the congestion control in use."""
         name = self.config.protocol.congestion_control
         used = {
-            "congestion_control": f"{name} (model)" if _is_tcp(self.config) else name,
+            "congestion_control": f"{name}(model)" if _is_tcp(self.config) else name,
             "compiled": HOT_PATH.compiled,
         }
         return dict.fromkeys(self._parties, used)

@@ -164,7 +164,7 @@ def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path)
     summary = summarise(results)
     found = cautions.sentences(results, summary)
     assert found[1].startswith("Kernel TCP (tcp) is a model: ")
-    assert summary["arms"]["tcp"]["congestion_control"] == ["cubic (model)"]
+    assert summary["arms"]["tcp"]["congestion_control"] == ["cubic(model)"]
     assert summary["arms"]["reliable"]["congestion_control"] == ["fixed"]
 
 
