@@ -41,10 +41,16 @@ def _simulated(runs: Sequence[Run]) -> list[str]:
     if not simulated:
         return []
     some = "These runs are" if simulated == len(runs) else f"{simulated} of these runs are"
+    of_tcp = sorted({run.arm for run in runs if run.manifest.get("kernel_tcp") == "model"})
+    model = (
+        f"Kernel TCP ({', '.join(of_tcp)}) is a model: our congestion control of that name, and "
+    )
+    model += "TCP's timers over a reliable stream."
     return [
         f"{some} simulated: the transport's own code, on links and hosts of a model. Hosts need no "
         "time but what the experiment says, and nothing is on the links but what training and "
-        "impairments send. Of how fast a machine is they say nothing."
+        "impairments send. Of how fast a machine is they say nothing.",
+        *([model] if of_tcp else []),
     ]
 
 

@@ -29,6 +29,12 @@ class PoliceParameters(ImpairmentParameters):
         default=False, description="let the transport's control connection pass unmetered"
     )
 
+    @property
+    def bucket_bytes(self) -> int:
+        """What passes at once."""
+        of_rate = int(self.rate_bps * _BURST_TIME_S / 8)
+        return self.burst_bytes or max(2 * ETHERNET_FRAME_BYTES, of_rate)
+
 
 class Police(Impairment[PoliceParameters]):
     """Meters packets before the forwarding rules."""
@@ -40,12 +46,10 @@ class Police(Impairment[PoliceParameters]):
     def __init__(self, parameters: PoliceParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         self._flows = InterceptedFlows(parameters, lab, spare_control=parameters.spare_control)
-        self._burst_bytes = parameters.burst_bytes or max(
-            2 * ETHERNET_FRAME_BYTES, int(parameters.rate_bps * _BURST_TIME_S / 8)
-        )
 
     def begin(self) -> None:
-        self._flows.install(rate_bps=self.parameters.rate_bps, burst_bytes=self._burst_bytes)
+        wanted = self.parameters
+        self._flows.install(rate_bps=wanted.rate_bps, burst_bytes=wanted.bucket_bytes)
 
     def end(self) -> None:
         self._flows.remove()

@@ -97,6 +97,8 @@ def simulate(selection: Selection, options: Execution) -> bool:
         planning.check(chosen.results, runs)
         plan_view.show_runs(chosen.results, runs, console)
         return True
+    for remark in simulating.remarks(runs):
+        terminal.say(console, remark)
 
     def attempt(run: Run, shown: progress.RunProgress) -> Outcome:
         outcome = simulating.execute(chosen.results, run, shown.record)

@@ -84,6 +84,7 @@ def load(
     first = experiments[0, wanted[0].label]
     try:
         settings = _settings(document, first, path, points)
+        settings.pop("simulation", None)  # a lab's have nothing of it
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     finished = FinishedRuns(folders=[path.resolve().parent, Path()], results=results)

@@ -68,7 +68,9 @@ class Run(BaseModel):
 
     def in_virtual_time(self) -> Run:
         """The same run, simulated: it has another key."""
-        found = self.model_copy(update={"simulated": True})
+        costs = self.experiment.simulation.model_dump(exclude_defaults=True)
+        settings = {**self.settings, **({"simulation": costs} if costs else {})}
+        found = self.model_copy(update={"simulated": True, "settings": settings})
         found.__dict__.pop("key", None)  # kept of the other
         return found
 
@@ -114,6 +116,9 @@ class Run(BaseModel):
 
     def _identity(self) -> dict[str, Any]:
         shared = self.experiment.model_dump(mode="json", exclude=NOT_OF_A_RUN)
+        hosts = shared.pop("simulation", {})
+        if self.simulated:
+            shared |= _in_virtual_time(shared, hosts)
         return {
             "experiment": self.experiment.name,
             "arm": self.arm,
@@ -138,6 +143,16 @@ class Run(BaseModel):
         if arm.learning_rate is not None:
             found["training"] = {**shared["training"], "learning_rate": arm.learning_rate}
         return found
+
+
+def _in_virtual_time(shared: Mapping[str, Any], hosts: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs where nobody has a machine: what hosts need, and the pace if it was real."""
+    costs = {name: cost for name, cost in hosts.items() if name != "compute_s"}
+    found = {"simulation": costs} if any(costs.values()) else {}
+    training, compute_s = shared["training"], hosts.get("compute_s")
+    if compute_s and training["pace"]["kind"] == "real":
+        found["training"] = {**training, "pace": {"kind": "paced", "compute_s": compute_s}}
+    return found
 
 
 def key_of(config: Mapping[str, Any]) -> str:

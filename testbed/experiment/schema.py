@@ -136,6 +136,13 @@ class Simulation(Section):
         le=1,
         description="for each batch of datagrams that it sends or receives at once, beside these",
     )
+    compute_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="for each iteration of a worker, where `training.pace` is `real`: simulated "
+        "runs are paced at it; 0: they are refused",
+    )
 
 
 class Experiment(Section):
@@ -158,7 +165,7 @@ class Experiment(Section):
             levels, each of which replaces several key paths.
         profiles: the same experiment at other sizes: by the profile's name, key paths with values.
         limits: the limits of the gates; a run that exceeds one of them is invalid.
-        simulation: what hosts cost in `./lab simulate`; without meaning in a lab.
+        simulation: what hosts cost in `./lab simulate`; runs of a lab are without it.
     """
 
     name: Name

@@ -20,6 +20,7 @@ from controllers.impairments.host_burst import HostBurstParameters
 from controllers.impairments.link_directions import End, direction
 from controllers.impairments.link_down import LinkDown
 from controllers.impairments.loss import Filter, Loss, LossParameters
+from controllers.impairments.police import Police, PoliceParameters
 from controllers.impairments.queue import Queue
 from controllers.impairments.sender_drop import SenderDrop
 from controllers.impairments.straggler import Straggler, StragglerParameters
@@ -29,7 +30,7 @@ from testbed.lab.loss_table import LossTable
 from testbed.lab.paced_frames import clump_frames
 from testbed.run.simulated_access import SimulatedAccess
 from testbed.simulate.arrivals import Arrivals
-from testbed.simulate.gate import Gate
+from testbed.simulate.gate import Gate, Meter
 from testbed.simulate.link import Link
 from testbed.simulate.train import Batch, Train, depart
 
@@ -38,6 +39,14 @@ Flags = NDArray[np.bool_]
 
 def _access(impairment: Impairment[Any]) -> SimulatedAccess:
     return cast(SimulatedAccess, impairment.lab)
+
+
+def _switch_gate(impairment: Impairment[Any]) -> Gate:
+    """Where the switch of a direction meets packets: before it sends, or as it receives."""
+    at = direction(impairment.lab.network, impairment.parameters)
+    network = _access(impairment).simulated
+    gate = network.gate_behind if at.receiver.is_switch else network.gate_before
+    return gate(at.sender.node, at.receiver.node)
 
 
 class _Counted:
@@ -117,9 +126,7 @@ class SimulatedBlackout(Impairment[BlackoutParameters]):
 
     def __init__(self, parameters: BlackoutParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
-        at, network = direction(lab.network, parameters), _access(self).simulated
-        gate = network.gate_behind if at.receiver.is_switch else network.gate_before
-        self._drops = _Everything(gate(at.sender.node, at.receiver.node))
+        self._drops = _Everything(_switch_gate(self))
 
     def begin(self) -> None:
         self._drops.start()
@@ -130,6 +137,30 @@ class SimulatedBlackout(Impairment[BlackoutParameters]):
     def effect(self) -> Effect:
         met, dropped = self._drops.take()
         return Effect(met=met, dropped=dropped)
+
+
+class SimulatedPolice(Impairment[PoliceParameters]):
+    """Meters all data of a direction where a switch would."""
+
+    counts_as = Police.counts_as
+    changes_rates = Police.changes_rates
+
+    def __init__(self, parameters: PoliceParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._gate = _switch_gate(self)
+
+    def begin(self) -> None:
+        wanted = self.parameters
+        self._meter = Meter(
+            _access(self).clock, rate_bps=wanted.rate_bps, burst_bytes=wanted.bucket_bytes
+        )
+        self._gate.meter(self._meter)
+
+    def end(self) -> None:
+        self._gate.meter_no_longer(self._meter)
+
+    def effect(self) -> Effect:
+        return Effect(met=self._meter.sent, dropped=self._meter.dropped)
 
 
 class _Traffic:
@@ -233,6 +264,7 @@ KINDS: dict[str, Any] = {
     "sender-drop": SenderDrop,
     "burst": SimulatedBurst,
     "blackout": SimulatedBlackout,
+    "police": SimulatedPolice,
     "queue": Queue,
     "trace": Trace,
     "link-down": LinkDown,
@@ -241,13 +273,16 @@ KINDS: dict[str, Any] = {
 }
 
 
-def lacking(entry: Mapping[str, Any]) -> str:
-    """Why a resolved entry cannot be simulated, in words; empty if it can."""
+def lacking(entry: Mapping[str, Any], *, carrier: str) -> str:
+    """Why a resolved entry cannot be simulated for such an arm, in words; empty if it can."""
     kind = entry["kind"]
     if kind not in KINDS:
         return f"kind {kind!r} is not simulated; valid: {', '.join(KINDS)}"
     parameters: ImpairmentParameters = impairments.read(dict(entry))
-    if isinstance(parameters, LossParameters | BlackoutParameters) and not parameters.spare_control:
+    if parameters.of_our_transport and carrier == "tcp":
+        return f"kind {kind!r}: the kernel sends the packets of TCP; valid: arms of udp"
+    filters = LossParameters | BlackoutParameters | PoliceParameters
+    if isinstance(parameters, filters) and not parameters.spare_control:
         return "spare_control: control messages are never lost when simulated; valid: true"
     if isinstance(parameters, StragglerParameters) and parameters.resource == "cpu":
         return "resource: 'cpu' is not simulated; valid: link"

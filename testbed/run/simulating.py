@@ -10,7 +10,7 @@ import functools
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
+from testbed.simulate import kernel_tcp
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.processor import Costs
@@ -56,8 +57,14 @@ def refuse(run: Run) -> None:
     for key, value, valid in _lacking(config, run):
         raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
     for number, entry in enumerate(config["impairments"]):
-        if wrong := simulated_kinds.lacking(entry):
+        if wrong := simulated_kinds.lacking(entry, carrier=config["protocol"]["carrier"]):
             raise InputError(f"{file}: impairments.{number}: {wrong}")
+
+
+def remarks(runs: Sequence[Run]) -> list[str]:
+    """What a reader must know of these runs, which are not refused."""
+    found = {run.arm for run in runs if run.protocol.carrier == "tcp"}
+    return [f"{arm}: kernel TCP by a model, see docs/how-to/simulate.md" for arm in sorted(found)]
 
 
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
@@ -65,12 +72,19 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     if not run.experiment.trains:
         return [("workload", "a workload of programs", "the built-in training")]
     training, topology, found = config["training"], config["topology"], []
-    if config["protocol"]["carrier"] != "udp":
-        others = "other arms, with --arms A,B"
-        found.append((f"arms.{run.arm}", "kernel TCP", others))
+    protocol, known = config["protocol"], kernel_tcp.CONGESTION_CONTROLS
+    if protocol["carrier"] == "tcp" and (name := protocol["congestion_control"]) not in known:
+        valid = f"{', '.join(known)}, or other arms, with --arms A,B"
+        found.append(
+            (f"arms.{run.name_in_file}.congestion_control", f"kernel TCP's {name!r}", valid)
+        )
+    if (keep := protocol.get("keep", "1")) != "1":
+        valid = "1: all chunks are sent, or other arms, with --arms A,B"
+        found.append((f"arms.{run.name_in_file}.keep", keep, valid))
     if training["pace"]["kind"] == "real":
         # What this machine needs says nothing of a host that is simulated.
-        found.append(("training.pace.kind", "'real'", "paced, payload-only"))
+        valid = "paced, payload-only, or real with simulation.compute_s above 0"
+        found.append(("training.pace.kind", "'real'", valid))
     if (after := training["on_worker_loss"]) == "rejoin":
         found.append(("training.on_worker_loss", repr(after), "fail, continue"))
     if every := training["checkpoint_every"]:
@@ -134,6 +148,8 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
     names = run.experiment.topology.host_names()
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
+    if config["protocol"]["carrier"] == "tcp":
+        facts["kernel_tcp"] = "model"
     facts["code"] = config.get("code", {})
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})

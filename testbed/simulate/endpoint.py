@@ -7,13 +7,14 @@ wants it.
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.simulate import headers
+from testbed.simulate import headers, kernel_tcp
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.cluster import Cluster
 from testbed.simulate.engine import Simulation
@@ -121,6 +122,7 @@ class World:
             arrivals=self._arrivals[side],
             routine=self._ahead,
             processor=self._processors.get(side),
+            more_header_bytes=_more_header_bytes(endpoint.config),
         )
         endpoint.add(party)
         # The server is told of no event when all have come, which this may be.
@@ -128,12 +130,21 @@ class World:
         return party
 
 
+def _is_tcp(config: EndpointConfig) -> bool:
+    return config.protocol.carrier == "tcp"
+
+
+def _more_header_bytes(config: EndpointConfig) -> int:
+    return kernel_tcp.MORE_HEADER_BYTES if _is_tcp(config) else 0
+
+
 def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
+    protocol = config.protocol
     return ConnectionSettings(
         session=config.session,
         layout=config.layout,
-        repair=REPAIRS.create(config.protocol.repair),
-        order=ORDERS.create(config.protocol.order, seed=config.seed),
+        repair=kernel_tcp.TcpModel() if _is_tcp(config) else REPAIRS.create(protocol.repair),
+        order=ORDERS.create(protocol.order, seed=config.seed),
         peer_timeout_s=config.peer_timeout_s,
         late_s=config.late_s,
         transfers_in_flight=config.transfers_in_flight,
@@ -146,11 +157,12 @@ def _path(config: EndpointConfig) -> SendingPath:
     congestion = CONGESTION_CONTROLS.create(
         config.protocol.congestion_control,
         rate_bps=config.rate_bps,
-        datagram_bytes=wire_bytes(1, chunk_bytes),
+        datagram_bytes=wire_bytes(1, chunk_bytes) + _more_header_bytes(config),
     )
     return SendingPath(
         congestion=congestion,
         chunk_bytes=chunk_bytes,
+        trailer_bytes=_more_header_bytes(config),
         quantum_s=config.quantum_s,
         queue_bytes=config.queue_bytes,
     )
@@ -161,14 +173,14 @@ class Endpoint:
 
     Attributes:
         config: of this side.
-        measured: whether the congestion control measures the path.
+        measured: whether the congestion control measures the path, so that nothing may gather.
         signal: told whenever something has happened.
         lost: peers that are gone, where this side goes on without them: nobody is lost here.
     """
 
     def __init__(self, world: World, config: EndpointConfig) -> None:
         self.config = config
-        self.measured = _path(config).congestion.measures
+        self.measured = not _is_tcp(config) and _path(config).congestion.measures
         self.signal = Signal(world.tasks)
         self.lost: dict[str, str] = {}
         self._world = world
@@ -212,7 +224,7 @@ class Endpoint:
         if isinstance(event, TransferDone):
             for handle in self._active:
                 if (handle.transfer, handle.sending) == (event.transfer, event.sending):
-                    handle.end(peer, event.report)
+                    handle.end(peer, self._with_headers(event.report))
         elif isinstance(event, PeerGone):
             self._gone[peer] = event.reason
             for handle in self._active:
@@ -220,6 +232,14 @@ class Endpoint:
         elif isinstance(event, Announced):
             self._announcements.append(event.body)
         self.signal.tell()
+
+    def _with_headers(self, report: TransferReport) -> TransferReport:
+        """TCP's are longer than those that the transport counts."""
+        if not _is_tcp(self.config):
+            return report
+        longer = 1 + kernel_tcp.MORE_HEADER_BYTES / wire_bytes(1, self.config.layout.chunk_bytes)
+        counts = ("bytes_sent", "bytes_received", "retransmitted_bytes")
+        return replace(report, **{name: round(getattr(report, name) * longer) for name in counts})
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         self.signal.wait_until(lambda: bool(self._gone) or ready())
@@ -304,8 +324,9 @@ class Endpoint:
 
     def facts(self) -> dict[str, Any]:
         """What sockets would tell: by peer, the congestion control in use."""
+        name = self.config.protocol.congestion_control
         used = {
-            "congestion_control": self.config.protocol.congestion_control,
+            "congestion_control": f"{name}(model)" if _is_tcp(self.config) else name,
             "compiled": HOT_PATH.compiled,
         }
         return dict.fromkeys(self._parties, used)

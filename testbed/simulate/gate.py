@@ -1,4 +1,4 @@
-"""A gate behind a link, or before one: filters take some of the datagrams that pass it."""
+"""A gate behind a link, or before one: filters and meters take some of what passes it."""
 
 import math
 
@@ -7,7 +7,24 @@ from numpy.typing import NDArray
 
 from testbed.simulate.arrivals import Filter
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
+from testbed.simulate.link import Flags, Floats, Link, Queued
+
+
+class Meter(Link):
+    """A token bucket: what exceeds a rate, and so many bytes at once, does not pass a gate.
+
+    A queue of those bytes that is served at that rate has room whenever the bucket has tokens. So
+    this is that queue, of which nobody takes what comes out: `sent` and `dropped` count.
+    """
+
+    def __init__(self, simulation: Simulation, *, rate_bps: float, burst_bytes: float) -> None:
+        super().__init__(simulation, rate_bps=rate_bps, delay_s=0.0, queue_bytes=burst_bytes)
+
+    def keeps(self, arrivals_s: Floats, sizes: float | Floats) -> Flags:
+        """Which of these pass, shape (count,)."""
+        self.sent += len(arrivals_s)
+        entered, _, _ = self._queue(arrivals_s, sizes)
+        return np.ones(len(arrivals_s), np.bool_) if entered is None else entered
 
 
 class Gate(Link):
@@ -16,6 +33,26 @@ class Gate(Link):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation, rate_bps=math.inf, delay_s=0.0)
         self._filters: list[Filter] = []
+        self._meters: list[Meter] = []
+
+    def meter(self, meter: Meter) -> None:
+        """From now on, what passes also passes this meter, behind those that are there."""
+        self.catch_up()
+        self._meters.append(meter)
+
+    def meter_no_longer(self, meter: Meter) -> None:
+        self.catch_up()
+        self._meters.remove(meter)
+
+    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
+        entered, marks, leaves_s = super()._queue(arrivals_s, sizes)
+        for meter in self._meters:
+            if entered is None:
+                entered = meter.keeps(arrivals_s, sizes)
+            elif entered.any():
+                some = sizes if isinstance(sizes, float) else sizes[entered]
+                entered[entered] = meter.keeps(arrivals_s[entered], some)
+        return entered, marks, leaves_s
 
     def lose(self, keeps: Filter) -> None:
         """From now on, what passes also passes this filter, behind those that are there."""

@@ -22,7 +22,7 @@ from testbed.simulate.train import Entrance, Pool, Train
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-_Queued = tuple[Flags | None, Flags | None, Floats]
+Queued = tuple[Flags | None, Flags | None, Floats]
 
 # Up to so many datagrams, a loop is faster than arrays.
 _FEW = 12
@@ -292,7 +292,7 @@ class Link:
                 Train(part.batch, index[mine], times_s[mine], marked[mine], part.hop + 1).go_on()
             begin = end
 
-    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> _Queued:
+    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
         """Which datagrams enter, which are marked, and when each leaves; None for all and none."""
         count = len(arrivals_s)
         if math.isinf(self.rate_bps):
@@ -336,7 +336,7 @@ class Link:
         self.marked += int(np.count_nonzero(marks))
         return None, marks, leaves_s
 
-    def _queue_one_by_one(self, arrivals_s: Floats, sizes: float | Floats) -> _Queued:
+    def _queue_one_by_one(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
         """The same where datagrams are dropped: each decides about the next."""
         bytes_per_s, room = self.rate_bps / 8, self._queue_bytes + _ROUNDING_BYTES
         count = len(arrivals_s)

@@ -53,6 +53,7 @@ class Party:
         arrivals: Arrivals | None = None,
         routine: bool = False,
         processor: Processor | None = None,
+        more_header_bytes: int = 0,
     ) -> None:
         """`gather_s` and `measured` are for how long arrivals may gather, as for `gather_s` of a
         connection. `arrivals` is the host's, where it has several connections. With `routine` its
@@ -76,6 +77,7 @@ class Party:
         self._measured = measured
         self._routine = routine and processor is None
         self._processor = processor
+        self._header_bytes = WIRE_OVERHEAD_BYTES + more_header_bytes
         self._busy_until_s = -math.inf
         self._deadline_s = -math.inf
         self._ahead: Ahead | None = None
@@ -185,7 +187,7 @@ class Party:
             other.arrivals.expect(train, other.inbox, (self, survives))
 
         batch = Batch(
-            size_bytes=datagram_bytes + WIRE_OVERHEAD_BYTES,
+            size_bytes=datagram_bytes + self._header_bytes,
             links=way.links,
             deliver=arrive,
             frames=frames,
@@ -221,7 +223,7 @@ class Party:
         """Before this time fewer than `needed` have come."""
         trains = [train for batch in self._coming for train in batch.trains]
         if needed == 1:
-            return min(float(train.earliest_s(slice(1))[0]) for train in trains)
+            return min(train.first_s() for train in trains)
         if sum(len(train.times_s) for train in trains) < needed:
             return math.inf
         last = int(needed) - 1
@@ -300,7 +302,7 @@ class Party:
             times_s.append(train.times_s[kept])
         if not found:
             return _NOTHING, _NEVER
-        size_bytes = batch.size_bytes - WIRE_OVERHEAD_BYTES
+        size_bytes = batch.size_bytes - self._header_bytes
         frames, when_s = found[0], times_s[0]
         if len(found) > 1:
             when_s = np.concatenate(times_s)

@@ -129,6 +129,14 @@ class Train:
             times_s = np.maximum(times_s, rest[0].free_s) + least_s
         return times_s
 
+    def first_s(self) -> float:
+        """The same of the first one, in a tenth of the time."""
+        time_s, links = float(self.times_s[0]), self.batch.links
+        if self.hop < len(links):
+            least_s = sum(link.least_s(self.batch.size_bytes) for link in links[self.hop :])
+            time_s = max(time_s, links[self.hop].free_s) + least_s
+        return time_s
+
     def go_on(self) -> None:
         """To the next link, or to the end."""
         batch = self.batch

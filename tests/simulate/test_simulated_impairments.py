@@ -134,6 +134,35 @@ def test_bursts_of_loss_come_from_the_lab_s_own_table(tmp_path):
     assert scene.came() == [number for number in range(900) if number not in lost]
 
 
+@pytest.mark.parametrize("length", [1, 16, 100])
+def test_a_meter_passes_what_its_tokens_allow_and_delays_nothing(tmp_path, length):
+    """The reference is the bucket itself, datagram by datagram, as they leave the worker's link."""
+    burst_bytes, rate_bps = 10 * SIZE_BYTES, RATE_BPS // 4
+    entry = {"kind": "police", "host": "server", "spare_control": True, "at_most_s": 0.25}
+    scene = Scene(tmp_path, STAR, {**entry, "rate_bps": rate_bps, "burst_bytes": burst_bytes})
+    scene.feed("worker-1", 300, length=length)
+    scene.run()
+    tokens, last_s, passed = float(burst_bytes), 0.0, []
+    for number in range(300):
+        at_s = (number + 1) * SERVICE_S + DELAY_S
+        if at_s > 0.25:
+            passed.append(number)
+            continue
+        tokens = min(burst_bytes, tokens + (at_s - last_s) * rate_bps / 8)
+        last_s = at_s
+        if tokens + 0.01 >= SIZE_BYTES:
+            tokens -= SIZE_BYTES
+            passed.append(number)
+    assert 300 - len(passed) > 150
+    assert scene.came() == passed
+    met = round((0.25 - DELAY_S) / SERVICE_S - 0.5)
+    (record,) = scene.ended.values()
+    assert record["met"] == pytest.approx(met, abs=1)
+    assert record["dropped"] == 300 - len(passed)
+    first_s = scene.times_s()[0]
+    assert first_s == pytest.approx(2 * SERVICE_S + 2 * DELAY_S)
+
+
 def test_a_burst_fills_the_port_to_its_last_byte(tmp_path):
     """A frame a millisecond would pass; the burst brings two in that time, a clump at once."""
     entry = {"kind": "burst", "host": "server", "rate_factor": 2.0, "duration_s": 0.2}

@@ -145,15 +145,81 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path):
+    from analysis.data.load import load
+    from analysis.summary.document import summarise
+    from analysis.words import cautions
+
+    lossy = "impairments=[{kind: loss, host: server, leg: gather, rounds: [2], q: 0.3}]"
+    runs = chosen("tcp,reliable", lossy)
+    assert simulating.remarks(runs) == ["tcp: kernel TCP by a model, see docs/how-to/simulate.md"]
+    planning.extend(tmp_path / "out", runs)
+    for run in runs:
+        simulating.refuse(run)
+        outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+        assert (outcome.verdict, outcome.reason) == ("ok", "")
+        sent = records(outcome.directory, "transfers-server.jsonl")
+        # 8 bytes more than a datagram of ours has in headers.
+        more = 8 if run.arm == "tcp" else 0
+        arrived = [each for each in sent if each["role"] == "receiver"]
+        assert all(each["bytes_received"] % (1514 + more) == 0 for each in arrived)
+        assert all(each["chunks_received"] == each["chunk_count"] for each in arrived)
+    results = load(tmp_path / "out" / "small")
+    summary = summarise(results)
+    found = cautions.sentences(results, summary)
+    assert found[1].startswith("Kernel TCP (tcp) is a model: ")
+    assert summary["arms"]["tcp"]["congestion_control"] == ["cubic(model)"]
+    assert summary["arms"]["reliable"]["congestion_control"] == ["fixed"]
+
+
+def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_of_it(chosen):
+    real = "training.pace={kind: real}"
+    (run,) = chosen("dblp", real, "simulation.compute_s=0.3")
+    assert run.config()["training"]["pace"] == {"kind": "paced", "compute_s": 0.3}
+    assert "simulation" not in run.config()
+    simulating.refuse(run)
+    (without,), (with_,) = (
+        [each.model_copy(update={"simulated": False}) for each in chosen("dblp", real, *more)]
+        for more in ((), ("simulation.compute_s=0.3",))
+    )
+    assert with_.config() == without.config()
+    assert with_.config()["training"]["pace"] == {"kind": "real"}
+    (costly,) = chosen("dblp", "simulation={sent_s: 0.001, compute_s: 0.3}")
+    assert costly.config()["simulation"]["sent_s"] == 0.001
+    assert "compute_s" not in costly.config()["simulation"]
+    assert costly.settings["simulation"] == {"sent_s": 0.001, "compute_s": 0.3}
+
+
 @pytest.mark.parametrize(
     ("arms", "settings", "said"),
     [
-        ("tcp", (), "arms.tcp: kernel TCP is not simulated; valid: other arms, with --arms A,B"),
-        ("dblp", ("training.pace={kind: real}",), "training.pace.kind: 'real' is not simulated"),
+        (
+            "tcp",
+            ("arms.tcp.protocol=tcp-dctcp",),
+            "arms.tcp.congestion_control: kernel TCP's 'dctcp' is not simulated; valid: bbr, "
+            "cubic, reno, or other arms, with --arms A,B",
+        ),
+        (
+            "tcp",
+            ("arms.tcp.keep=0.25",),
+            "arms.tcp.keep: 0.25 is not simulated; valid: 1: all chunks are sent, or other arms",
+        ),
+        ("tcp", (), "impairments.1: kind 'sender-drop': the kernel sends the packets of TCP"),
+        (
+            "dblp",
+            ("training.pace={kind: real}",),
+            "training.pace.kind: 'real' is not simulated; valid: paced, payload-only, or real with "
+            "simulation.compute_s above 0",
+        ),
+        (
+            "dblp",
+            ("impairments=[{kind: background, host: server, from: worker-1, rounds: [1]}]",),
+            "impairments.0: kind 'background' is not simulated; valid: loss, sender-drop, burst",
+        ),
         (
             "dblp",
             ("impairments=[{kind: police, host: server, rounds: [1], rate_bps: 1000000}]",),
-            "impairments.0: kind 'police' is not simulated; valid: loss, sender-drop, burst",
+            "impairments.0: spare_control: control messages are never lost when simulated",
         ),
         (
             "dblp",

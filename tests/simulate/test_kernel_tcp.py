@@ -1,0 +1,114 @@
+"""The model of kernel TCP: closed forms, timers, accounts, and contents."""
+
+import math
+
+import numpy as np
+import pytest
+
+from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS
+from tests.simulate.rounds import CHUNK_BYTES, Star
+
+WIRE_BYTES = CHUNK_BYTES + 66  # Ethernet, IPv4, TCP with timestamps
+
+
+def star(control="reno", **changed):
+    options = {"workers": 1, "chunks": 300, "delay_s": 0.005, "rate_bps": 1e8}
+    return Star(**{**options, "protocol": f"tcp-{control}", **changed})
+
+
+def departures(net, sender="worker-1"):
+    """Notes how many datagrams have come to a sender's link, each millisecond."""
+    seen, link = [], net.links[sender, "switch"]
+
+    def look():
+        link.serve()
+        seen.append((net.simulation.now_s, link.sent))
+        net.simulation.at(net.simulation.now_s + 0.001, look)
+
+    net.simulation.at(0.0, look)
+    return lambda: [b[0] for a, b in zip(seen, seen[1:], strict=False) if b[1] > a[1]]
+
+
+@pytest.mark.parametrize("control", CONGESTION_CONTROLS)
+def test_without_loss_a_transfer_takes_what_its_segments_take_on_the_link(control):
+    net = star(control, chunks=4000, queue_bytes=2e6)
+    (first,) = net.run(1)
+    link_s = 4000 * WIRE_BYTES * 8 / 1e8
+    # A slow start from 10 segments in a round trip of 20 ms; 167 of them fill the path.
+    assert link_s < first.gather_s - 0.02 < link_s + 0.1
+    report = first.gathered["worker-1"]
+    assert (report.chunks_received, report.bytes_received) == (4000, 4000 * WIRE_BYTES)
+
+
+@pytest.mark.parametrize("loss", [0.03, 0.01])
+def test_reno_keeps_to_the_square_root_law(loss):
+    """Mathis et al. (1997): sqrt(3 / (2 p)) segments a round trip, where nothing else limits."""
+    net = star("reno", chunks=round(20 / loss), rate_bps=1e10, queue_bytes=math.inf)
+    net.links["worker-1", "switch"].loss = loss
+    rounds = net.run(2)
+    per_round_trip = round(20 / loss) / (rounds[1].gather_s / 0.02)
+    assert 0.6 < per_round_trip / math.sqrt(1.5 / loss) < 1.4
+
+
+@pytest.mark.parametrize("control", CONGESTION_CONTROLS)
+def test_bytes_are_delivered_exactly_and_packets_accounted_for(control):
+    net = star(control, workers=3, loss=0.03, queue_bytes=30_000, contents=True)
+    rounds = net.run(3)
+    for buffer in net.buffers.values():
+        assert np.array_equal(buffer, net.payload(2))
+    for each in rounds:
+        for report in (*each.gathered.values(), *each.broadcast.values()):
+            assert report.chunks_received in (300, None)
+    for link in net.links.values():
+        link.serve()
+    came = sum(net.links["switch", name].sent for name in (*net.names, "server"))
+    into = [net.links[name, "switch"] for name in (*net.names, "server")]
+    assert came == sum(link.sent - link.dropped - link.lost for link in into)
+    sent = sum(report.chunks_sent for each in rounds for report in each.broadcast.values())
+    assert net.links["server", "switch"].sent == sent
+
+
+def test_a_silent_path_is_tried_after_200_ms_and_then_half_as_often_each_time():
+    calm, net = star("cubic", chunks=60), star("cubic", chunks=60)
+    calm.run(1)
+    # Half a round trip before the server hears that its broadcast has arrived.
+    began_s = calm.simulation.now_s - 0.01
+    link, went = net.links["worker-1", "switch"], departures(net)
+    net.simulation.at(began_s - 1e-6, lambda: setattr(link, "loss", 1.0))
+    net.simulation.at(began_s + 2.0, lambda: setattr(link, "loss", 0.0))
+    net.run(2)
+    late = [at_s - began_s for at_s in went() if began_s + 0.1 < at_s < began_s + 2.0]
+    timeout_s = late[0]
+    assert 0.2 < timeout_s < 0.26
+    assert len(late) == 3
+    assert late[1] == pytest.approx(3 * timeout_s, abs=0.02)
+    assert late[2] == pytest.approx(7 * timeout_s, abs=0.03)
+    # The next one is the first that arrives; then slow start, in round trips.
+    assert 0 < net.rounds[1].gather_s - 15 * timeout_s < 0.3
+
+
+@pytest.mark.parametrize("first", [100, 295])
+def test_a_lost_segment_costs_round_trips_and_no_timeout(first):
+    """In the middle later ones reveal it; at the end a probe does."""
+    calm, net = star("cubic"), star("cubic")
+    link = net.links["worker-1", "switch"]
+    counted = iter(range(10**6))
+    link.loss = lambda: first <= next(counted) < first + 5
+    (one,), (two,) = calm.run(1), net.run(1)
+    assert link.lost == 5
+    assert 0.01 < two.gather_s - one.gather_s < 0.18
+    assert two.gathered["worker-1"].chunks_received == 300
+
+
+def test_a_heavy_burst_ends_in_timeouts_as_it_does_in_a_kernel():
+    """90 % loss for a second: the third timeout, at 1.5 s, is the first after it."""
+    for control in CONGESTION_CONTROLS:
+        net = star(control, chunks=146, workers=3, delay_s=0.0, queue_bytes=150_000)
+        for name in net.names:
+            net.links[name, "switch"].loss = 0.9
+        for name in net.names:
+            link = net.links[name, "switch"]
+            net.simulation.at(1.0, lambda link=link: setattr(link, "loss", 0.0))
+        (only,) = net.run(1)
+        assert 1.2 < only.gather_s < 2.0
+        assert sum(net.links[name, "switch"].lost for name in net.names) < 3 * 146
