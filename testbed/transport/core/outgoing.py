@@ -175,10 +175,7 @@ class Outgoing:
     @property
     def held(self) -> bool:
         """Whether a receiver has told us to wait."""
-        for sender in self.senders.values():  # asked for with every wake-up
-            if sender.held:
-                return True
-        return False
+        return any(sender.held for sender in self.senders.values())
 
     @property
     def held_s(self) -> float | None:
