@@ -74,7 +74,8 @@ OF_A_RUN = ("key", "arm", "seed", "factors")
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRows(Evidence):
-    """Kept evidence. Its runs have no logs, no directories, and of a manifest only `IDENTITY`.
+    """Kept evidence. Its runs have no logs, no directories, and of a manifest only `IDENTITY`
+    and whether they are simulated.
 
     Attributes:
         rows: what `per_run` gave of the same runs, without the blocks, which manifests tell.
@@ -207,7 +208,8 @@ def _completed(
     if "config" not in entry:
         return run
     config = common_part.joined(shared, entry["config"]) | {name: entry[name] for name in OF_A_RUN}
-    machine = {name: manifest.get(name) for name in IDENTITY} | entry.get("manifest", {})
+    machine = {name: manifest.get(name) for name in (*IDENTITY, "simulated")}
+    machine |= entry.get("manifest", {})
     return replace(run, config=config, manifest=machine if run.verdict == "ok" else {})
 
 

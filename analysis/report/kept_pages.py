@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from analysis.data import kept_rows
 from analysis.data.metrics import ALL_BURSTS
 from analysis.report import sentences
 from analysis.report.kept_results import (
@@ -22,6 +23,7 @@ from analysis.report.kept_results import (
     ROOT,
     SUMMARY,
     has_rows,
+    is_simulated,
     read,
     with_commits,
 )
@@ -165,10 +167,11 @@ def _list(folders: list[Path]) -> Table:
     rows = []
     for folder in folders:
         summary, provenance = with_commits(folder)
+        (manifest,) = read(folder, kept_rows.MANIFEST)
         refused = provenance.get("refused")
         rows.append(
             row(
-                folder.name,
+                folder.name + " (simulated)" * is_simulated(manifest),
                 str(_seeds(summary)),
                 str(provenance["verdicts"]["ok"]),
                 "not recorded" if refused is None else str(sum(refused.values())),

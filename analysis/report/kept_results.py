@@ -56,20 +56,23 @@ def keep(
     """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones.
 
     Raises:
-        ValueError: no results, or no ok run among them: there is nothing worth keeping; or runs are
-            simulated, which readers of the pages would take for measured.
+        ValueError: no results, or no ok run among them: there is nothing worth keeping; or some of
+            the runs, or of those that are kept, are simulated and others are measured.
         OSError: they cannot be written.
     """
     results = load(results_dir, experiment, detect)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
-    if any(run.manifest.get("simulated") for run in results.ok_runs):
+    folder = root / RESULTS / results.experiment
+    kinds = {is_simulated(run.manifest) for run in results.ok_runs}
+    if (folder / kept_rows.MANIFEST).is_file():
+        kinds.add(is_simulated(read(folder, kept_rows.MANIFEST)[0]))
+    if len(kinds) > 1:
         raise ValueError(
-            f"{results_dir}: runs of {results.experiment} are simulated, and what is kept is "
-            "measured in labs; valid: results of './lab run'"
+            f"{results_dir}: of {results.experiment} there are simulated runs and measured ones, "
+            f"what {folder} keeps included; valid: one kind of them under one name"
         )
     report = write_report(results_dir, results.experiment, detect)
-    folder = root / RESULTS / results.experiment
     folder.mkdir(parents=True, exist_ok=True)
     keeping.write(folder, results, per_run(results))
     write_derived(folder)
@@ -77,6 +80,11 @@ def keep(
         if path.name in _FIGURES:
             shutil.copyfile(path, folder / path.name)
     return folder
+
+
+def is_simulated(manifest: dict[str, Any]) -> bool:
+    """Whether the run of this manifest was of `./lab simulate`."""
+    return bool(manifest.get("simulated"))
 
 
 def derived(evidence: Evidence) -> dict[str, str]:

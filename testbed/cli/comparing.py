@@ -16,8 +16,13 @@ def compare(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="write all metrics to this file")
     ] = None,
+    expect: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="ranges of ratios; exit status 1 if one does not hold"),
+    ] = None,
 ) -> None:
     """Compare two results of an experiment, such as a lab's and simulated ones, seed by seed."""
     from testbed.cli import comparison_view  # imports what reads results, which takes a second
 
-    comparison_view.show(first, second, json_file, console())
+    if not comparison_view.show(first, second, json_file, console(), expect=expect):
+        raise typer.Exit(1)

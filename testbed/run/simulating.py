@@ -11,6 +11,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -210,7 +211,9 @@ def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
         tasks.start("server", serve)
         for name in context.workers:
             tasks.start(name, functools.partial(worker.run, context, name, vectors, None))
-        with torch_as_in_a_lab():
+        learns = config["training"]["pace"]["kind"] != "payload-only"
+        # It takes seconds to ask torch for it, which imports its compiler.
+        with torch_as_in_a_lab() if learns else nullcontext():
             _run(simulation, tasks)
     return impairments_met.gates(jsonl.read(log), config["limits"])
 

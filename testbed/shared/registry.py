@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
 import math
 import pkgutil
@@ -274,6 +275,7 @@ def _value(key: str, text: str) -> Value:
     return text
 
 
+@functools.lru_cache(maxsize=256)  # each worker of a simulation asks for the same ones
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """A factory's parameters, with annotations as types as far as they can be told."""
     try:

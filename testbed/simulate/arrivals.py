@@ -73,8 +73,8 @@ class Arrivals:
         """From now on, all that has arrived by now is where it belongs."""
         for link in self._links:
             link.catch_up()
-        parts = self._filtered.take(self._simulation.now_s)
-        if not parts:
+        now_s = self._simulation.now_s
+        if self._filtered.first_s > now_s or not (parts := self._filtered.take(now_s)):
             return
         trains = [train for train, _ in parts]
         lengths = [len(train.times_s) for train in trains]

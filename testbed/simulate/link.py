@@ -236,8 +236,7 @@ class Link:
                 feeder.catch_up()
                 if (next_s := feeder.next_s) < math.inf:
                     self.fed_by(feeder, next_s)
-        parts = self._waiting.take(now_s)
-        if parts:
+        if self._waiting.first_s <= now_s and (parts := self._waiting.take(now_s)):
             self._let_in([part for part, _ in parts])
         if self._pushed:
             self._pushed = [train for train in self._pushed if len(train.times_s)]

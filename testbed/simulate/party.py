@@ -254,13 +254,14 @@ class Party:
         now_s = self._simulation.now_s
         if self._busy:
             return
-        if self._due_s() <= now_s:
+        if (due_s := self._due_s()) <= now_s:
             self.arrivals.catch_up()
-            if self._due_s() <= now_s:
+            if (due_s := self._due_s()) <= now_s:
                 self._hear()
                 self.work()
                 return
-        self.hurry()
+        if due_s < math.inf:
+            self._ear.by(due_s)
 
     def _hear(self, *, waited: bool = False) -> None:
         """Hands over all datagrams that have arrived by now."""
@@ -270,6 +271,8 @@ class Party:
         waited |= self.unread_until_s > -math.inf
         self.unread_until_s = -math.inf  # whoever looks reads all
         self.arrivals.catch_up()
+        if self.inbox.first_s > now_s:
+            return
         frames, times_s = self._take(now_s)
         if not len(frames):
             return

@@ -162,12 +162,13 @@ class Coordinator:
         self._keep_going = keep_going
         self.lost: dict[str, str] = {}
         listener.settimeout(timeout_s)
-        while len(self._workers) < len(workers):
+        expected = set(workers)
+        while len(self._workers) < len(expected):
             connection, _ = listener.accept()
             connection.settimeout(timeout_s)
             line = _Line(connection)
             name = str(line.receive("a worker").get("name"))
-            if name not in workers or name in self._workers:
+            if name not in expected or name in self._workers:
                 raise CoordinationError(f"coordination: unexpected worker {name!r}")
             self._workers[name] = line
         self._newcomers: dict[str, _Line] = {}

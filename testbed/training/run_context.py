@@ -90,7 +90,7 @@ class RunContext:
         section: dict[str, Any] = self.config["training"]
         return section
 
-    @property
+    @cached_property
     def workers(self) -> list[str]:
         """The workers in rank order."""
         return [name for name in self.addresses if name != "server"]
@@ -99,6 +99,11 @@ class RunContext:
     def ranks(self) -> dict[str, int]:
         """Each worker's place among them, from 0."""
         return {name: rank for rank, name in enumerate(self.workers)}
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Each host's place among all of them, from 0."""
+        return {name: place for place, name in enumerate(self.addresses)}
 
     @cached_property
     def protocol(self) -> ProtocolConfig:
@@ -114,7 +119,7 @@ class RunContext:
         """The indices of each worker's training examples, in rank order."""
         return self.model_and_data.shares(len(self.workers))
 
-    @property
+    @cached_property
     def rounds_per_epoch(self) -> int:
         """Rounds in which the smallest share is seen once."""
         # Where nothing is computed, there may be more workers than examples.
@@ -198,11 +203,14 @@ class RunContext:
         return self._rate(self._position(round_number).next_epoch())
 
     def _rate(self, position: Position) -> float:
-        schedule = _SCHEDULE.validate_python(self.training["schedule"])
-        factor = schedule.factor(position)
+        factor = self._schedule.factor(position)
         if not (isinstance(factor, Real) and 0 <= factor < math.inf):
-            raise own_code.unfit(schedule, "_factor", factor, "a number of 0 or more")
+            raise own_code.unfit(self._schedule, "_factor", factor, "a number of 0 or more")
         return float(self.training["learning_rate"]) * float(factor)
+
+    @cached_property
+    def _schedule(self) -> Any:
+        return _SCHEDULE.validate_python(self.training["schedule"])
 
     def _position(self, round_number: int) -> Position:
         return Position(
@@ -288,7 +296,7 @@ class RunContext:
         share_bps = min(shares_bps.values()) if is_server else shares_bps[host]
         queue_bytes = min(queues_bytes.values()) if is_server else queues_bytes[host]
         transport = self.config["transport"]
-        own = np.random.SeedSequence([self.seed, list(self.addresses).index(host)])
+        own = np.random.SeedSequence([self.seed, self._places[host]])
         return EndpointConfig(
             session=self.session,
             name=host,

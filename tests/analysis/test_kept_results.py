@@ -143,6 +143,40 @@ def test_a_figure_that_looks_otherwise_is_drawn_again(tmp_path):
     assert not figure.exists()  # what was not kept is not made
 
 
+def simulated(folder: Path) -> None:
+    for path in folder.glob("*/*/manifest.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"simulated": True}))
+
+
+def test_simulated_results_are_kept_and_called_so(tmp_path, undrawn):
+    three_arms(tmp_path / "runs")
+    simulated(tmp_path / "runs")
+    place = root(tmp_path / "project", README + "<!-- kept: begin -->\n<!-- kept: end -->\n")
+    folder = kept_results.keep(tmp_path / "runs", root=place)
+    kept_pages.write_readme(root=place)
+    text = (place / "README.md").read_text()
+    assert "| quick (simulated) | 2 | 6 |" in text and "These runs are simulated" in text
+    # And from the rows alone.
+    provenance = (folder / "provenance.json").read_text()
+    kept_results.write_derived(folder)
+    assert (folder / "provenance.json").read_text() == provenance
+
+
+@pytest.mark.parametrize("first_simulated", [False, True])
+def test_simulated_results_and_measured_ones_do_not_replace_each_other(
+    tmp_path, undrawn, first_simulated
+):
+    place = root(tmp_path / "project")
+    for name in ("one", "two"):
+        three_arms(tmp_path / name)
+    simulated(tmp_path / ("one" if first_simulated else "two"))
+    folder = kept_results.keep(tmp_path / "one", root=place)
+    before = (folder / "rows.csv").read_bytes()
+    with pytest.raises(ValueError, match="of quick there are simulated runs and measured ones"):
+        kept_results.keep(tmp_path / "two", root=place)
+    assert (folder / "rows.csv").read_bytes() == before
+
+
 def test_results_without_an_ok_run_are_not_kept(tmp_path):
     ResultsBuilder(tmp_path / "runs").run(arm="dblp", seed=1, verdict="failed", reason="it broke")
     place = root(tmp_path / "project")

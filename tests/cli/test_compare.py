@@ -68,3 +68,27 @@ def test_what_does_not_fit_together_is_told_in_one_line(tmp_path):
         compare(one, two)
     with pytest.raises(InputError, match="nowhere"):
         compare(tmp_path / "nowhere", two)
+
+
+def test_a_ratio_outside_its_range_is_exit_status_1(tmp_path):
+    one, two = (
+        built(tmp_path / "one", 1.0, seeds=(2,), arms=("dblp",)),
+        built(tmp_path / "two", 1.25, seeds=(2,), arms=("dblp",)),
+    )
+    (file := tmp_path / "expect.yaml").write_text(
+        "expect: [{ metric: round_latency_s.p50, low: 1.24, high: 1.26 }]"
+    )
+    assert "1 expectations of" in compare(one, two, "--expect", file)
+    file.write_text("expect: [{ metric: round_latency_s.p50, high: 1.2 }]")
+    words = ["compare", str(one), str(two), "--expect", str(file)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 1
+    told = (
+        f"{file}: expect.0: dblp: round_latency_s.p50 is 1.25 times the first; expected up to 1.2"
+    )
+    assert f"does not hold: {told}\n" in done.output
+    file.write_text("expect: [{ metric: round_latency_s.p50 }]")
+    with pytest.raises(
+        InputError, match=r"expect\.yaml: expect\.0\.low: missing; valid: low, high"
+    ):
+        compare(one, two, "--expect", file)

@@ -183,10 +183,14 @@ class Incoming:
 
         Until then they may be handed over later, with their times, before anything else happens.
         """
-        receivers = self.receivers.values()
-        if self._settings.chunk_events or any(each.quiet.budget < math.inf for each in receivers):
+        if self._settings.chunk_events:
             return 0.0
-        return min((each.missing for each in receivers), default=math.inf)
+        fewest = math.inf
+        for receiver in self.receivers.values():  # asked for with every wake-up
+            if receiver.quiet.budget < math.inf:
+                return 0.0
+            fewest = min(fewest, receiver.missing)
+        return fewest
 
     def gather_s(self, most_s: float, *, measured: bool) -> float:
         """For how long the next datagrams may gather in the socket; 0 while each counts."""
@@ -323,12 +327,15 @@ class Incoming:
 
     def next_deadline_s(self) -> float:
         """When `on_deadline` is due; math.inf for never."""
-        asked_s = (receiver.next_deadline_s() for receiver in self.receivers.values())
-        due_s = [each for each in asked_s if each is not None]
+        due_s = math.inf
+        for receiver in self.receivers.values():  # asked for with every wake-up
+            each = receiver.next_deadline_s()
+            if each is not None and each < due_s:
+                due_s = each
         if self._early:
-            timeout_s = self._settings.peer_timeout_s
-            due_s += [still_s + timeout_s for still_s in self._unconfirmed().values()]
-        return min(due_s, default=math.inf)
+            for still_s in self._unconfirmed().values():
+                due_s = min(due_s, still_s + self._settings.peer_timeout_s)
+        return due_s
 
     def begun(self, transfer: int) -> bool:
         """Whether the peer has begun with a transfer that was not posted here."""
@@ -368,7 +375,8 @@ class Incoming:
     @property
     def late(self) -> bool:
         """Whether the peer may be late with a transfer, as long as it answers."""
-        return any(map(self._may_be_late, self.receivers.values()))
+        late_s = self._settings.late_s
+        return late_s is not None and any(map(self._may_be_late, self.receivers.values()))
 
     def patience(self, heard_s: float, silent_s: float) -> Patience:
         """When to give up the peer, and why.
@@ -376,6 +384,8 @@ class Incoming:
         It was heard at `heard_s`, and at `silent_s` as far as it was asked.
         """
         ends = NEVER
+        if not self.receivers:
+            return ends
         for receiver, since_s in self._standing():
             transfer = receiver.transfer
             if self._settings.late_s is not None and self._may_be_late(receiver):

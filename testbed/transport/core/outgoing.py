@@ -135,10 +135,12 @@ class Outgoing:
 
     def next_deadline_s(self, now_s: float, *, departing: bool) -> float:
         """When `on_deadline` or `offer` is due; math.inf for never."""
-        due_s = (
-            sender.next_deadline_s(now_s, departing=departing) for sender in self.senders.values()
-        )
-        return min((each for each in due_s if each is not None), default=math.inf)
+        due_s = math.inf
+        for sender in self.senders.values():  # asked for with every wake-up
+            each = sender.next_deadline_s(now_s, departing=departing)
+            if each is not None and each < due_s:
+                due_s = each
+        return due_s
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """The datagrams that may go now, of one transfer: shape (k, datagram bytes), k >= 0."""
@@ -187,13 +189,15 @@ class Outgoing:
 
     def patience(self, heard_s: float) -> Patience:
         """When to give up the peer, which was heard at `heard_s`, and why."""
+        if not self.senders:
+            return NEVER
         timeout_s, late_s, held_s = (
             self._settings.peer_timeout_s,
             self._settings.late_s,
             self.held_s,
         )
         ends = NEVER
-        if late_s is not None and held_s is not None and self.senders:
+        if late_s is not None and held_s is not None:
             ends = held_s + late_s, LATE, next(iter(self.senders))
         for transfer, sender in self.senders.items():
             if sender.asked_s is not None:
