@@ -1,5 +1,6 @@
 """The model of kernel TCP: closed forms, timers, accounts, and contents."""
 
+import itertools
 import math
 
 import numpy as np
@@ -26,7 +27,7 @@ def departures(net, sender="worker-1"):
         net.simulation.at(net.simulation.now_s + 0.001, look)
 
     net.simulation.at(0.0, look)
-    return lambda: [b[0] for a, b in zip(seen, seen[1:], strict=False) if b[1] > a[1]]
+    return lambda: [b[0] for a, b in itertools.pairwise(seen) if b[1] > a[1]]
 
 
 @pytest.mark.parametrize("control", CONGESTION_CONTROLS)
