@@ -1,7 +1,7 @@
 """Protocols, each composed of one entry per axis, and presets named after published systems."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -328,7 +328,7 @@ def _top_k(
     )
 
 
-PRESETS = {
+PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "dblp": (_dblp, ("low", "high")),
     "dblp-stream": (_dblp_stream, ("low", "high")),
     "fixed-low": (_fixed_low, ("tolerance",)),

@@ -156,6 +156,11 @@ def test_a_rate_with_which_a_seed_diverged_is_never_chosen():
     assert row[2:] == ["none", "-", "2: diverges"]
 
 
+def test_the_table_names_the_seeds_that_were_trained():
+    (table,) = console.tables([record(1, 1003, 0.5), record(1, 1001, 0.5), record(2, 1001, 0.6)])
+    assert "over seeds 1001, 1003;" in table.notes[0]
+
+
 def test_each_arm_has_a_choice_of_its_own():
     records = [
         record(r, 1, v, arm=a)

@@ -13,10 +13,7 @@ from testbed.experiment import Run
 from testbed.shared.yaml_input import InputError
 
 _COLUMNS = ("point", "arm", "learning rate", "mean on the validation part", "of each candidate")
-_NOTE = (
-    "Chosen is the candidate with the best mean over seeds "
-    f"{', '.join(map(str, rule.SEEDS))}; of equal ones the smaller."
-)
+_NOTE = "Chosen is the candidate with the best mean over seeds {}; of equal ones the smaller."
 
 
 def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
@@ -40,7 +37,7 @@ def tables(records: Sequence[rule.Record]) -> list[rendering.Table]:
             title="Learning rates by the validation part",
             columns=list(_COLUMNS),
             rows=[rendering.row(*texts) for texts in rows(records)],
-            notes=[_NOTE],
+            notes=[_NOTE.format(", ".join(map(str, sorted({each["seed"] for each in records}))))],
             numeric=False,
         )
     ]
