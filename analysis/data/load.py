@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.data import not_planned, programs, records, run_directories
+from analysis.data import critical_path, not_planned, programs, records, run_directories
 from analysis.data.evidence import (
     FACTOR_PREFIX,
     MISSING,
@@ -46,6 +47,7 @@ class Results(Evidence):
         problems: what was wrong with the experiment's own files.
         rounds, transfers, training, impairments, effects: the frames of the logged records.
         layer_loss: per run, leg and layer: `missing`, a share, the mean over transfers.
+        critical_path: per round who was waited for in each step, and for how long.
         detect: for `detector_replay`; None: nothing is replayed.
     """
 
@@ -58,6 +60,17 @@ class Results(Evidence):
     effects: pl.DataFrame
     layer_loss: pl.DataFrame
     detect: Detect | None = None
+
+    @cached_property
+    def critical_path(self) -> pl.DataFrame:
+        """A row per round: who was waited for, and the parts that add up to the round's time."""
+        return critical_path.of_rounds(
+            rounds=self.rounds,
+            transfers=self.transfers,
+            training=self.training,
+            impairments=self.impairments,
+            labels=list(_labels(factor_names(self.ok_runs))),
+        )
 
     @property
     def folder(self) -> Path:

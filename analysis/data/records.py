@@ -24,6 +24,7 @@ ROUNDS: Schema = {
     "round": pl.Int64,
     "critical": pl.Boolean,
     **columns(pl.Float64, "gradient_norm tolerance_gather tolerance_broadcast"),
+    **columns(pl.Float64, "began_s gather_began_s gather_ended_s broadcast_began_s ended_s"),
     **columns(pl.Float64, "compute_s gather_s broadcast_s latency_s iteration_s"),
     **columns(pl.List(pl.String), "impairments workers_lost"),
 }
@@ -32,7 +33,7 @@ TRANSFERS: Schema = {
     **columns(pl.String, "leg role host peer"),
     **columns(pl.Int64, "chunk_count chunks_received passes chunks_sent"),
     **columns(pl.Int64, "bytes_sent bytes_received control_bytes retransmitted_bytes duplicates"),
-    "duration_s": pl.Float64,
+    **columns(pl.Float64, "began_s ended_s duration_s"),
 }
 # Receivers add this on request. It is long, so it is averaged while it is read.
 TENSOR_LOSS: Schema = {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)}

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from analysis.data import learning as of_config
 from analysis.data.evidence import impairment_kinds
 from analysis.data.load import Results
-from analysis.figures import detector, latency, learning, ratios, style
+from analysis.figures import critical_path, detector, latency, learning, ratios, style
 from analysis.figures.parts import render, too_many_for_bands
 from analysis.summary.detector_sweep import Sweep
 
@@ -95,6 +95,15 @@ def draw_all(
             "The same for each point of the sweep (at most six), with only the rounds that an "
             "impairment hit.",
             lambda: latency.distribution_by_point(results.rounds, summary, styles),
+        ),
+        (
+            "critical-path",
+            "Who cost the rounds",
+            "What the mean round's time went into, along the worker that was waited for in each "
+            "step (all ok runs of a point together, at most six points). Transfer is what a leg "
+            "takes in calm rounds, repair is sending again, and delay what a leg took beyond: "
+            "queues, lower rates, time-outs. The tables below name workers and impairments.",
+            lambda: critical_path.stacked(results.critical_path, results.arms),
         ),
         (
             "loss-over-rounds",

@@ -22,6 +22,7 @@ from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
 from analysis.tables.chunk_loss_by_layer import layer_loss_table
 from analysis.tables.contrasts import contrast_table
+from analysis.tables.critical_path import culprits_table, parts_table
 from analysis.tables.critical_rounds import critical_rounds_table
 from analysis.tables.detector_replay import detector_table
 from analysis.tables.main_table import main_table
@@ -118,6 +119,8 @@ def _tables(results: Results, summary: dict[str, Any], replayed: Sweep) -> dict[
         "ratios": ratio_table(summary),
         "phases": critical_rounds_table(summary),
         "detector": detector_table(summary, replayed),
+        "critical-path": parts_table(results),
+        "waited-for": culprits_table(results),
         "published": experiment_table(summary),
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),

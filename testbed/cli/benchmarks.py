@@ -11,14 +11,14 @@ from testbed.cli.options import Selection
 from testbed.shared.input_error import InputError
 
 _WITHOUT_NETWORK = ("tolerance", "factorial")
-_VALID = ("transport", "peer", *_WITHOUT_NETWORK)
+VALID = ("transport", "peer", *_WITHOUT_NETWORK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """What is measured, and where it is written."""
 
-    what: Annotated[str, typer.Argument(help=f"what: {', '.join(_VALID)}")]
+    what: Annotated[str, typer.Argument(help=f"what: {', '.join(VALID)}")]
     checkout: Annotated[
         Path | None, typer.Argument(help="peer: the folder of another implementation")
     ] = None
@@ -54,8 +54,8 @@ def run(chosen: Benchmark) -> bool:
         InputError: an unknown benchmark, or an option that it does not have.
     """
     what = chosen.what
-    if what not in _VALID:
-        raise InputError(f"unknown benchmark {what!r}; valid: {', '.join(_VALID)}")
+    if what not in VALID:
+        raise InputError(f"unknown benchmark {what!r}; valid: {', '.join(VALID)}")
     unfit = {
         "CHECKOUT": chosen.checkout is not None and what != "peer",
         "--adapter": chosen.adapter is not None and what != "peer",

@@ -1,6 +1,7 @@
 """Executes the runs of `./lab run`, `resume` and `simulate`, from prerequisites to the report."""
 
 import importlib.util
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ def run(selection: Selection, options: Execution) -> bool:
     runner.require_writable(chosen.results)
     hosts_to_capture(chosen.runs, options.pcap)  # a wrong one is told before seconds of probing
     if not options.dry_run and runner.unfinished(chosen.results, chosen.runs):
-        chosen = this_machine.sized(chosen, terminal.console())
+        chosen = this_machine.sized(chosen, terminal.console(stderr=options.as_json))
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
         folder = chosen.results / chosen.runs[0].experiment.name
@@ -59,10 +60,11 @@ def resume(selection: Selection, options: Execution) -> bool:
 def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     runs, options = chosen.runs, replace(options, out=chosen.results)
     capture = hosts_to_capture(runs, options.pcap)
-    console = terminal.console()
+    console = terminal.console(stderr=options.as_json)
     if options.dry_run:
         planning.check(options.out, runs)
         plan_view.show_durations(options.out, runs, console)
+        _print_plan(options, runs)
         return True
     _refuse_recording_what_is_done(options, runs)
     outcomes = _carry_out(
@@ -70,10 +72,11 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
         runs,
         console,
         lambda run, shown: _attempt(run, options, capture, shown),
+        as_json=options.as_json,
         require=capabilities.require,
     )
     for line in _captures(outcomes):
-        print(line)
+        terminal.say(console, line)
     return _went_well(outcomes)
 
 
@@ -90,12 +93,14 @@ def simulate(selection: Selection, options: Execution) -> bool:
     runner.require_writable(chosen.results)
     if options.pcap:
         raise InputError(f"--pcap {options.pcap}: nothing is on a wire; valid: without --pcap")
-    runs, console = [run.in_virtual_time() for run in chosen.runs], terminal.console()
+    runs = [run.in_virtual_time() for run in chosen.runs]
+    console = terminal.console(stderr=options.as_json)
     for run in runs:
         simulating.refuse(run)
     if options.dry_run:
         planning.check(chosen.results, runs)
         plan_view.show_runs(chosen.results, runs, console)
+        _print_plan(replace(options, out=chosen.results), runs)
         return True
     for remark in simulating.remarks(runs):
         terminal.say(console, remark)
@@ -105,7 +110,7 @@ def simulate(selection: Selection, options: Execution) -> bool:
         shown.end(outcome)
         return outcome
 
-    return _went_well(_carry_out(chosen, runs, console, attempt))
+    return _went_well(_carry_out(chosen, runs, console, attempt, as_json=options.as_json))
 
 
 def _carry_out(
@@ -113,9 +118,11 @@ def _carry_out(
     runs: Sequence[Run],
     console: Console,
     attempt: Callable[[Run, progress.RunProgress], Outcome],
+    *,
+    as_json: bool,
     require: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
-    """Plan runs, execute one after the other, write the report."""
+    """Plan runs, execute one after the other, write the report; print JSON where it is wanted."""
     results = chosen.results
     trains = any(run.experiment.trains for run in runs)
     if trains and importlib.util.find_spec("torch") is None:
@@ -140,8 +147,34 @@ def _carry_out(
         runner.require_space(results, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
-    report_view.write(places.Place(results=results, experiment=runs[0].experiment.name))
+    place = places.Place(results=results, experiment=runs[0].experiment.name)
+    written = report_view.write(place, as_json=as_json)
+    if as_json:
+        told = {"runs": _records(outcomes), "reports": report_view.records(written)}
+        print(json.dumps(told, indent=1))
     return outcomes
+
+
+def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """What became of each run, for programs."""
+    return [
+        {
+            "run": each.run.key,
+            "arm": each.run.arm,
+            "seed": each.run.seed,
+            "factors": each.run.factors,
+            "verdict": each.verdict,
+            "reason": each.reason,
+            "executed": each.executed,
+            "directory": str(each.directory),
+        }
+        for each in outcomes
+    ]
+
+
+def _print_plan(options: Execution, runs: Sequence[Run]) -> None:
+    if options.as_json:
+        print(json.dumps({"runs": plan_view.records(options.out, runs)}, indent=1))
 
 
 def _went_well(outcomes: Sequence[Outcome]) -> bool:

@@ -146,6 +146,7 @@ class Execution:
         bool,
         typer.Option("--dry-run", help="print the runs and how long they take; execute nothing"),
     ] = False
+    as_json: AsJson = False
 
 
 def names_in(text: str | None, option: str) -> list[str]:

@@ -1,14 +1,18 @@
 """Writes and prints the reports of finished runs, from their directories alone."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 
 import analysis
 from analysis.report import verification
+from analysis.report.writing import ReportPaths
 from analysis.tables.main_table import WAIVED
 from analysis.tables.rendering import to_text
+from testbed.cli import terminal
 from testbed.cli.places import Place
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
@@ -17,43 +21,72 @@ from testbed.training.phases.replay import replay
 _FEW = 3  # runs with damaged logs that are told; the page has all
 
 
-def write(place: Place) -> None:
+def write(place: Place, *, as_json: bool = False) -> list[ReportPaths]:
     """Write the report of an experiment, or of all; print its main table and where it is.
 
     That of a script's run lies in the run's own folder.
+
+    Args:
+        place: whose reports.
+        as_json: print to standard error, since standard output is for JSON.
+
+    Returns:
+        What was written, for each experiment.
 
     Raises:
         InputError: there are no results.
     """
     place.require()
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    width = console.width if console.is_terminal else None
+    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
+    written = []
     try:
         for name in _names(place):
             own = place.key and run_directory.is_of_script(
                 run_directory.read_or_empty(place.folder / "config.json")
             )
             where = (place.folder, None) if own else (place.results, name)
-            paths = analysis.write_report(*where, detect=replay)
-            if paths.verdicts.get("ok"):
-                table = paths.main_table  # a caution tells the waived gates
-                notes = [each for each in table.notes if not each.startswith(WAIVED)]
-                shown = to_text(replace(table, notes=notes), width=width)
-                console.print("", shown, sep="\n")
-            else:
-                counts = ", ".join(f"{n} {word}" for word, n in paths.verdicts.items() if n)
-                console.print(f"\n{paths.experiment}: no run is ok ({counts})")
-            for caution in (*paths.cautions, *_of_logs(paths.damaged)):
-                console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
-            console.print(f"report: {paths.index}")
-            if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
-                folder = shlex.quote(str(paths.index.parents[1]))
-                again = f", ./lab resume {folder} runs them" if paths.resumable else ""
-                console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
+            written.append(analysis.write_report(*where, detect=replay))
+            _show(written[-1], console)
     except ValueError as error:
         raise InputError(str(error)) from None
     if place.known()[1:]:
-        console.print(f"all reports: {paths.overview}")
+        console.print(f"all reports: {written[-1].overview}")
+    return written
+
+
+def records(written: Sequence[ReportPaths]) -> list[dict[str, Any]]:
+    """What `write` prints, for programs; `main` is the main table with unrounded numbers."""
+    return [
+        {
+            "experiment": each.experiment,
+            "report": str(each.index),
+            "summary": str(each.summary),
+            "verdicts": each.verdicts,
+            "cautions": each.cautions,
+            "damaged": dict(each.damaged),
+            "resumable": each.resumable,
+            "main": each.main_table.records,
+        }
+        for each in written
+    ]
+
+
+def _show(paths: ReportPaths, console: Console) -> None:
+    if paths.verdicts.get("ok"):
+        table = paths.main_table  # a caution tells the waived gates
+        notes = [each for each in table.notes if not each.startswith(WAIVED)]
+        width = console.width if console.is_terminal else None
+        console.print("", to_text(replace(table, notes=notes), width=width), sep="\n")
+    else:
+        counts = ", ".join(f"{n} {word}" for word, n in paths.verdicts.items() if n)
+        console.print(f"\n{paths.experiment}: no run is ok ({counts})")
+    for caution in (*paths.cautions, *_of_logs(paths.damaged)):
+        console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
+    console.print(f"report: {paths.index}")
+    if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
+        folder = shlex.quote(str(paths.index.parents[1]))
+        again = f", ./lab resume {folder} runs them" if paths.resumable else ""
+        console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
 
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
@@ -63,21 +96,27 @@ def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
     return told if more <= 0 else [*told[:_FEW], f"the logs of {more} more runs are not whole"]
 
 
-def keep(place: Place) -> None:
+def keep(place: Place, *, as_json: bool = False) -> None:
     """Keep experiments' tables in experiments/results/, and write them into the documents.
+
+    Args:
+        place: whose tables.
+        as_json: as of `write`.
 
     Raises:
         InputError: as `write` does.
     """
+    console = terminal.console(stderr=as_json)
     try:
         for name in _names(place):
             folder = analysis.update_readme(place.results, name, detect=replay)
-            print(f"kept: {folder}")
+            terminal.say(console, f"kept: {folder}")
             told = verification.of_commits(folder)
             for said in told.refused:
-                print(f"caution: {said}; ./lab verify-results refuses these results")
+                again = "./lab verify-results refuses these results"
+                terminal.say(console, f"caution: {said}; {again}")
             for said in told.remarks:
-                print(f"caution: {said}")
+                terminal.say(console, f"caution: {said}")
     except ValueError as error:
         raise InputError(str(error)) from None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import benchmarks, comparing
+from testbed.cli import benchmarks, comparing, reporting
 from testbed.cli.benchmarks import Benchmark
 from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, What, grouped
 from testbed.cli.terminal import console, say
@@ -163,25 +163,7 @@ def watch(
         sys.exit(130)  # without the word that a run was interrupted: it goes on
 
 
-@app.command(epilog="Example: ./lab report quick")
-def report(
-    what: What = None,
-    out: Out = RESULTS,
-    readme: Annotated[
-        bool,
-        typer.Option("--readme", help="store them in experiments/results/, fill pages' tables"),
-    ] = False,
-) -> None:
-    """Write the report of finished runs again, from their directories alone."""
-    from testbed.cli import places
-
-    place = places.find(what, out)
-    place.require()
-    from testbed.cli import report_view  # imports what draws figures, which takes a second
-
-    report_view.write(place)
-    if readme:
-        report_view.keep(place)
+app.command(epilog=reporting.EXAMPLE)(reporting.report)
 
 
 app.command(epilog=comparing.EXAMPLE)(comparing.compare)
@@ -356,6 +338,17 @@ def schema() -> None:
     from testbed.experiment import json_schema
 
     print(json.dumps(json_schema.build(), indent=1))
+
+
+@app.command(epilog="Example: source <(./lab completion bash)")
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish")],
+) -> None:
+    """Print a script that completes verbs, options and experiments' names in a shell."""
+    from testbed.cli import completion as scripts
+
+    group: Any = typer.main.get_command(app)
+    print(scripts.script(shell, group.commands), end="")
 
 
 @app.command(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,6 +16,17 @@ from testbed.__main__ import main
 from testbed.cli import options
 from testbed.cli.terminal import PlainTable
 from tests.analysis.build import ResultsBuilder
+
+SMALL = """
+name: small
+rounds: 2
+seeds: [1]
+topology: { name: star, workers: 2, rate_bps: 100_000_000, queue_bytes: 150_000, delay_s: 0.001 }
+training:
+  model: efficientnet-b0
+  pace: { kind: payload-only, scale: 0.002, compute_s: 0.01 }
+arms: { dblp: { protocol: dblp } }
+"""
 
 
 def lab(*arguments, **options):
@@ -80,6 +92,58 @@ def test_plans_and_the_list_are_there_for_programs_too(tmp_path):
     assert [(each["verdict"], each["lacking"]) for each in runs] == [(None, None)] * 2
     assert runs[0]["run"].startswith("dblp-s1-")
     assert not (tmp_path / "x").exists()
+
+
+def in_process(monkeypatch, capsys, *arguments):
+    """The exit status and what was printed, without the time that processes and figures take."""
+    monkeypatch.setattr("analysis.figures.catalogue.draw_all", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, *capsys.readouterr()
+
+
+def test_reports_of_several_experiments_are_written_at_once_and_told_to_programs(
+    tmp_path, monkeypatch, capsys
+):
+    for name in ("one", "two", "three"):
+        ResultsBuilder(tmp_path, experiment=name).run(arm="dblp", seed=1)
+    words = ("report", "one", "two", "one", "--out", tmp_path, "--json")
+    status, out, err = in_process(monkeypatch, capsys, *words)
+    assert status == 0, err
+    reports = json.loads(out)["reports"]
+    assert [each["experiment"] for each in reports] == ["one", "two"]
+    assert reports[0]["report"] == str(tmp_path / "one" / "report" / "index.html")
+    assert reports[0]["verdicts"]["ok"] == 1
+    assert {each["arm"] for each in reports[0]["main"]} == {"dblp"}
+    assert "report: " in err  # what people read is there, too
+    assert (tmp_path / "two" / "report" / "index.html").is_file()
+    assert not (tmp_path / "three" / "report").exists()
+
+
+def test_a_wrong_name_among_several_leaves_all_reports_unwritten(tmp_path, monkeypatch, capsys):
+    ResultsBuilder(tmp_path, experiment="one").run(arm="dblp", seed=1)
+    words = ("report", "one", "two", "--out", tmp_path)
+    status, _, err = in_process(monkeypatch, capsys, *words)
+    assert status == 2
+    assert "no results of 'two'; valid: one" in err
+    assert not (tmp_path / "one" / "report").exists()
+
+
+def test_runs_are_told_to_programs(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    words = ("simulate", path, "--out", tmp_path / "out", "--json")
+    _, planned, _ = in_process(monkeypatch, capsys, *words, "--dry-run")
+    assert [each["verdict"] for each in json.loads(planned)["runs"]] == [None]
+    status, out, err = in_process(monkeypatch, capsys, *words)
+    assert status == 0, err
+    document = json.loads(out)
+    (run,) = document["runs"]
+    assert (run["arm"], run["seed"], run["verdict"], run["executed"]) == ("dblp", 1, "ok", True)
+    assert (Path(run["directory"]) / "status.json").is_file()
+    assert [each["verdicts"]["ok"] for each in document["reports"]] == [1]
+    assert "[1/1] " in err
 
 
 def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(tmp_path):

@@ -85,7 +85,7 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_resume_goes_on(path, monkeypatc
     assert "may take 32 MB; make room" in output.err
     assert len(began) == 2
     free(monkeypatch, 10**12)
-    monkeypatch.setattr("testbed.cli.report_view.write", lambda *_: None)
+    monkeypatch.setattr("testbed.cli.report_view.write", lambda *_, **__: [])
     assert sweep(monkeypatch, path, "resume") == 0
     assert began.count(began[0]) == 1  # was ok
     assert began.count(began[1]) == 2
