@@ -203,8 +203,8 @@ class RunContext:
         return self._rate(self._position(round_number).next_epoch())
 
     def _rate(self, position: Position) -> float:
-        factor: Any = self._schedule.factor(position)
-        if not (isinstance(factor, Real) and 0 <= factor < math.inf):
+        factor = self._schedule.factor(position)
+        if not (isinstance(factor, Real) and 0 <= float(factor) < math.inf):
             raise own_code.unfit(self._schedule, "_factor", factor, "a number of 0 or more")
         return float(self.training["learning_rate"]) * float(factor)
 
