@@ -323,9 +323,8 @@ def _top_k(
     of a chunk, so that our own protocols and it choose between equal parts. A tenth is our
     assumption: published ratios reach from a tenth to a thousandth, of single elements.
     """
-    return _tcp(
-        **{"name": "top-k", "keep": keep, "congestion_control": congestion_control} | settings
-    )
+    axes: dict[str, Any] = {"keep": keep, "congestion_control": congestion_control}
+    return _tcp(**{"name": "top-k", **axes, **settings})
 
 
 PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
