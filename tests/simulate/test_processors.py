@@ -72,7 +72,10 @@ def test_costs_are_in_a_run_s_key_only_where_there_are_any(tmp_path):
 
     def key(*settings):
         (run,) = Selection(name=str(path), arms="dblp", settings=list(settings)).loaded()
-        return run.key
+        return run.key, run.in_virtual_time().key
 
-    assert key("simulation={batch_s: 0}") == key()
-    assert key("simulation={batch_s: 0.001}") != key()
+    of_lab, simulated = key()
+    assert key("simulation={batch_s: 0}") == (of_lab, simulated)
+    costing = key("simulation={batch_s: 0.001}")
+    assert costing[0] == of_lab  # a lab's hosts cost what they cost
+    assert costing[1] not in (of_lab, simulated)
