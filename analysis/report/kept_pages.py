@@ -57,6 +57,13 @@ _VALUES = {
     "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
     "fig1-phase-loss": ("accuracy",),
     "fig2-k-sweep": ("accuracy",),
+    "rivals": (
+        "round_latency_s.calm_mean",
+        "round_latency_s.burst_mean",
+        "round_latency_s.p99",
+        "time_to_target_s",
+        "accuracy",
+    ),
 }
 # The experiments whose results stand beside the paper's, in the order of its tables.
 _REPLAYS = (
