@@ -101,6 +101,7 @@ def detector(path, tmp_path):
 def schedule(path, tmp_path):
     training = load(tmp_path, "schedule").config()["training"]
     context: Any = SimpleNamespace(training=training)
+    context._schedule = vars(RunContext)["_schedule"].func(context)
     RunContext._rate(context, Position(round_number=0, rounds=3, rounds_per_epoch=3))
 
 
