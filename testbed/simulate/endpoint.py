@@ -252,7 +252,7 @@ class Endpoint:
         self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
     ) -> dict[str, TransferReport]:
         """As the transport's."""
-        arrangers: dict[int, Arrange] = {}
+        arrangers: dict[int, Arrange] | None = {} if len(payloads) > 1 else None
 
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_send(transfer, payloads[connection.peer], now_s, arrangers)

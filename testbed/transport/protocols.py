@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
@@ -299,13 +299,14 @@ def _bounded_energy(
 
     What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
     """
-    policy = BoundedEnergy(share=share, patience=patience)
     ByEnergy(floor=floor, within_rounds=within_rounds)  # names the key itself where one is wrong
+    policy = BoundedEnergy(share=share, patience=patience)
+    gather = {"gather": replace(policy, floor=floor)}
     axes = {
         "order": f"by-energy:floor={floor!r},within_rounds={within_rounds},share={share!r}",
         "repair": "streaming:lost_first=true",
     }
-    return _lossy("bounded-energy", policy, settings, **axes)
+    return _lossy("bounded-energy", policy, {**gather, **settings}, **axes)
 
 
 def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:

@@ -26,12 +26,18 @@ class OrderContext:
         layouts: how many layouts take turns from round to round, each in every so many rounds.
         layout: the places of the tensors.
         rows: the payload, shape (chunk_count, chunk_bytes); must not be modified.
+        shared: whether the payload goes to several peers at once, which may then stop at the same
+            chunks.
+        overdue: chunks that were to arrive in the peer's last transfer of this layout and did not,
+            shape (chunk_count,); None: there are none, or the payload is `shared`.
     """
 
     transfer: int
     layout: PayloadLayout
     rows: NDArray[np.uint8]
     layouts: int = 1
+    shared: bool = False
+    overdue: NDArray[np.bool_] | None = None
 
 
 class Arranger:
@@ -42,6 +48,8 @@ class Arranger:
             receiver is told; None where the order does not say.
         enough: so many chunks, the first in the order, are probably all that the receiver needs; a
             repair may wait for its answer before it sends others.
+        urgent: chunks that decide when the receiver has the least that it needs, shape
+            (chunk_count,); a repair may send them again before they are known to be lost.
     """
 
     def __init__(
@@ -49,9 +57,11 @@ class Arranger:
         permutation: NDArray[np.int64],
         worth: NDArray[np.uint8] | None = None,
         enough: int | None = None,
+        urgent: NDArray[np.bool_] | None = None,
     ) -> None:
         """`permutation` has each chunk's number once, in the order of sending."""
         self.worth = worth
+        self.urgent = np.zeros(len(permutation), np.bool_) if urgent is None else urgent
         self.enough = len(permutation) if enough is None else enough
         self._permutation = permutation
 

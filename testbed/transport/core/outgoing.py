@@ -19,7 +19,7 @@ from testbed.transport.core.connection_settings import (
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.numbering import REMEMBERED, Numbers
+from testbed.transport.core.numbering import REMEMBERED, Leg, Numbers
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.routine import Departures
 from testbed.transport.core.sender import Sender
@@ -55,6 +55,7 @@ class Outgoing:
         self._held_s: float | None = None
         self._early_stops: dict[int, ControlMessage] = {}
         self._offering: Sender | None = None  # whose datagrams the last offer held
+        self._overdue: dict[int, NDArray[np.bool_] | None] = {}  # by layout, see OrderContext
 
     def check(self, transfer: int) -> None:
         """Raises ValueError unless a transfer of this number can be posted now."""
@@ -95,7 +96,13 @@ class Outgoing:
             hot_path=settings.hot_path,
             arrangers=arrangers,
             layouts=settings.layout_count,
+            # What goes to several peers is arranged once, for all of them.
+            overdue=self._overdue.get(self._place(transfer)) if arrangers is None else None,
         )
+
+    def _place(self, transfer: int) -> int:
+        """Of the layout: transfers with the same one have the same place."""
+        return Leg.round_of(transfer) % self._settings.layout_count
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         """Takes a receiver's message; ProtocolError when it makes no sense."""
@@ -115,6 +122,7 @@ class Outgoing:
         sender.on_message(message, now_s)
         if sender.stopped:
             del self.senders[transfer]
+            self._overdue[self._place(transfer)] = sender.overdue()
             self._numbers.finish(transfer)
             self._counters.update(sender.ignored)
             self._events.append(TransferDone(transfer, True, sender.report(self._peer)))

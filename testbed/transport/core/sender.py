@@ -34,6 +34,7 @@ from testbed.transport.core.routine import Departures, promises
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.core.wire import wire_bytes
+from testbed.transport.core.worth import MUST
 
 # The fewest datagrams in flight that are worth a question before the window is full.
 _LEAST_QUESTION = 8
@@ -64,18 +65,28 @@ class Sender:
         hot_path: HotPath = NUMPY,
         arrangers: dict[int, Arrange] | None = None,
         layouts: int = 1,
+        overdue: NDArray[np.bool_] | None = None,
     ) -> None:
         """`payload` is a buffer of the layout; it must not change before the transfer ends.
 
         `arrangers` are the order's for payloads that are sent to several peers at once, by their
-        addresses: that of this one is taken from there, or added. `layouts`: see `OrderContext`.
+        addresses: that of this one is taken from there, or added. `layouts`, `overdue`: see
+        `OrderContext`.
         """
         self.transfer = transfer
         self._layout = layout
         rows = layout.rows(payload)
+        shared = arrangers is not None
         arrangers = {} if arrangers is None else arrangers
         if (place := rows.ctypes.data) not in arrangers:
-            context = OrderContext(transfer=transfer, layout=layout, rows=rows, layouts=layouts)
+            context = OrderContext(
+                transfer=transfer,
+                layout=layout,
+                rows=rows,
+                layouts=layouts,
+                shared=shared,
+                overdue=overdue,
+            )
             arrangers[place] = order.arranger(context)
         self._repair = repair.sender(
             transfer=transfer,
@@ -86,9 +97,10 @@ class Sender:
         if not isinstance(self._repair, SenderRepair):
             raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
         arranger = arrangers[place]
-        if isinstance(arranger, Arranger) and arranger.worth is not None:
-            worth = arranger.worth.tobytes()
-            self._repair.outbox.append(ControlMessage(MessageType.WORTH, transfer, worth))
+        self._worth = arranger.worth if isinstance(arranger, Arranger) else None
+        if self._worth is not None:
+            told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
+            self._repair.outbox.append(told)
         self._path = path
         self._composer = hot_path.composer(
             session=session, transfer=transfer, layout=layout, rows=rows, frames=path.frames
@@ -125,6 +137,13 @@ class Sender:
     def fruitless_s(self) -> float | None:
         """Since when the receiver's answers have named nothing new; None while data arrive."""
         return self._fruitlessness.since_s
+
+    def overdue(self) -> NDArray[np.bool_] | None:
+        """What was to arrive and did not, once `stopped`: shape (chunk_count,); None: nothing."""
+        if self._worth is None or self._received is None:
+            return None
+        left = (self._worth >= MUST) & ~self._received
+        return left if left.any() else None
 
     def excuse(self, away_s: float) -> None:
         """For so long this side sent nothing that an answer could have named."""

@@ -130,7 +130,7 @@ class Endpoint:
         Raises ValueError for an unknown peer, a number that does not ascend, or more transfers
         than may be in flight.
         """
-        arrangers: dict[int, Arrange] = {}
+        arrangers: dict[int, Arrange] | None = {} if len(payloads) > 1 else None
 
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_send(transfer, payloads[connection.peer], now_s, arrangers)

@@ -21,6 +21,9 @@ from testbed.transport.policies.tensor_names import matching, parse_globs
 GOLDEN_SHARE = 0.618
 _BLOCK = 1024  # chunks whose absolute values are made at a time: they stay in a cache
 
+# Of what holds so many times the floor, any part that holds it is enough for a receiver in a hurry.
+_AT_HAND = 3
+
 Measure = Literal["mean", "max"]
 
 
@@ -133,6 +136,11 @@ class ByEnergy(ChunkOrder):
     an infinity, so that the receiver learns of it; and in each round other ones in turn, so that
     each is delivered at least once in `within_rounds` rounds, however little it holds.
 
+    A receiver that is late may leave such a chunk out. Then the chunk must arrive in the next
+    round, and so on; when its turn comes again it has no choice. So each chunk is delivered within
+    twice as many rounds. A receiver that shares a payload with others has no choice at all, because
+    they are to have the same.
+
     Args:
         floor: the share of the energy that must arrive; above 0, up to 1.
         within_rounds: after so many rounds each chunk has had its turn; 1 leaves out nothing. A
@@ -155,13 +163,15 @@ class ByEnergy(ChunkOrder):
             raise ValueError(f"within_rounds is {self.within_rounds!r}; valid: whole, 1 or more")
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        return worth.by_worth(self._worth(context))
+        return worth.by_worth(self._worth(context)[0])
 
     def arranger(self, context: OrderContext) -> Arranger:
-        found = self._worth(context)
-        return Arranger(worth.by_worth(found), found, worth.enough(found, self.share))
+        found, urgent = self._worth(context)
+        enough = worth.enough(found, self.share)
+        return Arranger(worth.by_worth(found), found, enough, urgent)
 
-    def _worth(self, context: OrderContext) -> NDArray[np.uint8]:
+    def _worth(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """What the chunks are worth, and which of them are urgent."""
         energy = worth.energies(context.rows)
         found = worth.encode(energy)
         energy[~np.isfinite(energy)] = 0.0
@@ -170,9 +180,17 @@ class ByEnergy(ChunkOrder):
         enough = np.searchsorted(held, self.floor * held[-1]) + 1
         found[first[:enough]] |= worth.MUST
         step = Leg.round_of(context.transfer) // context.layouts
-        turn = step % self.within_rounds
-        found[turn :: self.within_rounds] |= worth.MUST
-        return found
+        turn = np.zeros(len(found), dtype=np.bool_)
+        turn[step % self.within_rounds :: self.within_rounds] = True
+        found[turn] |= worth.MUST
+        if (overdue := context.overdue) is not None:
+            found[overdue] |= worth.MUST
+            found[overdue & turn] = worth.MUST  # without energy: in any case
+        if context.shared:
+            return found, found >= worth.MUST
+        urgent = found == worth.MUST
+        urgent[first[: np.searchsorted(held, _AT_HAND * self.floor * held[-1]) + 1]] = True
+        return found, urgent
 
 
 @dataclass(frozen=True, init=False)

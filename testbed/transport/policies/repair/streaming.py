@@ -26,7 +26,6 @@ from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, Repair
 from testbed.transport.core.states import SenderEvent, SenderState
-from testbed.transport.core.worth import MUST
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.repair.selective import (
     AcknowledgingReceiver,
@@ -121,8 +120,8 @@ class WorthiestFirstSender(StreamingSender):
     def __init__(self, *, chunk_count: int, arrange: Arrange, **common: Any) -> None:
         super().__init__(chunk_count=chunk_count, arrange=arrange, lost_first=True, **common)
         self._ranked = arrange(np.arange(chunk_count, dtype=np.int64))
-        worth = arrange.worth if isinstance(arrange, Arranger) else None
-        self._must = np.zeros(chunk_count, np.bool_) if worth is None else worth >= MUST
+        none = np.zeros(chunk_count, np.bool_)
+        self._urgent = arrange.urgent if isinstance(arrange, Arranger) else none
         self._plan: NDArray[np.int64] | None = None
         self._answered = False  # in this transfer: what is known of losses is no older
 
@@ -152,11 +151,11 @@ class WorthiestFirstSender(StreamingSender):
         scoreboard, most = self.scoreboard, self.copies_wanted(self._residual)
         wanted = ~scoreboard.arrived & (scoreboard.copies < most)
         chunks = self._ranked[wanted[self._ranked]][:_PLANNED]
-        copies, must = scoreboard.copies[chunks], self._must[chunks]
-        rounds = np.arange(most)[:, np.newaxis] >= copies[must]
-        first = np.broadcast_to(chunks[must], rounds.shape)[rounds]
+        copies, urgent = scoreboard.copies[chunks], self._urgent[chunks]
+        rounds = np.arange(most)[:, np.newaxis] >= copies[urgent]
+        first = np.broadcast_to(chunks[urgent], rounds.shape)[rounds]
         places = np.arange(len(chunks)) + max(1, self.in_flight) * copies
-        return np.append(first, chunks[~must][np.argsort(places[~must], kind="stable")])
+        return np.append(first, chunks[~urgent][np.argsort(places[~urgent], kind="stable")])
 
     @property
     def remaining(self) -> int:

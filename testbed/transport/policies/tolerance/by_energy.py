@@ -27,27 +27,34 @@ _ALIKE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedEnergy(TolerancePolicy):
-    """Stops at a share of the energy, or when it is late; what must arrive always does.
+    """Stops at a share of the energy, or at less of it when it is late, never below a floor.
 
     It needs an order that tells what chunks are worth, such as `by-energy`. That says which must
-    arrive, the same ones for all receivers of a payload: they are the floor.
+    arrive, the same ones for all receivers of a payload. A transfer that is not late waits for all
+    of them. One that is late waits for them, too, so that all receivers have them in common; or,
+    with a `floor`, for any chunks that hold it. A chunk that must arrive and has no energy, as far
+    as is told, does so in any case.
 
     Args:
         share: the share of the energy at which a transfer ends that is not late; above 0.
         patience: a transfer is late after so many times what calm ones took recently, from its
             first sign on; at least 1.
+        floor: the share of the energy with which a late transfer ends; above 0, up to 1. None: with
+            what must arrive.
     """
 
     share: float = 0.95
     patience: float = 1.2
+    floor: float | None = None
     needs_worth = True
 
     def __post_init__(self) -> None:
-        for name in ("share", "patience"):
+        given = ("share", "patience") if self.floor is None else ("share", "patience", "floor")
+        for name in given:
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; valid: a number")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}; valid: above 0, up to 1")
+            if name != "patience" and not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; valid: above 0, up to 1")
         if not 1 <= self.patience < np.inf:
             raise ValueError(f"patience is {self.patience}; valid: 1 or more, finite")
 
@@ -59,26 +66,31 @@ class BoundedEnergy(TolerancePolicy):
         return lambda layout: EnergyRule(layout=layout, policy=self)
 
     def as_text(self) -> str:
-        return f"bounded-energy:share={self.share!r},patience={self.patience!r}"
+        text = f"bounded-energy:share={self.share!r},patience={self.patience!r}"
+        return text if self.floor is None else f"{text},floor={self.floor!r}"
 
 
 class EnergyRule(StopRule):
-    """Stops once what must arrive has, and either the share is there or the transfer is late."""
+    """Stops once what must arrive is there, with the share; of a late transfer less is enough."""
 
     def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
         self._policy = policy
         self._chunk_count = layout.chunk_count
-        self._needed: NDArray[np.int64] | None = None  # what always arrives
+        self._needed: NDArray[np.int64] | None = None  # what must arrive
+        self._in_any_case: NDArray[np.int64] | None = None  # of a late transfer, too
         self._fewest = layout.chunk_count  # chunks that can hold the share
         self._late_s: float | None = None
 
     def satisfied(self, progress: Progress) -> bool:
-        if not self._knows(progress) or self._lacking(progress):
+        if not self._knows(progress):
             return False
-        late_s = self._late_from(progress)
-        if late_s is not None and progress.now_s >= late_s:
-            return True
-        return progress.received_count >= self._fewest and self._holds_share(progress)
+        if self._is_late(progress):
+            return not self._lacking_late(progress)
+        return (
+            progress.received_count >= self._fewest
+            and not self._lacking(progress, self._needed)
+            and self._holds(progress, self._policy.share)
+        )
 
     def deadline_s(self, progress: Progress) -> float | None:
         late_s = self._late_from(progress)
@@ -88,11 +100,14 @@ class EnergyRule(StopRule):
     def missing(self, progress: Progress) -> int | None:
         if not self._knows(progress):
             return self._chunk_count - progress.received_count
-        lacking = self._lacking(progress)
-        late_s = self._late_from(progress)
-        if late_s is not None and progress.now_s >= late_s:
-            return lacking
+        if self._is_late(progress):
+            return self._lacking_late(progress)
+        lacking = self._lacking(progress, self._needed)
         return max(lacking, self._fewest - progress.received_count)
+
+    def _is_late(self, progress: Progress) -> bool:
+        late_s = self._late_from(progress)
+        return late_s is not None and progress.now_s >= late_s
 
     def _late_from(self, progress: Progress) -> float | None:
         """From when on the transfer is late; None while that is unknown."""
@@ -116,14 +131,21 @@ class EnergyRule(StopRule):
         )
         return alike_s[int(len(alike_s) * _CALM)] if alike_s else None
 
-    def _lacking(self, progress: Progress) -> int:
-        assert self._needed is not None
-        return len(self._needed) - int(np.count_nonzero(progress.received[self._needed]))
+    def _lacking_late(self, progress: Progress) -> int:
+        """How many chunks a late transfer lacks, at the least."""
+        floor = self._policy.floor
+        if floor is None:
+            return self._lacking(progress, self._needed)
+        return self._lacking(progress, self._in_any_case) or int(not self._holds(progress, floor))
 
-    def _holds_share(self, progress: Progress) -> bool:
+    def _lacking(self, progress: Progress, chunks: NDArray[np.int64] | None) -> int:
+        assert chunks is not None
+        return len(chunks) - int(np.count_nonzero(progress.received[chunks]))
+
+    def _holds(self, progress: Progress, share: float) -> bool:
         got = float(np.add.reduce(self._least, where=progress.received))
         lost = float(np.add.reduce(self._most, where=~progress.received))
-        return lost * self._policy.share <= got * (1 - self._policy.share)
+        return lost * share <= got * (1 - share)
 
     def _knows(self, progress: Progress) -> bool:
         """Whether the sender has said what its chunks are worth; reads it when it has."""
@@ -132,5 +154,6 @@ class EnergyRule(StopRule):
         worth = progress.worth
         self._least, self._most = LEAST[worth], MOST[worth]
         self._needed = np.flatnonzero(worth & MUST)
+        self._in_any_case = np.flatnonzero(worth == MUST)
         self._fewest = enough(worth, self._policy.share)
         return True
