@@ -62,6 +62,9 @@ class OwnRandomNumbers(Learner):
         with self._own():
             self._learner.apply(update, learning_rate)
 
+    def snapshot(self) -> Callable[[], None]:
+        return self._learner.snapshot()
+
     def evaluate(self) -> float | None:
         with self._own():
             return self._learner.evaluate()

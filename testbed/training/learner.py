@@ -1,6 +1,7 @@
 """A worker's learning: computes gradients, applies updates, evaluates the model."""
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ class Learner:
 
     def apply(self, update: Vector, learning_rate: float) -> None:
         """Take one optimiser step with `update` as the gradient."""
+
+    def snapshot(self) -> Callable[[], None]:
+        """Remember weights and the optimiser's state; returns what brings them back."""
+        return lambda: None
 
     def evaluate(self) -> float | None:
         """Compute the task's metric on the test part; None where nothing is learnt."""
@@ -110,6 +115,18 @@ class Replica(Learner):
         for tensor, part in _parts(self._trained, update):
             tensor.grad = self._copy(part, tensor)
         self._optimiser.step()
+
+    def snapshot(self) -> Callable[[], None]:
+        weights = [tensor.detach().clone() for tensor in self._trained]
+        optimiser = copy.deepcopy(self._optimiser.state_dict())
+
+        @torch.no_grad()
+        def bring_back() -> None:
+            for tensor, kept in zip(self._trained, weights, strict=True):
+                tensor.copy_(kept)
+            self._optimiser.load_state_dict(optimiser)
+
+        return bring_back
 
     def evaluate(self) -> float:
         return self._dataset.task.evaluate(

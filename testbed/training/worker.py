@@ -1,13 +1,15 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
+import numpy as np
+
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import broadcasts, checkpoint, pace, phase_announcement, taking_back
 from testbed.training.coordination import Follower
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
-from testbed.training.filling import estimate_mean, payload_of
+from testbed.training.filling import Mask, estimate_mean, payload_of
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite
-from testbed.transport import Endpoint, Leg
+from testbed.transport import Endpoint, Leg, TransferReport
 from testbed.transport.net.data_sockets import DataSockets
 
 
@@ -108,21 +110,17 @@ class _Worker:
         report = endpoint.receive(
             Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
         )["server"]
-        assert report.received is not None
-        received, known_s = report.received, report.ended_s
         if self._filling.common:
-            received = received & broadcasts.await_common(endpoint, layout)
-            known_s = self._now_s()
-        self._follower.reach("received", ended_s=known_s)
-        estimate_mean(self._filling, layout, [self._incoming], [received], out=self._update)
-        update = layout.floats(self._update)
-        self._learner.apply(update, context.learning_rate(number))
+            self._follower.reach("received", ended_s=self._apply_common(endpoint, report, number))
+        else:
+            self._follower.reach("received", ended_s=report.ended_s)
+            self._apply(report.received, number)
         ended_s = self._now_s()
         self._trained_s += ended_s - began_s
         self._follower.reach("updated")
 
         if self._vectors is not None and measured:
-            self._vectors.updates[self._name][:] = update
+            self._vectors.updates[self._name][:] = layout.floats(self._update)
             self._learner.weights(self._vectors.weights[self._name])
         self._transfers.write(number, "gather", [sent])
         self._transfers.write(number, "broadcast", [report])
@@ -140,6 +138,34 @@ class _Worker:
                 "elapsed_s": self._trained_s,
             }
         )
+
+    def _apply(self, received: Mask | None, number: int) -> None:
+        """Update the model with these chunks of the round's broadcast."""
+        assert received is not None
+        estimate_mean(self._filling, self._layout, [self._incoming], [received], out=self._update)
+        update = self._layout.floats(self._update)
+        self._learner.apply(update, self._context.learning_rate(number))
+
+    def _apply_common(self, endpoint: Endpoint, report: TransferReport, number: int) -> float:
+        """Update the model with what all workers have got of the round's broadcast.
+
+        They are told what that is a round trip after they have it, and it is usually what this
+        worker has. So it takes that for granted, and takes the update back if it was wrong.
+
+        Returns when the broadcast had ended, as if the update had begun then: without the time of
+        waiting that the update has hidden.
+        """
+        assert report.received is not None
+        take_back = self._learner.snapshot()
+        self._apply(report.received, number)
+        applied_s = self._now_s()
+        common = report.received & broadcasts.await_common(endpoint, self._layout)
+        known_s = self._now_s()
+        if np.array_equal(common, report.received):
+            return report.ended_s + known_s - applied_s
+        take_back()
+        self._apply(common, number)
+        return known_s
 
     def _resynchronise(self, endpoint: Endpoint, exchange: int) -> None:
         """Replace this replica by the mean of all; gather and broadcast have no tolerance."""

@@ -290,7 +290,7 @@ def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) ->
 def _bounded_energy(
     *,
     floor: float = 0.05,
-    share: float = 0.95,
+    share: float = 0.8,
     patience: float = 1.2,
     within_rounds: int = 61,
     **settings: Any,

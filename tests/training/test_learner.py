@@ -40,6 +40,24 @@ def test_a_flat_update_is_plain_sgd_at_the_given_rate():
     np.testing.assert_array_equal(weights(learner), before - np.float32(0.25) * update)
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("optimiser", [ADAM, SGD | {"momentum": 0.9}], ids=["adam", "momentum"])
+def test_a_step_that_was_taken_back_leaves_no_trace(optimiser, steps):
+    one, two = replica(optimiser), replica(optimiser)
+    updates = np.random.default_rng(0).standard_normal((steps + 2, size(one)), dtype=np.float32)
+    for update in updates[:steps]:
+        one.apply(update, 0.1)
+        two.apply(update, 0.1)
+    take_back = one.snapshot()
+    one.apply(updates[-2], 0.1)
+    assert not np.array_equal(weights(one), weights(two))
+    take_back()
+    for learner in (one, two):
+        learner.apply(updates[-1], 0.05)
+        learner.apply(updates[-1], 0.05)  # momentum shows in the second
+    np.testing.assert_array_equal(weights(one), weights(two))
+
+
 def test_other_weights_are_taken_over():
     one, two = replica(seed=1), replica(seed=2)
     two.replace_weights(weights(one))
