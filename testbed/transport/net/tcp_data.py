@@ -103,6 +103,9 @@ class _Sending(_Transfer):
     def asked_s(self) -> float:
         return max(self.began_s, self.data.moved_s)  # what moves shows a living peer
 
+    def overdue(self) -> None:
+        """The kernel delivers all that is sent."""
+
     def excuse(self, away_s: float) -> None:
         """Its patience is with what the kernel moves while this side is away."""
 
