@@ -10,57 +10,20 @@ from typing import Any
 
 import polars as pl
 
+from analysis.data.frame_columns import FRAMES
+
 SCHEMA = 1
 
 Schema = Mapping[str, "pl.DataType | type[pl.DataType]"]
 
 
-def columns(kind: pl.DataType | type[pl.DataType], names: str) -> Schema:
-    """Columns of one type; their names have spaces between them."""
-    return dict.fromkeys(names.split(), kind)
-
-
-ROUNDS: Schema = {
-    "round": pl.Int64,
-    "critical": pl.Boolean,
-    **columns(pl.Float64, "gradient_norm tolerance_gather tolerance_broadcast"),
-    **columns(pl.Float64, "began_s gather_began_s gather_ended_s broadcast_began_s ended_s"),
-    **columns(pl.Float64, "compute_s gather_s broadcast_s latency_s iteration_s"),
-    **columns(pl.List(pl.String), "impairments workers_lost"),
-}
-TRANSFERS: Schema = {
-    "round": pl.Int64,
-    **columns(pl.String, "leg role host peer"),
-    **columns(pl.Int64, "chunk_count chunks_received passes chunks_sent"),
-    **columns(pl.Int64, "bytes_sent bytes_received control_bytes retransmitted_bytes duplicates"),
-    **columns(pl.Float64, "began_s ended_s duration_s"),
-}
+ROUNDS, TRANSFERS, TRAINING, EFFECTS, IMPAIRMENTS = (
+    FRAMES[name].schema for name in ("rounds", "transfers", "training", "effects", "impairments")
+)
 # Receivers add this on request. It is long, so it is averaged while it is read.
 TENSOR_LOSS: Schema = {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)}
-TRAINING: Schema = {
-    "round": pl.Int64,
-    "host": pl.String,
-    **columns(pl.Float64, "loss compute_s compute_overrun_s accuracy perplexity elapsed_s wait_s"),
-    **columns(pl.Int64, "rank slowest_rank slowest_bucket"),
-    "slowest_s": pl.Float64,
-}
-EFFECTS: Schema = {
-    "round": pl.Int64,
-    "gathered": pl.String,  # JSON objects: one, and one per worker
-    "applied": pl.String,
-    "divergence": pl.Float64,
-}
-IMPAIRMENTS: Schema = {
-    **columns(pl.String, "name kind host action"),
-    "round": pl.Int64,
-    "leg": pl.String,
-    **columns(pl.Float64, "planned_s sent_s acknowledged_s"),
-    **columns(pl.Int64, "dropped frames_sent"),
-    "target": pl.String,
-    "details": pl.String,  # a JSON object: what it did in this kind's own terms
-}
 
-_LAYER_LABELS = columns(pl.String, "run_key arm leg")
+_LAYER_LABELS: Schema = dict.fromkeys(("run_key", "arm", "leg"), pl.String)
 _LAYER_COUNTS: Schema = {"layer": pl.Int64, "missing": pl.Float64, "transfers": pl.Int64}
 _LAYER_LOSS = {**_LAYER_LABELS, **_LAYER_COUNTS}
 

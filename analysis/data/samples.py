@@ -8,28 +8,11 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data.records import Schema, columns, read_document, section
+from analysis.data.frame_columns import FRAMES, SAMPLES
+from analysis.data.records import Schema, read_document, section
 
-QUEUES: Schema = {
-    "t_s": pl.Float64,
-    **columns(pl.String, "link from"),
-    **columns(pl.Int64, "backlog_bytes backlog_packets sent_bytes sent_packets drops"),
-}
-FLOWS: Schema = {
-    "t_s": pl.Float64,
-    **columns(pl.String, "host peer leg kind"),
-    **columns(pl.Float64, "cwnd_bytes rtt_s rate_bps retransmits"),
-    **columns(pl.Float64, "port peer_port acked_bytes"),
-}
+QUEUES, FLOWS, PROCESSES = (FRAMES[name].schema for name in SAMPLES)
 _NEWER = ("port", "peer_port", "acked_bytes", "pid", "host")
-PROCESSES: Schema = {
-    "t_s": pl.Float64,
-    "name": pl.String,
-    "pid": pl.Int64,
-    "host": pl.String,
-    "cpu_s": pl.Float64,
-    "rss_bytes": pl.Int64,
-}
 
 
 def queues(run: Path) -> pl.DataFrame:
