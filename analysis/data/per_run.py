@@ -1,4 +1,4 @@
-"""Computes every metric of every ok run: one row per run, one column per metric."""
+"""Every metric of every ok run: one row per run, one column per metric."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import detector_replay, learning, program_metrics, programs, replay_metrics
+from analysis.data import detector_replay, program_metrics, programs, replay_metrics
 from analysis.data.blocks import with_blocks
-from analysis.data.evidence import FACTOR_PREFIX, Evidence, factor_text, impairment_kinds
+from analysis.data.evidence import FACTOR_PREFIX, Evidence, factor_text
 from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
 from analysis.data.load import Results
-from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
+from analysis.data.measure import WHOLE
+from analysis.data.metrics import IMPAIRED, METRICS
 
-__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logs", "metric_names", "per_run"]
+__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "metric_names", "per_run"]
 
 
 def per_run(evidence: Evidence) -> pl.DataFrame:
@@ -43,28 +44,18 @@ def _from_logs(results: Results) -> pl.DataFrame:
                     column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
                     for column in results.factor_columns
                 },
-                "_planned": run.config.get("rounds"),
             }
             for run in results.ok_runs
         ],
-        schema=dict.fromkeys(labels, pl.String) | {"seed": pl.Int64, "_planned": pl.Int64},
-        strict=False,
+        schema=dict.fromkeys(labels, pl.String) | {"seed": pl.Int64},
     )
-    impaired = _impaired_rounds(results)
-    by_kind = [describe(IMPAIRED + kind) for kind in sorted(impaired["kind"].unique())]
-    found = logs(results) | {"impaired_rounds": impaired}
-    for log, rows in found.items():
-        values = [each.value.alias(each.name) for each in (*METRICS, *by_kind) if each.log == log]
-        if log == "rounds":
-            values += [pl.len().cast(pl.Int64).alias("_logged"), *_FACTS]
-        measured = rows.group_by("run_key").agg(values)
-        frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
-    whole = (pl.col("_logged") == pl.col("_planned")) | pl.col("_planned").is_null()
-    frame = frame.with_columns(
-        pl.when(whole).then(pl.col(each.name)).alias(each.name)
-        for each in METRICS
-        if each.whole_log
-    ).drop("_logged", "_planned")
+    measured = results.measured.tables["metrics"].drop(WHOLE)
+    frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
+    # Of kinds that no run has any more: what was measured earlier may have them.
+    empty = [
+        name for name in frame.columns if name.startswith(IMPAIRED) and not frame[name].count()
+    ]
+    frame = frame.drop(empty)
     frame = _with(frame, detector_replay.measured(results), replay_metrics.NAMES.index)
     if not results.runs_programs:
         return frame
@@ -72,17 +63,6 @@ def _from_logs(results: Results) -> pl.DataFrame:
         run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory
     }
     return _with(frame, of_programs, program_metrics.order)
-
-
-def _varied(leg: str) -> pl.Expr:
-    return pl.col(f"tolerance_{leg}").drop_nulls().n_unique() > 1
-
-
-_LOST = pl.col("workers_lost").list.len()
-_FACTS = (
-    pl.any_horizontal(map(_varied, LEGS)).alias(TOLERANCE_VARIED),
-    ((_LOST.max() > 0) & (_LOST.sort_by("round").last() == 0)).alias(WORKERS_BACK),
-)
 
 
 def _with(
@@ -118,43 +98,3 @@ def metric_names(frame: pl.DataFrame) -> list[str]:
         *kinds,
         *replayed,
     ]
-
-
-def logs(results: Results) -> dict[str, pl.DataFrame]:
-    """The rows that metrics are computed from, by the name that a metric's `log` gives."""
-    transfers, role = results.transfers, pl.col("role")
-    return {
-        "rounds": results.rounds,
-        "receivers": transfers.filter(
-            (role == "receiver") & pl.col("chunks_received").is_not_null()
-        ),
-        "senders": transfers.filter(role == "sender"),
-        "evaluations": learning.evaluations(results.training).join(
-            learning.targets(results.ok_runs), on="run_key", how="left", maintain_order="left"
-        ),
-        "effects": learning.deviations(results.effects).sort("run_key", "round"),
-        "paced_iterations": learning.paced_iterations(results),
-        "impairment_ends": results.impairments.filter(pl.col("action") == "end"),
-    }
-
-
-def _impaired_rounds(results: Results) -> pl.DataFrame:
-    """A row per round that was hit; `kind` names all kinds that hit it, as in `loss + straggler`.
-
-    A round that two kinds hit says nothing of either alone.
-    """
-    kinds = pl.DataFrame(
-        [
-            {"run_key": run.key, "impairments": label, "kind": kind}
-            for run in results.ok_runs
-            for label, kind in impairment_kinds(run.config.get("impairments")).items()
-        ],
-        schema={"run_key": pl.String, "impairments": pl.String, "kind": pl.String},
-    )
-    return (
-        results.rounds.select("run_key", "round", "latency_s", "impairments")
-        .explode("impairments")
-        .join(kinds, on=["run_key", "impairments"], how="inner", maintain_order="left")
-        .group_by("run_key", "round", maintain_order=True)
-        .agg(pl.col("latency_s").first(), pl.col("kind").unique().sort().str.join(" + "))
-    )

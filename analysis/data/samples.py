@@ -55,15 +55,49 @@ def sampler(run: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
-    """A table with the columns of a schema; empty where it is missing or cannot be read.
+def scan(run: Path, name: str) -> pl.LazyFrame | None:
+    """A table with the columns of its schema, not read yet; None where the run has none.
 
     Columns that earlier versions did not have are null.
+
+    Raises:
+        ValueError: it is half-written, or of another version: one line.
     """
+    path, schema = run / "samples" / f"{name}.parquet", FRAMES[name].schema
+    if not path.exists():
+        return None
     try:
-        frame = pl.read_parquet(run / "samples" / f"{name}.parquet")
-        newer = [each for each in _NEWER if each in schema and each not in frame.columns]
-        frame = frame.with_columns(pl.lit(None).alias(each) for each in newer)
-        return frame.select(pl.col(each).cast(kind) for each, kind in schema.items())
+        found = pl.read_parquet_schema(path)
     except (OSError, pl.exceptions.PolarsError):
+        raise ValueError(
+            f"{path}: cannot be read, it is half-written or damaged; delete it to go on without "
+            "these samples, or measure the run again"
+        ) from None
+    lacking = [each for each in schema if each not in found]
+    if not set(lacking) <= set(_NEWER):
+        raise ValueError(
+            f"{path}: has no column {', '.join(lacking)}; these samples are of another version: "
+            "read them with the version named in manifest.json's `commit`"
+        )
+    frame = pl.scan_parquet(path, glob=False)
+    return frame.with_columns(pl.lit(None).alias(each) for each in lacking).select(
+        pl.col(each).cast(kind) for each, kind in schema.items()
+    )
+
+
+def problems(run: Path, name: str) -> list[str]:
+    """Why a table that is there cannot be read; empty where it can."""
+    try:
+        scan(run, name)
+    except ValueError as error:
+        return [str(error).replace(f"{run}/", "", 1)]
+    return []
+
+
+def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
+    """A table with the columns of a schema; empty where it is missing or cannot be read."""
+    try:
+        frame = scan(run, name)
+        return pl.DataFrame(schema=schema) if frame is None else frame.collect()
+    except (OSError, ValueError, pl.exceptions.PolarsError):
         return pl.DataFrame(schema=schema)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.data import gates, run_directories
+from analysis.data import gates, kept_measures, run_directories
 from analysis.data.load import Detect, Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
@@ -63,6 +64,8 @@ def write_report(
 ) -> ReportPaths:
     """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
     results = load(results_dir, experiment, detect)
+    with contextlib.suppress(OSError):  # it would only save time
+        kept_measures.keep(results.folder, results.measured)
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
     replayed = sweep(results)
