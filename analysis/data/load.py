@@ -24,6 +24,7 @@ from analysis.data import (
     records,
     run_directories,
 )
+from analysis.data.choosing import Chosen
 from analysis.data.evidence import MISSING, VERDICTS, Evidence, Run, factor_text
 
 # What phase detectors with these `phases` sections say after each round, by the gradients' norms.
@@ -124,8 +125,15 @@ class Results(Evidence):
         return self.results_dir / self.experiment
 
 
-def load(results_dir: Path, experiment: str | None = None, detect: Detect | None = None) -> Results:
+def load(
+    results_dir: Path,
+    experiment: str | None = None,
+    detect: Detect | None = None,
+    chosen: Chosen | None = None,
+) -> Results:
     """Read an experiment's runs; by default those of the experiment that was planned last.
+
+    With `chosen`, nothing of the other planned runs is read.
 
     Raises:
         ValueError: no such folder, no runs in it, an unknown experiment, or another schema. A
@@ -137,7 +145,7 @@ def load(results_dir: Path, experiment: str | None = None, detect: Detect | None
         records.read_document(folder / name, problems, require_schema=True)
         for name in ("experiment.json", "plan.json")
     )
-    runs, others = _runs(folder, plan)
+    runs, others = _runs(folder, plan, chosen)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
     published = document.get("published")
@@ -156,7 +164,7 @@ def load(results_dir: Path, experiment: str | None = None, detect: Detect | None
     )
 
 
-def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
+def _runs(folder: Path, plan: dict[str, Any], chosen: Chosen | None) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
     found = run_directories.of_experiment(folder)
     entries = plan.get("runs")
@@ -166,7 +174,10 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
         if isinstance(entry, dict) and isinstance(entry.get("key"), str)
     ]
     if not planned:  # no plan: what is there is all there is to count
-        planned = [{"key": key} for key in found]
+        planned = [_entry(key, directories[-1].path) for key, directories in found.items()]
+    if chosen is not None:
+        planned = chosen.of(planned)
+        found = {entry["key"]: found.get(entry["key"], []) for entry in planned}
     runs: list[Run] = []
     others: list[Run] = []
     for entry in planned:
@@ -181,6 +192,15 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
         run if run.note else replace(run, note=not_planned.reason(run.config, planned_configs))
         for run in others
     ]
+
+
+def _entry(key: str, directory: Path) -> dict[str, Any]:
+    """What a plan would say of a run."""
+    config = records.read_document(directory / "config.json", [])
+    told: dict[str, Any] = {
+        name: config[name] for name in ("arm", "seed", "factors") if name in config
+    }
+    return {"key": key, **told}
 
 
 def _commands(plan: dict[str, Any]) -> list[str]:

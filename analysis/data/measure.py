@@ -157,21 +157,18 @@ def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:
 
 def _host_cpu(runs: Sequence[Run]) -> pl.DataFrame:
     """Per run and host: `cpu_s` of its sampled processes, `control_groups_s` where counted."""
-    rows = []
+    directories = {run.key: run.directory for run in runs if run.directory is not None}
+    used, problems = samples.cpu_s_of_runs(directories)
     for run in runs:
-        assert run.directory is not None
-        logs.remark(run, samples.problems(run.directory, "processes"))
-        by_host = samples.cpu_s_of_hosts(run.directory)
-        shares = samples.share_use(run.directory) if by_host else {}
-        for host, used_s in by_host.items():
-            counted_s = records.section(shares, host).get("used_s")
-            rows.append((run.key, host, used_s, counted_s))
-    return pl.DataFrame(
-        rows,
-        schema={
-            **dict.fromkeys(("run_key", "host"), pl.String),
-            **dict.fromkeys(("cpu_s", "control_groups_s"), pl.Float64),
-        },
-        orient="row",
-        strict=False,
-    )
+        if run.key in problems:
+            logs.remark(run, [problems[run.key]])
+    sampled = used["run_key"].unique(maintain_order=True)
+    shares = {key: samples.share_use(directories[key]) for key in sampled}
+    counted = [
+        records.section(shares[key], host).get("used_s")
+        for key, host in used.select("run_key", "host").iter_rows()
+    ]
+    order = {key: place for place, key in enumerate(directories)}
+    return used.with_columns(
+        pl.Series("control_groups_s", counted, dtype=pl.Float64, strict=False)
+    ).sort(pl.col("run_key").replace_strict(order, return_dtype=pl.Int64), maintain_order=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import detector_replay, program_metrics, programs, replay_metrics
+from analysis.data import detector_replay, logs, program_metrics, programs, replay_metrics
 from analysis.data.blocks import with_blocks
-from analysis.data.evidence import FACTOR_PREFIX, Evidence, factor_text
+from analysis.data.evidence import Evidence, factor_names
 from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
 from analysis.data.load import Results
 from analysis.data.measure import WHOLE
@@ -33,22 +33,9 @@ def per_run(evidence: Evidence) -> pl.DataFrame:
 
 
 def _from_logs(results: Results) -> pl.DataFrame:
-    labels = ["run_key", "arm", "seed", *results.factor_columns]
-    frame = pl.DataFrame(
-        [
-            {
-                "run_key": run.key,
-                "arm": run.arm,
-                "seed": run.seed,
-                **{
-                    column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
-                    for column in results.factor_columns
-                },
-            }
-            for run in results.ok_runs
-        ],
-        schema=dict.fromkeys(labels, pl.String) | {"seed": pl.Int64},
-    )
+    factors = factor_names(results.ok_runs)
+    rows = logs.label_rows(results.ok_runs, factors)
+    frame = pl.DataFrame(rows, schema=logs.label_schema(factors), orient="row")
     measured = results.measured.tables["metrics"].drop(WHOLE)
     frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
     # Of kinds that no run has any more: what was measured earlier may have them.

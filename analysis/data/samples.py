@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from analysis.data.frame_columns import FRAMES, SAMPLES
 from analysis.data.records import Schema, read_document, section
 
 QUEUES, FLOWS, PROCESSES = (FRAMES[name].schema for name in SAMPLES)
+_UNREADABLE = (
+    "cannot be read, it is half-written or damaged; delete it to go on without these samples, or "
+    "measure the run again"
+)
 _NEWER = ("port", "peer_port", "acked_bytes", "pid", "host")
 
 
@@ -31,14 +36,45 @@ def processes(run: Path) -> pl.DataFrame:
 
 
 def cpu_s_of_hosts(run: Path) -> dict[str, float]:
-    """Host -> processor seconds of all processes in it that were sampled, by the hosts' names.
+    """Host -> processor seconds of all processes in it that were sampled, by the hosts' names."""
+    found, _ = cpu_s_of_runs({"": run})
+    return dict(found.select("host", "cpu_s").iter_rows())
+
+
+def cpu_s_of_runs(runs: Mapping[str, Path]) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Processor seconds of all processes that were sampled in a host: `run_key`, `host`, `cpu_s`.
 
     The last value of each counts. So what a process used after its last sample is missing, and so
     are shells and what ended between two looks for new processes (see `sampling.processes`).
+
+    Args:
+        runs: the directories by the runs' keys.
+
+    Returns:
+        The frame, and by key why a run's samples cannot be read; runs without any have neither.
     """
-    of_each = processes(run).drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
-    found = of_each.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
-    return dict(found.iter_rows())
+    schema = {"run_key": pl.String, "host": pl.String, "cpu_s": pl.Float64}
+    tables, problems = [], {}
+    for key, run in runs.items():
+        try:
+            if (table := scan(run, "processes")) is not None:
+                tables.append(table.select(pl.lit(key).alias("run_key"), "host", "pid", "cpu_s"))
+        except ValueError as error:
+            problems[key] = str(error).replace(f"{run}/", "", 1)
+    if not tables:
+        return pl.DataFrame(schema=schema), problems
+    of_each = pl.concat(tables).drop_nulls("host").group_by("run_key", "host", "pid")
+    used = of_each.agg(pl.col("cpu_s").max()).group_by("run_key", "host").agg(pl.col("cpu_s").sum())
+    try:
+        return used.sort("run_key", "host").collect(), problems
+    except (OSError, pl.exceptions.PolarsError):
+        if len(runs) == 1:  # its end is whole, something before it is not
+            return pl.DataFrame(schema=schema), dict.fromkeys(
+                runs, f"samples/processes.parquet: {_UNREADABLE}"
+            )
+    parts = [cpu_s_of_runs({key: run}) for key, run in runs.items()]
+    found = [problem for _, each in parts for problem in each.items()]
+    return pl.concat(part for part, _ in parts), dict(found)
 
 
 def share_use(run: Path) -> dict[str, dict[str, Any]]:
@@ -69,10 +105,7 @@ def scan(run: Path, name: str) -> pl.LazyFrame | None:
     try:
         found = pl.read_parquet_schema(path)
     except (OSError, pl.exceptions.PolarsError):
-        raise ValueError(
-            f"{path}: cannot be read, it is half-written or damaged; delete it to go on without "
-            "these samples, or measure the run again"
-        ) from None
+        raise ValueError(f"{path}: {_UNREADABLE}") from None
     lacking = [each for each in schema if each not in found]
     if not set(lacking) <= set(_NEWER):
         raise ValueError(
@@ -83,15 +116,6 @@ def scan(run: Path, name: str) -> pl.LazyFrame | None:
     return frame.with_columns(pl.lit(None).alias(each) for each in lacking).select(
         pl.col(each).cast(kind) for each, kind in schema.items()
     )
-
-
-def problems(run: Path, name: str) -> list[str]:
-    """Why a table that is there cannot be read; empty where it can."""
-    try:
-        scan(run, name)
-    except ValueError as error:
-        return [str(error).replace(f"{run}/", "", 1)]
-    return []
 
 
 def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
