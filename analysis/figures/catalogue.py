@@ -20,7 +20,7 @@ from analysis.data.evidence import impairment_kinds
 from analysis.data.load import Results
 from analysis.figures import critical_path, detector, latency, learning, ratios, style
 from analysis.figures.parts import render, too_many_for_bands
-from analysis.summary.detector_sweep import Sweep
+from analysis.summary.detector_sweep import MOST_SEEDS, Sweep
 
 _STRIPS = (
     "The strips below mark critical phases; they are paler where a round was critical in some runs "
@@ -171,7 +171,8 @@ def draw_all(
             "detector-replay",
             "What the phase detector says with other settings, and without loss",
             "Share of critical rounds when the detector is asked again about the gradients' norms "
-            "that each run has recorded, mean over seeds. Left against eta, right against the "
+            "that each run has recorded, mean over seeds (the first "
+            f"{MOST_SEEDS} where there are more). Left against eta, right against the "
             "cadence; a vertical line marks the runs' own setting. Arms that give up nothing show "
             "what it says without loss. All rounds before the first comparison are critical, so a "
             "longer cadence has a larger share in any case. Where the tolerance depends on the "

@@ -23,6 +23,7 @@ import polars as pl
 
 import analysis
 from analysis.data import samples
+from testbed.training.phases.replay import replay
 from tests.analysis.build import EXPERIMENT, ResultsBuilder, write
 
 _ARMS = ("dblp", "fixed-low", "fixed-high", "dblp-stream", "tcp-cubic")
@@ -83,7 +84,7 @@ def main() -> None:
 def _once(folder: Path) -> None:
     """One report in a process of its own, which prints what it cost."""
     began = time.monotonic()
-    paths = analysis.write_report(folder)
+    paths = analysis.write_report(folder, detect=replay)
     facts = {
         "took_s": time.monotonic() - began,
         "cpu_s": time.process_time(),
@@ -118,6 +119,7 @@ def make(folder: Path, *, runs: int, rounds: int) -> None:
             verdict="invalid" if number % 50 == 49 else "ok",
             workers=3,
             layers=40,
+            critical=10,  # what the detector says of norms that stay the same
             plan=is_last,
         )
         (directory / "samples").mkdir()
