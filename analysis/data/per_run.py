@@ -15,7 +15,7 @@ from analysis.data.load import Results
 from analysis.data.measure import WHOLE
 from analysis.data.metrics import IMPAIRED, METRICS
 
-__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "metric_names", "per_run"]
+__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logged", "metric_names", "per_run"]
 
 
 def per_run(evidence: Evidence) -> pl.DataFrame:
@@ -26,30 +26,32 @@ def per_run(evidence: Evidence) -> pl.DataFrame:
     (`WORKERS_BACK`), and two where it was measured (`BLOCK`). Of kept results these are the rows
     that were kept.
     """
+    frame = logged(evidence)
+    if isinstance(evidence, Results):
+        frame = _with(frame, detector_replay.measured(evidence), replay_metrics.NAMES.index)
+        if evidence.runs_programs:
+            of_programs = {
+                run.key: programs.measured(run.directory)
+                for run in evidence.ok_runs
+                if run.directory
+            }
+            frame = _with(frame, of_programs, program_metrics.order)
+    return with_blocks(frame, evidence.ok_runs)
+
+
+def logged(evidence: Evidence) -> pl.DataFrame:
+    """The columns of `per_run` that follow from the run's own logs of the training."""
     if isinstance(evidence, KeptRows):
-        return with_blocks(evidence.rows, evidence.ok_runs)
+        return evidence.rows
     assert isinstance(evidence, Results)
-    return with_blocks(_from_logs(evidence), evidence.ok_runs)
-
-
-def _from_logs(results: Results) -> pl.DataFrame:
-    factors = factor_names(results.ok_runs)
-    rows = logs.label_rows(results.ok_runs, factors)
+    factors = factor_names(evidence.ok_runs)
+    rows = logs.label_rows(evidence.ok_runs, factors)
     frame = pl.DataFrame(rows, schema=logs.label_schema(factors), orient="row")
-    measured = results.measured.tables["metrics"].drop(WHOLE)
+    measured = evidence.measured.tables["metrics"].drop(WHOLE)
     frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
     # Of kinds that no run has any more: what was measured earlier may have them.
-    empty = [
-        name for name in frame.columns if name.startswith(IMPAIRED) and not frame[name].count()
-    ]
-    frame = frame.drop(empty)
-    frame = _with(frame, detector_replay.measured(results), replay_metrics.NAMES.index)
-    if not results.runs_programs:
-        return frame
-    of_programs = {
-        run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory
-    }
-    return _with(frame, of_programs, program_metrics.order)
+    kinds = [name for name in frame.columns if name.startswith(IMPAIRED)]
+    return frame.drop(name for name in kinds if not frame[name].count())
 
 
 def _with(

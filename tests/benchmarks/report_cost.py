@@ -18,13 +18,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 import analysis
 from analysis.data import samples
 from testbed.training.phases.replay import replay
-from tests.analysis.build import EXPERIMENT, ResultsBuilder, write
+from tests.analysis.build import EXPERIMENT, ResultsBuilder, write, write_lines
 
 _ARMS = ("dblp", "fixed-low", "fixed-high", "dblp-stream", "tcp-cubic")
 _LOSSES = (0.6, 0.7, 0.8, 0.9)
@@ -118,14 +119,50 @@ def make(folder: Path, *, runs: int, rounds: int) -> None:
             factors=factors,
             verdict="invalid" if number % 50 == 49 else "ok",
             workers=3,
+            congestion_control="fixed",
             layers=40,
             critical=10,  # what the detector says of norms that stay the same
             plan=is_last,
         )
         (directory / "samples").mkdir()
+        _lengthen(directory)
         _QUEUES.write_parquet(directory / "samples" / "queues.parquet")
         _PROCESSES.write_parquet(directory / "samples" / "processes.parquet")
         whole.append(directory)
+
+
+def _lengthen(directory: Path) -> None:
+    """Give a run what a real one has: facts of its machine, gates, when each step began."""
+    facts = {"sysctls": {f"net.core.fact_{number}": number for number in range(120)}}
+    gates = [
+        {"name": f"gate {number}", "key": f"gate_{number}", "value": number / 7, "limit": 20.0}
+        | {"outcome": "passed", "where": "worker-1", "note": "the worst of all links"}
+        for number in range(17)
+    ]
+    for name, more in (("manifest", facts), ("status", {"gates": gates})):
+        path = directory / f"{name}.json"
+        write(path, json.loads(path.read_bytes()) | more)
+    log = directory / "events" / "rounds.jsonl"
+    write_lines(log, [_with_steps(json.loads(line)) for line in log.read_text().splitlines()])
+
+
+def _with_steps(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of a round with its steps, half a millisecond apart."""
+    began_s = 3.0 * record["round"]
+    gather_s = began_s + record["compute_s"] + 0.0005
+    broadcast_s = gather_s + record["gather_s"] + 0.0005
+    ended_s = broadcast_s + record["broadcast_s"] + 0.0005
+    times = {"gather_began_s": gather_s, "gather_ended_s": broadcast_s - 0.0005}
+    return (
+        record
+        | times
+        | {
+            "began_s": began_s,
+            "broadcast_began_s": broadcast_s,
+            "ended_s": ended_s,
+            "iteration_s": ended_s - began_s,
+        }
+    )
 
 
 def _copy(of: Path, folder: Path, key: str, seed: int) -> None:
