@@ -23,6 +23,7 @@ import polars as pl
 
 from analysis.data import logs, measure
 from analysis.data.evidence import Run
+from analysis.data.run_directories import CONFIG
 
 FOLDER = ".measures"
 _INDEX = "index.json"
@@ -66,10 +67,14 @@ def of_runs(folder: Path, runs: Sequence[Run]) -> Measured:
 def keep(folder: Path, measured: Measured) -> None:
     """Write the tables, in place of older ones, where any is new; whole or not at all.
 
+    Of a run's own folder, such as a script's, nothing is kept.
+
     Raises:
         OSError: they cannot be written; older ones are as they were.
     """
     place = folder / FOLDER
+    if (folder / CONFIG).is_file():
+        return
     if not measured.new and set(_index(place).get("runs", {})) == set(measured.marks):
         return
     place.mkdir(exist_ok=True)

@@ -161,6 +161,12 @@ def test_what_was_wrong_with_a_log_is_said_again(tmp_path, undrawn, measured_now
     assert measured_now == []
 
 
+def test_nothing_is_kept_in_a_run_s_own_folder(tmp_path, undrawn):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    assert writing.write_report(directory).verdicts["ok"] == 1
+    assert not list(tmp_path.rglob(".measures"))
+
+
 def test_many_runs_are_read_as_one_by_one(tmp_path, monkeypatch):
     build = ResultsBuilder(tmp_path)
     for seed in range(5):
