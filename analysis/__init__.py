@@ -19,31 +19,44 @@ polars, scipy and matplotlib.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.data.load import Detect, Results
+    from analysis.data.frames import Frames
+    from analysis.data.load import Detect
     from analysis.report.writing import ReportPaths
 
 __all__ = ["load", "update_readme", "write_index", "write_report"]
 
 
-def load(results_dir: Path | str, experiment: str | None = None) -> Results:
+def load(
+    results_dir: Path | str,
+    experiment: str | None = None,
+    *,
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    point: Mapping[str, object] | None = None,
+) -> Frames:
     """The runs of an experiment, and what the ok ones logged, as polars frames.
 
     Args:
         results_dir: what `./lab run --out` was given; holds one folder per experiment, and such a
             folder will do as well.
         experiment: which of them; by default the one that was planned last.
+        arms, seeds: only runs of these.
+        point: only runs with these levels of the sweep's factors, such as
+            `{"impairments.0.q": 0.9}`. Of runs that are not chosen no file is read.
 
     Raises:
-        ValueError: one line: no such folder, no runs, an unknown experiment, or a wrong value in
-            a log, with its file and line.
+        ValueError: one line: no such folder, no runs, an unknown experiment, arm, seed or level. A
+            frame raises it where a log has a wrong value, with its file and line.
     """
-    from analysis.data import load
+    from analysis.data import choosing, frames, load
 
-    return load.load(Path(results_dir), experiment)
+    chosen = choosing.Chosen(arms=arms, seeds=seeds, point=point)
+    return frames.Frames(load.load(Path(results_dir), experiment, chosen=chosen))
 
 
 def write_report(

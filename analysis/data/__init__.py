@@ -3,7 +3,10 @@
 `keeping` writes, and `kept_rows` reads, what is kept of an experiment in the repository: enough for
 all its numbers without its run directories.
 
+`load` reads a run's documents, `logs` its logs when a frame is asked for, `measure` makes of them
+what reports need, and `kept_measures` keeps that. `frames` is what users of `analysis.load` see.
+
 It imports nothing of the other rooms. To add a metric, write an entry in `metrics.py`. To add a
-log or a column of one, add it to the schemas in `records.py` and to `Results` in `load.py`. To add
+column, add it to the registry in `frame_columns.py`; a log also needs an entry in `logs.py`. To add
 a published number, write an entry in `published.yaml`.
 """

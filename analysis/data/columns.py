@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+
+Kind = pl.DataType | type[pl.DataType]
+_UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_hz": "1/s"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,11 +18,53 @@ class Column:
     Attributes:
         name: what it is called; a `_s` at its end says seconds, and so on.
         kind: the type of its values.
-        unit: of its values; empty where they have none.
         meaning: what it holds, in words.
     """
 
     name: str
-    kind: pl.DataType | type[pl.DataType]
-    unit: str = ""
+    kind: Kind
     meaning: str
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values, which its name ends with; empty where they have none."""
+        return unit_of(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameColumns:
+    """The columns of a frame.
+
+    Attributes:
+        source: the files of a run directory that its rows are read from; `HOST` is any host.
+        row: what a row stands for.
+        columns: those that the files give; labels of the run may come before them.
+    """
+
+    source: str
+    row: str
+    columns: Sequence[Column]
+
+    @property
+    def schema(self) -> dict[str, Kind]:
+        """The type of each column by its name."""
+        return {each.name: each.kind for each in self.columns}
+
+
+def unit_of(name: str) -> str:
+    """The unit that a name ends with; empty where it names none."""
+    return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), "")
+
+
+def of_kind(kind: Kind, meanings: Mapping[str, str]) -> list[Column]:
+    """Columns of one type, from the meaning of each."""
+    return [Column(name=name, kind=kind, meaning=text) for name, text in meanings.items()]
+
+
+def type_name(kind: Kind) -> str:
+    """A type in a word or two: `float`, `list of text`."""
+    if isinstance(kind, pl.List):
+        return f"list of {type_name(kind.inner)}"  # type: ignore[arg-type]
+    return {pl.String: "text", pl.Int64: "integer", pl.Float64: "float", pl.Boolean: "boolean"}[
+        kind  # type: ignore[index]
+    ]

@@ -46,7 +46,7 @@ _IN_FORCE = "impairments in force meanwhile that this worker met, by name"
 _NAMES = pl.List(pl.String)
 COLUMNS = (
     Column(name="round", kind=pl.Int64, meaning="the round's number, from 0"),
-    Column(name="iteration_s", kind=pl.Float64, unit="s", meaning="the round: all parts together"),
+    Column(name="iteration_s", kind=pl.Float64, meaning="the round: all parts together"),
     *(
         column
         for step, said in zip(STEPS, ("computed longest", "came last", "got it last"), strict=True)
@@ -55,10 +55,7 @@ COLUMNS = (
             Column(name=f"{step}_impairments", kind=_NAMES, meaning=_IN_FORCE),
         )
     ),
-    *(
-        Column(name=name, kind=pl.Float64, unit="s", meaning=meaning)
-        for name, meaning in PARTS.items()
-    ),
+    *(Column(name=name, kind=pl.Float64, meaning=meaning) for name, meaning in PARTS.items()),
 )
 
 

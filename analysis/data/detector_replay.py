@@ -15,15 +15,15 @@ detector, asked again about its *own* norms, does not repeat what it said is lef
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
-from analysis.data import learning
 from analysis.data.evidence import Evidence, Run, factor_text
 from analysis.data.load import Results
+from analysis.data.measure import WHOLE
 from analysis.data.records import section
 from analysis.data.replay_metrics import BEFORE_LOSS, LOSSLESS, PREFIX, RELIABLE
 
@@ -125,32 +125,42 @@ def _place(run: Run) -> tuple[int, tuple[tuple[str, str | None], ...]]:
 def _recorded(results: Results) -> tuple[dict[str, list[bool]], dict[str, list[float]]]:
     """What each detector said after each round, and the norm that it read, of whole logs."""
     said, norms = {}, {}
-    for part in results.rounds.partition_by("run_key"):
-        rows = part.sort("round")
-        if rows["round"].to_list() == list(range(rows.height)) and not rows["critical"].has_nulls():
-            key = rows["run_key"][0]
-            said[key] = rows["critical"].to_list()
+    columns = ("round", "critical", "gradient_norm")
+    for key, numbers, critical, read in _by_run(results.latencies, columns):
+        if numbers == list(range(len(numbers))) and None not in critical:
+            said[key] = critical
             # A norm that is not finite is logged as null.
-            norms[key] = rows["gradient_norm"].fill_null(math.nan).to_list()
+            norms[key] = [math.nan if norm is None else norm for norm in read]
     return said, norms
 
 
 def _before_loss(results: Results, own: Mapping[str, Norms]) -> dict[str, list[float]]:
     """The norms that the workers' gradients had before loss, of runs that measured all rounds."""
     found: dict[str, list[float]] = {}
-    ratio = pl.col("norm_ratio.gathered")
-    rows = learning.deviations(results.effects).filter(ratio > 0).sort("round")
-    for part in rows.partition_by("run_key"):
-        key, ratios = part["run_key"][0], part["norm_ratio.gathered"].to_list()
-        if key in own and part["round"].to_list() == list(range(len(own[key]))):
+    ratio = "norm_ratio.gathered"
+    rows = results.deviations.filter(pl.col(ratio) > 0)
+    for key, numbers, ratios in _by_run(rows, ("round", ratio)):
+        if key in own and numbers == list(range(len(own[key]))):
             found[key] = [norm / each for norm, each in zip(own[key], ratios, strict=True)]
     return found
 
 
+def _by_run(rows: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Each run's key and its columns as lists, in the order of its rounds."""
+    ordered = rows.sort("round", maintain_order=True).group_by("run_key", maintain_order=True)
+    return ordered.agg(columns).iter_rows()
+
+
 def _reliable_arm(results: Results) -> str | None:
     """An arm of which no receiver went without a chunk in any ok run; kernel TCP is such, too."""
-    of_arm = results.transfers.filter(pl.col("role") == "receiver").group_by("arm")
-    whole = of_arm.agg((pl.col("chunks_received") == pl.col("chunk_count")).fill_null(False).all())
-    found = [arm for arm, is_whole in whole.iter_rows() if is_whole]
+    of_run = dict(results.measured.tables["metrics"].select("run_key", WHOLE).iter_rows())
+    found = [
+        arm
+        for arm in results.arms
+        # None: its logs have no receiver, as those of programs.
+        if (whole := [of_run[run.key] for run in results.ok_runs if run.arm == arm])
+        and all(each is not False for each in whole)
+        and any(whole)
+    ]
     ordered = sorted(found, key=lambda arm: (arm != _FIRST_CHOICE, results.arms.index(arm)))
     return next(iter(ordered), None)

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from analysis.data.evidence import Run
-from analysis.data.load import Results
 from analysis.data.metrics import TASK_METRICS
 from analysis.data.records import section
 
@@ -64,10 +63,10 @@ def deviations(effects: pl.DataFrame) -> pl.DataFrame:
     return effects.drop("gathered", "applied").hstack(found)
 
 
-def paced_iterations(results: Results) -> pl.DataFrame:
+def paced_iterations(runs: Sequence[Run], training: pl.DataFrame) -> pl.DataFrame:
     """The workers' iterations that had a given time to compute in, of the `training` log."""
-    given = [run.key for run in results.ok_runs if pace(run.config).get("compute_s")]
-    return results.training.filter(
+    given = [run.key for run in runs if pace(run.config).get("compute_s")]
+    return training.filter(
         pl.col("run_key").is_in(given) & pl.col("compute_overrun_s").is_not_null()
     )
 

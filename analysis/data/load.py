@@ -1,4 +1,4 @@
-"""Loads an experiment: every planned run is counted, and the logs of the ok runs are read.
+"""Loads an experiment: every planned run is counted; logs are read when a frame is asked for.
 
 A planned run is looked for as a finished directory, then as one left in progress (`.partial`), then
 as its last attempt that was not ok (`.attemptN`). Earlier attempts, and runs that the plan does not
@@ -16,61 +16,108 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import critical_path, not_planned, programs, records, run_directories
-from analysis.data.evidence import (
-    FACTOR_PREFIX,
-    MISSING,
-    VERDICTS,
-    Evidence,
-    Run,
-    factor_names,
-    factor_text,
-    kind_name,
+from analysis.data import (
+    kept_measures,
+    logs,
+    not_planned,
+    programs,
+    records,
+    run_directories,
 )
+from analysis.data.choosing import Chosen
+from analysis.data.evidence import MISSING, VERDICTS, Evidence, Run, factor_text
 
 # What phase detectors with these `phases` sections say after each round, by the gradients' norms.
 Detect = Callable[[Sequence[Mapping[str, Any]], Sequence[float]], list[list[bool]]]
 
-_IMPAIRMENTS = "impairments.jsonl"
-_EFFECTS = "effects.jsonl"
-_ROUNDS = "rounds.jsonl"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Results(Evidence):
-    """An experiment's runs. The frames hold the ok runs only, one row per logged record.
+    """An experiment's runs, and frames of the ok ones, each made when it is first asked for.
 
-    Every frame starts with `run_key`, `arm`, `seed` and one `factor.NAME` column per factor.
+    Every frame starts with `run_key`, `arm`, `seed` and one `factor.NAME` column per factor. The
+    logs have a row per record; `frame_columns` describes their columns.
 
     Attributes:
         results_dir: the folder that holds the experiment's own.
         problems: what was wrong with the experiment's own files.
-        rounds, transfers, training, impairments, effects: the frames of the logged records.
-        layer_loss: per run, leg and layer: `missing`, a share, the mean over transfers.
-        critical_path: per round who was waited for in each step, and for how long.
         detect: for `detector_replay`; None: nothing is replayed.
     """
 
     results_dir: Path
     problems: list[str]
-    rounds: pl.DataFrame
-    transfers: pl.DataFrame
-    training: pl.DataFrame
-    impairments: pl.DataFrame
-    effects: pl.DataFrame
-    layer_loss: pl.DataFrame
     detect: Detect | None = None
+
+    @cached_property
+    def rounds(self) -> pl.DataFrame:
+        """A row per round."""
+        return self._log("rounds")
+
+    @cached_property
+    def transfers(self) -> pl.DataFrame:
+        """A row per transfer and side. Reports do without it: it is by far the longest."""
+        return self._log("transfers")
+
+    @cached_property
+    def training(self) -> pl.DataFrame:
+        """A row per worker and round."""
+        return self._log("training")
+
+    @cached_property
+    def effects(self) -> pl.DataFrame:
+        """A row per round of which it was measured what loss did to the gradient."""
+        return self._log("effects")
+
+    @cached_property
+    def impairments(self) -> pl.DataFrame:
+        """A row per begin and end of an impairment."""
+        return self._table("impairments")
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:
         """A row per round: who was waited for, and the parts that add up to the round's time."""
-        return critical_path.of_rounds(
-            rounds=self.rounds,
-            transfers=self.transfers,
-            training=self.training,
-            impairments=self.impairments,
-            labels=list(_labels(factor_names(self.ok_runs))),
-        )
+        return self._table("critical_path")
+
+    @cached_property
+    def latencies(self) -> pl.DataFrame:
+        """The columns of `rounds` that reports need."""
+        return self._table("rounds")
+
+    @cached_property
+    def gathered_loss(self) -> pl.DataFrame:
+        """Per round the share of the gathered chunks that receivers went without: `loss`."""
+        return self._table("gathered_loss")
+
+    @cached_property
+    def evaluations(self) -> pl.DataFrame:
+        """Per evaluation `accuracy` or `perplexity` at `elapsed_s`, means over the replicas."""
+        return self._table("evaluations")
+
+    @cached_property
+    def deviations(self) -> pl.DataFrame:
+        """`effects` as numbers, with the mean over the workers; see `learning.deviations`."""
+        return self._table("deviations")
+
+    @cached_property
+    def layer_loss(self) -> pl.DataFrame:
+        """Per run, leg and layer: `missing`, a share, the mean over transfers."""
+        return self._table("layer_loss")
+
+    @cached_property
+    def host_cpu(self) -> pl.DataFrame:
+        """Per run and host: processor time `cpu_s`, and `control_groups_s` where it was counted."""
+        return self._table("host_cpu")
+
+    @cached_property
+    def measured(self) -> kept_measures.Measured:
+        """What is measured of the ok runs; kept tables are read where they are still true."""
+        return kept_measures.of_runs(self.folder, self.ok_runs)
+
+    def _log(self, name: str) -> pl.DataFrame:
+        return logs.labelled(logs.read(self.ok_runs, name), self.ok_runs)
+
+    def _table(self, name: str) -> pl.DataFrame:
+        return logs.labelled(self.measured.tables[name], self.ok_runs)
 
     @property
     def folder(self) -> Path:
@@ -78,12 +125,19 @@ class Results(Evidence):
         return self.results_dir / self.experiment
 
 
-def load(results_dir: Path, experiment: str | None = None, detect: Detect | None = None) -> Results:
+def load(
+    results_dir: Path,
+    experiment: str | None = None,
+    detect: Detect | None = None,
+    chosen: Chosen | None = None,
+) -> Results:
     """Read an experiment's runs; by default those of the experiment that was planned last.
 
+    With `chosen`, nothing of the other planned runs is read.
+
     Raises:
-        ValueError: no such folder, no runs in it, an unknown experiment, another schema, or a
-            value in a log that is not of its type.
+        ValueError: no such folder, no runs in it, an unknown experiment, or another schema. A
+            frame raises it, too, where a value in a log is not of its type.
     """
     folder = run_directories.find_experiment(results_dir, experiment)
     problems: list[str] = []
@@ -91,14 +145,10 @@ def load(results_dir: Path, experiment: str | None = None, detect: Detect | None
         records.read_document(folder / name, problems, require_schema=True)
         for name in ("experiment.json", "plan.json")
     )
-    runs, others = _runs(folder, plan)
+    runs, others = _runs(folder, plan, chosen)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
-    ok_runs = [run for run in runs if run.verdict == "ok"]
-    rounds = _frame(ok_runs, _ROUNDS, records.ROUNDS)
-    _remark_on_missing_rounds(ok_runs, rounds)
     published = document.get("published")
-    layers: list[pl.DataFrame] = []
     return Results(
         experiment=folder.name,
         description=str(document.get("description") or ""),
@@ -110,19 +160,11 @@ def load(results_dir: Path, experiment: str | None = None, detect: Detect | None
         runs=runs,
         others=others,
         problems=problems,
-        rounds=rounds,
-        transfers=_frame(ok_runs, "transfers-*.jsonl", records.TENSOR_LOSS, layers),
-        training=_frame(ok_runs, "training-*.jsonl", records.TRAINING),
-        impairments=_frame(ok_runs, _IMPAIRMENTS, records.IMPAIRMENTS).with_columns(
-            pl.col("kind").map_elements(kind_name, return_dtype=pl.String)
-        ),
-        effects=_frame(ok_runs, _EFFECTS, records.EFFECTS),
-        layer_loss=records.mean_layer_loss(layers),
         detect=detect,
     )
 
 
-def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
+def _runs(folder: Path, plan: dict[str, Any], chosen: Chosen | None) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
     found = run_directories.of_experiment(folder)
     entries = plan.get("runs")
@@ -132,7 +174,10 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
         if isinstance(entry, dict) and isinstance(entry.get("key"), str)
     ]
     if not planned:  # no plan: what is there is all there is to count
-        planned = [{"key": key} for key in found]
+        planned = [_entry(key, directories[-1].path) for key, directories in found.items()]
+    if chosen is not None:
+        planned = chosen.of(planned)
+        found = {entry["key"]: found.get(entry["key"], []) for entry in planned}
     runs: list[Run] = []
     others: list[Run] = []
     for entry in planned:
@@ -147,6 +192,15 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
         run if run.note else replace(run, note=not_planned.reason(run.config, planned_configs))
         for run in others
     ]
+
+
+def _entry(key: str, directory: Path) -> dict[str, Any]:
+    """What a plan would say of a run."""
+    config = records.read_document(directory / "config.json", [])
+    told: dict[str, Any] = {
+        name: config[name] for name in ("arm", "seed", "factors") if name in config
+    }
+    return {"key": key, **told}
 
 
 def _commands(plan: dict[str, Any]) -> list[str]:
@@ -218,72 +272,6 @@ def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[st
         said = problems[0] if problems else f"status.json has no valid verdict: {verdict!r}"
         return "failed", said
     return verdict, reason
-
-
-def _frame(
-    runs: Sequence[Run],
-    pattern: str,
-    schema: records.Schema,
-    layers: list[pl.DataFrame] | None = None,
-) -> pl.DataFrame:
-    """One log of all runs, each row led by the columns that say whose it is.
-
-    Losses per layer are summed into `layers`, where given, and left out of the frame.
-    """
-    factors = factor_names(runs)
-    kept = {name: kind for name, kind in schema.items() if name != "tensor_loss"}
-    frames = [pl.DataFrame(schema=_labels(factors) | kept)]
-    for run in runs:
-        assert run.directory is not None
-        problems = run.problems if _is_expected(pattern, run.config) else []
-        paths = sorted((run.directory / "events").glob(pattern))
-        for path in paths or [run.directory / "events" / pattern]:
-            frame = _labelled(records.read_lines(path, schema, problems), run, factors)
-            if layers is not None:
-                if frame["tensor_loss"].count():
-                    layers.append(records.summed_layer_loss(frame))
-                frame = frame.drop("tensor_loss")
-            frames.append(frame)
-    return pl.concat(frames)
-
-
-def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
-    """Whether a run with this configuration writes such a log at all."""
-    if programs.is_of_script(config) and pattern != _IMPAIRMENTS:
-        return False
-    if programs.runs_programs(config) and pattern != _IMPAIRMENTS:
-        # Whether programs announce rounds is up to them, unless the experiment states how many.
-        return pattern == _ROUNDS and bool(config.get("rounds"))
-    if pattern == _EFFECTS:
-        return bool(records.section(config, "training").get("measure_every"))
-    return pattern != _IMPAIRMENTS or bool(config.get("impairments"))
-
-
-def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None:
-    found = dict(rounds.group_by("run_key").len().iter_rows())
-    for run in runs:
-        planned, logged = run.config.get("rounds"), found.get(run.key, 0)
-        if programs.is_of_script(run.config):
-            continue
-        if isinstance(planned, int) and logged != planned:
-            lacks = "maximum"
-            if not programs.runs_programs(run.config):
-                lacks = "training time, bytes or maximum"
-            run.problems.append(f"{logged} of {planned} rounds in rounds.jsonl: it has no {lacks}")
-
-
-def _labels(factors: list[str]) -> dict[str, Any]:
-    """The columns that lead every frame, and their types."""
-    names = ["run_key", "arm", "seed", *(FACTOR_PREFIX + name for name in factors)]
-    return dict.fromkeys(names, pl.String) | {"seed": pl.Int64}
-
-
-def _labelled(frame: pl.DataFrame, run: Run, factors: list[str]) -> pl.DataFrame:
-    values = [run.key, run.arm, run.seed, *(factor_text(run.factors.get(f)) for f in factors)]
-    labels = zip(values, _labels(factors).items(), strict=True)
-    return frame.select(
-        *(pl.lit(value, dtype=kind).alias(name) for value, (name, kind) in labels), pl.all()
-    )
 
 
 def _arms(document: dict[str, Any], runs: list[Run]) -> list[str]:

@@ -31,7 +31,7 @@ class Metric:
         unit: `s`, `bytes`, `share`, `per_s` or `count`.
         meaning: its exact definition, for the report.
         value: an aggregation of one run's rows of `log`; null where the run has no value.
-        log: the rows that it is computed from, one of `per_run.logs`.
+        log: the rows that it is computed from, one of those that `measure` makes.
         whole_log: whether a log that lost rounds gives no value at all.
         absent: why an arm may have no value, for a footnote.
         optional: whether tables leave it out where no arm has a value.

@@ -1,4 +1,4 @@
-"""Computes every metric of every ok run: one row per run, one column per metric."""
+"""Every metric of every ok run: one row per run, one column per metric."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import detector_replay, learning, program_metrics, programs, replay_metrics
+from analysis.data import detector_replay, logs, program_metrics, programs, replay_metrics
 from analysis.data.blocks import with_blocks
-from analysis.data.evidence import FACTOR_PREFIX, Evidence, factor_text, impairment_kinds
+from analysis.data.evidence import Evidence, factor_names
 from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
 from analysis.data.load import Results
-from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
+from analysis.data.measure import WHOLE
+from analysis.data.metrics import IMPAIRED, METRICS
 
-__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logs", "metric_names", "per_run"]
+__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logged", "metric_names", "per_run"]
 
 
 def per_run(evidence: Evidence) -> pl.DataFrame:
@@ -25,64 +26,32 @@ def per_run(evidence: Evidence) -> pl.DataFrame:
     (`WORKERS_BACK`), and two where it was measured (`BLOCK`). Of kept results these are the rows
     that were kept.
     """
-    if isinstance(evidence, KeptRows):
-        return with_blocks(evidence.rows, evidence.ok_runs)
-    assert isinstance(evidence, Results)
-    return with_blocks(_from_logs(evidence), evidence.ok_runs)
-
-
-def _from_logs(results: Results) -> pl.DataFrame:
-    labels = ["run_key", "arm", "seed", *results.factor_columns]
-    frame = pl.DataFrame(
-        [
-            {
-                "run_key": run.key,
-                "arm": run.arm,
-                "seed": run.seed,
-                **{
-                    column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
-                    for column in results.factor_columns
-                },
-                "_planned": run.config.get("rounds"),
+    frame = logged(evidence)
+    if isinstance(evidence, Results):
+        frame = _with(frame, detector_replay.measured(evidence), replay_metrics.NAMES.index)
+        if evidence.runs_programs:
+            of_programs = {
+                run.key: programs.measured(run.directory)
+                for run in evidence.ok_runs
+                if run.directory
             }
-            for run in results.ok_runs
-        ],
-        schema=dict.fromkeys(labels, pl.String) | {"seed": pl.Int64, "_planned": pl.Int64},
-        strict=False,
-    )
-    impaired = _impaired_rounds(results)
-    by_kind = [describe(IMPAIRED + kind) for kind in sorted(impaired["kind"].unique())]
-    found = logs(results) | {"impaired_rounds": impaired}
-    for log, rows in found.items():
-        values = [each.value.alias(each.name) for each in (*METRICS, *by_kind) if each.log == log]
-        if log == "rounds":
-            values += [pl.len().cast(pl.Int64).alias("_logged"), *_FACTS]
-        measured = rows.group_by("run_key").agg(values)
-        frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
-    whole = (pl.col("_logged") == pl.col("_planned")) | pl.col("_planned").is_null()
-    frame = frame.with_columns(
-        pl.when(whole).then(pl.col(each.name)).alias(each.name)
-        for each in METRICS
-        if each.whole_log
-    ).drop("_logged", "_planned")
-    frame = _with(frame, detector_replay.measured(results), replay_metrics.NAMES.index)
-    if not results.runs_programs:
-        return frame
-    of_programs = {
-        run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory
-    }
-    return _with(frame, of_programs, program_metrics.order)
+            frame = _with(frame, of_programs, program_metrics.order)
+    return with_blocks(frame, evidence.ok_runs)
 
 
-def _varied(leg: str) -> pl.Expr:
-    return pl.col(f"tolerance_{leg}").drop_nulls().n_unique() > 1
-
-
-_LOST = pl.col("workers_lost").list.len()
-_FACTS = (
-    pl.any_horizontal(map(_varied, LEGS)).alias(TOLERANCE_VARIED),
-    ((_LOST.max() > 0) & (_LOST.sort_by("round").last() == 0)).alias(WORKERS_BACK),
-)
+def logged(evidence: Evidence) -> pl.DataFrame:
+    """The columns of `per_run` that follow from the run's own logs of the training."""
+    if isinstance(evidence, KeptRows):
+        return evidence.rows
+    assert isinstance(evidence, Results)
+    factors = factor_names(evidence.ok_runs)
+    rows = logs.label_rows(evidence.ok_runs, factors)
+    frame = pl.DataFrame(rows, schema=logs.label_schema(factors), orient="row")
+    measured = evidence.measured.tables["metrics"].drop(WHOLE)
+    frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
+    # Of kinds that no run has any more: what was measured earlier may have them.
+    kinds = [name for name in frame.columns if name.startswith(IMPAIRED)]
+    return frame.drop(name for name in kinds if not frame[name].count())
 
 
 def _with(
@@ -118,43 +87,3 @@ def metric_names(frame: pl.DataFrame) -> list[str]:
         *kinds,
         *replayed,
     ]
-
-
-def logs(results: Results) -> dict[str, pl.DataFrame]:
-    """The rows that metrics are computed from, by the name that a metric's `log` gives."""
-    transfers, role = results.transfers, pl.col("role")
-    return {
-        "rounds": results.rounds,
-        "receivers": transfers.filter(
-            (role == "receiver") & pl.col("chunks_received").is_not_null()
-        ),
-        "senders": transfers.filter(role == "sender"),
-        "evaluations": learning.evaluations(results.training).join(
-            learning.targets(results.ok_runs), on="run_key", how="left", maintain_order="left"
-        ),
-        "effects": learning.deviations(results.effects).sort("run_key", "round"),
-        "paced_iterations": learning.paced_iterations(results),
-        "impairment_ends": results.impairments.filter(pl.col("action") == "end"),
-    }
-
-
-def _impaired_rounds(results: Results) -> pl.DataFrame:
-    """A row per round that was hit; `kind` names all kinds that hit it, as in `loss + straggler`.
-
-    A round that two kinds hit says nothing of either alone.
-    """
-    kinds = pl.DataFrame(
-        [
-            {"run_key": run.key, "impairments": label, "kind": kind}
-            for run in results.ok_runs
-            for label, kind in impairment_kinds(run.config.get("impairments")).items()
-        ],
-        schema={"run_key": pl.String, "impairments": pl.String, "kind": pl.String},
-    )
-    return (
-        results.rounds.select("run_key", "round", "latency_s", "impairments")
-        .explode("impairments")
-        .join(kinds, on=["run_key", "impairments"], how="inner", maintain_order="left")
-        .group_by("run_key", "round", maintain_order=True)
-        .agg(pl.col("latency_s").first(), pl.col("kind").unique().sort().str.join(" + "))
-    )

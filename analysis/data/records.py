@@ -4,65 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+
+from analysis.data.frame_columns import FRAMES
 
 SCHEMA = 1
 
 Schema = Mapping[str, "pl.DataType | type[pl.DataType]"]
 
 
-def columns(kind: pl.DataType | type[pl.DataType], names: str) -> Schema:
-    """Columns of one type; their names have spaces between them."""
-    return dict.fromkeys(names.split(), kind)
-
-
-ROUNDS: Schema = {
-    "round": pl.Int64,
-    "critical": pl.Boolean,
-    **columns(pl.Float64, "gradient_norm tolerance_gather tolerance_broadcast"),
-    **columns(pl.Float64, "began_s gather_began_s gather_ended_s broadcast_began_s ended_s"),
-    **columns(pl.Float64, "compute_s gather_s broadcast_s latency_s iteration_s"),
-    **columns(pl.List(pl.String), "impairments workers_lost"),
-}
-TRANSFERS: Schema = {
-    "round": pl.Int64,
-    **columns(pl.String, "leg role host peer"),
-    **columns(pl.Int64, "chunk_count chunks_received passes chunks_sent"),
-    **columns(pl.Int64, "bytes_sent bytes_received control_bytes retransmitted_bytes duplicates"),
-    **columns(pl.Float64, "began_s ended_s duration_s"),
-}
+ROUNDS, TRANSFERS, TRAINING, EFFECTS, IMPAIRMENTS = (
+    FRAMES[name].schema for name in ("rounds", "transfers", "training", "effects", "impairments")
+)
 # Receivers add this on request. It is long, so it is averaged while it is read.
 TENSOR_LOSS: Schema = {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)}
-TRAINING: Schema = {
-    "round": pl.Int64,
-    "host": pl.String,
-    **columns(pl.Float64, "loss compute_s compute_overrun_s accuracy perplexity elapsed_s wait_s"),
-    **columns(pl.Int64, "rank slowest_rank slowest_bucket"),
-    "slowest_s": pl.Float64,
-}
-EFFECTS: Schema = {
-    "round": pl.Int64,
-    "gathered": pl.String,  # JSON objects: one, and one per worker
-    "applied": pl.String,
-    "divergence": pl.Float64,
-}
-IMPAIRMENTS: Schema = {
-    **columns(pl.String, "name kind host action"),
-    "round": pl.Int64,
-    "leg": pl.String,
-    **columns(pl.Float64, "planned_s sent_s acknowledged_s"),
-    **columns(pl.Int64, "dropped frames_sent"),
-    "target": pl.String,
-    "details": pl.String,  # a JSON object: what it did in this kind's own terms
-}
 
-_LAYER_LABELS = columns(pl.String, "run_key arm leg")
-_LAYER_COUNTS: Schema = {"layer": pl.Int64, "missing": pl.Float64, "transfers": pl.Int64}
-_LAYER_LOSS = {**_LAYER_LABELS, **_LAYER_COUNTS}
+LAYER_LOSS: Schema = {
+    **dict.fromkeys(("run_key", "leg"), pl.String),
+    "layer": pl.Int64,
+    "missing": pl.Float64,
+    "transfers": pl.Int64,
+}
 
 
 def read_document(
@@ -136,15 +102,21 @@ def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
     except OSError as error:
         problems.append(f"events/{path.name} cannot be read: {error.strerror}")
         return pl.DataFrame(schema=schema)
-    if content.endswith(b"\n"):  # the fast way, for logs that are whole
-        try:
-            frame = pl.read_ndjson(content, schema=dict(schema))
-        except pl.exceptions.PolarsError:
-            pass
-        else:
-            if frame.height == content.count(b"\n") and frame["round"].null_count() == 0:
-                return frame
+    if content.endswith(b"\n") and (frame := read_whole(content, schema)) is not None:
+        return frame
     return _line_by_line(path, content, schema, problems)
+
+
+def read_whole(content: bytes, schema: Schema) -> pl.DataFrame | None:
+    """Logs that are whole, parsed in one piece; None where a line needs to be looked at."""
+    try:
+        frame = pl.read_ndjson(content, schema=dict(schema)) if content else None
+    except pl.exceptions.PolarsError:
+        return None
+    if frame is None:
+        return pl.DataFrame(schema=schema)
+    is_whole = frame.height == content.count(b"\n") and frame["round"].null_count() == 0
+    return frame if is_whole else None
 
 
 def _plain(value: Any) -> Any:
@@ -194,32 +166,22 @@ def _wrong(rows: Mapping[int, dict[str, Any]], schema: Schema) -> str:
     return ""
 
 
-def summed_layer_loss(transfers: pl.DataFrame) -> pl.DataFrame:
-    """Per run, leg and layer: `missing`, the summed shares, and `transfers`, how many.
+def layer_loss(transfers: pl.DataFrame) -> pl.DataFrame:
+    """Per run, leg and layer: `missing`, the mean share over `transfers`, how many.
 
-    `transfers` has `run_key`, `arm`, `leg` and `tensor_loss`, the share of each layer's elements
-    that is missing, in the order of the layers; null where it was not logged.
+    `transfers` has `run_key`, `leg` and `tensor_loss`, the share of each layer's elements that is
+    missing, in the order of the layers; null where it was not logged.
     """
     known = transfers.filter(pl.col("tensor_loss").list.len() > 0)
     return (
         known.select(
-            *_LAYER_LABELS,
+            *("run_key", "leg"),
             pl.int_ranges(1, pl.col("tensor_loss").list.len() + 1).alias("layer"),
-            "tensor_loss",
+            pl.col("tensor_loss").alias("missing"),
         )
-        .explode("layer", "tensor_loss")
-        .group_by(*_LAYER_LABELS, "layer")
-        .agg(pl.col("tensor_loss").sum().alias("missing"), pl.len().alias("transfers"))
-        .select(pl.col(name).cast(kind) for name, kind in _LAYER_LOSS.items())
-    )
-
-
-def mean_layer_loss(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Per run, leg and layer the mean share that was missing, from the sums of several logs."""
-    return (
-        pl.concat([pl.DataFrame(schema=_LAYER_LOSS), *parts])
-        .group_by(*_LAYER_LABELS, "layer")
-        .agg(pl.col("missing").sum() / pl.col("transfers").sum(), pl.col("transfers").sum())
-        .select(*_LAYER_LOSS)
+        .explode("layer", "missing")
+        .group_by("run_key", "leg", "layer")
+        .agg(pl.col("missing").sum() / pl.len(), pl.len().alias("transfers"))
+        .select(pl.col(name).cast(kind) for name, kind in LAYER_LOSS.items())
         .sort("run_key", "leg", "layer")
     )

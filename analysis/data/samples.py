@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.data.records import Schema, columns, read_document, section
+from analysis.data.frame_columns import FRAMES, SAMPLES
+from analysis.data.records import Schema, read_document, section
 
-QUEUES: Schema = {
-    "t_s": pl.Float64,
-    **columns(pl.String, "link from"),
-    **columns(pl.Int64, "backlog_bytes backlog_packets sent_bytes sent_packets drops"),
-}
-FLOWS: Schema = {
-    "t_s": pl.Float64,
-    **columns(pl.String, "host peer leg kind"),
-    **columns(pl.Float64, "cwnd_bytes rtt_s rate_bps retransmits"),
-    **columns(pl.Float64, "port peer_port acked_bytes"),
-}
+QUEUES, FLOWS, PROCESSES = (FRAMES[name].schema for name in SAMPLES)
+_UNREADABLE = (
+    "cannot be read, it is half-written or damaged; delete it to go on without these samples, or "
+    "measure the run again"
+)
 _NEWER = ("port", "peer_port", "acked_bytes", "pid", "host")
-PROCESSES: Schema = {
-    "t_s": pl.Float64,
-    "name": pl.String,
-    "pid": pl.Int64,
-    "host": pl.String,
-    "cpu_s": pl.Float64,
-    "rss_bytes": pl.Int64,
-}
 
 
 def queues(run: Path) -> pl.DataFrame:
@@ -48,14 +36,45 @@ def processes(run: Path) -> pl.DataFrame:
 
 
 def cpu_s_of_hosts(run: Path) -> dict[str, float]:
-    """Host -> processor seconds of all processes in it that were sampled, by the hosts' names.
+    """Host -> processor seconds of all processes in it that were sampled, by the hosts' names."""
+    found, _ = cpu_s_of_runs({"": run})
+    return dict(found.select("host", "cpu_s").iter_rows())
+
+
+def cpu_s_of_runs(runs: Mapping[str, Path]) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Processor seconds of all processes that were sampled in a host: `run_key`, `host`, `cpu_s`.
 
     The last value of each counts. So what a process used after its last sample is missing, and so
     are shells and what ended between two looks for new processes (see `sampling.processes`).
+
+    Args:
+        runs: the directories by the runs' keys.
+
+    Returns:
+        The frame, and by key why a run's samples cannot be read; runs without any have neither.
     """
-    of_each = processes(run).drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
-    found = of_each.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
-    return dict(found.iter_rows())
+    schema = {"run_key": pl.String, "host": pl.String, "cpu_s": pl.Float64}
+    tables, problems = [], {}
+    for key, run in runs.items():
+        try:
+            if (table := scan(run, "processes")) is not None:
+                tables.append(table.select(pl.lit(key).alias("run_key"), "host", "pid", "cpu_s"))
+        except ValueError as error:
+            problems[key] = str(error).replace(f"{run}/", "", 1)
+    if not tables:
+        return pl.DataFrame(schema=schema), problems
+    of_each = pl.concat(tables).drop_nulls("host").group_by("run_key", "host", "pid")
+    used = of_each.agg(pl.col("cpu_s").max()).group_by("run_key", "host").agg(pl.col("cpu_s").sum())
+    try:
+        return used.sort("run_key", "host").collect(), problems
+    except (OSError, pl.exceptions.PolarsError):
+        if len(runs) == 1:  # its end is whole, something before it is not
+            return pl.DataFrame(schema=schema), dict.fromkeys(
+                runs, f"samples/processes.parquet: {_UNREADABLE}"
+            )
+    parts = [cpu_s_of_runs({key: run}) for key, run in runs.items()]
+    found = [problem for _, each in parts for problem in each.items()]
+    return pl.concat(part for part, _ in parts), dict(found)
 
 
 def share_use(run: Path) -> dict[str, dict[str, Any]]:
@@ -72,15 +91,37 @@ def sampler(run: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
-    """A table with the columns of a schema; empty where it is missing or cannot be read.
+def scan(run: Path, name: str) -> pl.LazyFrame | None:
+    """A table with the columns of its schema, not read yet; None where the run has none.
 
     Columns that earlier versions did not have are null.
+
+    Raises:
+        ValueError: it is half-written, or of another version: one line.
     """
+    path, schema = run / "samples" / f"{name}.parquet", FRAMES[name].schema
+    if not path.exists():
+        return None
     try:
-        frame = pl.read_parquet(run / "samples" / f"{name}.parquet")
-        newer = [each for each in _NEWER if each in schema and each not in frame.columns]
-        frame = frame.with_columns(pl.lit(None).alias(each) for each in newer)
-        return frame.select(pl.col(each).cast(kind) for each, kind in schema.items())
+        found = pl.read_parquet_schema(path)
     except (OSError, pl.exceptions.PolarsError):
+        raise ValueError(f"{path}: {_UNREADABLE}") from None
+    lacking = [each for each in schema if each not in found]
+    if not set(lacking) <= set(_NEWER):
+        raise ValueError(
+            f"{path}: has no column {', '.join(lacking)}; these samples are of another version: "
+            "read them with the version named in manifest.json's `commit`"
+        )
+    frame = pl.scan_parquet(path, glob=False)
+    return frame.with_columns(pl.lit(None).alias(each) for each in lacking).select(
+        pl.col(each).cast(kind) for each, kind in schema.items()
+    )
+
+
+def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:
+    """A table with the columns of a schema; empty where it is missing or cannot be read."""
+    try:
+        frame = scan(run, name)
+        return pl.DataFrame(schema=schema) if frame is None else frame.collect()
+    except (OSError, ValueError, pl.exceptions.PolarsError):
         return pl.DataFrame(schema=schema)

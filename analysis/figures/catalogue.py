@@ -20,7 +20,7 @@ from analysis.data.evidence import impairment_kinds
 from analysis.data.load import Results
 from analysis.figures import critical_path, detector, latency, learning, ratios, style
 from analysis.figures.parts import render, too_many_for_bands
-from analysis.summary.detector_sweep import Sweep
+from analysis.summary.detector_sweep import MOST_SEEDS, Sweep
 
 _STRIPS = (
     "The strips below mark critical phases; they are paler where a round was critical in some runs "
@@ -79,7 +79,7 @@ def draw_all(
             "Round latency over the rounds",
             f"{rounds}, mean over the ok runs. {band} Shading marks the rounds in which an "
             f"impairment was active: compare the lines there with those in calm rounds. {strips}",
-            lambda: latency.over_rounds(results.rounds, styles, kinds),
+            lambda: latency.over_rounds(results.latencies, styles, kinds),
         ),
         (
             "latency-cdf",
@@ -87,14 +87,14 @@ def draw_all(
             "For each latency, the share of rounds that were at least as fast (all ok runs "
             "together). Calm rounds and rounds hit by an impairment have a panel each. A curve "
             "further left is faster; its top shows how long the slowest rounds took.",
-            lambda: latency.distribution(results.rounds, styles),
+            lambda: latency.distribution(results.latencies, styles),
         ),
         (
             "latency-cdf-by-point",
             "Round latency in bursts, by point of the sweep",
             "The same for each point of the sweep (at most six), with only the rounds that an "
             "impairment hit.",
-            lambda: latency.distribution_by_point(results.rounds, summary, styles),
+            lambda: latency.distribution_by_point(results.latencies, summary, styles),
         ),
         (
             "critical-path",
@@ -111,7 +111,9 @@ def draw_all(
             "Share of the gathered chunks that receivers went without, of all transfers in a "
             f"round, mean over the ok runs. {band} Shading marks the rounds in which an impairment "
             "was active.",
-            lambda: learning.loss_over_rounds(results.transfers, results.rounds, styles, kinds),
+            lambda: learning.loss_over_rounds(
+                results.gathered_loss, results.latencies, styles, kinds
+            ),
         ),
         (
             "ratio-along-factor",
@@ -128,14 +130,14 @@ def draw_all(
             f"Test {quality} over training time",
             f"Mean over workers and ok runs at each evaluation. {apart}{band} A line further left "
             f"reaches the same {quality} in less time.",
-            lambda: learning.quality(results.training, styles, "elapsed_s", tasks),
+            lambda: learning.quality(results.evaluations, styles, "elapsed_s", tasks),
         ),
         (
             f"{quality}-over-rounds",
             f"Test {quality} over the rounds",
             "The same over rounds instead of time: the speed of the network plays no part here. "
             "Lines differ because of lost gradients, and by chance.",
-            lambda: learning.quality(results.training, styles, "round", tasks),
+            lambda: learning.quality(results.evaluations, styles, "round", tasks),
         ),
         (
             "learning-along-factor",
@@ -156,20 +158,21 @@ def draw_all(
             "What loss does to the gradient",
             "L2 norm of (applied gradient - lossless mean) over that of the lossless mean, in the "
             f"rounds that were measured. Mean over workers and runs. {band}",
-            lambda: learning.gradient_error(results.effects, styles),
+            lambda: learning.gradient_error(results.deviations, styles),
         ),
         (
             "divergence",
             "How far the replicas drift apart",
             "Root mean square distance of the workers' weights from their mean, over the mean's "
             f"norm. Replicas differ where workers lose different parts of the broadcast. {band}",
-            lambda: learning.divergence(results.effects, styles),
+            lambda: learning.divergence(results.deviations, styles),
         ),
         (
             "detector-replay",
             "What the phase detector says with other settings, and without loss",
             "Share of critical rounds when the detector is asked again about the gradients' norms "
-            "that each run has recorded, mean over seeds. Left against eta, right against the "
+            "that each run has recorded, mean over seeds (the first "
+            f"{MOST_SEEDS} where there are more). Left against eta, right against the "
             "cadence; a vertical line marks the runs' own setting. Arms that give up nothing show "
             "what it says without loss. All rounds before the first comparison are critical, so a "
             "longer cadence has a larger share in any case. Where the tolerance depends on the "

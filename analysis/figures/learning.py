@@ -27,7 +27,7 @@ _FEWEST_ALONG = 3  # points of a sweep that are worth a line
 
 
 def quality(
-    training: pl.DataFrame,
+    evaluations: pl.DataFrame,
     styles: dict[str, ArmStyle],
     over: Literal["elapsed_s", "round"],
     tasks: Mapping[str, str],
@@ -36,10 +36,10 @@ def quality(
 
     `tasks` has the task of each run, by its key: each task has a panel.
     """
-    metric = learning.task_metric(training)
+    metric = learning.task_metric(evaluations)
     if metric is None:
         return None
-    of_run = learning.evaluations(training).drop_nulls([metric, over])
+    of_run = evaluations.drop_nulls([metric, over])
     factor = 100.0 if metric == "accuracy" else 1.0
     present = set(of_run["run_key"])
     by_task: dict[str, list[str]] = {}
@@ -68,18 +68,18 @@ def quality(
     return figure
 
 
-def divergence(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
+def divergence(deviations: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
     """The distance between the workers' replicas, over the rounds in which it was measured."""
-    known = effects.filter(pl.col("divergence").is_not_null())
+    known = deviations.filter(pl.col("divergence").is_not_null())
     if known.is_empty() or known["divergence"].max() == 0:
         return None
     return _percent_over_rounds(known, "divergence", "Divergence of replicas (%)", styles)
 
 
-def gradient_error(effects: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
+def gradient_error(deviations: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
     """Relative error of the gradient that workers applied, over the measured rounds."""
     name = "relative_error.applied"
-    known = learning.deviations(effects).filter(pl.col(name).is_not_null())
+    known = deviations.filter(pl.col(name).is_not_null())
     if known.is_empty():
         return None
     return _percent_over_rounds(known, name, "Relative error of the\napplied gradient (%)", styles)
@@ -98,18 +98,12 @@ def _percent_over_rounds(
 
 
 def loss_over_rounds(
-    transfers: pl.DataFrame,
+    known: pl.DataFrame,
     rounds: pl.DataFrame,
     styles: dict[str, ArmStyle],
     kinds: dict[str, str],
 ) -> Figure | None:
-    """The share of the gathered chunks that receivers went without, over the rounds."""
-    gathered = transfers.filter(
-        pl.col("leg") == "gather", pl.col("role") == "receiver", pl.col("chunks_received") >= 0
-    )
-    share = 1 - pl.col("chunks_received").sum() / pl.col("chunk_count").sum()
-    of_round = gathered.group_by("arm", "run_key", "round", maintain_order=True)
-    known = of_round.agg(share.alias("loss"))
+    """The share of the gathered chunks that receivers went without, `loss`, over the rounds."""
     if known.is_empty() or known["loss"].max() == 0:
         return None
     figure, axes = parts.new_axes("Round", "Realised loss, gather (%)")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.data import gates, run_directories
+from analysis.data import gates, kept_measures, run_directories
 from analysis.data.load import Detect, Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
@@ -34,6 +35,7 @@ from analysis.words import cautions, headline, methods
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
+_MOST_ROWS = 1000  # of a table on the page: its size is bounded however many runs there are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,8 @@ def write_report(
 ) -> ReportPaths:
     """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
     results = load(results_dir, experiment, detect)
+    with contextlib.suppress(OSError):  # it would only save time
+        kept_measures.keep(results.folder, results.measured)
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
     replayed = sweep(results)
@@ -163,12 +167,12 @@ def render_page(
                 key=lambda name: (name not in ("point-ratios-1", "point-1"), name),
             )
         ],
-        not_ok=to_html(verdicts.not_ok_table(results)),
+        not_ok=to_html(on_page(verdicts.not_ok_table(results), "runs")),
         has_not_ok=any(run.verdict != "ok" for run in results.runs),
         resumable=_resumable(results),
         many=len(results.runs) > _FEW_RUNS,
         assumptions=methods.assumptions(results),
-        tables={name: to_html(table) for name, table in tables.items()},
+        tables={name: to_html(on_page(table, name)) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in setup.machine_tables(results)],
         definitions=_definitions(summary),
@@ -183,6 +187,14 @@ def render_page(
         folder=folder,
         report_command=f"./lab report {folder}",
     )
+
+
+def on_page(table: Table, name: str) -> Table:
+    """A table as the page shows it: of a very long one the first rows, and where all are."""
+    if len(table.rows) <= _MOST_ROWS:
+        return table
+    note = f"The first {_MOST_ROWS} of {len(table.rows)} rows: {name}.csv has all."
+    return replace(table, rows=table.rows[:_MOST_ROWS], notes=[*table.notes, note])
 
 
 def _definitions(summary: dict[str, Any]) -> list[Any]:

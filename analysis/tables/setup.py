@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import samples
 from analysis.data.load import Results
 from analysis.data.records import section
 from analysis.tables.cells import missing
@@ -153,16 +152,11 @@ def host_cpu_table(results: Results) -> Table:
     for arm in results.arms:
         used: dict[str, list[float]] = {}
         counted: dict[str, list[Any]] = {}
-        for run in results.ok_runs:
-            if run.arm != arm or run.directory is None:
-                continue
-            shares = samples.share_use(run.directory)
-            for host, used_s in samples.cpu_s_of_hosts(run.directory).items():
-                by_groups_s = section(shares, host).get("used_s")
-                used.setdefault(host, []).append(used_s)
-                counted.setdefault(host, []).append(by_groups_s)
-                labels = {"run_key": run.key, "arm": arm, "seed": run.seed, "host": host}
-                records.append(labels | {"cpu_s": used_s, "control_groups_s": by_groups_s})
+        for each in results.host_cpu.filter(pl.col("arm") == arm).iter_rows(named=True):
+            used.setdefault(each["host"], []).append(each["cpu_s"])
+            counted.setdefault(each["host"], []).append(each["control_groups_s"])
+            names = ("run_key", "arm", "seed", "host", "cpu_s", "control_groups_s")
+            records.append({name: each[name] for name in names})
         rows += [
             row(arm, host, _spread(each, "s"), _spread(counted[host], "s"), str(len(each)))
             for host, each in used.items()

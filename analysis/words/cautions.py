@@ -11,7 +11,7 @@ import polars as pl
 from analysis.data import gates, learning, published
 from analysis.data.blocks import machine_text
 from analysis.data.evidence import Evidence, Run
-from analysis.data.per_run import WORKERS_BACK, per_run
+from analysis.data.per_run import WORKERS_BACK, logged
 from analysis.words import formatting, no_pairs, phase_cautions
 
 
@@ -142,7 +142,7 @@ def _pace(results: Evidence, summary: dict[str, Any]) -> list[str]:
 
 
 def _lost_workers(results: Evidence) -> list[str]:
-    frame = per_run(results)
+    frame = logged(results)
     hurt = frame.filter(pl.col("workers_lost") > 0).height
     if not hurt:
         return []

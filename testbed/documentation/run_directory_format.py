@@ -8,13 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import yaml
 
+from analysis.data.columns import type_name, unit_of
+from analysis.data.frame_columns import FRAMES, LABELS
 from testbed.documentation import markup
 from testbed.shared import docstrings
 
 _FILE = Path(__file__).with_suffix(".yaml")
-_SUFFIX_UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_hz": "1/s"}
 _OWN_UNITS = {"count": "", "per_s": "1/s"}
 
 
@@ -40,18 +42,46 @@ def _keys(written: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(meaning, str):
             found[key] = meaning
             continue
-        told = docstrings.arguments(pkgutil.resolve_name(meaning["from"]))
+        told = _columns(meaning["frame"]) if "frame" in meaning else {}
+        if "from" in meaning:
+            told = docstrings.arguments(pkgutil.resolve_name(meaning["from"])) | told
         for each, text in {**told, **meaning.get("keys", {})}.items():
             if each not in meaning.get("leave_out", ()):
                 found.setdefault(f"{key}.{each}" if key else each, text)
     return found
 
 
+def _columns(frame: str) -> dict[str, str]:
+    """The columns of a frame as key paths, with their meanings."""
+    return {
+        each.name + "[]" * isinstance(each.kind, pl.List): each.meaning
+        for each in FRAMES[frame].columns
+    }
+
+
+def frames() -> str:
+    """A heading and a table for each frame that results have."""
+    labels = [(markup.code(each.name), "", markup.sentence(each.meaning)) for each in LABELS]
+    parts = ["## All frames\n\n" + markup.table(("column", "unit", "meaning"), labels)]
+    for name, frame in FRAMES.items():
+        rows = [
+            (markup.code(each.name), type_name(each.kind), each.unit, markup.sentence(each.meaning))
+            for each in frame.columns
+        ]
+        parts.append(
+            f"## {name}\n\nOne row for each {frame.row}. Source: `{frame.source}`.\n\n"
+            + markup.table(("column", "type", "unit", "meaning"), rows)
+        )
+    return "\n".join(parts)
+
+
 def reference(section: str) -> str:
     """A heading and a table for each file of a section."""
     parts = []
     for name, keys in sections()[section].items():
-        rows = [(markup.code(key), _unit(key), markup.sentence(text)) for key, text in keys.items()]
+        rows = [
+            (markup.code(key), unit_of(key), markup.sentence(text)) for key, text in keys.items()
+        ]
         parts.append(
             f"## {name}\n\n{purpose(section, name)}\n\n"
             + markup.table(("key", "unit", "meaning"), rows)
@@ -87,7 +117,3 @@ def metrics() -> str:
         name = markup.code(f"{section}.NAME.{quantity}")
         rows.append((name, _OWN_UNITS.get(unit, unit), markup.sentence(meaning)))
     return markup.table(("metric", "unit", "meaning"), rows)
-
-
-def _unit(key: str) -> str:
-    return next((unit for suffix, unit in _SUFFIX_UNITS.items() if key.endswith(suffix)), "")

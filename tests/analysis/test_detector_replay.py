@@ -16,6 +16,7 @@ from analysis.data.load import Results, load
 from analysis.data.per_run import per_run
 from analysis.figures import catalogue, detector, style
 from analysis.report import kept_results
+from analysis.summary import detector_sweep
 from analysis.summary.detector_sweep import Sweep, sweep
 from analysis.summary.document import summarise
 from analysis.tables.detector_replay import detector_table
@@ -177,6 +178,13 @@ def test_another_eta_or_cadence_is_asked_of_the_recorded_norms(tmp_path):
     assert found.share("", "none", 0.7, 2).values == (0.2, 0.4)
     assert found.share("", "none", 1.0, 2).values == (0.2, 0.4)
     assert found.share("", "none", 0.5, 20).values == (1.0, 1.0)  # never looks again
+
+
+def test_of_many_seeds_the_first_are_asked_at_all_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(detector_sweep, "MOST_SEEDS", 1)
+    rows = sweep(experiment(tmp_path)).rows
+    assert rows.filter(seed=1).height == 3 * 10 * 5
+    assert set(rows["seed"]) == {1}
 
 
 def test_the_figure_has_a_line_per_arm_against_eta_and_against_the_cadence(tmp_path):

@@ -263,14 +263,14 @@ def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     assert learning.along_factor(summary, STYLES) is None
     assert latency.distribution_by_point(results.rounds, summary, STYLES) is None
     assert learning.layer_strips(results.layer_loss, STYLES) is None
-    assert learning.divergence(results.effects, STYLES) is None
-    assert learning.gradient_error(results.effects, STYLES) is None
+    assert learning.divergence(results.deviations, STYLES) is None
+    assert learning.gradient_error(results.deviations, STYLES) is None
 
 
 def test_perplexity_has_its_own_axis(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, metric="perplexity", accuracy=3.0)
     tasks = {"dblp-s1": "small-cnn on digits"}
-    figure = learning.quality(load(tmp_path).training, STYLES, "round", tasks)
+    figure = learning.quality(load(tmp_path).evaluations, STYLES, "round", tasks)
     assert figure is not None
     (axes,) = figure.axes
     assert axes.get_ylabel() == "Test perplexity"

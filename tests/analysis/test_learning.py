@@ -126,7 +126,9 @@ def test_the_layers_that_lose_least_and_most_are_named(tmp_path):
 def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=2)
     (directory / "events" / "effects.jsonl").unlink()
-    assert load(tmp_path).runs[0].problems == ["events/effects.jsonl is missing"]
+    results = load(tmp_path)
+    assert results.effects.is_empty()
+    assert results.runs[0].problems == ["events/effects.jsonl is missing"]
 
 
 def test_lost_workers_are_told(tmp_path):

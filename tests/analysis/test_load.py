@@ -107,7 +107,7 @@ def test_a_value_of_another_type_is_refused_with_its_file_and_line(tmp_path, nam
     lines[2] = json.dumps(json.loads(lines[2]) | {name: wrong})
     log.write_text("\n".join(lines) + "\n")
     with pytest.raises(ValueError, match=rf"rounds\.jsonl, line 3: {said}") as refused:
-        load(tmp_path)
+        _ = load(tmp_path).rounds
     assert "\n" not in str(refused.value)
 
 
@@ -119,6 +119,7 @@ def test_missing_files_are_reported_and_the_run_still_counts(tmp_path):
     results = load(tmp_path)
     assert results.verdicts()["ok"] == 1
     assert results.training.is_empty()
+    assert results.rounds.height == 10
     assert results.runs[0].problems == [
         "manifest.json is missing",
         "calibration.json is missing",

@@ -304,9 +304,24 @@ def test_results_load_as_frames_without_writing(tmp_path):
     results = analysis.load(tmp_path, "quick")
     assert results.arms == ["dblp", "fixed-low", "tcp-cubic"]
     assert results.rounds.columns[:3] == ["run_key", "arm", "seed"]
-    assert results.rounds.height == len(results.ok_runs) * 10
+    assert results.rounds.height == results.verdicts()["ok"] * 10
     assert not (tmp_path / "report").exists()
     assert analysis.load(str(tmp_path), "quick").rounds.equals(results.rounds)
+
+
+def test_a_very_long_table_is_cut_on_the_page_and_whole_in_its_file(tmp_path, undrawn, monkeypatch):
+    monkeypatch.setattr(writing, "_MOST_ROWS", 2)
+    monkeypatch.setattr(writing, "_FEW_RUNS", 3)
+    build = ResultsBuilder(tmp_path)
+    for seed in range(4):
+        build.run(arm="dblp", seed=seed, verdict="failed" if seed == 3 else "ok")
+    report = writing.write_report(tmp_path).index.parent
+    page = (report / "index.html").read_text()
+    assert "The first 2 of 4 rows: runs.csv has all." in page
+    assert "../dblp-s1/" in page
+    assert "../dblp-s2/" not in page
+    assert "../dblp-s3/" in page  # those that are not ok have a table of their own
+    assert sum("dblp-s" in line for line in (report / "runs.csv").read_text().splitlines()) == 4
 
 
 def test_each_experiment_has_a_report_and_the_index_leads_to_them(tmp_path, undrawn):

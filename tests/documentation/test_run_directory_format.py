@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from analysis.data import records, samples
+from analysis.data.columns import type_name
+from analysis.data.frame_columns import FRAMES
 from analysis.data.metrics import METRICS
-from testbed.documentation import run_directory_format
+from testbed.documentation import markup, run_directory_format
 from testbed.documentation.run_directory_format import sections
 from tests.documentation.described import undescribed, unknown_keys
 
@@ -32,6 +34,32 @@ GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "summary.json"
 def test_what_the_analysis_reads_is_described(section: str, name: str, columns: object) -> None:
     assert isinstance(columns, dict) and columns
     assert list(unknown_keys(dict.fromkeys(columns), sections()[section][name])) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "frame", "written_otherwise"),
+    [
+        ("events", "rounds.jsonl", "rounds", ()),
+        ("events", "transfers-HOST.jsonl", "transfers", ()),
+        ("events", "training-HOST.jsonl", "training", ()),
+        ("events", "impairments.jsonl", "impairments", ("details",)),  # each key has its own
+        ("events", "effects.jsonl", "effects", ("gathered", "applied")),
+        ("events", "congestion-HOST.jsonl", "flows", ("port", "peer_port", "acked_bytes")),
+        ("samples", "queues.parquet", "queues", ()),
+        ("samples", "flows.parquet", "flows", ()),
+        ("samples", "processes.parquet", "processes", ()),
+    ],
+)
+def test_the_dictionary_and_the_frames_say_the_same_of_a_column(
+    section: str, name: str, frame: str, written_otherwise: tuple[str, ...]
+) -> None:
+    said = sections()[section][name]
+    page = run_directory_format.frames().partition(f"## {frame}\n")[2].partition("\n## ")[0]
+    for column in FRAMES[frame].columns:
+        row = f"| `{column.name}` | {type_name(column.kind)} | {column.unit} | "
+        assert row + markup.sentence(column.meaning).replace("|", "\\|") + " |" in page
+        if column.name not in written_otherwise:
+            assert column.meaning in (said.get(column.name), said.get(f"{column.name}[]"))
 
 
 def test_every_key_of_a_summary_is_described() -> None:

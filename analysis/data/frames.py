@@ -1,0 +1,121 @@
+"""Results as data: an experiment's runs and what they logged and sampled, as polars frames."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import polars as pl
+
+from analysis.data import logs, per_run, samples
+from analysis.data.evidence import factor_names
+from analysis.data.frame_columns import FRAMES, SAMPLES
+from analysis.data.load import Results
+
+
+class Frames:
+    """An experiment's results as polars frames, each read when it is first asked for.
+
+    All but `runs` hold the ok runs only. Each starts with `run_key`, `arm`, `seed` and one column
+    `factor.NAME` per factor of a sweep; docs/reference/frames.md describes the others.
+
+    Attributes:
+        evidence: the runs behind the frames, with their documents: manifest, calibration, gates.
+    """
+
+    def __init__(self, evidence: Results) -> None:
+        self.evidence = evidence
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{n} {name}" for name, n in self.evidence.verdicts().items() if n)
+        return f"<results of {self.evidence.experiment}: {found}>"
+
+    @property
+    def experiment(self) -> str:
+        """The experiment's name."""
+        return self.evidence.experiment
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms of the planned runs, in the experiment's order."""
+        return self.evidence.arms
+
+    def verdicts(self) -> dict[str, int]:
+        """How many planned runs have each verdict, or are missing."""
+        return self.evidence.verdicts()
+
+    @cached_property
+    def runs(self) -> pl.DataFrame:
+        """A row per planned run, whatever its verdict."""
+        runs = self.evidence.runs
+        factors = factor_names(runs)
+        rows = [
+            (
+                *labels,
+                *(run.verdict, run.reason, run.began_at, run.wall_s),
+                None if run.directory is None else str(run.directory),
+            )
+            for run, labels in zip(runs, logs.label_rows(runs, factors), strict=True)
+        ]
+        schema = logs.label_schema(factors) | FRAMES["runs"].schema
+        return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
+
+    @cached_property
+    def metrics(self) -> pl.DataFrame:
+        """A row per ok run, and a column per metric of docs/reference/summary-json.md."""
+        return per_run.per_run(self.evidence)
+
+    @property
+    def rounds(self) -> pl.DataFrame:
+        """A row per round."""
+        return self.evidence.rounds
+
+    @property
+    def transfers(self) -> pl.DataFrame:
+        """A row per transfer and side."""
+        return self.evidence.transfers
+
+    @property
+    def training(self) -> pl.DataFrame:
+        """A row per worker and round."""
+        return self.evidence.training
+
+    @property
+    def impairments(self) -> pl.DataFrame:
+        """A row per begin and end of an impairment."""
+        return self.evidence.impairments
+
+    @property
+    def effects(self) -> pl.DataFrame:
+        """A row per round of which it was measured what loss did to the gradient."""
+        return self.evidence.effects
+
+    @property
+    def critical_path(self) -> pl.DataFrame:
+        """A row per round: who was waited for, and the parts that add up to the round's time."""
+        return self.evidence.critical_path
+
+    def samples(self, name: str) -> pl.LazyFrame:
+        """The samples `queues`, `flows` or `processes` of all ok runs that have some.
+
+        Nothing is read before `collect`, and then only the columns and rows that are asked for.
+
+        Raises:
+            ValueError: there are no such samples, or a file of them is half-written or of another
+                version: one line.
+        """
+        if name not in SAMPLES:
+            raise ValueError(f"samples {name!r}; valid: {', '.join(SAMPLES)}")
+        runs = self.evidence.ok_runs
+        factors = factor_names(runs)
+        labels = logs.label_schema(factors)
+        found = [pl.LazyFrame(schema=labels | FRAMES[name].schema)]
+        for run in runs:
+            assert run.directory is not None
+            if (frame := samples.scan(run.directory, name)) is not None:
+                (values,) = logs.label_rows([run], factors)
+                whose = [
+                    pl.lit(value, dtype=kind).alias(label)
+                    for value, (label, kind) in zip(values, labels.items(), strict=True)
+                ]
+                found.append(frame.select(*whose, pl.all()))
+        return pl.concat(found)

@@ -1,0 +1,160 @@
+"""Results as data: which frames there are, what they hold, and what is read for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import analysis
+from analysis.data import samples
+from analysis.data.frame_columns import FRAMES, LABELS, SAMPLES
+from analysis.data.metrics import METRICS
+from tests.analysis.build import ResultsBuilder
+
+Q = "impairments.0.q"
+LABELLED = ["run_key", "arm", "seed", f"factor.{Q}"]
+
+
+def queues(link: str, backlog_bytes: int) -> pl.DataFrame:
+    row = {"t_s": 1.0, "link": link, "from": "s1", "backlog_bytes": backlog_bytes}
+    others = dict.fromkeys(("backlog_packets", "sent_bytes", "sent_packets", "drops"), 0)
+    return pl.DataFrame([row | others], schema=samples.QUEUES)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two arms, two levels, two seeds; the last run is not ok."""
+    build = ResultsBuilder(tmp_path)
+    for number, (arm, q, seed) in enumerate(
+        (arm, q, seed) for arm in ("dblp", "tcp-cubic") for q in (0.5, 0.9) for seed in (1, 2)
+    ):
+        directory = build.run(
+            arm=arm,
+            seed=seed,
+            factors={Q: q},
+            burst_s=1.0 + number,
+            layers=2,
+            verdict="invalid" if number == 7 else "ok",
+        )
+        (directory / "samples").mkdir()
+        path = directory / "samples" / "queues.parquet"
+        queues(f"link-{number}", 100 * number).write_parquet(path)
+    return tmp_path
+
+
+def test_every_frame_of_the_registry_is_there_with_its_columns(folder):
+    results = analysis.load(folder)
+    assert [each.name for each in LABELS] == [*LABELLED[:3], "factor.NAME"]
+    for name, described in FRAMES.items():
+        frame = results.samples(name).collect() if name in SAMPLES else getattr(results, name)
+        assert dict(frame.schema) == {
+            **dict.fromkeys(LABELLED, pl.String),
+            "seed": pl.Int64,
+            **described.schema,
+        }, name
+
+
+def test_runs_has_all_planned_runs_and_metrics_the_ok_ones(folder):
+    results = analysis.load(folder)
+    assert results.runs["verdict"].to_list() == ["ok"] * 7 + ["invalid"]
+    last = results.runs.row(-1, named=True)
+    assert (last["arm"], last["seed"], last[f"factor.{Q}"]) == ("tcp-cubic", 2, "0.9")
+    assert Path(last["directory"]).name == "tcp-cubic-s2-0.9"
+    assert results.metrics["round_latency_s.max"].to_list() == [1.0 + each for each in range(7)]
+    assert {each.name for each in METRICS} <= set(results.metrics.columns)
+    assert repr(results) == "<results of quick: 7 ok, 1 invalid>"
+
+
+@pytest.mark.parametrize(
+    ("asked", "keys"),
+    [
+        ({"arms": ["tcp-cubic"], "seeds": [1]}, ["tcp-cubic-s1-0.5", "tcp-cubic-s1-0.9"]),
+        ({"point": {Q: 0.9}, "arms": ["dblp"]}, ["dblp-s1-0.9", "dblp-s2-0.9"]),
+        ({"point": {Q: "0.5"}, "seeds": [2]}, ["dblp-s2-0.5", "tcp-cubic-s2-0.5"]),
+        (
+            {"seeds": range(1, 2)},
+            [f"{arm}-s1-{q}" for arm in ("dblp", "tcp-cubic") for q in (0.5, 0.9)],
+        ),
+    ],
+)
+@pytest.mark.parametrize("planned", [True, False])
+def test_of_runs_that_are_not_chosen_nothing_is_read(folder, monkeypatch, asked, keys, planned):
+    if not planned:
+        (folder / "quick" / "plan.json").unlink()
+    read: set[str] = set()
+    real = Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        read.add(str(path.relative_to(folder)))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    for path in folder.glob("quick/*/samples/queues.parquet"):
+        if path.parents[1].name not in keys:
+            path.write_bytes(b"reading this would raise")
+    results = analysis.load(folder, **asked)
+    assert results.runs["run_key"].to_list() == keys
+    ok = [key for key in keys if key != "tcp-cubic-s2-0.9"]
+    for frame in (results.rounds, results.transfers, results.training, results.metrics):
+        assert frame["run_key"].unique(maintain_order=True).to_list() == ok
+    assert results.samples("queues").collect()["run_key"].to_list() == ok
+    of_runs = [path.split("/", 2)[1:] for path in read if path.count("/") > 1]
+    others = {name for key, name in of_runs if key not in (*keys, ".measures")}
+    # Without a plan, it is the configurations that say which run is which.
+    assert others == (set() if planned else {"config.json"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"arms": ["dbpl"]}, "no planned run of arm 'dbpl'; valid: dblp, tcp-cubic"),
+        ({"arms": "dblp"}, r"arms 'dblp'; valid: a list, such as \['dblp'\]"),
+        ({"seeds": [3]}, "no planned run of seed 3; valid: 1, 2"),
+        ({"point": {"q": 0.9}}, f"no planned run of factor 'q'; valid: {Q}"),
+        ({"point": {Q: 0.7}}, f"no planned run of {Q} '0.7'; valid: 0.5, 0.9"),
+    ],
+)
+def test_what_no_run_has_is_refused_in_one_line(folder, asked, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        analysis.load(folder, **asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_samples_are_read_as_far_as_they_are_asked_for(folder):
+    results = analysis.load(folder)
+    found = results.samples("queues").filter(pl.col("backlog_bytes") > 300)
+    assert isinstance(found, pl.LazyFrame)
+    assert found.collect()["link"].to_list() == ["link-4", "link-5", "link-6"]
+    assert results.samples("flows").collect().is_empty()  # no run has any
+    with pytest.raises(ValueError, match="samples 'queue'; valid: queues, flows, processes"):
+        results.samples("queue")
+
+
+def test_a_half_written_file_of_samples_is_refused_with_what_to_do(folder):
+    path = folder / "quick" / "dblp-s1-0.9" / "samples" / "queues.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    results = analysis.load(folder)
+    with pytest.raises(ValueError, match="half-written or damaged; delete it") as refused:
+        results.samples("queues")
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert analysis.load(folder, seeds=[2]).samples("queues").collect().height == 3
+    path.unlink()
+    assert results.samples("queues").collect().height == 6
+
+
+def test_samples_of_another_version_are_refused(folder):
+    path = folder / "quick" / "dblp-s1-0.9" / "samples" / "queues.parquet"
+    pl.read_parquet(path).rename({"backlog_bytes": "backlog"}).write_parquet(path)
+    with pytest.raises(ValueError, match=r"has no column backlog_bytes; .* of another version"):
+        analysis.load(folder).samples("queues")
+
+
+def test_nothing_is_written_where_results_are_loaded(folder):
+    before = sorted(folder.rglob("*"))
+    results = analysis.load(folder)
+    assert results.metrics.height == 7
+    assert results.rounds.height == 70
+    assert sorted(folder.rglob("*")) == before
