@@ -1,4 +1,4 @@
-"""What the report's section "Run by run" holds: every ok run's values, for its figures and table."""
+"""What the report's section "Run by run" holds: every ok run's values, drawn and as a table."""
 
 from __future__ import annotations
 
@@ -125,6 +125,8 @@ def table(results: Results, frame: pl.DataFrame, in_timeline: Collection[str]) -
     names = quantities(frame)
     units = [formatting.metric_unit(name, frame[name]) for name in names]
     by_key = {run.key: run for run in results.ok_runs}
+    factors = results.factor_columns
+    point = ["Point"] if factors else []
     rows = []
     for values_of in frame.iter_rows(named=True):
         run = by_key[values_of["run_key"]]
@@ -140,7 +142,7 @@ def table(results: Results, frame: pl.DataFrame, in_timeline: Collection[str]) -
             row(
                 Cell(text=run.key, href=f"#run={quote(run.key)}"),
                 run.arm,
-                *([_point(run)] if results.factor_columns else []),
+                *([_point(run)] if point else []),
                 str(run.seed),
                 slowest,
                 *(
@@ -150,11 +152,10 @@ def table(results: Results, frame: pl.DataFrame, in_timeline: Collection[str]) -
             )
         )
     kept = [
-        *("run_key", "arm", *results.factor_columns, "seed", "slowest_round", "slowest_round_s"),
+        *("run_key", "arm", *factors, "seed", "slowest_round", "slowest_round_s"),
         *metric_names(frame),
     ]
-    renamed = {name: name.removeprefix(FACTOR_PREFIX) for name in results.factor_columns}
-    point = ["Point"] if results.factor_columns else []
+    renamed = {name: name.removeprefix(FACTOR_PREFIX) for name in factors}
     return Table(
         title=f"{results.experiment}: the values of each ok run",
         columns=["Run", "Arm", *point, "Seed", "Slowest round", *(label for label, _ in units)],

@@ -72,5 +72,10 @@
   }
 
   // Paper shows what is folded away on a screen.
-  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    for (const each of opened) each.open = true;
+  });
+  window.addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
 })();
