@@ -57,18 +57,19 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def to_html(table: Table, name: str | None = None) -> Markup:
+def to_html(table: Table, name: str | None = None, *, sortable: bool | None = None) -> Markup:
     """A table in a box that scrolls sideways; every text is escaped.
 
     `name` is that of the files beside the page, which hold it too; rows that are too many for a
-    page are in these alone.
+    page are in these alone. `sortable`: whether its rows are of a kind; None goes by the name.
     """
     if name is not None and len(table.rows) > _MOST_ROWS:
         left_out = f"{len(table.rows) - _MOST_ROWS:,} more rows are in {name}.csv."
         table = replace(table, rows=table.rows[:_MOST_ROWS], notes=[left_out, *table.notes])
     files = {} if name is None else {f"{name}.{end}": kind for end, kind in _FORMATS.items()}
-    like = name is not None and name not in _UNLIKE_ROWS
-    text = render("table.html.j2", table=table, files=files, sortable=like)
+    if sortable is None:
+        sortable = name is not None and name not in _UNLIKE_ROWS
+    text = render("table.html.j2", table=table, files=files, sortable=sortable)
     return Markup(text)  # noqa: S704 (the template escapes)
 
 

@@ -51,13 +51,7 @@ class Page:
 def timeline_page(results: Results) -> Page | None:
     """The page; None when no run has anything to show."""
     runs = [run for run in results.runs if run.directory is not None]
-    # The first seed of every arm and point comes first: these stay when not all fit.
-    seen: Counter[str] = Counter()
-    places = {}
-    for run in runs:
-        cell = f"{run.arm} {run.factors}"
-        seen[cell] += 1
-        places[run.key] = seen[cell]
+    places = _places(results, runs)
     series_per_run = 2 * _FLOWS_SHOWN + _QUEUES_SHOWN + _PROCESSES_SHOWN
     intervals = _INTERVALS_IN_ALL // max(1, min(len(runs), _MOST_RUNS) * series_per_run)
     intervals = min(_MOST_INTERVALS, max(_FEWEST_INTERVALS, intervals))
@@ -78,13 +72,32 @@ def timeline_page(results: Results) -> Page | None:
         shown[run.key] = text
     if not shown:
         return None
-    text = render(
+    page = render(
         "timeline.html.j2",
         results=results,
         runs=[(run, shown[run.key]) for run in runs if run.key in shown],
         left_out=left_out,
     )
-    return Page(text=text, keys=frozenset(shown))
+    return Page(text=page, keys=frozenset(shown))
+
+
+def _places(results: Results, runs: Sequence[Run]) -> dict[str, tuple[bool, float]]:
+    """Sort keys of the runs, for when not all fit: the first of every arm and point, then outliers.
+
+    An outlier is a run whose slowest round took much longer than those of its arm at its point.
+    """
+    slowest = dict(results.rounds.group_by("run_key").agg(pl.col("latency_s").max()).iter_rows())
+    cells: dict[str, list[Run]] = {}
+    for run in runs:
+        cells.setdefault(f"{run.arm} {run.factors}", []).append(run)
+    places = {}
+    for cell in cells.values():
+        known = [slowest[run.key] for run in cell if slowest.get(run.key)]
+        usual = float(np.median(known)) if known else 1.0
+        for run in cell:
+            times_usual = (slowest.get(run.key) or usual) / usual
+            places[run.key] = (run is not cell[0], -times_usual)
+    return places
 
 
 def run_data(run: Run, intervals: int) -> dict[str, Any] | None:

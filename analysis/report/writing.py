@@ -129,6 +129,7 @@ def _tables(results: Results, summary: dict[str, Any], replayed: Sweep) -> dict[
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
         "runs": verdicts.all_runs_table(results),
+        "not-ok": verdicts.not_ok_table(results),
         "gates": verdicts.gate_table(results),
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
@@ -168,8 +169,6 @@ def render_page(
                 key=lambda name: (name not in ("point-ratios-1", "point-1"), name),
             )
         ],
-        not_ok=to_html(verdicts.not_ok_table(results)),
-        has_not_ok=any(run.verdict != "ok" for run in results.runs),
         resumable=_resumable(results),
         many=len(results.runs) > _FEW_RUNS,
         assumptions=methods.assumptions(results),

@@ -136,7 +136,7 @@ def test_the_outlier_is_found_with_the_pointer_and_its_round_opens_in_the_timeli
     canvas = figures(browser)[_BURSTS]
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
     width, height = canvas.size["width"], canvas.size["height"]
-    for x in range(50, width, 8):  # along the top, where only the slowest run can be
+    for x in range(50, width, 12):  # along the top, where only the slowest run can be
         at = (x - width // 2, 22 - height // 2)
         ActionChains(browser).move_to_element_with_offset(canvas, *at).perform()
         if OUTLIER in said(browser):
@@ -246,7 +246,8 @@ def test_the_policy_stops_what_would_run_or_send_all_the_same(browser):
           if (found.length === 3) done(found);
         });
         fetch("http://127.0.0.1:9/").catch(() => {});
-        document.body.insertAdjacentHTML("beforeend", "<p id=evil onclick='document.title = 1'></p>");
+        const evil = "<p id=evil onclick='document.title = 1'></p>";
+        document.body.insertAdjacentHTML("beforeend", evil);
         document.getElementById("evil").click();
         const script = document.createElement("script");
         script.textContent = "document.title = 2";

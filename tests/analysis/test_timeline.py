@@ -215,3 +215,14 @@ def test_of_many_runs_one_of_every_arm_and_point_comes_first(tmp_path, monkeypat
     page = page_of(tmp_path)
     assert [each["key"] for each in shown(page)] == ["dblp-s1-0.6", "dblp-s1-0.9"]
     assert "2 more runs are left out" in page
+
+
+def test_of_runs_that_do_not_fit_the_outliers_stay(tmp_path, monkeypatch):
+    builder = ResultsBuilder(tmp_path)
+    for arm, slow in (("dblp", 1.0), ("tcp-cubic", 8.0)):
+        for seed in (1, 2, 3, 4):
+            burst_s = 3 * slow if (arm, seed) == ("dblp", 3) else slow
+            add_times(builder.run(arm=arm, seed=seed, burst_s=burst_s))
+    monkeypatch.setattr(timeline, "_MOST_RUNS", 3)
+    keys = {each["key"] for each in shown(page_of(tmp_path))}
+    assert keys == {"dblp-s1", "dblp-s3", "tcp-cubic-s1"}
