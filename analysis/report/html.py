@@ -1,8 +1,17 @@
-"""Renders the report's pages: templates, inline SVG, and colours that follow light and dark."""
+"""Renders the report's pages: templates, inline SVG, and colours that follow light and dark.
+
+A page loads nothing, and says so to the browser: its content security policy allows no connection
+at all and no program but those of `templates/`, which it names by their hashes. So a text that
+slipped through the escaping could neither run nor send anything.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +22,12 @@ from markupsafe import Markup, escape
 from analysis.figures.style import COLOURS
 from analysis.tables.rendering import Table
 
+_TEMPLATES = Path(__file__).with_name("templates")
+# More rows than anybody reads make the page too large: the files beside it have all.
+_MOST_ROWS = 500
+_FORMATS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
+# Tables in which each row is another quantity or setting: sorted, they would say nothing.
+_UNLIKE_ROWS = {"main", "ratios", "published", "arms", "host_cpu", "detector", "phases"}
 _IDENTIFIER = re.compile(r'\bid="([^"]+)"')
 _REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
 _SIZE = re.compile(r'<svg ([^>]*?)width="[^"]*"([^>]*?)>', re.DOTALL)
@@ -22,7 +37,7 @@ _HEIGHT = re.compile(r'(<svg [^>]*?)height="[^"]*"', re.DOTALL)
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -30,6 +45,8 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["unbroken"] = unbroken
     environment.filters["breakable"] = breakable
+    environment.globals["script"] = script
+    environment.globals["policy"] = policy
     environment.globals["light"] = _colour_variables(dark=False)
     environment.globals["dark"] = _colour_variables(dark=True)
     return environment
@@ -40,9 +57,47 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def to_html(table: Table) -> Markup:
-    """A table in a box that scrolls sideways; every text is escaped."""
-    return Markup(render("table.html.j2", table=table))  # noqa: S704 (the template escapes)
+def to_html(table: Table, name: str | None = None, *, sortable: bool | None = None) -> Markup:
+    """A table in a box that scrolls sideways; every text is escaped.
+
+    `name` is that of the files beside the page, which hold it too; rows that are too many for a
+    page are in these alone. `sortable`: whether its rows are of a kind; None goes by the name.
+    """
+    if name is not None and len(table.rows) > _MOST_ROWS:
+        left_out = f"{len(table.rows) - _MOST_ROWS:,} more rows are in {name}.csv."
+        table = replace(table, rows=table.rows[:_MOST_ROWS], notes=[left_out, *table.notes])
+    files = {} if name is None else {f"{name}.{end}": kind for end, kind in _FORMATS.items()}
+    if sortable is None:
+        sortable = name is not None and name not in _UNLIKE_ROWS
+    text = render("table.html.j2", table=table, files=files, sortable=sortable)
+    return Markup(text)  # noqa: S704 (the template escapes)
+
+
+def embedded(data: object) -> Markup:
+    """JSON for an element of a page; nothing in a name can end the element that holds it."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))  # noqa: S704 (the line above escapes)
+
+
+def script(name: str) -> Markup:
+    """The element with a program of `templates/`."""
+    return Markup(f"<script>{_program(name)}</script>")  # noqa: S704 (our own file)
+
+
+def policy(*names: str) -> Markup:
+    """The element that lets a page run these programs of `templates/`, and load nothing."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(_program(name).encode()).digest()).decode()}'"
+        for name in names
+    )
+    rules = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}"
+    rules += "; base-uri 'none'; form-action 'none'"
+    return Markup(f'<meta http-equiv="Content-Security-Policy" content="{rules}">')  # noqa: S704
+
+
+@cache
+def _program(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def unbroken(text: str) -> str:

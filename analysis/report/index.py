@@ -28,7 +28,9 @@ def write(results_dir: Path) -> Path | None:
         if (folder / SUMMARY).is_file():  # ours
             shutil.rmtree(folder)
         return None
-    page = render("index.html.j2", table=to_html(_table(experiments)), place=str(results_dir))
+    page = render(
+        "index.html.j2", table=to_html(_table(experiments), sortable=True), place=str(results_dir)
+    )
     last = max(reported, key=lambda each: (each / FOLDER / SUMMARY).stat().st_mtime_ns)
     with replaced(folder) as new:
         (new / "index.html").write_text(page, encoding="utf-8")

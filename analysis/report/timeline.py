@@ -12,6 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from analysis.data import programs, samples
 from analysis.data.evidence import Run, kind_name
 from analysis.data.load import Results
-from analysis.report.html import render
+from analysis.report.html import embedded, render
 
 FILE = "timeline.html"
 PAGE_BYTES = 6_000_000
@@ -39,20 +40,22 @@ _MOST_BARS = 30_000
 Series = dict[str, Any]
 
 
-def timeline_page(results: Results) -> str | None:
-    """The page's text; None when no run has anything to show."""
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The page's text, and the keys of the runs that it has."""
+
+    text: str
+    keys: frozenset[str]
+
+
+def timeline_page(results: Results) -> Page | None:
+    """The page; None when no run has anything to show."""
     runs = [run for run in results.runs if run.directory is not None]
-    # The first seed of every arm and point comes first: these stay when not all fit.
-    seen: Counter[str] = Counter()
-    places = {}
-    for run in runs:
-        cell = f"{run.arm} {run.factors}"
-        seen[cell] += 1
-        places[run.key] = seen[cell]
+    places = _places(results, runs)
     series_per_run = 2 * _FLOWS_SHOWN + _QUEUES_SHOWN + _PROCESSES_SHOWN
     intervals = _INTERVALS_IN_ALL // max(1, min(len(runs), _MOST_RUNS) * series_per_run)
     intervals = min(_MOST_INTERVALS, max(_FEWEST_INTERVALS, intervals))
-    shown: list[tuple[str, str]] = []
+    shown: dict[str, str] = {}
     used = left_out = 0
     for run in sorted(runs, key=lambda each: places[each.key]):
         if len(shown) == _MOST_RUNS:  # further ones are not even read: it takes its time
@@ -61,22 +64,40 @@ def timeline_page(results: Results) -> str | None:
         data = run_data(run, intervals)
         if data is None:
             continue
-        # Escaped so that nothing in a name can end the element that holds it.
-        text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+        text = embedded(data)
         if shown and used + len(text) > PAGE_BYTES:
             left_out += 1
             continue
         used += len(text)
-        shown.append((run.key, text))
+        shown[run.key] = text
     if not shown:
         return None
-    by_key = dict(shown)
-    return render(
+    page = render(
         "timeline.html.j2",
         results=results,
-        runs=[(run, by_key[run.key]) for run in runs if run.key in by_key],
+        runs=[(run, shown[run.key]) for run in runs if run.key in shown],
         left_out=left_out,
     )
+    return Page(text=page, keys=frozenset(shown))
+
+
+def _places(results: Results, runs: Sequence[Run]) -> dict[str, tuple[bool, float]]:
+    """Sort keys of the runs, for when not all fit: the first of every arm and point, then outliers.
+
+    An outlier is a run whose slowest round took much longer than those of its arm at its point.
+    """
+    slowest = dict(results.rounds.group_by("run_key").agg(pl.col("latency_s").max()).iter_rows())
+    cells: dict[str, list[Run]] = {}
+    for run in runs:
+        cells.setdefault(f"{run.arm} {run.factors}", []).append(run)
+    places = {}
+    for cell in cells.values():
+        known = [slowest[run.key] for run in cell if slowest.get(run.key)]
+        usual = float(np.median(known)) if known else 1.0
+        for run in cell:
+            times_usual = (slowest.get(run.key) or usual) / usual
+            places[run.key] = (run is not cell[0], -times_usual)
+    return places
 
 
 def run_data(run: Run, intervals: int) -> dict[str, Any] | None:

@@ -12,11 +12,11 @@ from analysis.data import gates, kept_measures, run_directories
 from analysis.data.load import Detect, Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
-from analysis.report import index
+from analysis.report import explore, index
 from analysis.report.folder import FOLDER, SUMMARY, replaced
-from analysis.report.html import inline_svg, render, to_html
+from analysis.report.html import embedded, inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
-from analysis.report.timeline import timeline_page
+from analysis.report.timeline import Page, timeline_page
 from analysis.summary.detector_sweep import Sweep, sweep
 from analysis.summary.document import summarise, write_json
 from analysis.summary.lookup import entry, of_programs
@@ -70,16 +70,20 @@ def write_report(
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
     replayed = sweep(results)
-    tables = _tables(results, summary, replayed)
-    drawings = catalogue.draw_all(results, summary, replayed)
     timeline = timeline_page(results)
-    page = render_page(results, summary, tables, drawings, timeline=timeline is not None)
+    in_timeline = timeline.keys if timeline else frozenset()
+    runs = explore.values(results)
+    tables = _tables(results, summary, replayed)
+    tables[explore.NAME] = explore.table(results, runs, in_timeline)
+    drawings = catalogue.draw_all(results, summary, replayed)
+    explored = explore.page_data(results, runs, in_timeline)
+    page = render_page(results, summary, tables, drawings, timeline=timeline, explored=explored)
 
     folder = results.folder / FOLDER
     with replaced(folder) as new:
         (new / "index.html").write_text(page, encoding="utf-8")
         if timeline is not None:
-            (new / TIMELINE).write_text(timeline, encoding="utf-8")
+            (new / TIMELINE).write_text(timeline.text, encoding="utf-8")
         write_json(new / SUMMARY, summary)
         for name, table in tables.items():
             for suffix, text_of in _FORMATS.items():
@@ -129,6 +133,7 @@ def _tables(results: Results, summary: dict[str, Any], replayed: Sweep) -> dict[
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
         "runs": verdicts.all_runs_table(results),
+        "not-ok": verdicts.not_ok_table(results),
         "gates": verdicts.gate_table(results),
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
@@ -146,7 +151,8 @@ def render_page(
     tables: dict[str, Table],
     drawings: list[catalogue.Drawing],
     *,
-    timeline: bool = False,
+    timeline: Page | None,
+    explored: dict[str, Any] | None,
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
     folder = shlex.quote(_as_given(results.folder))
@@ -161,18 +167,17 @@ def render_page(
         settings=summary["settings"],
         # What is most asked for comes first, the rest is folded away.
         point_tables=[
-            to_html(tables[name])
+            to_html(tables[name], name)
             for name in sorted(
                 (name for name in tables if name.startswith("point-") and results.ok_runs),
                 key=lambda name: (name not in ("point-ratios-1", "point-1"), name),
             )
         ],
-        not_ok=to_html(on_page(verdicts.not_ok_table(results), "runs")),
-        has_not_ok=any(run.verdict != "ok" for run in results.runs),
         resumable=_resumable(results),
         many=len(results.runs) > _FEW_RUNS,
         assumptions=methods.assumptions(results),
-        tables={name: to_html(on_page(table, name)) for name, table in tables.items()},
+        tables={name: to_html(on_page(table, name), name) for name, table in tables.items()},
+        explored=None if explored is None else embedded(explored),
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in setup.machine_tables(results)],
         definitions=_definitions(summary),

@@ -216,7 +216,8 @@ def test_a_hostile_arm_name_is_escaped_everywhere(tmp_path):
     build.run(arm=HOSTILE, seed=1, key="hostile-s1", reason=HOSTILE)
     paths = analysis.write_report(tmp_path)
     page = paths.index.read_text()
-    assert "<script" not in page
+    assert "<script>alert" not in page
+    assert page.count("<script") == 3  # the data of the runs, and our two programs
     assert "&lt;script&gt;alert(" in page
     for path in paths.figures:
         if path.suffix == ".svg":

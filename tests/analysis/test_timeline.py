@@ -23,6 +23,14 @@ def shown(page: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in _DATA.findall(page)]
 
 
+def page_of(folder: Path) -> str:
+    """The page of the results in a folder."""
+    page = timeline.timeline_page(load(folder))
+    assert page is not None
+    assert page.keys == {each["key"] for each in shown(page.text)}
+    return page.text
+
+
 def add_times(run: Path) -> None:
     """What a real run's rounds have in addition to those of the builder: when they were."""
     path = run / "events" / "rounds.jsonl"
@@ -75,9 +83,7 @@ def test_one_sample_of_a_full_queue_and_its_drops_stay_visible(tmp_path):
     run = builder.run(arm="dblp", seed=1)
     add_times(run)
     add_samples(run)
-    page = timeline.timeline_page(load(tmp_path))
-    assert page is not None
-    [data] = shown(page)
+    [data] = shown(page_of(tmp_path))
     [queue] = data["queues"]
     assert queue["name"] == "s1 \u2192 server"
     assert queue["highest"] == 120_000
@@ -117,7 +123,7 @@ def test_rounds_workers_and_impairments_lie_on_the_same_axis(tmp_path):
     transfer = {"round": 4, "host": "worker-1", "peer": "server"}
     gather = {"leg": "gather", "began_s": ORIGIN_S + 4.1, "ended_s": ORIGIN_S + 4.4}
     write_lines(run / "events" / "transfers-worker-1.jsonl", [transfer | gather])
-    [data] = shown(timeline.timeline_page(load(tmp_path)) or "")
+    [data] = shown(page_of(tmp_path))
     assert data["rounds"][4][:4] == [4, 4.0, 4.9, 1.0]
     [impairment] = data["impairments"]
     assert impairment["bars"][0] == [4.0, 4.002, 4.5, 4.501]
@@ -139,7 +145,7 @@ def test_of_a_script_for_torchrun_the_host_server_has_bars_too(tmp_path):
         transfer = {"round": 4, "leg": "gather", "host": "server", "peer": "rank-1"}
         times = {"began_s": ORIGIN_S + 4.1, "ended_s": ORIGIN_S + 4.4}
         write_lines(run / "events" / "transfers-server.jsonl", [transfer | times])
-    pages = shown(timeline.timeline_page(load(tmp_path)) or "")
+    pages = shown(page_of(tmp_path))
     names = {data["arm"]: {each["name"] for each in data["workers"]} for data in pages}
     assert names["script"] - names["trained"] == {"server"}
 
@@ -149,7 +155,7 @@ def test_the_page_loads_nothing_and_names_cannot_break_out_of_it(tmp_path):
     run = builder.run(arm="</script><img>", seed=1, key="odd-s1")
     add_times(run)
     add_samples(run, name="server--</script><script>alert(1)")
-    page = timeline.timeline_page(load(tmp_path)) or ""
+    page = page_of(tmp_path)
     [data] = shown(page)
     assert data["arm"] == "</script><img>"
     assert "alert(1)" in data["queues"][0]["name"]
@@ -164,7 +170,7 @@ def test_report_has_the_page_and_a_link_only_if_there_is_something_to_show(tmp_p
     run = builder.run(arm="dblp", seed=1)
     paths = write_report(tmp_path)
     assert not (paths.index.parent / "timeline.html").exists()
-    assert "timeline.html" not in paths.index.read_text()
+    assert 'href="timeline.html' not in paths.index.read_text()
     add_times(run)  # an older run: rounds with times, no samples
     paths = write_report(tmp_path)
     assert 'href="timeline.html"' in paths.index.read_text()
@@ -179,7 +185,7 @@ def test_damaged_samples_are_left_out(tmp_path):
     add_samples(run)
     (run / "samples" / "queues.parquet").write_bytes(b"PAR1 and then nothing")
     (run / "samples" / "sampler.json").write_text("[")
-    [data] = shown(timeline.timeline_page(load(tmp_path)) or "")
+    [data] = shown(page_of(tmp_path))
     assert data["queues"] == []
     assert data["round_trips"]
 
@@ -190,10 +196,10 @@ def test_the_pages_size_is_bounded_by_leaving_out_later_seeds(tmp_path, monkeypa
         for arm in ("dblp", "fixed-low"):
             add_times(run := builder.run(arm=arm, seed=seed))
             add_samples(run)
-    whole = shown(timeline.timeline_page(load(tmp_path)) or "")
+    whole = shown(page_of(tmp_path))
     assert len(whole) == 6
     monkeypatch.setattr(timeline, "PAGE_BYTES", int(2.5 * len(json.dumps(whole[0]))))
-    page = timeline.timeline_page(load(tmp_path)) or ""
+    page = page_of(tmp_path)
     assert {(each["arm"], each["seed"]) for each in shown(page)} >= {("dblp", 1), ("fixed-low", 1)}
     assert len(shown(page)) < 6
     assert f"{6 - len(shown(page))} more runs are left out" in page
@@ -206,6 +212,17 @@ def test_of_many_runs_one_of_every_arm_and_point_comes_first(tmp_path, monkeypat
             add_times(run := builder.run(arm="dblp", seed=seed, factors={"q": q}))
             add_samples(run)
     monkeypatch.setattr(timeline, "_MOST_RUNS", 2)
-    page = timeline.timeline_page(load(tmp_path)) or ""
+    page = page_of(tmp_path)
     assert [each["key"] for each in shown(page)] == ["dblp-s1-0.6", "dblp-s1-0.9"]
     assert "2 more runs are left out" in page
+
+
+def test_of_runs_that_do_not_fit_the_outliers_stay(tmp_path, monkeypatch):
+    builder = ResultsBuilder(tmp_path)
+    for arm, slow in (("dblp", 1.0), ("tcp-cubic", 8.0)):
+        for seed in (1, 2, 3, 4):
+            burst_s = 3 * slow if (arm, seed) == ("dblp", 3) else slow
+            add_times(builder.run(arm=arm, seed=seed, burst_s=burst_s))
+    monkeypatch.setattr(timeline, "_MOST_RUNS", 3)
+    keys = {each["key"] for each in shown(page_of(tmp_path))}
+    assert keys == {"dblp-s1", "dblp-s3", "tcp-cubic-s1"}

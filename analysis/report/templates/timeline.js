@@ -347,6 +347,7 @@
   function choose(key) {
     run = runs.get(key) || runs.values().next().value;
     menu.value = run.key;
+    document.getElementById("report").href = "index.html#run=" + encodeURIComponent(run.key);
     from = 0; to = run.duration; cursor = null; selection = null;
     makeLanes();
     resize();
@@ -357,6 +358,20 @@
     if (facts.cpu_share) words.push("the sampler used " + (facts.cpu_share * 100).toFixed(1) + " % of a core");
     if (!words.length) words.push("This run has no samples of queues, flows and processes");
     document.getElementById("facts").textContent = words.join(", ") + ".";
+  }
+
+  // `#KEY` names a run, `#KEY&round=14` a round of it: that is shown with what lies around it.
+  function readHash() {
+    const [key, number] = location.hash.slice(1).split("&round=");
+    let wanted = "";
+    try { wanted = decodeURIComponent(key); } catch { /* not one of ours */ }
+    choose(wanted);
+    const round = number && run.key === wanted && run.rounds.find((each) => String(each[0]) === number);
+    if (!round) return;
+    const [, begin, end] = round;
+    cursor = (begin + end) / 2;
+    show(begin - (end - begin), end + (end - begin));
+    tell(0);
   }
 
   // Pointers: one mouse selects or, with Shift, moves; one finger moves, two zoom.
@@ -412,10 +427,9 @@
   document.getElementById("wider").addEventListener("click", () => zoom(2));
   document.getElementById("all").addEventListener("click", () => show(0, run.duration));
   menu.addEventListener("change", () => { history.replaceState(null, "", "#" + encodeURIComponent(menu.value)); choose(menu.value); });
+  window.addEventListener("hashchange", readHash);
   window.addEventListener("resize", resize);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); draw(); });
   readColours();
-  let wanted = "";
-  try { wanted = decodeURIComponent(location.hash.slice(1)); } catch { /* not one of ours */ }
-  choose(wanted);
+  readHash();
 })();

@@ -1,0 +1,226 @@
+"""The dissector for Wireshark reads what the transport's own encoders write."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scapy.layers.inet import IP, UDP
+
+from testbed.capture.contents import CONTROL_PORT
+from testbed.transport.core import messages, wire
+from testbed.transport.core.ack import Ack
+from testbed.transport.core.arrivals import pack_arrivals
+from testbed.transport.core.messages import (
+    PASS,
+    SENT,
+    ControlMessage,
+    Hello,
+    MessageType,
+    Welcome,
+    pack_bitmap,
+    reason_message,
+)
+from tests.capture.craft import CHUNK, SERVER, SESSION, WORKER, Conversation
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "wireshark.lua"
+_needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
+
+
+def _bits(*chunks: int, of: int) -> bytes:
+    received = np.zeros(of, dtype=np.bool_)
+    received[list(chunks)] = True
+    return pack_bitmap(received)
+
+
+def _chunks(*numbers: int) -> bytes:
+    return pack_arrivals(np.array(numbers, dtype=np.int64))
+
+
+def _ack(arrived: tuple[int, ...], echo: int | None, *, at_once: bool) -> ControlMessage:
+    marks = np.zeros(8, dtype=np.bool_)
+    marks[list(arrived)] = True
+    return Ack(
+        first=30, arrived=marks, echo=echo, held_s=0.00125, probed=77, marked=2, at_once=at_once
+    ).message(9)
+
+
+_HELLO = Hello(session=SESSION, name="worker-é", data_port=47003, terms="v1", layout=b"\x01\x02")
+_KEY = bytes(range(messages.KEY_BYTES))
+# A message and what the dissector says of its body; every type stands here at least once.
+MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
+    (
+        _HELLO.message(),
+        {"session": "0x05e55104", "data_port": "47003", "name": "worker-é", "terms": "v1"}
+        | {"layout": "01:02"},
+    ),
+    (
+        Welcome(session=SESSION, data_port=47003, key=_KEY).message(),
+        {"session": "0x05e55104", "data_port": "47003", "key": _KEY.hex(":")},
+    ),
+    (reason_message(MessageType.REFUSED, "no such name"), {"reason": "no such name"}),
+    (ControlMessage(MessageType.PROBE, 9, SENT.pack(1234)), {"sent": "1234"}),
+    (ControlMessage(MessageType.PROBE, 9, PASS.pack(3, True)), {"pass": "3", "pass_ends": "1"}),
+    (
+        ControlMessage(MessageType.BITMAP, 9, _chunks(4, 5, 7)),
+        {"form": "0", "first": "4", "bits": "0b", "arrived": "3"},
+    ),
+    (
+        ControlMessage(MessageType.BITMAP, 9, _chunks(4, 5000)),
+        {"form": "1", "chunk": ["4", "5000"], "arrived": "2"},
+    ),
+    (ControlMessage(MessageType.LATE_BITMAP, 9, _chunks()), {"form": "1", "arrived": "0"}),
+    (ControlMessage(MessageType.STOP, 9), {}),
+    (
+        ControlMessage(MessageType.STOP, 9, _bits(0, 9, of=10)),
+        {"bits": "01:02", "arrived": "2"},
+    ),
+    (ControlMessage(MessageType.ANNOUNCE, body=b"\xff\x00"), {"content": "ff:00"}),
+    (
+        _ack((0, 1, 2), 32, at_once=True),
+        {"first": "30", "echo": "32", "held_us": "1250", "probed": "77", "marked": "2"}
+        | {"at_once": "1", "bits": "07", "arrived": "3"},
+    ),
+    (
+        _ack((), None, at_once=False),
+        {"first": "30", "echo": "65535", "held_us": "1250", "probed": "77", "marked": "2"}
+        | {"at_once": "0", "bits": "00", "arrived": "0"},
+    ),
+    (ControlMessage(MessageType.READY), {}),
+    (ControlMessage(MessageType.HOLD, 9), {}),
+    (ControlMessage(MessageType.PING), {}),
+    (ControlMessage(MessageType.PONG), {}),
+    (reason_message(MessageType.FAILED, "lost the server"), {"reason": "lost the server"}),
+    (
+        ControlMessage(MessageType.WORTH, 9, bytes([200, 3, 128])),
+        {"worth": "c8:03:80", "must": "2"},
+    ),
+]
+
+
+def _dissected(conversation: Conversation, path: Path, wanted: str = "") -> list[dict[str, Any]]:
+    """What tshark says of each packet: protocol -> its fields, several of one name as a list.
+
+    `wanted` is a display filter.
+    """
+    capture = conversation.write(path / "made.pcap")
+    command = ["tshark", "-X", f"lua_script:{SCRIPT}", "-r", str(capture), "-Y", wanted]
+    done = subprocess.run(
+        [*command, "-T", "json", "--no-duplicate-keys"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "lua" not in done.stderr.casefold(), done.stderr
+    return [each["_source"]["layers"] for each in json.loads(done.stdout)]
+
+
+def _messages(packets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The control messages of packets, each with its fields' short names."""
+    for packet in packets:
+        found = packet.get("bl_control", [])
+        for each in found if isinstance(found, list) else [found]:
+            yield {name.removeprefix("bl_control."): value for name, value in each.items()}
+
+
+def test_the_script_has_the_transports_own_constants():
+    script = SCRIPT.read_text(encoding="utf-8")
+    types = {int(code): name for code, name in re.findall(r'\[(\d+)\] = "([A-Z_]+)"', script)}
+    assert types == {kind.value: kind.name for kind in MessageType}
+    assert f"VERSION = {messages.VERSION}\n" in script
+    sizes = f"HEADER_BYTES, DATA_HEADER_BYTES = {messages.HEADER_BYTES}, {wire.HEADER_BYTES}\n"
+    assert sizes in script
+    ports = "-".join(map(str, wire.DATA_PORTS))
+    assert f'CONTROL_PORT, DATA_PORTS = {CONTROL_PORT}, "{ports}"\n' in script
+
+
+@pytest.mark.long
+@_needs_tshark
+def test_every_control_message_is_read_field_by_field(tmp_path):
+    assert {message.type for message, _ in MESSAGES} == set(MessageType)
+    conversation = Conversation()
+    for message, _ in MESSAGES:
+        conversation.message(WORKER, message)
+    found = list(_messages(_dissected(conversation, tmp_path)))
+    for (message, expected), said in zip(MESSAGES, found, strict=True):
+        header = {
+            "type": str(message.type.value),
+            "version": str(messages.VERSION),
+            "reserved": "0",
+            "transfer": str(message.transfer),
+            "length": str(len(message.body)),
+        }
+        assert said == header | expected, message.type.name
+
+
+@pytest.mark.long
+@_needs_tshark
+@pytest.mark.parametrize(
+    ("wanted", "found"), [('bl_control.type == "STOP"', 2), ("bl_control.arrived < 3", 4)]
+)
+def test_the_filters_that_the_page_on_captures_names_work(tmp_path, wanted, found):
+    page = (SCRIPT.parents[1] / "docs" / "how-to" / "capture.md").read_text(encoding="utf-8")
+    assert f"`{wanted.partition(' < ')[0]}" in page
+    conversation = Conversation()
+    for message, _ in MESSAGES:
+        conversation.message(WORKER, message)
+    assert len(_dissected(conversation, tmp_path, wanted)) == found
+
+
+@pytest.mark.long
+@_needs_tshark
+def test_messages_that_share_a_segment_or_span_two_are_told_apart(tmp_path):
+    conversation = Conversation()
+    stop = ControlMessage(MessageType.STOP, 5)
+    long = ControlMessage(MessageType.BITMAP, 6, _chunks(*range(400)))
+    stream = stop.encode() + long.encode()
+    conversation.add(conversation.segment(SERVER, stream[:30]))
+    conversation.add(conversation.segment(SERVER, stream[30:]))
+    found = list(_messages(_dissected(conversation, tmp_path)))
+    assert [(each["type"], each["transfer"]) for each in found] == [("6", "5"), ("5", "6")]
+    assert found[1]["arrived"] == "400"
+
+
+@pytest.mark.long
+@_needs_tshark
+def test_what_is_no_message_and_a_body_that_is_too_short_are_said(tmp_path):
+    conversation = Conversation()
+    conversation.add(conversation.segment(WORKER, b"\x16\x03\x01" + bytes(40)))  # TLS begins so
+    conversation.message(WORKER, ControlMessage(MessageType.ACK, 1, b"\x00\x01"))
+    garbage, short = _messages(_dissected(conversation, tmp_path))
+    assert "type" not in garbage
+    assert "_ws.expert" in garbage
+    assert "No message begins here" in json.dumps(garbage)
+    assert short["type"] == "8"
+    assert "Body too short for its type" in json.dumps(short)
+
+
+@pytest.mark.long
+@_needs_tshark
+def test_a_datagram_is_read_field_by_field_and_its_header_alone_too(tmp_path):
+    frames = wire.new_frames(1, CHUNK)
+    record = wire.fields(frames, CHUNK)[0]
+    record["session"], record["sequence"], record["transfer"] = SESSION, 70_000, 3_000_000_000
+    record["length"], record["stamp"] = CHUNK - 4, wire.ACK_REQUESTED | 321
+    record["chunk"][: CHUNK - 4] = 7
+    conversation = Conversation()
+    packet = IP(src=WORKER, dst=SERVER) / UDP(sport=47005, dport=47000) / frames.tobytes()
+    conversation.add(packet)
+    conversation.add(packet, snapshot=14 + 20 + 8 + wire.HEADER_BYTES)
+    whole, cut = (each["bl_data"] for each in _dissected(conversation, tmp_path))
+    header = {
+        "bl_data.session": "0x05e55104",
+        "bl_data.sequence": "70000",
+        "bl_data.transfer": "3000000000",
+        "bl_data.length": str(CHUNK - 4),
+        "bl_data.ack_requested": "1",
+        "bl_data.send_index": "321",
+    }
+    payload = {"bl_data.payload": ":".join(["07"] * (CHUNK - 4)), "bl_data.rest": "00:00:00:00"}
+    assert whole == header | payload
+    assert cut == header
