@@ -20,6 +20,7 @@ from analysis.data import critical_path, not_planned, programs, records, run_dir
 from analysis.data.evidence import (
     FACTOR_PREFIX,
     MISSING,
+    NOT_STARTED,
     VERDICTS,
     Evidence,
     Run,
@@ -137,7 +138,7 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
     others: list[Run] = []
     for entry in planned:
         read = [_read(entry, each.path, each.note) for each in found.pop(entry["key"], [])]
-        missing = Run(**_identity(entry), verdict=MISSING, reason="planned, not started")
+        missing = Run(**_identity(entry), verdict=MISSING, reason=_not_started(entry))
         runs.append(read.pop() if read else missing)
         others.extend(read)
     for key, left in found.items():
@@ -147,6 +148,11 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
         run if run.note else replace(run, note=not_planned.reason(run.config, planned_configs))
         for run in others
     ]
+
+
+def _not_started(entry: dict[str, Any]) -> str:
+    shard = entry.get("shard")
+    return f"planned for shard {shard}, not started here" if shard else NOT_STARTED
 
 
 def _commands(plan: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from testbed.cli import choosing, places, plan_view, progress, terminal, this_machine
-from testbed.cli.options import Execution, Selection, names_in
+from testbed.cli.options import Execution, Sweep, names_in
 from testbed.experiment import Run
 from testbed.machine import capabilities
 from testbed.run import planning, runner
@@ -21,7 +21,7 @@ from testbed.shared.yaml_input import InputError
 _CAPTURES_SHOWN = 6
 
 
-def run(selection: Selection, options: Execution) -> bool:
+def run(selection: Sweep, options: Execution) -> bool:
     """Execute what is new of an experiment; return whether none failed or was invalid.
 
     Raises:
@@ -30,7 +30,8 @@ def run(selection: Selection, options: Execution) -> bool:
     chosen = choosing.chosen(selection, options.out)
     runner.require_writable(chosen.results)
     hosts_to_capture(chosen.runs, options.pcap)  # a wrong one is told before seconds of probing
-    if not options.dry_run and runner.unfinished(chosen.results, chosen.runs):
+    divided = bool(chosen.shards)  # then all machines must execute the same
+    if not options.dry_run and not divided and runner.unfinished(chosen.results, chosen.runs):
         chosen = this_machine.sized(chosen, terminal.console(stderr=options.as_json))
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
@@ -47,7 +48,7 @@ def run(selection: Selection, options: Execution) -> bool:
     return _execute(chosen, options)
 
 
-def resume(selection: Selection, options: Execution) -> bool:
+def resume(selection: Sweep, options: Execution) -> bool:
     """Execute the runs that are not done or did not end well; otherwise as `run`.
 
     Without options these are the runs of the folder's plan.
@@ -62,14 +63,13 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     capture = hosts_to_capture(runs, options.pcap)
     console = terminal.console(stderr=options.as_json)
     if options.dry_run:
-        planning.check(options.out, runs)
+        planning.check(options.out, chosen.planned)
         plan_view.show_durations(options.out, runs, console)
         _print_plan(options, runs)
         return True
     _refuse_recording_what_is_done(options, runs)
     outcomes = _carry_out(
         chosen,
-        runs,
         console,
         lambda run, shown: _attempt(run, options, capture, shown),
         as_json=options.as_json,
@@ -80,7 +80,7 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     return _went_well(outcomes)
 
 
-def simulate(selection: Selection, options: Execution) -> bool:
+def simulate(selection: Sweep, options: Execution) -> bool:
     """Execute an experiment in virtual time; return whether none failed or was invalid.
 
     Raises:
@@ -93,12 +93,12 @@ def simulate(selection: Selection, options: Execution) -> bool:
     runner.require_writable(chosen.results)
     if options.pcap:
         raise InputError(f"--pcap {options.pcap}: nothing is on a wire; valid: without --pcap")
-    runs = [run.in_virtual_time() for run in chosen.runs]
+    runs = chosen.runs
     console = terminal.console(stderr=options.as_json)
     for run in runs:
         simulating.refuse(run)
     if options.dry_run:
-        planning.check(chosen.results, runs)
+        planning.check(chosen.results, chosen.planned)
         plan_view.show_runs(chosen.results, runs, console)
         _print_plan(replace(options, out=chosen.results), runs)
         return True
@@ -110,12 +110,11 @@ def simulate(selection: Selection, options: Execution) -> bool:
         shown.end(outcome)
         return outcome
 
-    return _went_well(_carry_out(chosen, runs, console, attempt, as_json=options.as_json))
+    return _went_well(_carry_out(chosen, console, attempt, as_json=options.as_json))
 
 
 def _carry_out(
     chosen: choosing.Chosen,
-    runs: Sequence[Run],
     console: Console,
     attempt: Callable[[Run, progress.RunProgress], Outcome],
     *,
@@ -123,16 +122,17 @@ def _carry_out(
     require: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
     """Plan runs, execute one after the other, write the report; print JSON where it is wanted."""
-    results = chosen.results
+    results, runs = chosen.results, chosen.runs
     trains = any(run.experiment.trains for run in runs)
     if trains and importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
-    planning.check(results, runs)
+    planning.check(results, chosen.planned)
     progress.meet_prerequisites(runs, console)
     require()
     runner.require_space(results, runs[0])
     try:
-        remarks = planning.extend(results, runs, [each.stored() for each in chosen.selections])
+        selections = [each.stored() for each in chosen.selections]
+        remarks = planning.extend(results, chosen.planned, selections, chosen.shards)
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
     for remark in remarks:
