@@ -157,6 +157,12 @@ class Execution:
     retries: Annotated[
         int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
     ] = 2
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler", metavar="ADDRESS", help="share it out with Dask: tls://HOST:8786"
+        ),
+    ] = None
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="print the runs and how long they take; execute nothing"),

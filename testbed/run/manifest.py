@@ -152,6 +152,15 @@ def sources() -> dict[str, str] | None:
     return dict(zip(_SOURCES, trees, strict=True))
 
 
+def fingerprint() -> str:
+    """A hash of all Python files that runs execute, whether they are committed or not."""
+    found = hashlib.sha256()
+    for path in sorted(each for name in _SOURCES for each in (_ROOT / name).rglob("*.py")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found.update(f"{path.relative_to(_ROOT)} {content}\n".encode())
+    return found.hexdigest()
+
+
 def _git(*arguments: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True
