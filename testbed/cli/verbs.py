@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import benchmarks, comparing, reporting
+from testbed.cli import benchmarks, comparing, exporting, reporting
 from testbed.cli.benchmarks import Benchmark
 from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, Sweep, What, grouped
 from testbed.cli.terminal import console, say
@@ -165,6 +165,9 @@ app.command(epilog=reporting.EXAMPLE)(reporting.report)
 
 
 app.command(epilog=comparing.EXAMPLE)(comparing.compare)
+
+
+app.command(epilog=exporting.EXAMPLE)(exporting.export)
 
 
 @app.command(epilog="Example: ./lab verify-results")
