@@ -6,6 +6,6 @@ what Dask calls on another machine; it starts `block` as a process of its own th
 the runs. Results come back as `archive` packs and unpacks them.
 
 May import all rooms but the verbs and the documentation, and `worker`, which must load quickly
-anywhere, only `shared`. To share out by other means than Dask: a class with the methods of
+anywhere, only `shared`. To add other means than Dask: a class with the methods of
 `sharing.Workers`.
 """
