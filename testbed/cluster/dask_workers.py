@@ -65,7 +65,7 @@ class DaskWorkers:
         if found is None or self._client.status != "running":
             raise InputError(
                 f"--scheduler {self._address}: the scheduler has gone; what came back stays, and "
-                "'./lab resume' with the same options continues"
+                "the same command continues"
             )
         return {name for name, each in found.items() if each["resources"].get(_RESOURCE)}
 

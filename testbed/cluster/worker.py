@@ -6,6 +6,7 @@ with it.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import tempfile
@@ -40,6 +41,7 @@ def execute(sweep: str, task: str) -> dict[str, Any]:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            env=_as_the_entry_script_has_it(),
             text=True,
         )
         _going_on[sweep] = process
@@ -54,6 +56,12 @@ def execute(sweep: str, task: str) -> dict[str, Any]:
             return {**host, "packed": archive.pack(Path(folder))}
         lines = said.strip().splitlines()
         return {**host, "refused": lines[-1] if lines else f"ended by {process.returncode}"}
+
+
+def _as_the_entry_script_has_it() -> dict[str, str]:
+    """The environment, in which an ordinary user of Debian finds tc and ovsdb-server, too."""
+    places = [os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"]
+    return {**os.environ, "PATH": os.pathsep.join(places), "PYTHONUTF8": "1"}
 
 
 def stop(sweep: str) -> None:
