@@ -1,6 +1,7 @@
 """The testbed's rooms, from the top down; each imports only rooms below it (pyproject.toml checks).
 
     cli           the verbs of `./lab`, their options, what the terminal shows
+    cluster       a sweep on several machines, by way of Dask
     bench         benchmarks of the transport, and the study of how much loss training bears
     machine       what this machine can do, and what labs left behind on it
     prompt        Mininet's prompt inside a lab

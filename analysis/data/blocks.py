@@ -16,7 +16,7 @@ from analysis.data.evidence import Run
 BLOCK = ("machine", "commit")  # the columns of `per_run` that say a run's block
 _OF_MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
 # Of a manifest: what says where a run was measured, and with which code.
-IDENTITY = ("commit", "sources", *_OF_MACHINE)
+IDENTITY = ("commit", "sources", *_OF_MACHINE, "machine_id")
 _GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a little on one machine
 
 
@@ -35,10 +35,16 @@ def machine_text(manifest: Mapping[str, Any]) -> str:
     return ", ".join(str(each) for each in words if each is not None)
 
 
+def one_machine(manifest: Mapping[str, Any]) -> str:
+    """As `machine_text`, but no two machines have the same, even if they are alike."""
+    found = manifest.get("machine_id")
+    return machine_text(manifest) + (f", machine {found}" if found else "")
+
+
 def with_blocks(rows: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
     """The rows of some runs, each with the columns `BLOCK` of its run's manifest."""
     found = {
-        run.key: (machine_text(run.manifest), str(run.manifest.get("commit") or "")) for run in runs
+        run.key: (one_machine(run.manifest), str(run.manifest.get("commit") or "")) for run in runs
     }
     return rows.with_columns(
         pl.Series(name, [found[key][at] for key in rows["run_key"]], dtype=pl.String)

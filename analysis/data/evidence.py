@@ -11,6 +11,7 @@ from analysis.data import programs
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
+NOT_STARTED = "planned, not started"  # its reason, of a sweep that is not divided
 FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
 

@@ -25,7 +25,7 @@ from analysis.data import (
     run_directories,
 )
 from analysis.data.choosing import Chosen
-from analysis.data.evidence import MISSING, VERDICTS, Evidence, Run, factor_text
+from analysis.data.evidence import MISSING, NOT_STARTED, VERDICTS, Evidence, Run, factor_text
 
 # What phase detectors with these `phases` sections say after each round, by the gradients' norms.
 Detect = Callable[[Sequence[Mapping[str, Any]], Sequence[float]], list[list[bool]]]
@@ -182,7 +182,7 @@ def _runs(folder: Path, plan: dict[str, Any], chosen: Chosen | None) -> tuple[li
     others: list[Run] = []
     for entry in planned:
         read = [_read(entry, each.path, each.note) for each in found.pop(entry["key"], [])]
-        missing = Run(**_identity(entry), verdict=MISSING, reason="planned, not started")
+        missing = Run(**_identity(entry), verdict=MISSING, reason=_not_started(entry))
         runs.append(read.pop() if read else missing)
         others.extend(read)
     for key, left in found.items():
@@ -201,6 +201,11 @@ def _entry(key: str, directory: Path) -> dict[str, Any]:
         name: config[name] for name in ("arm", "seed", "factors") if name in config
     }
     return {"key": key, **told}
+
+
+def _not_started(entry: dict[str, Any]) -> str:
+    shard = entry.get("shard")
+    return f"planned for shard {shard}, not started here" if shard else NOT_STARTED
 
 
 def _commands(plan: dict[str, Any]) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from analysis.data import gates, learning, published
-from analysis.data.blocks import machine_text
-from analysis.data.evidence import Evidence, Run
+from analysis.data.blocks import one_machine
+from analysis.data.evidence import MISSING, NOT_STARTED, Evidence, Run
 from analysis.data.per_run import WORKERS_BACK, logged
 from analysis.words import formatting, no_pairs, phase_cautions
 
@@ -19,6 +19,7 @@ def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where nothing calls for caution."""
     return [
         *_simulated(results.ok_runs),
+        *_missing_shards(results),
         *_arms_without_ok_runs(results),
         *_waived(results.ok_runs),
         *_mixed_machines(results.ok_runs),
@@ -51,6 +52,17 @@ def _simulated(runs: Sequence[Run]) -> list[str]:
         "time but what the experiment says, and nothing is on the links but what training and "
         "impairments send. Of how fast a machine is they say nothing.",
         *([model] if of_tcp else []),
+    ]
+
+
+def _missing_shards(results: Evidence) -> list[str]:
+    """One sentence per part of a sweep of which runs are missing: they are on another machine."""
+    found = Counter(run.reason for run in results.runs if run.verdict == MISSING)
+    return [
+        f"{count} of {len(results.runs)} planned runs are missing ({reason}): copy the results of "
+        "the machine that has them into this folder."
+        for reason, count in found.items()
+        if reason != NOT_STARTED
     ]
 
 
@@ -88,7 +100,7 @@ def _waived(runs: Sequence[Run]) -> list[str]:
 
 
 def _mixed_machines(runs: Sequence[Run]) -> list[str]:
-    found = Counter(machine_text(run.manifest) for run in runs if run.manifest)
+    found = Counter(one_machine(run.manifest) for run in runs if run.manifest)
     if len(found) < 2:
         return []
     listed = "; ".join(f"{count} on {machine}" for machine, count in found.items())

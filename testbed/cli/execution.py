@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from testbed.cli import choosing, places, plan_view, progress, terminal, this_machine
-from testbed.cli.options import Execution, Selection, names_in
+from testbed.cli import choosing, on_workers, places, plan_view, progress, terminal, this_machine
+from testbed.cli.options import Execution, Sweep, names_in
 from testbed.experiment import Run
 from testbed.machine import capabilities
 from testbed.run import planning, runner
@@ -21,7 +21,7 @@ from testbed.shared.yaml_input import InputError
 _CAPTURES_SHOWN = 6
 
 
-def run(selection: Selection, options: Execution) -> bool:
+def run(selection: Sweep, options: Execution) -> bool:
     """Execute what is new of an experiment; return whether none failed or was invalid.
 
     Raises:
@@ -30,7 +30,8 @@ def run(selection: Selection, options: Execution) -> bool:
     chosen = choosing.chosen(selection, options.out)
     runner.require_writable(chosen.results)
     hosts_to_capture(chosen.runs, options.pcap)  # a wrong one is told before seconds of probing
-    if not options.dry_run and runner.unfinished(chosen.results, chosen.runs):
+    divided = bool(chosen.shards or options.scheduler)  # then all machines must execute the same
+    if not options.dry_run and not divided and runner.unfinished(chosen.results, chosen.runs):
         chosen = this_machine.sized(chosen, terminal.console(stderr=options.as_json))
     if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
         _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
@@ -47,7 +48,7 @@ def run(selection: Selection, options: Execution) -> bool:
     return _execute(chosen, options)
 
 
-def resume(selection: Selection, options: Execution) -> bool:
+def resume(selection: Sweep, options: Execution) -> bool:
     """Execute the runs that are not done or did not end well; otherwise as `run`.
 
     Without options these are the runs of the folder's plan.
@@ -62,17 +63,16 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     capture = hosts_to_capture(runs, options.pcap)
     console = terminal.console(stderr=options.as_json)
     if options.dry_run:
-        planning.check(options.out, runs)
+        planning.check(options.out, chosen.planned)
         plan_view.show_durations(options.out, runs, console)
         _print_plan(options, runs)
         return True
     _refuse_recording_what_is_done(options, runs)
     outcomes = _carry_out(
         chosen,
-        runs,
         console,
         lambda run, shown: _attempt(run, options, capture, shown),
-        as_json=options.as_json,
+        options,
         require=capabilities.require,
     )
     for line in _captures(outcomes):
@@ -80,7 +80,7 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     return _went_well(outcomes)
 
 
-def simulate(selection: Selection, options: Execution) -> bool:
+def simulate(selection: Sweep, options: Execution) -> bool:
     """Execute an experiment in virtual time; return whether none failed or was invalid.
 
     Raises:
@@ -93,12 +93,12 @@ def simulate(selection: Selection, options: Execution) -> bool:
     runner.require_writable(chosen.results)
     if options.pcap:
         raise InputError(f"--pcap {options.pcap}: nothing is on a wire; valid: without --pcap")
-    runs = [run.in_virtual_time() for run in chosen.runs]
+    runs = chosen.runs
     console = terminal.console(stderr=options.as_json)
     for run in runs:
         simulating.refuse(run)
     if options.dry_run:
-        planning.check(chosen.results, runs)
+        planning.check(chosen.results, chosen.planned)
         plan_view.show_runs(chosen.results, runs, console)
         _print_plan(replace(options, out=chosen.results), runs)
         return True
@@ -110,49 +110,71 @@ def simulate(selection: Selection, options: Execution) -> bool:
         shown.end(outcome)
         return outcome
 
-    return _went_well(_carry_out(chosen, runs, console, attempt, as_json=options.as_json))
+    return _went_well(_carry_out(chosen, console, attempt, options))
 
 
 def _carry_out(
     chosen: choosing.Chosen,
-    runs: Sequence[Run],
     console: Console,
     attempt: Callable[[Run, progress.RunProgress], Outcome],
+    options: Execution,
     *,
-    as_json: bool,
     require: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
-    """Plan runs, execute one after the other, write the report; print JSON where it is wanted."""
-    results = chosen.results
-    trains = any(run.experiment.trains for run in runs)
-    if trains and importlib.util.find_spec("torch") is None:
-        raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab setup")
-    planning.check(results, runs)
-    progress.meet_prerequisites(runs, console)
-    require()
-    runner.require_space(results, runs[0])
-    try:
-        remarks = planning.extend(results, runs, [each.stored() for each in chosen.selections])
-    except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}") from None
-    for remark in remarks:
-        terminal.say(console, remark)
-    outcomes = []
-    with progress.runs_shown(console, len(runs)) as shown:
-        for each in runs:
-            runner.require_space(results, each)
-            shown.begin(each.label)
-            outcomes.append(attempt(each, shown))
+    """Plan runs, execute them here or on workers, write the report; print JSON where it is wanted.
+
+    Args:
+        chosen: the runs.
+        console: for what is said.
+        attempt: executes one run here.
+        options: of the command.
+        require: raises InputError for what this machine lacks to execute runs.
+    """
+    results, runs = chosen.results, chosen.runs
+    planning.check(results, chosen.planned)
+    if options.scheduler is not None:
+        with on_workers.connected(options.scheduler, hosts_to_capture(runs, options.pcap)) as found:
+            _plan(chosen, console)
+            with progress.runs_shown(console, len(runs)) as shown:
+                retries = options.retries
+                outcomes = on_workers.execute(results, runs, found, shown, retries=retries)
+    else:
+        trains = any(run.experiment.trains for run in runs)
+        if trains and importlib.util.find_spec("torch") is None:
+            raise InputError(
+                "training needs torch, which was left out here: LAB_TORCH=1 ./lab setup"
+            )
+        progress.meet_prerequisites(runs, console)
+        require()
+        _plan(chosen, console)
+        outcomes = []
+        with progress.runs_shown(console, len(runs)) as shown:
+            for each in runs:
+                runner.require_space(results, each)
+                shown.begin(each.label)
+                outcomes.append(attempt(each, shown))
     if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
         runner.require_space(results, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
     place = places.Place(results=results, experiment=runs[0].experiment.name)
-    written = report_view.write(place, as_json=as_json)
-    if as_json:
+    written = report_view.write(place, as_json=options.as_json)
+    if options.as_json:
         told = {"runs": _records(outcomes), "reports": report_view.records(written)}
         print(json.dumps(told, indent=1))
     return outcomes
+
+
+def _plan(chosen: choosing.Chosen, console: Console) -> None:
+    """Store the plan."""
+    runner.require_space(chosen.results, chosen.runs[0])
+    try:
+        selections = [each.stored() for each in chosen.selections]
+        remarks = planning.extend(chosen.results, chosen.planned, selections, chosen.shards)
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
+    for remark in remarks:
+        terminal.say(console, remark)
 
 
 def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -124,13 +124,28 @@ class Selection:
     @property
     def is_narrowed(self) -> bool:
         """Whether an option chooses or changes anything."""
-        return self != Selection(name=self.name)
+        return self != type(self)(name=self.name)
 
     def stored(self) -> dict[str, Any]:
         """The options, as a plan keeps them; a file by its whole path."""
         path = Path(self.name)
         name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
         return {**dataclasses.asdict(self), "name": name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Selection):
+    """A selection of which several machines may each execute a part."""
+
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", metavar="I/N", help="only part I of N, on this machine"),
+    ] = None
+
+    def stored(self) -> dict[str, Any]:
+        """The options, as a plan keeps them; the part only where there is one."""
+        found = super().stored()
+        return found if self.shard else {key: each for key, each in found.items() if key != "shard"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +157,12 @@ class Execution:
     retries: Annotated[
         int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
     ] = 2
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler", metavar="ADDRESS", help="share it out with Dask: tls://HOST:8786"
+        ),
+    ] = None
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="print the runs and how long they take; execute nothing"),

@@ -53,6 +53,10 @@ class RunProgress:
         elif "stage" in record:
             self._show(str(record["stage"]), 0.0)
 
+    def say(self, line: str) -> None:
+        """A sentence that stays on the screen."""
+        self._console.print(Text(line), soft_wrap=True)
+
     def again(self, outcome: Outcome, number: int, retries: int) -> None:
         """An attempt was invalid, and another one follows; what was wrong stays on the screen."""
         line = Text(f"{self._label}: ")

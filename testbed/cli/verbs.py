@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import benchmarks, comparing, reporting
+from testbed.cli import benchmarks, comparing, exporting, reporting
 from testbed.cli.benchmarks import Benchmark
-from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, What, grouped
+from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, Sweep, What, grouped
 from testbed.cli.terminal import console, say
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
@@ -82,16 +82,14 @@ def list_experiments(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
 @grouped
-def plan(
-    selection: Selection, out: Out = RESULTS, pcap: Pcap = None, as_json: AsJson = False
-) -> None:
+def plan(selection: Sweep, out: Out = RESULTS, pcap: Pcap = None, as_json: AsJson = False) -> None:
     """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
     from testbed.cli import choosing, execution, plan_view
     from testbed.run import planning, runner
 
     chosen, screen = choosing.chosen(selection, out), console(stderr=as_json)
     runner.require_writable(chosen.results)
-    remarks = planning.check(chosen.results, chosen.runs)
+    remarks = planning.check(chosen.results, chosen.planned)
     execution.hosts_to_capture(chosen.runs, pcap)
     if as_json:
         print(json.dumps({"runs": plan_view.records(chosen.results, chosen.runs)}, indent=1))
@@ -112,7 +110,7 @@ def plan(
     epilog="Example: ./lab run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x"
 )
 @grouped
-def run(selection: Selection, options: Execution) -> None:
+def run(selection: Sweep, options: Execution) -> None:
     """Execute an experiment, print its main table, write its report."""
     from testbed.cli import execution
 
@@ -122,7 +120,7 @@ def run(selection: Selection, options: Execution) -> None:
 
 @app.command(epilog="Example: ./lab resume quick")
 @grouped
-def resume(selection: Selection, options: Execution) -> None:
+def resume(selection: Sweep, options: Execution) -> None:
     """Execute what of an experiment is not done yet, or did not end well."""
     from testbed.cli import execution
 
@@ -132,7 +130,7 @@ def resume(selection: Selection, options: Execution) -> None:
 
 @app.command(epilog="Example: ./lab simulate burst-latency --arms dblp,fixed-low --out /tmp/x")
 @grouped
-def simulate(selection: Selection, options: Execution) -> None:
+def simulate(selection: Sweep, options: Execution) -> None:
     """Execute an experiment in virtual time, without a network; otherwise as run."""
     from testbed.cli import execution
 
@@ -167,6 +165,9 @@ app.command(epilog=reporting.EXAMPLE)(reporting.report)
 
 
 app.command(epilog=comparing.EXAMPLE)(comparing.compare)
+
+
+app.command(epilog=exporting.EXAMPLE)(exporting.export)
 
 
 @app.command(epilog="Example: ./lab verify-results")

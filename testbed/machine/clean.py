@@ -19,6 +19,7 @@ _NOT_OK = "an earlier attempt, not ok"
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
 _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
 _PICTURE = re.compile(r"(planned-)?topology(-\d+)?\.(svg|png)")
+_FETCHED = re.compile(r"\.fetched-[a-z0-9_]{8}")
 _REPORT = re.compile(r"\.report-(?P<old>old-)?[a-z0-9_]{8}")
 # A report is written within seconds.
 _REPORT_IN_USE_S = 60.0
@@ -120,7 +121,7 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
 
 
 def stale_folders(out: Path) -> list[StaleFolder]:
-    """Abandoned runs, earlier attempts and half-written reports below `out`, or `out` itself."""
+    """Abandoned runs, earlier attempts, and what is half written, below `out`, or `out` itself."""
     found = []
     for path in sorted([out, *out.glob("*"), *out.glob("*/*")]):
         if why := why_stale(path):
@@ -134,6 +135,10 @@ def stale_folders(out: Path) -> list[StaleFolder]:
         found.append(
             StaleFolder(path=path, why="a half-written report", size_bytes=sizes.bytes_below(path))
         )
+    for path in sorted(out.glob("*/.fetched-*")):
+        if _FETCHED.fullmatch(path.name) and _is_own_folder(path) and not _touched_lately(path):
+            why, size_bytes = "results half fetched from a worker", sizes.bytes_below(path)
+            found.append(StaleFolder(path=path, why=why, size_bytes=size_bytes))
     return found
 
 

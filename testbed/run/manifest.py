@@ -1,5 +1,6 @@
 """Gathers the system facts of a run while it runs: versions, kernel, settings, queues, commit."""
 
+import hashlib
 import os
 import platform
 import re
@@ -29,6 +30,7 @@ _SYSCTLS = (
     "net/ipv4/tcp_rmem",
     "net/ipv4/tcp_wmem",
 )
+_MACHINE_ID = Path("/etc/machine-id")
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("testbed", "controllers", "topologies")  # what of this tree a run executes
 
@@ -49,6 +51,7 @@ def of_machine() -> dict[str, Any]:
         "openvswitch": _printed(["ovs-vswitchd", "--version"]),
         "kernel": platform.release(),
         "machine": platform.machine(),
+        "machine_id": machine_id(),
         "distribution": platform.freedesktop_os_release().get("PRETTY_NAME", ""),
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
@@ -56,6 +59,15 @@ def of_machine() -> dict[str, Any]:
         "user_namespace": _in_user_namespace(),
         "sysctls": {name.replace("/", "."): _sysctl(name) for name in _SYSCTLS},
     }
+
+
+def machine_id() -> str | None:
+    """What tells machines of one kind apart; a hash, since the id itself is to stay private."""
+    try:
+        found = _MACHINE_ID.read_text().strip()
+    except OSError:
+        return None
+    return hashlib.sha256(f"bounded-loss-testbed {found}".encode()).hexdigest()[:12]
 
 
 def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
@@ -138,6 +150,15 @@ def sources() -> dict[str, str] | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return dict(zip(_SOURCES, trees, strict=True))
+
+
+def fingerprint() -> str:
+    """A hash of all Python files that runs execute, whether they are committed or not."""
+    found = hashlib.sha256()
+    for path in sorted(each for name in _SOURCES for each in (_ROOT / name).rglob("*.py")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found.update(f"{path.relative_to(_ROOT)} {content}\n".encode())
+    return found.hexdigest()
 
 
 def _git(*arguments: str) -> str:

@@ -37,7 +37,10 @@ def selections(folder: Path) -> list[dict[str, Any]]:
 
 
 def extend(
-    results: Path, runs: Sequence[Run], selections: Sequence[Mapping[str, Any]] = ()
+    results: Path,
+    runs: Sequence[Run],
+    selections: Sequence[Mapping[str, Any]] = (),
+    shards: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Add runs to their experiment's plan, in their order; returns remarks for the user.
 
@@ -45,6 +48,8 @@ def extend(
         results: the folder that holds all experiments' results.
         runs: of one experiment.
         selections: the options of each command that selected them, to select them again.
+        shards: the part of the sweep that a run is of, by its key. All machines plan all parts, so
+            that a report of some says what the others lack.
 
     Raises:
         InputError: what was measured under this name does not belong together with the runs.
@@ -52,7 +57,7 @@ def extend(
     """
     experiment = runs[0].experiment
     folder = results / experiment.name
-    plan, remarks, fewer_seeds = _extended(folder, runs)
+    plan, remarks, fewer_seeds = _extended(folder, runs, shards or {})
     plan["commands"] = _added(plan["commands"], shlex.join(["./lab", *sys.argv[1:]]))
     for each in selections:
         known = plan["selections"]
@@ -76,17 +81,19 @@ def check(results: Path, runs: Sequence[Run]) -> list[str]:
     Raises:
         InputError: as `extend` does.
     """
-    return _extended(results / runs[0].experiment.name, runs)[1]
+    return _extended(results / runs[0].experiment.name, runs, {})[1]
 
 
-def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[str], bool]:
+def _extended(
+    folder: Path, runs: Sequence[Run], shards: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str], bool]:
     """The plan with these runs, remarks, and whether it has fewer seeds of them than before."""
     experiment, name = runs[0].experiment, runs[0].experiment.name
     if name == INDEX:
         raise InputError(f"{runs[0].source}: name: {name!r}: valid: another; it is the index's")
     stored = read(folder)
     _refuse_mixing(folder, stored, runs[0])
-    entries = [_entry(run) for run in runs]
+    entries = [_entry(run, shards.get(run.key)) for run in runs]
     settings = _portable(runs[0].settings, runs)
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
     keys = {each["key"] for each in entries}
@@ -174,9 +181,11 @@ def _never_begun(
     return [] if any(map(run_directory.in_use, folder.glob("*.partial/"))) else found
 
 
-def _entry(run: Run) -> dict[str, Any]:
+def _entry(run: Run, shard: str | None) -> dict[str, Any]:
     code = {Path(place).name: sha256 for place, sha256 in run.code.items()}
     entry = {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
+    if shard is not None:
+        entry["shard"] = shard
     return {**entry, "code": code, **taken_phases.as_planned(run.experiment)}
 
 

@@ -128,7 +128,13 @@ def execute(
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
     config = run.config() | {"capture": list(capture)}
-    found = carry_out(place, config, on_progress, continues=True)
+    carry_out(place, config, on_progress, continues=True)
+    return outcome(run, place)
+
+
+def outcome(run: Run, place: RunDirectory) -> Outcome:
+    """How a run ended that has just been executed, from its `status.json`."""
+    found = run_directory.read_json(place.path / "status.json")
     return Outcome(
         run,
         place.path,

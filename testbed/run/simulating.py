@@ -15,10 +15,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+import topologies
 from controllers.controller_socket import ControllerClient
 from testbed.experiment import Run
 from testbed.lab import paths
-from testbed.run import manifest, simulated_kinds
+from testbed.run import manifest, runner, simulated_kinds
 from testbed.run.runner import OnProgress, Outcome, directory_of
 from testbed.run.simulated_access import SimulatedAccess
 from testbed.run.simulated_impairments import SimulatedController
@@ -27,6 +28,7 @@ from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.run_directory import RunDirectory
 from testbed.simulate import kernel_tcp
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
@@ -108,12 +110,22 @@ def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
     place = directory_of(results, run)
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
-    with place.open(run.config() | {"capture": []}) as directory:
+    carry_out(place, run.config(), on_progress)
+    return runner.outcome(run, place)
+
+
+def carry_out(place: RunDirectory, config: Mapping[str, Any], on_progress: OnProgress) -> None:
+    """Execute a configuration in a directory of its own.
+
+    Raises:
+        InUseError, KeyboardInterrupt: as `execute` does.
+    """
+    with place.open({**config, "capture": []}) as directory:
         began_at, began_s = run_directory.now(), time.monotonic()
         verdict: run_directory.Verdict = "ok"
         reason, found = "", list[Gate]()
         try:
-            found = simulate(run, directory, on_progress)
+            found = simulate(directory, on_progress)
             reason = gates.reasons(found)
             verdict = "invalid" if any(gate.stops for gate in found) else "ok"
         except KeyboardInterrupt:
@@ -133,20 +145,20 @@ def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
                 wall_s=time.monotonic() - began_s,
                 gates=[gate.as_json() for gate in found],
             )
-    return Outcome(run, place.path, verdict, reason, executed=True)
 
 
-def simulate(run: Run, directory: Path, on_progress: OnProgress) -> list[Gate]:
+def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
     """Train to the end in virtual time, write what happened below `directory`; judge it."""
     config = run_directory.read_json(directory / "config.json")
     own_code.expect(config.get("code", {}))
     simulation = Simulation()
-    info = describe(run.experiment.topology)
+    topology = topologies.parse(config["topology"])
+    info = describe(topology)
     kinds = {each["kind"] for each in config["impairments"]}
     network = SimulatedNetwork(
         simulation, info, seed=config["seed"], delays_change="trace" in kinds
     )
-    names = run.experiment.topology.host_names()
+    names = topology.host_names()
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
     if config["protocol"]["carrier"] == "tcp":

@@ -180,6 +180,11 @@ class RunDirectory:
                     self._set_aside(self.path)
                     self.partial.rename(self.path)
 
+    def accept(self, directory: Path) -> None:
+        """Take a finished directory, from the same disk, as this run; an earlier one is kept."""
+        self._set_aside(self.path)
+        directory.rename(self.path)
+
     def finish_left_over(self) -> bool:
         """Finish a run whose command was killed after the verdict; returns whether there was one.
 

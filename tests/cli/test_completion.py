@@ -90,10 +90,12 @@ def test_a_shell_that_is_here_can_read_its_script(shell, tmp_path):
 def test_scripts_of_other_shells_have_every_verb_and_option(shell):
     script = completion.script(shell, COMMANDS)
     start = {"zsh": "    {})", "fish": "complete -c lab -n '__fish_seen_subcommand_from {}'"}[shell]
-    form = {"zsh": "*{}[", "fish": " -l {} "}[shell]
+    long = {"zsh": "*{}[", "fish": " -l {} "}[shell]
+    short = {"zsh": "*{}[", "fish": " -s {} "}[shell]
     for name, command in COMMANDS.items():
         lines = [line for line in script.splitlines() if line.startswith(start.format(name))]
         for option in (each for param in command.params for each in param.opts):
             if option.startswith("-"):
-                word = form.format(option.removeprefix("--") if shell == "fish" else option)
+                form = long if option.startswith("--") else short
+                word = form.format(option.lstrip("-") if shell == "fish" else option)
                 assert any(word in line for line in lines), (name, option)

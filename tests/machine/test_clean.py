@@ -99,6 +99,7 @@ def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path):
 def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
     out = tmp_path / "out"
     stale = [f"small/{KEY}.attempt1", f"small/{KEY}.attempt12", ".report-abcdefgh"]
+    stale.append("small/.fetched-abcdefgh")
     kept = [
         f"small/{KEY}",
         "small/notes.partial",
@@ -109,7 +110,8 @@ def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
     for name in (*stale, *kept):
         (out / name).mkdir(parents=True)
     old_s = time.time() - 3600
-    for name in (".report-abcdefgh", ".report-old-abcdefgh"):
+    (out / "small" / ".fetched-written0").mkdir()  # somebody fetches it at this moment
+    for name in (".report-abcdefgh", ".report-old-abcdefgh", "small/.fetched-abcdefgh"):
         os.utime(out / name, (old_s, old_s))
     (out / ".report-written0").mkdir()  # somebody writes it at this moment
     (tmp_path / "elsewhere").mkdir()

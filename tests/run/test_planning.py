@@ -10,7 +10,7 @@ import yaml
 
 from testbed import experiment
 from testbed.cli import choosing, execution
-from testbed.cli.options import Execution, Selection
+from testbed.cli.options import Execution, Selection, Sweep
 from testbed.run import planning, runner
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
@@ -208,7 +208,7 @@ def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
     runs = experiment.load(path, arms=["dblp"], seeds=1)
     planning.extend(out, runs)
     measure(out, runs)
-    selection = Selection(name=path, arms="dblp", seeds=1)
+    selection = Sweep(name=path, arms="dblp", seeds=1)
     with pytest.raises(InputError, match=r"none of these runs is new \(1 ok\); './lab report "):
         execution.run(selection, Execution(out=out))
     for verb in (execution.run, execution.resume):

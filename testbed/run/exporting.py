@@ -1,0 +1,204 @@
+"""Packs an experiment's results into one archive, with what a reader needs to recompute them.
+
+The same folder gives the same bytes: names are sorted, and no time or owner is stored. `README.md`
+in the archive says which command recomputes what.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from testbed.run import planning
+from testbed.shared import run_directory
+from testbed.shared.input_error import InputError
+
+_ROOT = Path(__file__).resolve().parents[2]
+_BULKY = ("samples", "pcap")  # of a run: drawn in timelines and read by people; no table needs them
+_REPORT = "report"
+_TABLES = (".json", ".csv", ".md")  # of a report: what can be compared with another one's
+_LOCKS = ("pyproject.toml", "vagrant/constraints.txt")
+_README = """\
+# Results of {name}
+
+{description}
+{runs} run directories: {verdicts}. Packed by version {version} of the lab.
+
+| here | what |
+| --- | --- |
+| results/{name}/ | the plan, the resolved experiment, a folder for each run{left_out} |
+| expected/ | the tables and summary.json that were computed from them |
+| environment/ | the pinned packages; packages.txt: all that was installed where this was packed |
+| code/ | files of the experimenter's own that runs executed, if there are any |
+| SHA256SUMS | of every other file |
+
+- Commits: {commits}
+- Machines: {machines}
+- Commands: {commands}
+
+## Recompute the tables
+
+In this folder, with REPOSITORY the address of the lab:
+
+    sha256sum -c SHA256SUMS
+    git clone REPOSITORY lab && git -C lab checkout {checkout}
+    lab/lab report results/{name}
+    diff expected/main.csv results/{name}/report/main.csv
+
+## Repeat the runs
+
+One run, by the name of its folder, then all of them:
+
+    lab/lab rerun results/{name}/RUN
+    {again}
+
+{repeat}
+"""
+_REAL = "Runs are measured in real time: another machine gives other times."
+_SIMULATED = "These runs were simulated, so all is repeated, and `rerun` refuses them."
+
+
+def refuse(folder: Path, target: Path) -> None:
+    """Refuse what cannot be packed, before a report is written.
+
+    Raises:
+        InputError: the target exists or its folder does not, nothing was planned in the folder, or
+            a run goes on.
+    """
+    if target.exists() or not target.parent.is_dir():
+        why = "exists already" if target.exists() else f"there is no folder {target.parent}"
+        raise InputError(f"-o {target}: {why}; valid: a new file in a folder that exists")
+    if not planning.read(folder):
+        raise InputError(f"{folder}: no experiment was planned in this folder")
+    for each in folder.glob("*.partial"):
+        if run_directory.in_use(each):
+            raise InputError(f"{each}: this run is going on; export the results when it has ended")
+
+
+def export(folder: Path, target: Path, *, everything: bool = False) -> int:
+    """Write an archive of an experiment's folder, with the tables of its report.
+
+    Args:
+        folder: of the experiment, with its plan.
+        target: the file to write, which must not exist.
+        everything: also samples and captures of the runs.
+
+    Returns:
+        The archive's size in bytes.
+
+    Raises:
+        InputError: as `refuse` does, or the target cannot be written.
+    """
+    refuse(folder, target)
+    new = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        with new.open("xb") as file:
+            _write(file, folder, everything=everything)
+        new.rename(target)
+    except OSError as error:
+        raise InputError(f"-o {target}: cannot be written: {error.strerror}") from None
+    finally:
+        new.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def _write(file: IO[bytes], folder: Path, *, everything: bool) -> None:
+    runs = sorted(path.parent for path in folder.glob("*/config.json"))
+    sums = {}
+    with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(_files(folder, runs, everything=everything)):
+            sums[name] = _add(archive, name, path)
+        readme = _readme(folder, runs, everything=everything)
+        for name, text in (("README.md", readme), ("environment/packages.txt", _packages())):
+            sums[name] = _add(archive, name, text.encode())
+        listed = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+        _add(archive, "SHA256SUMS", listed.encode())
+
+
+def _files(folder: Path, runs: Iterable[Path], *, everything: bool) -> Iterator[tuple[str, Path]]:
+    """What is packed, each with its name in the archive."""
+    results = f"results/{folder.name}"
+    for name in (planning.FILE, "experiment.json"):
+        if (folder / name).is_file():
+            yield f"{results}/{name}", folder / name
+    code: dict[str, Path] = {}
+    for run in runs:
+        for path in run.rglob("*"):
+            inside = path.relative_to(run)
+            if path.is_symlink() or not path.is_file():
+                continue
+            if everything or inside.parts[0] not in _BULKY:
+                yield f"{results}/{run.name}/{inside.as_posix()}", path
+        places: Mapping[str, str] = run_directory.read_or_empty(run / "config.json").get("code", {})
+        for place, sha256 in places.items():
+            if Path(place).is_file():
+                code[f"code/{sha256[:12]}/{Path(place).name}"] = Path(place)
+    yield from code.items()
+    for path in (folder / _REPORT).glob("*"):
+        if path.suffix in _TABLES:
+            yield f"expected/{path.name}", path
+    for name in _LOCKS:
+        yield f"environment/{Path(name).name}", _ROOT / name
+    yield "CITATION.cff", _ROOT / "CITATION.cff"
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> str:
+    """Store a file or its bytes; returns the SHA-256."""
+    member = zipfile.ZipInfo(name)  # of 1980, whenever it is written
+    member.external_attr = 0o100644 << 16
+    member.compress_type = zipfile.ZIP_DEFLATED
+    if isinstance(content, bytes):
+        archive.writestr(member, content)
+        return hashlib.sha256(content).hexdigest()
+    member.file_size = content.stat().st_size
+    with content.open("rb") as source, archive.open(member, "w") as packed:
+        shutil.copyfileobj(source, packed)
+        source.seek(0)
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
+    plan = planning.read(folder)
+    manifests = [run_directory.read_or_empty(run / "manifest.json") for run in runs]
+    verdicts = [str(run_directory.status(run).get("verdict")) for run in runs]
+    commits = _each(manifest.get("commit") for manifest in manifests)
+    machines = _each(", ".join(_machine(manifest)) for manifest in manifests)
+    commands = [str(each) for each in plan.get("commands", [])] or [f"./lab run {folder.name}"]
+    described = run_directory.read_or_empty(folder / "experiment.json").get("description", "")
+    return _README.format(
+        name=folder.name,
+        description=f"{described}\n" if described else "",
+        runs=len(runs),
+        verdicts=", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts))),
+        version=metadata.version("bounded-loss-testbed"),
+        left_out="" if everything else " (samples of queues and captures are left out)",
+        commits=", ".join(commits) or "not recorded",
+        machines="; ".join(machines) or "not recorded",
+        commands="; ".join(f"`{each}`" for each in commands),
+        checkout=commits[0].partition("+")[0] if commits else "COMMIT",
+        again="\n    ".join(each.replace("./lab", "lab/lab", 1) for each in commands),
+        repeat=_SIMULATED if plan.get("simulated") else _REAL,
+    )
+
+
+def _machine(manifest: Mapping[str, Any]) -> Iterator[str]:
+    for name, unit in (("cpu", ""), ("cpus", " CPUs"), ("kernel", ""), ("distribution", "")):
+        if manifest.get(name):
+            yield f"{manifest[name]}{unit}"
+
+
+def _each(values: Iterable[Any]) -> list[str]:
+    """Every value that there is once, in the order in which they come."""
+    return list(dict.fromkeys(str(each) for each in values if each))
+
+
+def _packages() -> str:
+    """All packages of this environment, one a line."""
+    found = {f"{each.name}=={each.version}" for each in metadata.distributions() if each.name}
+    return "".join(f"{each}\n" for each in sorted(found, key=str.lower))

@@ -1,0 +1,52 @@
+"""Which schedulers may be used, and what is said where one cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from testbed.cluster.dask_workers import DaskWorkers
+from testbed.shared.input_error import InputError
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host:8786", "tls://host", "http://127.0.0.1:1", "tcp://[::1", "tls://h:99999"]
+)
+def test_an_address_of_another_kind_is_refused(address):
+    with pytest.raises(InputError, match=r"--scheduler .*: valid: tls://HOST:PORT, or tcp://127"):
+        DaskWorkers(address)
+
+
+@pytest.mark.parametrize("address", ["tcp://192.0.2.1:8786", "tcp://example.org:8786"])
+def test_without_tls_only_this_machine_is_reached(address):
+    with pytest.raises(InputError, match="without TLS only on this machine"):
+        DaskWorkers(address)
+
+
+def test_tls_without_a_certificate_names_what_to_set(monkeypatch):
+    with pytest.raises(InputError, match="DASK_DISTRIBUTED__COMM__TLS__CA_FILE"):
+        DaskWorkers("tls://192.0.2.1:8786")
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1"])
+def test_a_scheduler_that_does_not_answer_is_one_line(address):
+    with pytest.raises(InputError, match=r"no scheduler answers: .*refused") as told:
+        DaskWorkers(address)
+    assert "\n" not in str(told.value)
+
+
+def test_the_lab_and_a_worker_s_function_need_no_dask():
+    code = (
+        "import sys; sys.modules['distributed'] = sys.modules['dask'] = None\n"
+        "import testbed.cli.execution, testbed.cluster.dask_workers, testbed.cluster.block\n"
+        "from testbed.cluster.dask_workers import DaskWorkers\n"
+        "from testbed.shared.input_error import InputError\n"
+        "try: DaskWorkers('tcp://127.0.0.1:1')\n"
+        "except InputError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert done.stdout.startswith("--scheduler: the package 'distributed' is not installed; pip")

@@ -1,0 +1,65 @@
+"""What another machine sent is unpacked only where it belongs."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+
+from testbed.cluster import archive
+
+
+def packed(*members: tuple[str, bytes], kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as file:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, link
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def test_folders_come_as_they_were_but_for_links_and_pipes(tmp_path):
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "run" / "events").mkdir(parents=True)
+    (there / "run" / "events" / "rounds.jsonl").write_bytes(b"\0\1" * 5000)
+    (there / "run" / "config.json").write_text("{}")
+    (there / "run" / "link").symlink_to("/etc/passwd")
+    here.mkdir()
+    archive.unpack(archive.pack(there), here, {"run"})
+    assert (here / "run" / "events" / "rounds.jsonl").read_bytes() == b"\0\1" * 5000
+    assert {path.name for path in (here / "run").iterdir()} == {"events", "config.json"}
+
+
+@pytest.mark.parametrize(
+    "name", ["other/config.json", "../run/x", "run/../../x", "/run/x", "run/../x", ".", ""]
+)
+def test_a_path_that_leads_elsewhere_is_refused(tmp_path, name):
+    here = tmp_path / "here"
+    here.mkdir()
+    with pytest.raises(ValueError, match="is no file of these runs"):
+        archive.unpack(packed((name, b"x")), here, {"run"})
+    assert [path.name for path in tmp_path.rglob("x")] == []
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE]
+)
+def test_what_is_no_file_is_refused(tmp_path, kind):
+    with pytest.raises(ValueError, match="is no file of these runs"):
+        archive.unpack(packed(("run/x", b""), kind=kind, link="/etc"), tmp_path, {"run"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_twice(tmp_path):
+    with pytest.raises(ValueError, match="'run/x' is no file of these runs"):
+        archive.unpack(packed(("run/x", b"a"), ("run/x", b"b")), tmp_path, {"run"})
+    assert (tmp_path / "run" / "x").read_bytes() == b"a"
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", packed(("run/x", b"abc" * 9999))[:-40]])
+def test_what_is_no_archive_is_one_sentence(tmp_path, content):
+    with pytest.raises(ValueError, match="no archive of runs"):
+        archive.unpack(content, tmp_path, {"run"})

@@ -1,0 +1,201 @@
+"""Sweeps on a real scheduler and worker processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import dask
+import pytest
+
+from testbed import experiment
+from testbed.cluster import fetching, sharing
+from testbed.cluster.dask_workers import DaskWorkers
+from testbed.experiment import Run, blocks
+from testbed.run import planning
+from testbed.run.runner import Outcome
+from testbed.shared.input_error import InputError
+from testbed.transport.net import keys
+from tests.cli.test_verbs import in_process
+from tests.cluster.loopback import loopback, until
+
+ROOT = Path(__file__).resolve().parents[2]
+SWEEP = """
+name: small
+rounds: {rounds}
+seeds: {seeds}
+topology: {{ name: star, workers: 2, rate_bps: 100_000_000, queue_bytes: 150_000, delay_s: 0.001 }}
+training:
+  model: efficientnet-b0
+  pace: {{ kind: payload-only, scale: 0.002, compute_s: 0.01 }}
+arms: {{ dblp: {{ protocol: dblp }}, fixed-low: {{ protocol: fixed-low }} }}
+"""
+
+
+def sweep(folder: Path, *, rounds: int = 2, seeds: Sequence[int] = (1,)) -> list[Run]:
+    path = folder / "small.yaml"
+    path.write_text(SWEEP.format(rounds=rounds, seeds=list(seeds)))
+    runs = [run.in_virtual_time() for run in experiment.load(str(path))]
+    planning.extend(folder / "out", runs)
+    return runs
+
+
+def share_out(
+    workers: DaskWorkers, runs: Sequence[Run], out: Path, said: list[str]
+) -> list[Outcome]:
+    """As the command does, without its terminal and report."""
+    ended: list[Outcome] = []
+    left = sharing.share_out(
+        blocks.blocks(runs),
+        workers,
+        retries=0,
+        accept=lambda block, result: fetching.store(out, block, result["packed"]),
+        end=ended.append,
+        say=said.append,
+    )
+    assert left == []
+    return ended
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes that this one has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(parent) == process.pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+class Killing(DaskWorkers):
+    """Kills a worker while it executes the first that it was given."""
+
+    victim: subprocess.Popen[bytes]
+    block: int = 0
+
+    def take(self, timeout_s):
+        if not self.block and (found := children(self.victim)):
+            (self.block,) = found
+            self.victim.send_signal(signal.SIGKILL)
+        return super().take(timeout_s)
+
+
+def test_a_sweep_survives_a_worker_that_is_killed(tmp_path):
+    runs, said = sweep(tmp_path, seeds=[1, 2, 3]), list[str]()
+    with loopback(tmp_path / "cluster") as cluster:
+        workers = Killing(cluster.address)
+        workers.victim = cluster.worker()
+        cluster.worker()
+        until(lambda: len(workers.there()) == 2)
+        ended = share_out(workers, runs, tmp_path / "out", said)
+        workers.close()
+    assert workers.block
+    until(lambda: not Path("/proc", str(workers.block)).exists())  # the block died with its worker
+    keys_of_all = sorted(run.key for run in runs)
+    assert sorted(each.run.key for each in ended) == keys_of_all  # none twice
+    assert {each.verdict for each in ended} == {"ok"}
+    assert len(said) == 1
+    assert said[0].endswith("was lost; its block is tried elsewhere")
+    folders = [each.name for each in (tmp_path / "out" / "small").iterdir() if each.is_dir()]
+    assert sorted(folders) == keys_of_all  # no attempt, nothing half fetched
+
+
+def test_workers_that_cannot_are_named_in_a_line_each(tmp_path):
+    """One has no lab, one the lab without a package, one another version, one no resource."""
+    (run, *_), said = sweep(tmp_path), list[str]()
+    inherited = os.environ.get("PYTHONPATH", "")
+    for name in ("testbed", "pydantic"):
+        file = tmp_path / f"without-{name}" / name / "__init__.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(f'raise ModuleNotFoundError("No module named {name!r}")')
+    other = tmp_path / "other"
+    for name in ("testbed", "controllers", "topologies", "analysis"):
+        shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
+    with (other / "controllers" / "timeline.py").open("a") as file:
+        file.write("# changed\n")
+    with loopback(tmp_path / "cluster") as cluster:
+        cluster.worker(resources="other=1")
+        for folder in (tmp_path / "without-testbed", tmp_path / "without-pydantic", other):
+            path = os.pathsep.join(filter(None, (str(folder), inherited)))
+            cluster.worker(environment={"PYTHONPATH": path})
+        workers = DaskWorkers(cluster.address)
+        until(lambda: len(workers.there()) == 3)  # and not the one without the resource
+        with pytest.raises(InputError, match="no worker can execute this sweep: "):
+            share_out(workers, [run], tmp_path / "out", said)
+        workers.close()
+    assert len(said) == 3
+    for why in (
+        "is left out: ModuleNotFoundError: No module named 'testbed'",
+        "is left out: ModuleNotFoundError: No module named 'pydantic'",
+        "is left out: has commit ",
+    ):
+        assert sum(why in line for line in said) == 1, "\n".join(said)
+
+
+@pytest.fixture
+def secured(tmp_path):
+    """A scheduler and a worker that speak TLS, and Dask's configuration of this process."""
+    names = ("scheduler", "worker", "client")
+    keys.make(tmp_path / "keys", names)
+    trusted = tmp_path / "keys" / "trusted.pem"
+    files = [tmp_path / "keys" / f"{name}.crt" for name in names]
+    trusted.write_text("".join(each.read_text() for each in files))
+    found = {"ca-file": str(trusted)}
+    for name, file in zip(names, files, strict=True):
+        found |= {f"{name}.cert": str(file), f"{name}.key": str(file.with_suffix(".key"))}
+    prefix = "distributed.comm.tls."
+    environment = {
+        "DASK_" + f"{prefix}{key}".upper().replace(".", "__").replace("-", "_"): value
+        for key, value in found.items()
+    }
+    with (
+        loopback(tmp_path / "cluster", environment) as cluster,
+        dask.config.set({f"{prefix}{key}": value for key, value in found.items()}),
+    ):
+        yield cluster, cluster.worker()
+
+
+def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkeypatch, capsys):
+    cluster, worker = secured
+    assert cluster.address.startswith("tls://")
+    runs, said = sweep(tmp_path), list[str]()
+    words = [*("simulate", tmp_path / "small.yaml"), "--out", tmp_path / "there", "--json"]
+    words += ["--arms", "dblp", "--scheduler", cluster.address]
+    status, out, err = in_process(monkeypatch, capsys, *words)
+    assert status == 0, err
+    (told,) = json.loads(out)["runs"]
+    assert (told["arm"], told["verdict"], told["executed"]) == ("dblp", "ok", True)
+    assert "[1/1] dblp, seed 1: ok" in err
+    status, out, err = in_process(monkeypatch, capsys, *words)  # done: nobody is asked
+    assert json.loads(out)["runs"][0]["executed"] is False
+
+    keys.make(tmp_path / "strange", ["client"])
+    strange = {
+        f"distributed.comm.tls.client.{kind}": str(tmp_path / "strange" / f"client.{suffix}")
+        for kind, suffix in (("cert", "crt"), ("key", "key"))
+    }
+    with dask.config.set(strange), pytest.raises(InputError, match="no scheduler answers: "):
+        DaskWorkers(cluster.address)
+
+    (tmp_path / "long").mkdir()
+    long = sweep(tmp_path / "long", rounds=100_000)[:1]
+    workers = DaskWorkers(cluster.address)
+    (name,) = workers.there()
+    workers.give(name, long)
+    until(lambda: children(worker))
+    workers.close()  # as after Ctrl-C
+    until(lambda: not children(worker))
+
+    workers = DaskWorkers(cluster.address)
+    cluster.processes[0].send_signal(signal.SIGKILL)
+    with pytest.raises(InputError, match="the scheduler has gone; what came back stays"):
+        share_out(workers, runs, tmp_path / "out", said)
+    workers.close()

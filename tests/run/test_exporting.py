@@ -1,0 +1,98 @@
+"""One archive: a reader recomputes the tables from it, and the same folder gives the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from testbed.run import exporting
+from testbed.shared import run_directory
+from testbed.shared.input_error import InputError
+from tests.analysis.build import ResultsBuilder
+from tests.cli.test_verbs import in_process
+
+
+@pytest.fixture
+def folder(tmp_path):
+    build = ResultsBuilder(tmp_path / "runs", experiment="small")
+    for seed in (1, 2):
+        for arm, burst_s in (("dblp", 0.4), ("fixed-low", 0.6)):
+            run = build.run(arm=arm, seed=seed, burst_s=burst_s + seed / 100)
+            for name in ("samples/queues.parquet", "pcap/server.pcap", "logs/server.log"):
+                (run / name).parent.mkdir(exist_ok=True)
+                (run / name).write_bytes(b"bytes")
+    own = tmp_path / "mine.py"
+    own.write_text("x = 1\n")
+    config = run_directory.read_json(run / "config.json")
+    config["code"] = {str(own): hashlib.sha256(own.read_bytes()).hexdigest()}
+    run_directory.write_json(run / "config.json", config)
+    return build.folder
+
+
+def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("export", "small", "--out", folder.parent, "-o", "small.zip")
+    status, out, err = in_process(monkeypatch, capsys, *words)
+    assert status == 0, err
+    assert "archive: small.zip, " in out
+    read = tmp_path / "read"
+    with zipfile.ZipFile(tmp_path / "small.zip") as archive:
+        archive.extractall(read)
+
+    sums = dict(line.split("  ")[::-1] for line in (read / "SHA256SUMS").read_text().splitlines())
+    files = {str(each.relative_to(read)) for each in read.rglob("*") if each.is_file()}
+    assert files - sums.keys() == {"SHA256SUMS"}
+    for name, digest in sums.items():
+        assert hashlib.sha256((read / name).read_bytes()).hexdigest() == digest
+
+    status, _, err = in_process(monkeypatch, capsys, "report", read / "results" / "small")
+    assert status == 0, err
+    for name in ("main.csv", "ratios.csv", "summary.json"):
+        expected, found = read / "expected" / name, read / "results" / "small" / "report" / name
+        assert found.read_bytes() == expected.read_bytes()
+    assert json.loads(expected.read_text())["verdicts"]["ok"] == 4
+
+    readme = (read / "README.md").read_text()
+    assert "4 run directories: 4 ok." in readme
+    assert "lab/lab report results/small" in readme
+    assert (read / "CITATION.cff").is_file()
+    assert "numpy==" in (read / "environment" / "packages.txt").read_text()
+    assert "torch==" in (read / "environment" / "pyproject.toml").read_text()
+    assert [each.read_text() for each in read.glob("code/*/mine.py")] == ["x = 1\n"]
+    left_out = {each for each in files if "/samples/" in each or "/pcap/" in each}
+    assert left_out == set()
+    assert any(each.endswith("logs/server.log") for each in files)
+
+
+def test_the_same_folder_gives_the_same_bytes_and_all_of_it_if_asked(folder, tmp_path):
+    for name in ("one.zip", "two.zip"):
+        exporting.export(folder, tmp_path / name)
+        for path in folder.rglob("*"):
+            path.touch()  # when files were written is not stored
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    exporting.export(folder, tmp_path / "all.zip", everything=True)
+    one, every = (
+        set(zipfile.ZipFile(tmp_path / name).namelist()) for name in ("one.zip", "all.zip")
+    )
+    assert one < every
+    assert {Path(each).parts[3] for each in every - one} == {"samples", "pcap"}
+
+
+def test_what_cannot_be_packed_is_one_line_and_leaves_nothing(folder, tmp_path):
+    taken = tmp_path / "taken.zip"
+    taken.write_text("mine")
+    for target, why in ((taken, "exists already"), (tmp_path / "no" / "x.zip", "no folder")):
+        with pytest.raises(InputError, match=why):
+            exporting.export(folder, target)
+    with pytest.raises(InputError, match="no experiment was planned"):
+        exporting.export(tmp_path, tmp_path / "x.zip")
+    running = folder / "dblp-s9.partial"
+    running.mkdir()
+    with run_directory._locked(running), pytest.raises(InputError, match="going on"):
+        exporting.export(folder, tmp_path / "x.zip")
+    assert taken.read_text() == "mine"
+    assert not (tmp_path / "x.zip").exists()
