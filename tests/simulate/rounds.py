@@ -12,7 +12,13 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.tasks import Tasks
 from testbed.simulate.way import Way
-from testbed.transport import EndpointConfig, PayloadLayout, TransferReport, preset
+from testbed.transport import (
+    EndpointConfig,
+    PayloadLayout,
+    ProtocolConfig,
+    TransferReport,
+    preset,
+)
 
 CHUNK_BYTES = 1456
 
@@ -42,7 +48,7 @@ class Star:
         *,
         workers: int,
         chunks: int,
-        protocol: str = "none",
+        protocol: str | ProtocolConfig = "none",
         tolerance: float = 0.0,
         rate_bps: float = 1e9,
         delay_s: float = 1e-3,
@@ -57,7 +63,7 @@ class Star:
         self.rounds: list[Round] = []
         self.tolerance = tolerance
         self.layout = PayloadLayout([("weights", chunks * CHUNK_BYTES // 4)])
-        self._protocol = preset(protocol)
+        self._protocol = preset(protocol) if isinstance(protocol, str) else protocol
         self._contents = contents
         self._share = rate_bps / workers, queue_bytes / workers
         self._any = self.layout.new_buffer()
