@@ -48,11 +48,11 @@ def test_the_bound_is_a_quantile_of_the_warm_up_alone():
     times_s = [float(each) for each in range(1, 21)]  # the 95 % of them: 19
     later = [500.0] * 16
     for bound_s, options in ((19.0, {}), (10.0, {"quantile": 0.5}), (20.0, {"quantile": 1})):
-        for now_s, ended in ((3.0 + bound_s, False), (3.0 + bound_s + 1e-8, True)):
+        for now_s, over in ((3.0 + bound_s, False), (3.0 + bound_s + 1e-8, True)):
             state = progress(
                 5, now_s=now_s, first_s=3.0, earliest=[*times_s[::-1], *later], recent=later
             )
-            assert rule(**options).satisfied(state) is ended
+            assert rule(**options).satisfied(state) is over
             assert rule(**options).deadline_s(state) == pytest.approx(3.0 + bound_s, abs=1e-8)
 
 

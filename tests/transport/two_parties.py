@@ -65,9 +65,7 @@ class Two:
         self.worker.connection.post_send(transfer, self.sent[transfer], now_s)
         self.worker.work()
 
-    def receive(
-        self, transfer: int, tolerance: float = 0.0, rule: StopRule | None = None
-    ) -> None:
+    def receive(self, transfer: int, tolerance: float = 0.0, rule: StopRule | None = None) -> None:
         self.into[transfer] = self.layout.new_buffer()
         rule = rule or FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
         now_s = self.simulation.now_s

@@ -49,11 +49,11 @@ class TimeBound(TolerancePolicy):
 
     def __post_init__(self) -> None:
         count = self.warm_up
-        if not (isinstance(count, int) and 1 <= count <= MOST_EARLIEST):
+        if not (type(count) is int and 1 <= count <= MOST_EARLIEST):
             raise ValueError(f"warm_up is {count!r}; valid: a whole number, 1 to {MOST_EARLIEST}")
         for name in ("quantile", "wait"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 < value <= 1):
+            if not (type(value) in (int, float) and 0 < value <= 1):
                 raise ValueError(f"{name} is {value!r}; valid: above 0, up to 1")
 
     def tolerance(self, critical: bool) -> float:
