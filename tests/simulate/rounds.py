@@ -47,7 +47,7 @@ class Star:
         self,
         *,
         workers: int,
-        chunks: int,
+        chunks: float,
         protocol: str | ProtocolConfig = "none",
         tolerance: float = 0.0,
         rate_bps: float = 1e9,
@@ -57,12 +57,12 @@ class Star:
         contents: bool = False,
         ahead: bool = True,
     ) -> None:
-        """Without `ahead` each batch of a sender, and each arrival, is an event of its own."""
+        """Of `chunks` the last one may be a part. Without `ahead` each batch of a sender, and each arrival, is an event of its own."""
         self.simulation = Simulation()
         self.names = [f"worker-{number}" for number in range(1, workers + 1)]
         self.rounds: list[Round] = []
         self.tolerance = tolerance
-        self.layout = PayloadLayout([("weights", chunks * CHUNK_BYTES // 4)])
+        self.layout = PayloadLayout([("weights", round(chunks * CHUNK_BYTES) // 4)])
         self._protocol = preset(protocol) if isinstance(protocol, str) else protocol
         self._contents = contents
         self._share = rate_bps / workers, queue_bytes / workers

@@ -74,7 +74,7 @@ def test_over_all_signs_the_expectation_is_what_shares_says_whatever_is_lost(ele
     for mask in itertools.product((False, True), repeat=elements):
         total = np.zeros(elements)
         for one, two in itertools.product(signs, signs):
-            rotation._steps = [(first, np.int8(one)), (last, np.int8(two))]
+            rotation._steps = [(first, np.array(one, np.int8)), (last, np.array(two, np.int8))]
             turned = vector.copy()
             rotation.turn(turned)
             turned *= np.array(mask)
