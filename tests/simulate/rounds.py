@@ -57,7 +57,8 @@ class Star:
         contents: bool = False,
         ahead: bool = True,
     ) -> None:
-        """Of `chunks` the last one may be a part. Without `ahead` each batch of a sender, and each arrival, is an event of its own."""
+        """Of `chunks` the last one may be a part. Without `ahead` each batch of a sender, and each
+        arrival, is an event of its own."""
         self.simulation = Simulation()
         self.names = [f"worker-{number}" for number in range(1, workers + 1)]
         self.rounds: list[Round] = []

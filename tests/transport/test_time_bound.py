@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
-from testbed.transport import Progress, as_policy, preset
+from testbed.transport import Progress, Receiver, as_policy, preset
 from testbed.transport.core.events import TransferDone
+from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.repair import Once
 from testbed.transport.policies.tolerance import EarlyClose, TimeBound
+from tests.transport.transfer_parts import all_frames
 from tests.transport.two_parties import DELAY_S, Two, ended, gone
-from tests.transport.virtual import layout_of
+from tests.transport.virtual import SESSION, layout_of
 
 CHUNKS = 200
 LAYOUT = layout_of(CHUNKS)
@@ -200,3 +203,27 @@ def test_what_a_rule_still_wants_when_its_time_is_over_is_repaired():
     assert came.chunks_received >= 0.8 * CHUNKS
     assert sent.passes > 1
     assert came.duration_s > 1.0
+
+
+def test_a_question_that_waits_is_answered_although_a_chunk_comes_just_when_the_time_is_over():
+    layout = layout_of(10)
+    receiver = Receiver(
+        session=SESSION,
+        transfer=6,
+        layout=layout,
+        into=layout.new_buffer(),
+        rule=EarlyClose(0.2, 1.0).stop_rule(critical=False)(layout),
+        repair=Once(),
+        now_s=0.0,
+    )
+    frames = all_frames(layout)
+    receiver.on_datagrams(frames[:3], 0.0)
+    receiver.on_message(ControlMessage(MessageType.PROBE, 6, PASS.pack(1, True)), 0.5)
+    assert not receiver.poll_messages()
+    receiver.on_datagrams(frames[3:4], 1.1)  # before anybody has looked at the clock
+    due_s = receiver.next_deadline_s()
+    assert due_s is not None and due_s <= 1.1
+    receiver.on_deadline(1.1)
+    (answer,) = receiver.poll_messages()
+    assert answer.type is MessageType.LATE_BITMAP
+    assert receiver.next_deadline_s() is None
