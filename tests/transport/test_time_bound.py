@@ -9,9 +9,10 @@ from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Once
 from testbed.transport.policies.tolerance import EarlyClose, TimeBound
+from tests.transport.loopback import run_all, site
 from tests.transport.transfer_parts import all_frames
 from tests.transport.two_parties import DELAY_S, Two, ended, gone
-from tests.transport.virtual import SESSION, layout_of
+from tests.transport.virtual import SESSION, layout_of, random_payload
 
 CHUNKS = 200
 LAYOUT = layout_of(CHUNKS)
@@ -227,3 +228,34 @@ def test_a_question_that_waits_is_answered_although_a_chunk_comes_just_when_the_
     (answer,) = receiver.poll_messages()
     assert answer.type is MessageType.LATE_BITMAP
     assert receiver.next_deadline_s() is None
+
+
+def test_on_sockets_too_time_ends_what_was_not_repaired():
+    """A third is left out after the warm-up: no pass but the first one, and an end."""
+    random, lossy = np.random.default_rng(4), []
+    place = site(
+        ARM,
+        layout=layout_of(500, chunk_bytes=1000),
+        rate_bps=1e9,
+        leave_out=lambda count: random.random(count) < 1 / 3 if lossy else None,
+    )
+
+    def server(endpoint):
+        rule, into = ARM.gather.stop_rule(critical=False), place.layout.new_buffer()
+        return [
+            endpoint.receive(2 * number, rule, {"worker-1": into})["worker-1"]
+            for number in range(WARM_UP + 5)
+        ]
+
+    def worker(endpoint, index):
+        payload, sent = random_payload(place.layout), []
+        for number in range(WARM_UP + 5):
+            lossy[:] = [True] * (number >= WARM_UP)
+            sent.append(endpoint.send(2 * number, {"server": payload})["server"])
+        return sent
+
+    came, [sent] = run_all(place, server, worker)
+    assert [each.chunks_received for each in came[:WARM_UP]] == [500] * WARM_UP
+    for report in sent[WARM_UP:]:
+        assert report.passes == 1
+        assert 0 < report.chunks_received < 450
