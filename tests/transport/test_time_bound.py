@@ -232,7 +232,8 @@ def test_a_question_that_waits_is_answered_although_a_chunk_comes_just_when_the_
 
 def test_on_sockets_too_time_ends_what_was_not_repaired():
     """A third is left out after the warm-up: no pass but the first one, and an end."""
-    random, lossy = np.random.default_rng(4), []
+    random = np.random.default_rng(4)
+    lossy: list[bool] = []
     place = site(
         ARM,
         layout=layout_of(500, chunk_bytes=1000),
