@@ -166,11 +166,11 @@ def setting(protocol: str, key: str) -> Schema:
     elif key == "tensors":
         bounds = {"type": "object", "additionalProperties": _FRACTION}
         found = {"anyOf": [{"type": "string"}, bounds]}
-    elif key in ("floor", "share", "keep"):
+    elif key in ("floor", "share", "keep", "quantile", "wait"):
         found = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
     elif key == "patience":
         found = {"type": "number", "minimum": 1}
-    elif key == "within_rounds":
+    elif key in ("within_rounds", "warm_up"):
         found = {"type": "integer", "minimum": 1}
     elif key in ("first", "last"):
         found = {"anyOf": [_FRACTION, {"type": "null"}]}

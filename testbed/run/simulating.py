@@ -81,9 +81,6 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
         found.append(
             (f"arms.{run.name_in_file}.congestion_control", f"kernel TCP's {name!r}", valid)
         )
-    if (keep := protocol.get("keep", "1")) != "1":
-        valid = "1: all chunks are sent, or other arms, with --arms A,B"
-        found.append((f"arms.{run.name_in_file}.keep", keep, valid))
     if training["pace"]["kind"] == "real":
         # What this machine needs says nothing of a host that is simulated.
         valid = "paced, payload-only, or real with simulation.compute_s above 0"
@@ -244,7 +241,9 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
 
 def _computes_with(config: Mapping[str, Any]) -> bool:
     """Whether anybody computes with what payloads hold."""
-    if ORDERS.create(config["protocol"]["order"], seed=0).tells_worth:
+    protocol = config["protocol"]
+    # `keep` chooses chunks by what they hold.
+    if "keep" in protocol or ORDERS.create(protocol["order"], seed=0).tells_worth:
         return True
     asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
     return not (asked and config["training"]["pace"]["kind"] == "payload-only")

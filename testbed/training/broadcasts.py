@@ -27,7 +27,8 @@ class Debts:
 
     def __init__(self, filling: Filling, layout: PayloadLayout, workers: Sequence[str]) -> None:
         self._filling, self._layout = filling, layout
-        shared = filling.sender_memory(layout) if filling.common else None
+        first = self._new()
+        shared = first if filling.common or first.shared else None
         self._memories = {name: shared or self._new() for name in workers}
 
     def _new(self) -> SenderMemory:

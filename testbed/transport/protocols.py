@@ -20,6 +20,7 @@ from testbed.transport.policies.tolerance import (
     PerLayer,
     Phased,
     QuickLossOnly,
+    TimeBound,
     TolerancePolicy,
     as_policy,
 )
@@ -287,6 +288,19 @@ def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) ->
     return _lossy("apnet", QuickLossOnly(tolerance, quiet_s), settings, repair="selective")
 
 
+def _optireduce(
+    *, warm_up: int = 20, quantile: float = 0.95, wait: float = 0.1, **settings: Any
+) -> ProtocolConfig:
+    """OptiReduce-style (NSDI 2025): each chunk goes once, and time alone ends a transfer.
+
+    Its randomised Hadamard transform is the filling `hadamard`; see `testbed.training.filling`. The
+    collective is the lab's and not its own, dynamic incast is left out, and the rate is fixed: its
+    own control works against collapse alone.
+    """
+    policy = TimeBound(warm_up=warm_up, quantile=quantile, wait=wait)
+    return _lossy("optireduce", policy, settings, repair="once")
+
+
 def _bounded_energy(
     *,
     floor: float = 0.05,
@@ -340,6 +354,7 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "plot": (_plot, ("default", "first", "last", "tensors")),
     "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
+    "optireduce": (_optireduce, ("warm_up", "quantile", "wait")),
     "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds")),
     "top-k": (_top_k, ()),
     "tcp": (_tcp, ()),

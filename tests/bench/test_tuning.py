@@ -16,6 +16,7 @@ from testbed.bench.tuning import console, rule, training
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
 from testbed.training.filling.error_feedback import Residual
+from testbed.training.filling.hadamard import Turned
 from testbed.training.learner import Replica
 from testbed.training.run_context import RunContext
 
@@ -102,6 +103,24 @@ def test_an_arm_that_bounds_energy_or_keeps_a_part_gets_the_chunks_that_hold_the
     training.train(only(small(arms=arms), "top-k", 0.032))
     assert all(chunks == pytest.approx(0.3, abs=0.02) for _, chunks in delivered)
     assert all(share > chunks for share, chunks in delivered)
+
+
+def test_an_arm_that_time_alone_ends_gives_up_nothing_and_has_its_filling(small, monkeypatch):
+    payloads = []
+    turned = Turned.payload
+
+    def spy(self, gradient):
+        payloads.append(not np.allclose(turned(self, gradient), gradient))
+        return turned(self, gradient)
+
+    monkeypatch.setattr(Turned, "payload", spy)
+    arms = {"timed": {"protocol": "optireduce"}, "none": {"protocol": "none"}}
+    timed, whole = (
+        [value for _, value in training.train(only(small(arms=arms), name, 0.032))["curve"]]
+        for name in ("timed", "none")
+    )
+    assert timed == pytest.approx(whole, abs=0.01)
+    assert payloads and all(payloads)
 
 
 def test_the_schedule_s_rate_is_applied(small, monkeypatch):

@@ -12,7 +12,13 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.tasks import Tasks
 from testbed.simulate.way import Way
-from testbed.transport import EndpointConfig, PayloadLayout, TransferReport, preset
+from testbed.transport import (
+    EndpointConfig,
+    PayloadLayout,
+    ProtocolConfig,
+    TransferReport,
+    preset,
+)
 
 CHUNK_BYTES = 1456
 
@@ -41,8 +47,8 @@ class Star:
         self,
         *,
         workers: int,
-        chunks: int,
-        protocol: str = "none",
+        chunks: float,
+        protocol: str | ProtocolConfig = "none",
         tolerance: float = 0.0,
         rate_bps: float = 1e9,
         delay_s: float = 1e-3,
@@ -51,13 +57,14 @@ class Star:
         contents: bool = False,
         ahead: bool = True,
     ) -> None:
-        """Without `ahead` each batch of a sender, and each arrival, is an event of its own."""
+        """Of `chunks` the last one may be a part. Without `ahead` each batch of a sender, and each
+        arrival, is an event of its own."""
         self.simulation = Simulation()
         self.names = [f"worker-{number}" for number in range(1, workers + 1)]
         self.rounds: list[Round] = []
         self.tolerance = tolerance
-        self.layout = PayloadLayout([("weights", chunks * CHUNK_BYTES // 4)])
-        self._protocol = preset(protocol)
+        self.layout = PayloadLayout([("weights", round(chunks * CHUNK_BYTES) // 4)])
+        self._protocol = preset(protocol) if isinstance(protocol, str) else protocol
         self._contents = contents
         self._share = rate_bps / workers, queue_bytes / workers
         self._any = self.layout.new_buffer()

@@ -1,6 +1,7 @@
 """`./lab simulate`: the training's own rounds in virtual time, in directories as of the lab."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
     assert (outcome.verdict, outcome.reason) == ("ok", "")
     first = records(outcome.directory, "transfers-server.jsonl")[:3]
     assert all(each["chunks_received"] > 0.8 * each["chunk_count"] for each in first)
+
+
+def test_compression_over_tcp_sends_its_part_of_the_chunks(chosen, tmp_path):
+    (run,) = chosen("tcp", "arms.tcp={protocol: top-k, keep: 0.2}", "impairments=[]")
+    simulating.refuse(run)
+    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+    assert (outcome.verdict, outcome.reason) == ("ok", "")
+    for each in records(outcome.directory, "transfers-server.jsonl"):
+        assert each["chunks_received"] == math.ceil(0.2 * each["chunk_count"])
 
 
 def test_impairments_take_their_share(chosen, tmp_path):
@@ -196,11 +206,6 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
             ("arms.tcp.protocol=tcp-dctcp",),
             "arms.tcp.congestion_control: kernel TCP's 'dctcp' is not simulated; valid: bbr, "
             "cubic, reno, or other arms, with --arms A,B",
-        ),
-        (
-            "tcp",
-            ("arms.tcp.keep=0.25",),
-            "arms.tcp.keep: 0.25 is not simulated; valid: 1: all chunks are sent, or other arms",
         ),
         ("tcp", (), "impairments.1: kind 'sender-drop': the kernel sends the packets of TCP"),
         (

@@ -26,6 +26,7 @@ training:
 arms:
   reliable: { protocol: dblp, low: 0, high: 0 }
   lossy: { protocol: dblp, low: 0.3, high: 0.3 }
+  timed: { protocol: optireduce, warm_up: 1 }
 impairments:
   - { kind: loss, host: server, rounds: [1, 2, 3], q: 0.3 }
 """
@@ -76,6 +77,23 @@ def test_with_tolerance_it_learns_something_else_and_losses_are_measured(trained
     assert effects[1]["gathered"] != effects[0]["gathered"]
     found = torch.load(directory / "weights-worker-1.pt", weights_only=True)
     assert any(not torch.equal(tensor, expected()[name]) for name, tensor in found.items())
+
+
+def test_after_the_warm_up_chunks_that_go_once_are_spread_over_the_gradient(trained):
+    directory = trained("timed")
+    sent = [
+        each
+        for each in records(directory, "transfers-worker-2.jsonl")
+        if each["role"] == "sender" and each["leg"] == "gather"
+    ]
+    assert [each["chunks_sent"] for each in sent] == [sent[0]["chunk_count"]] * 4
+    share = [each["chunks_received"] / each["chunk_count"] for each in sent]
+    assert share[0] == 1
+    assert share[1:] == pytest.approx([0.7] * 3, abs=0.15)
+    effects = {each["round"]: each for each in records(directory, "effects.jsonl")}
+    assert effects[0]["gathered"]["relative_error"] < 1e-5
+    # 8 workers lose 30 %: noise of 0.3 / 0.7 of each gradient's energy.
+    assert 0.1 < effects[2]["gathered"]["relative_error"] < 1.0
 
 
 class Drawing(Learner):

@@ -16,6 +16,7 @@ from testbed.transport import (
 )
 from testbed.transport.core import worth
 from testbed.transport.core.events import TransferDone
+from testbed.transport.core.lookback import Lookback
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.tolerance import Progress, StopRule
 from testbed.transport.policies.congestion import FixedRate
@@ -295,6 +296,8 @@ def test_one_that_had_fewer_chunks_counts_as_if_it_had_gone_on(took, late_s):
 def test_a_transfer_is_not_late_because_it_was_asked_for_late():
     layout = layout_of(4)
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    lookback = Lookback()
+    lookback.note((1.0, 4))
     receiver = Receiver(
         session=SESSION,
         transfer=6,
@@ -303,7 +306,7 @@ def test_a_transfer_is_not_late_because_it_was_asked_for_late():
         rule=None,
         repair=Passes(),
         now_s=0.0,
-        recent=[(1.0, 4)],
+        lookback=lookback,
     )
     receiver.on_datagrams(all_frames(layout)[:1], 0.0)
     receiver.adopt(layout.new_buffer(), rule, 10.0)

@@ -13,7 +13,7 @@ from testbed.transport import (
     ProtocolConfig,
     preset,
 )
-from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly
+from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly, TimeBound
 from tests.transport.virtual import layout_of
 
 
@@ -38,6 +38,9 @@ def test_the_presets_in_the_style_of_others_are_composed_as_documented():
     mlt = preset("mlt")
     assert mlt.gather == mlt.broadcast == PerLayer(0.1)
     assert (mlt.repair, mlt.congestion_control) == ("passes", "timely")
+    optireduce = preset("optireduce", warm_up=7, wait=0.2)
+    assert optireduce.gather == optireduce.broadcast == TimeBound(warm_up=7, wait=0.2)
+    assert (optireduce.repair, optireduce.order) == ("once", "in-order")
     ours = preset("dblp-stream")
     assert ours.gather == preset("dblp").gather
     assert (ours.repair, ours.order) == ("streaming", "shuffled")
@@ -67,6 +70,9 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("ltp", {"deadline_s": 0}, "deadline_s is 0"),
         ("apnet", {"quiet_s": "x"}, "quiet_s is 'x'"),
         ("mlt", {"tolerance": 1}, "default is 1"),
+        ("optireduce", {"warm_up": True}, "warm_up is True; valid: a whole number, 1 to 64"),
+        ("optireduce", {"quantile": "x"}, "quantile is 'x'; valid: above 0, up to 1"),
+        ("optireduce", {"tolerance": 0.1}, "valid: warm_up, quantile, wait, name"),
         ("dblp", {"order": "rotating:share=2"}, "share is 2"),
         ("dblp", {"repair": "pases"}, "valid: passes"),
         ("dblp", {"order": "random"}, "valid: in-order"),

@@ -10,7 +10,7 @@ from testbed.simulate.party import Party, link_up
 from testbed.simulate.way import Way
 from testbed.transport import SendingPath
 from testbed.transport.core.events import PeerGone, TransferDone
-from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS
@@ -65,9 +65,9 @@ class Two:
         self.worker.connection.post_send(transfer, self.sent[transfer], now_s)
         self.worker.work()
 
-    def receive(self, transfer: int, tolerance: float = 0.0) -> None:
+    def receive(self, transfer: int, tolerance: float = 0.0, rule: StopRule | None = None) -> None:
         self.into[transfer] = self.layout.new_buffer()
-        rule = FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
+        rule = rule or FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
         now_s = self.simulation.now_s
         self.server.connection.post_receive(transfer, rule, self.into[transfer], now_s)
         self.server.work()

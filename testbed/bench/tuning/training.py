@@ -3,7 +3,8 @@
 Learners, detector, schedule, tolerances, chunk orders and fillings are those of the run. A receiver
 stops as soon as its tolerance allows, on a path without loss: impairments have no part. Of a
 tolerance that is no plain share of the chunks, it takes the largest share; `bounded-energy` stops
-at its share of the energy, and what keeps a part of the chunks sends that.
+at its share of the energy, `time-bound` at nothing less than all, and what keeps a part of the
+chunks sends that.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from testbed.training.filling.base import (
     payload_of,
 )
 from testbed.training.filling.error_feedback import CommonFeedback, ErrorFeedback
+from testbed.training.filling.hadamard import Hadamard
 from testbed.training.filling.previous import Previous
 from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.whole_tensors import WholeTensors
@@ -33,6 +34,7 @@ FILLINGS: Registry[Filling] = Registry(
         "error-feedback": ErrorFeedback,
         "common-feedback": CommonFeedback,
         "whole-tensors": WholeTensors,
+        "hadamard": Hadamard,
     },
     own="Filling",
     base=Filling,
@@ -46,6 +48,7 @@ DEFAULT_FILLING = "zero"
 PRESET_FILLINGS = {
     "dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"},
     "bounded-energy": {"gather": "error-feedback", "broadcast": "common-feedback"},
+    "optireduce": {"gather": "hadamard", "broadcast": "hadamard"},
     "top-k": {"gather": "error-feedback", "broadcast": "error-feedback"},
 }
 
@@ -57,6 +60,7 @@ __all__ = [
     "CommonFeedback",
     "ErrorFeedback",
     "Filling",
+    "Hadamard",
     "Mask",
     "Previous",
     "Rescale",

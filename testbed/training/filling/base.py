@@ -22,7 +22,14 @@ Mask = NDArray[np.bool_]
 
 
 class SenderMemory:
-    """The sender's half for one peer. This base class remembers nothing."""
+    """The sender's half for one peer. This base class remembers nothing.
+
+    Attributes:
+        shared: whether one serves all receivers of a broadcast, because its payloads depend on the
+            gradient alone.
+    """
+
+    shared = False
 
     def payload(self, gradient: Buffer) -> Buffer:
         """The payload to send for a gradient. Neither may change before the transfer ends."""

@@ -6,7 +6,7 @@ its number, that may be corrupt: its buffer is given back once nothing new comes
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,6 +25,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import ChunkBatch, Event, TransferDone
 from testbed.transport.core.gathering import GATHERED, Gathering
 from testbed.transport.core.hot_path import Arrivals
+from testbed.transport.core.lookback import Lookback
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.numbering import Numbers
 from testbed.transport.core.receiver import Receiver
@@ -36,8 +37,6 @@ from testbed.transport.core.wire import fields
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
-# Transfers that stop rules may look back on: of each layout, and of all.
-_LOOKED_BACK, _MOST_LOOKED_BACK = 16, 512
 
 
 class Incoming:
@@ -64,10 +63,7 @@ class Incoming:
         self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
         self._early: dict[int, Receiver] = {}
         self._unasked = Unasked(settings)
-        # What transfers took: seconds, and for how many chunks.
-        self._recent: deque[tuple[float, int]] = deque(
-            maxlen=min(_LOOKED_BACK * settings.layout_count, _MOST_LOOKED_BACK)
-        )
+        self._lookback = Lookback(settings.layout_count)
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []
@@ -112,7 +108,7 @@ class Incoming:
             repair=settings.repair,
             now_s=now_s,
             hot_path=settings.hot_path,
-            recent=self._recent,
+            lookback=self._lookback,
         )
 
     def on_datagrams(
@@ -312,7 +308,8 @@ class Incoming:
                 self._awaited_s[behind] = max(since_s, receiver.progress_s or since_s)
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
-        self._recent += [] if receiver.took is None else [receiver.took]
+        if receiver.took is not None:
+            self._lookback.note(receiver.took)
         self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
 
     def on_deadline(self, now_s: float) -> None:

@@ -6,7 +6,8 @@ over a PROBE after the datagrams that arrived before it, or the answer reports t
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from testbed.shared import own_code
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.hot_path import NUMPY, Arrivals, HotPath
 from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.lookback import Lookback
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.reports import TransferReport
@@ -52,12 +54,12 @@ class Receiver:
         repair: Repair,
         now_s: float,
         hot_path: HotPath = NUMPY,
-        recent: Sequence[tuple[float, int]] = (),
+        lookback: Lookback | None = None,
     ) -> None:
         """`into` is a buffer of the layout; arriving chunks are written to their place in it.
 
         Without a rule the receiver collects data early, and says nothing until `adopt`.
-        `recent` is for the rule: how long earlier transfers took, for how many chunks.
+        `lookback` is for the rule: what earlier transfers took.
         """
         self.transfer = transfer
         self.placement = hot_path.placement(
@@ -86,7 +88,7 @@ class Receiver:
         self._pass = 1
         self._datagrams = 0
         self._control_bytes = 0
-        self._recent = recent
+        self._lookback = lookback or Lookback()
         self._posted_s = now_s  # when this side asked for it
         self._early_count = 0  # chunks that came before
         self._worth: NDArray[np.uint8] | None = None
@@ -166,7 +168,12 @@ class Receiver:
             return  # it crossed the STOP, which answers it
         self._asked = True
         self._probes += self._repair.counts_as_probe(message)
-        self._stop_or(lambda progress: self._repair.on_probe(message, progress, self.attentive))
+        self._stop_or(lambda progress: self._answer(message, progress))
+
+    def _answer(self, message: ControlMessage, progress: Progress) -> list[ControlMessage]:
+        assert self._rule is not None
+        ends_s = _deadline_s(self._rule, progress)
+        return self._repair.on_probe(message, replace(progress, ends_s=ends_s), self.attentive)
 
     def _learn(self, worth: bytes) -> None:
         """The sender has said what its chunks are worth."""
@@ -305,7 +312,8 @@ class Receiver:
             probes=self._probes,
             worth=self._worth,
             first_sign_s=self._first_sign_s,
-            recent=self._recent,
+            recent=self._lookback.recent,
+            earliest=self._lookback.earliest,
         )
 
     def poll_messages(self) -> list[ControlMessage]:

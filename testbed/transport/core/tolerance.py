@@ -43,6 +43,9 @@ class Progress:
             before this side asked for the transfer; None before both.
         recent: of the latest transfers from this peer, the oldest first, the seconds from the first
             sign until the receiver had enough, and how many chunks it had then.
+        earliest: the same of the first transfers from this peer, up to `lookback.MOST_EARLIEST`.
+        ends_s: for a repair that is asked for an answer: when the stop rule looks again although
+            nothing arrives; None for never.
     """
 
     received: NDArray[np.bool_]
@@ -54,6 +57,8 @@ class Progress:
     worth: NDArray[np.uint8] | None = None
     first_sign_s: float | None = None
     recent: Sequence[tuple[float, int]] = ()
+    earliest: Sequence[tuple[float, int]] = ()
+    ends_s: float | None = None
 
 
 class StopRule(ABC):

@@ -35,6 +35,7 @@ from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import SEGMENT_OVERHEAD_BYTES, DataSocket, TcpCounts
 
 _FRAME = struct.Struct("!IIQ")
+HEAD_BYTES = _FRAME.size
 # Reads in a row before other peers get their turn.
 _READS_PER_TURN = 64
 

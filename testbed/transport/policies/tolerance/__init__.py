@@ -23,6 +23,7 @@ from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
 from testbed.transport.policies.tolerance.by_phase import Fixed, Phased
 from testbed.transport.policies.tolerance.by_time import EarlyClose, QuickLossOnly
 from testbed.transport.policies.tolerance.per_layer import PerLayer
+from testbed.transport.policies.tolerance.time_bound import TimeBound
 
 POLICIES: Registry[TolerancePolicy] = Registry(
     "tolerance policy",
@@ -33,6 +34,7 @@ POLICIES: Registry[TolerancePolicy] = Registry(
         "early-close": EarlyClose,
         "quick-loss-only": QuickLossOnly,
         "bounded-energy": BoundedEnergy,
+        "time-bound": TimeBound,
     },
     own="Tolerance",
     base=TolerancePolicy,
@@ -80,6 +82,7 @@ __all__ = [
     "QuickLossOnly",
     "StopRule",
     "StopRuleFactory",
+    "TimeBound",
     "TolerancePolicy",
     "as_policy",
     "check_tolerance",

@@ -1,0 +1,77 @@
+"""Compression over kernel TCP in virtual time: the same chunks as on a real connection."""
+
+import numpy as np
+import pytest
+
+from testbed.training.filling import ErrorFeedback
+from testbed.transport import preset
+from tests.simulate.rounds import CHUNK_BYTES, Star
+from tests.transport.loopback import run_all, site
+
+CHUNKS = 300
+HEAD_BYTES = 16 + -(-CHUNKS // 8)
+
+
+def payload(layout):
+    """Of chunks of all sizes, some of equal energy, one with a NaN."""
+    random, buffer = np.random.default_rng(5), layout.new_buffer()
+    size = np.repeat(random.integers(1, 12, layout.chunk_count), layout.elements_per_chunk)
+    layout.floats(buffer)[:] = size[: layout.element_count]
+    layout.floats(buffer)[200 * layout.elements_per_chunk] = np.nan
+    return buffer
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.33])
+def test_a_simulated_and_a_real_connection_choose_deliver_and_owe_the_same(keep, monkeypatch):
+    protocol = preset("top-k", keep=keep)
+    # The last chunk is a half.
+    net = Star(workers=1, chunks=CHUNKS - 0.5, protocol=protocol, loss=0.02, contents=True)
+    layout, sent = net.layout, payload(net.layout)
+    monkeypatch.setattr(net, "payload", lambda number: sent)
+    (simulated,) = net.run(1)
+    place = site(protocol, layout=layout)
+
+    def server(endpoint):
+        gathered = endpoint.receive(0, 0, {"worker-1": layout.new_buffer()})["worker-1"]
+        return gathered, endpoint.send(1, {"worker-1": sent})["worker-1"]
+
+    def worker(endpoint, index):
+        endpoint.send(0, {"server": sent})
+        buffer = layout.new_buffer()
+        endpoint.receive(1, 0, {"server": buffer})
+        return buffer
+
+    (gathered, broadcast), [delivered] = run_all(place, server, worker)
+    assert np.array_equal(net.buffers["worker-1"], delivered)
+    assert delivered.any()
+    count = -(-int(keep * 1000) * CHUNKS // 1000)
+    pairs = [(simulated.gathered, gathered), (simulated.broadcast, broadcast)]
+    for ours, theirs in ((mine["worker-1"], real) for mine, real in pairs):
+        assert ours.received is not None and theirs.received is not None
+        assert np.array_equal(ours.received, theirs.received)
+        assert ours.chunks_received == theirs.chunks_received == count
+        assert ours.chunk_count == theirs.chunk_count == CHUNKS
+        owed = []
+        for report in (ours, theirs):
+            memory = ErrorFeedback().sender_memory(layout)
+            memory.payload(sent)
+            memory.settle(report)
+            owed.append(memory.owed)
+        assert np.array_equal(owed[0], owed[1])
+        # Owed is what was not delivered, and nothing else.
+        assert np.array_equal(owed[0] + delivered, sent)
+
+
+def test_head_and_bitmap_take_their_segments_on_the_link():
+    """34 chunks of 300 at a ninth: 54 bytes more than they hold, so one segment more."""
+    net = Star(workers=2, chunks=CHUNKS, protocol=preset("top-k", keep=0.112), contents=True)
+    (only,) = net.run(1)
+    segments = -(-(HEAD_BYTES + 34 * CHUNK_BYTES) // CHUNK_BYTES)
+    assert segments == 35
+    for report in (*only.gathered.values(), *only.broadcast.values()):
+        assert report.chunks_received == 34
+    for report in only.gathered.values():
+        assert report.bytes_received == segments * (CHUNK_BYTES + 66)
+    for name in net.names:
+        net.links[name, "switch"].serve()
+        assert net.links[name, "switch"].sent == segments

@@ -1,0 +1,262 @@
+"""OptiReduce-style transfers: two times end them, and each chunk goes once."""
+
+import numpy as np
+import pytest
+
+from testbed.transport import Progress, Receiver, as_policy, preset
+from testbed.transport.core.events import TransferDone
+from testbed.transport.core.messages import PASS, ControlMessage, MessageType
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.repair import Once
+from testbed.transport.policies.tolerance import EarlyClose, TimeBound
+from tests.transport.loopback import run_all, site
+from tests.transport.transfer_parts import all_frames
+from tests.transport.two_parties import DELAY_S, Two, ended, gone
+from tests.transport.virtual import SESSION, layout_of, random_payload
+
+CHUNKS = 200
+LAYOUT = layout_of(CHUNKS)
+WARM_UP = 4
+ARM = preset("optireduce", warm_up=WARM_UP)
+
+
+def progress(received, *, now_s, first_s=0.0, probes=0, earliest=(), recent=()):
+    mask = np.arange(CHUNKS) < received
+    return Progress(
+        received=mask,
+        received_count=received,
+        now_s=now_s,
+        first_arrival_s=first_s,
+        last_arrival_s=first_s,
+        probes=probes,
+        first_sign_s=first_s,
+        recent=[(each_s, CHUNKS) for each_s in recent],
+        earliest=[(each_s, CHUNKS) for each_s in earliest],
+    )
+
+
+def rule(**options):
+    return TimeBound(**options).stop_rule(critical=False)(LAYOUT)
+
+
+# The rule alone.
+
+
+def test_warm_up_transfers_are_waited_for():
+    state = progress(CHUNKS - 1, now_s=99.0, probes=7, earliest=[1.0] * 19, recent=[1.0] * 16)
+    assert not rule().satisfied(state)
+    assert rule().deadline_s(state) is None
+
+
+def test_the_bound_is_a_quantile_of_the_warm_up_alone():
+    times_s = [float(each) for each in range(1, 21)]  # the 95 % of them: 19
+    later = [500.0] * 16
+    for bound_s, options in ((19.0, {}), (10.0, {"quantile": 0.5}), (20.0, {"quantile": 1})):
+        for now_s, over in ((3.0 + bound_s, False), (3.0 + bound_s + 1e-8, True)):
+            state = progress(
+                5, now_s=now_s, first_s=3.0, earliest=[*times_s[::-1], *later], recent=later
+            )
+            assert rule(**options).satisfied(state) is over
+            assert rule(**options).deadline_s(state) == pytest.approx(3.0 + bound_s, abs=1e-8)
+
+
+def test_once_all_has_been_sent_it_waits_for_a_part_of_the_mean():
+    known = {"earliest": [10.0] * 20, "recent": [6.0, 2.0]}
+    asked = rule(wait=0.25)
+    assert not asked.satisfied(progress(5, now_s=3.0, **known))
+    assert asked.deadline_s(progress(5, now_s=3.0, **known)) == pytest.approx(10.0)
+    assert not asked.satisfied(progress(5, now_s=3.5, probes=1, **known))
+    assert asked.deadline_s(progress(5, now_s=3.6, probes=1, **known)) == 4.5
+    assert asked.satisfied(progress(5, now_s=4.5, probes=1, **known))
+    late = rule(wait=0.25)
+    assert not late.satisfied(progress(5, now_s=9.5, probes=1, **known))
+    assert late.deadline_s(progress(5, now_s=9.5, probes=1, **known)) == pytest.approx(10.0)
+
+
+def test_the_end_of_a_transfer_is_a_sign_where_no_chunk_has_come():
+    asked = rule(wait=0.5)
+    known = {"first_s": None, "earliest": [10.0] * 20, "recent": [10.0]}
+    assert not asked.satisfied(progress(0, now_s=50.0, **known))
+    assert asked.deadline_s(progress(0, now_s=50.0, **known)) is None
+    assert not asked.satisfied(progress(0, now_s=60.0, probes=1, **known))
+    assert asked.satisfied(progress(0, now_s=65.0, probes=1, **known))
+
+
+def test_the_first_chunk_must_be_noticed_at_once():
+    assert rule().missing(progress(0, now_s=0.0, first_s=None)) is None
+    assert rule().missing(progress(5, now_s=0.0)) == CHUNKS - 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("warm_up=0", "warm_up is 0; valid: a whole number, 1 to 64"),
+        ("warm_up=65", "warm_up is 65"),
+        ("warm_up=1.5", "warm_up: 1.5: must be a whole number"),
+        ("quantile=0", "quantile is 0; valid: above 0, up to 1"),
+        ("wait=2", "wait is 2; valid: above 0, up to 1"),
+    ],
+)
+def test_mistakes_are_answered_with_what_is_valid(options, said):
+    with pytest.raises(ValueError, match=said):
+        as_policy(f"time-bound:{options}")
+    policy = TimeBound(warm_up=7, quantile=0.9, wait=0.05)
+    assert as_policy(str(policy)) == policy
+
+
+# Transfers in virtual time.
+
+
+def warmed(loss=0.0, arm=ARM, **options):
+    """Two that have warmed up on a path with this loss."""
+    two = Two(layout=LAYOUT, repair=arm.repair, rate_bps=1e6, loss=loss, seed=1, **options)
+    for number in range(WARM_UP):
+        carry(two, 2 * number, arm)
+    return two
+
+
+def carry(two, number, arm=ARM):
+    """One transfer; returns the reports of the sender and of the receiver."""
+    two.receive(number, rule=arm.gather.stop_rule(critical=False)(two.layout))
+    two.send(number)
+    sides = two.worker, two.server
+    two.simulation.run(done=lambda: all(number in ended(each) for each in sides), limit=200_000)
+    done = [
+        [event.report for event in side.events if isinstance(event, TransferDone)] for side in sides
+    ]
+    return done[0][-1], done[1][-1]
+
+
+def test_warm_up_transfers_are_complete_on_a_lossy_path():
+    two = warmed(loss=0.3)
+    assert two.intact == [0, 2, 4, 6]
+
+
+def test_without_loss_nothing_is_given_up():
+    two = warmed()
+    sent, came = carry(two, 8)
+    assert two.intact[-1] == 8
+    assert sent.chunks_sent == came.chunks_received == CHUNKS
+
+
+@pytest.mark.parametrize("loss", [0.1, 0.6, 0.99])
+def test_each_chunk_goes_once_and_soon_after_the_last_one_the_transfer_ends(loss):
+    two = warmed()
+    calm_s = carry(two, 8)[1].duration_s
+    two.link.loss = loss
+    sent, came = carry(two, 10)
+    assert (sent.chunks_sent, sent.passes) == (CHUNKS, 1)
+    assert came.chunks_received == pytest.approx(CHUNKS * (1 - loss), abs=25)
+    assert came.chunks_received < CHUNKS
+    # On a path that is always as fast, the bound is what each transfer takes; the first chunks may
+    # be lost, and then its clock starts late.
+    assert 0.99 * calm_s < sent.duration_s - 2 * DELAY_S < 1.11 * calm_s
+
+
+def test_the_wait_after_the_end_is_a_part_of_what_transfers_take():
+    took_s = {}
+    for wait in (0.05, 0.5):
+        arm = preset("optireduce", warm_up=WARM_UP, wait=wait, quantile=1)
+        two = warmed(arm=arm)
+        two.link.loss = 0.5
+        # A bound far away: the early time alone ends it.
+        two.server.connection.incoming._lookback.earliest[:] = [(9.0, CHUNKS)] * WARM_UP
+        took_s[wait] = carry(two, 8, arm)[0].duration_s
+    calm_s = warmed().server.events[-1].report.duration_s
+    assert took_s[0.5] - took_s[0.05] == pytest.approx(0.45 * calm_s, rel=0.02)
+
+
+def test_a_sender_that_becomes_slow_is_cut_off_at_the_bound():
+    two = warmed()
+    calm_s = two.server.events[-1].report.duration_s
+    two.path.congestion = FixedRate(rate_bps=0.25e6)
+    sent, came = carry(two, 8)
+    assert came.chunks_received == pytest.approx(CHUNKS / 4, abs=6)
+    assert sent.duration_s < calm_s + 0.02
+
+
+def test_it_survives_a_second_in_which_nearly_all_is_lost():
+    two, random, number = warmed(), np.random.default_rng(2), 8
+    until_s = two.simulation.now_s + 1.0
+    two.link.loss = lambda: two.simulation.now_s < until_s and random.random() < 0.99
+    while two.simulation.now_s < until_s:
+        carry(two, number)
+        number += 2
+    carry(two, number)
+    assert two.intact == [0, 2, 4, 6, number]
+    assert number > 20
+    assert not gone(two.worker) and not gone(two.server)
+
+
+def test_a_peer_that_is_dead_is_given_up():
+    two = warmed()
+    two.receive(8, rule=ARM.gather.stop_rule(critical=False)(LAYOUT))
+    two.run()
+    assert "it sends nothing" in gone(two.server) or "silent" in gone(two.server)
+
+
+def test_what_a_rule_still_wants_when_its_time_is_over_is_repaired():
+    """LTP's rule may end no transfer below its fraction."""
+    arm = preset("ltp", tolerance=0.2, deadline_s=1.0, repair="once", congestion_control="fixed")
+    two = Two(layout=LAYOUT, repair=arm.repair, rate_bps=1e6, loss=0.5, seed=1)
+    assert isinstance(arm.gather, EarlyClose)
+    sent, came = carry(two, 0, arm)
+    assert came.chunks_received >= 0.8 * CHUNKS
+    assert sent.passes > 1
+    assert came.duration_s > 1.0
+
+
+def test_a_question_that_waits_is_answered_although_a_chunk_comes_just_when_the_time_is_over():
+    layout = layout_of(10)
+    receiver = Receiver(
+        session=SESSION,
+        transfer=6,
+        layout=layout,
+        into=layout.new_buffer(),
+        rule=EarlyClose(0.2, 1.0).stop_rule(critical=False)(layout),
+        repair=Once(),
+        now_s=0.0,
+    )
+    frames = all_frames(layout)
+    receiver.on_datagrams(frames[:3], 0.0)
+    receiver.on_message(ControlMessage(MessageType.PROBE, 6, PASS.pack(1, True)), 0.5)
+    assert not receiver.poll_messages()
+    receiver.on_datagrams(frames[3:4], 1.1)  # before anybody has looked at the clock
+    due_s = receiver.next_deadline_s()
+    assert due_s is not None and due_s <= 1.1
+    receiver.on_deadline(1.1)
+    (answer,) = receiver.poll_messages()
+    assert answer.type is MessageType.LATE_BITMAP
+    assert receiver.next_deadline_s() is None
+
+
+def test_on_sockets_too_time_ends_what_was_not_repaired():
+    """A third is left out after the warm-up: no pass but the first one, and an end."""
+    random = np.random.default_rng(4)
+    lossy: list[bool] = []
+    place = site(
+        ARM,
+        layout=layout_of(500, chunk_bytes=1000),
+        rate_bps=1e9,
+        leave_out=lambda count: random.random(count) < 1 / 3 if lossy else None,
+    )
+
+    def server(endpoint):
+        rule, into = ARM.gather.stop_rule(critical=False), place.layout.new_buffer()
+        return [
+            endpoint.receive(2 * number, rule, {"worker-1": into})["worker-1"]
+            for number in range(WARM_UP + 5)
+        ]
+
+    def worker(endpoint, index):
+        payload, sent = random_payload(place.layout), []
+        for number in range(WARM_UP + 5):
+            lossy[:] = [True] * (number >= WARM_UP)
+            sent.append(endpoint.send(2 * number, {"server": payload})["server"])
+        return sent
+
+    came, [sent] = run_all(place, server, worker)
+    assert [each.chunks_received for each in came[:WARM_UP]] == [500] * WARM_UP
+    for report in sent[WARM_UP:]:
+        assert report.passes == 1
+        assert 0 < report.chunks_received < 450
