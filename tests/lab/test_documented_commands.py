@@ -26,8 +26,8 @@ from tests.lab.conftest import OF_THE_MACHINE, TIMING
 # A step is not tried again: it would find what it has left behind the first time.
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(reruns=0)]
 _LEFT_OUT = {"./lab test"}  # it is what runs this
-# Runs in which nothing is new but an arm.
-_LONG = ("./lab run my.yaml --set",)
+# Runs in which nothing is new but an arm or its congestion control.
+_LONG = ("./lab run my.yaml --set", "./lab run quick --arms tcp-cubic --congestion-control")
 # As shown with --long; else without runs that differ from others in the seed or the arm alone.
 _SHORTER = {"./lab run quick": " --seeds 1", "./lab run my.yaml": " --arms dblp"}
 

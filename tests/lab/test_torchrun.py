@@ -39,7 +39,11 @@ def trained(run_small, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("leg", "arm"), [("round", {"hook": "gloo"}), ("gather", {"protocol": "dblp"})]
+    ("leg", "arm"),
+    [
+        pytest.param("round", {"hook": "gloo"}, marks=pytest.mark.long),
+        ("gather", {"protocol": "dblp"}),
+    ],
 )
 def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
     if arm.get("protocol"):

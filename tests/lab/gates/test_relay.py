@@ -34,6 +34,7 @@ def delayed(wrong_lab: WrongLab, **changes: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_relay_that_was_stopped_for_30_ms_is_found(wrong_lab: WrongLab):
     def stop(lab: RunningLab) -> None:
         relay = lab.process(RELAY)
