@@ -45,7 +45,8 @@ def load(
         results_dir: what `./lab run --out` was given; holds one folder per experiment, and such a
             folder will do as well.
         experiment: which of them; by default the one that was planned last.
-        arms, seeds: only runs of these.
+        arms: only runs of these arms.
+        seeds: only runs of these seeds.
         point: only runs with these levels of the sweep's factors, such as
             `{"impairments.0.q": 0.9}`. Of runs that are not chosen no file is read.
 
