@@ -56,7 +56,9 @@ _VALUES = {
     "detector-loop": ("critical_share", "replayed.before_loss.critical"),
     "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
     "fig1-phase-loss": ("accuracy",),
+    "fig1-whole-tensors": ("accuracy",),
     "fig2-k-sweep": ("accuracy",),
+    "perplexity": ("perplexity",),
     "rivals": (
         "round_latency_s.calm_mean",
         "round_latency_s.burst_mean",
@@ -72,7 +74,9 @@ _REPLAYS = (
     "training-time",
     "accuracy",
     "fig1-phase-loss",
+    "fig1-whole-tensors",
     "fig2-k-sweep",
+    "perplexity",
 )
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _WIDTH = 140  # of a table in a page, in characters
