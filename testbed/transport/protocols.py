@@ -304,7 +304,7 @@ def _optireduce(
 def _bounded_energy(
     *,
     floor: float = 0.05,
-    share: float = 0.8,
+    share: float = 0.95,
     patience: float = 1.2,
     within_rounds: int = 61,
     **settings: Any,

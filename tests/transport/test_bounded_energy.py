@@ -368,7 +368,7 @@ def test_a_rule_looks_back_on_16_transfers_of_each_layout(layouts, remembered):
 @pytest.mark.parametrize("sizes", [(4, 100), (25, 100)])
 def test_buckets_of_all_sizes_keep_the_share(sizes):
     buckets = PayloadLayout([(str(each), 4 * each) for each in sizes], 16)
-    arm, layouts = preset("bounded-energy", share=0.95), []
+    arm, layouts = preset("bounded-energy"), []
 
     class Noting(ByEnergy):
         def arranger(self, context):

@@ -43,7 +43,7 @@ class BoundedEnergy(TolerancePolicy):
             what must arrive.
     """
 
-    share: float = 0.8
+    share: float = 0.95
     patience: float = 1.2
     floor: float | None = None
     needs_worth = True
