@@ -47,8 +47,8 @@ def load(
         experiment: which of them; by default the one that was planned last.
         arms: only runs of these arms.
         seeds: only runs of these seeds.
-        point: only runs with these levels of the sweep's factors, such as
-            `{"impairments.0.q": 0.9}`. Of runs that are not chosen no file is read.
+        point: only runs with these levels of the sweep's factors, such as `{"burst": "90 %"}`:
+            labels, or values where a level has none. Of runs that are not chosen no file is read.
 
     Raises:
         ValueError: one line: no such folder, no runs, an unknown experiment, arm, seed or level. A

@@ -64,4 +64,6 @@ def _levels(entry: Mapping[str, Any]) -> dict[str, str | None]:
 
 def _require(name: str, value: object, known: Sequence[object]) -> None:
     if value not in known:
+        if not known:
+            raise ValueError(f"{name} {value!r}: the planned runs have no {name}s")
         raise ValueError(f"no planned run of {name} {value!r}; valid: {', '.join(map(str, known))}")

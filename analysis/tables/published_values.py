@@ -109,7 +109,7 @@ def agreements(summary: dict[str, Any]) -> list[str]:
 
 def _agreement(metric: str, entries: list[dict[str, Any]]) -> str:
     first = entries[0]
-    unit = _unit_of(first)
+    unit = _unit_of(first, metric)
     said = []
     for of_model in _by_model(metric, entries):
         paper_model, our_model = models.differing(of_model, first["title"])
@@ -303,7 +303,7 @@ def _is_quantile(metric: str) -> bool:
 
 def _overview_row(experiment: str, metric: str, entries: Sequence[dict[str, Any]]) -> list[Cell]:
     first = entries[0]
-    unit = _unit_of(first)
+    unit = _unit_of(first, metric)
     paper_model, our_model = models.differing(entries, first["title"])
     return row(
         Cell(text=f"{first['source']}: {first['title']}", detail=experiment),

@@ -117,7 +117,7 @@ def test_without_the_lab_its_verbs_are_refused_in_one_line(environment):
 def test_the_extra_of_the_lab_has_everything_else(wheel):
     (needs,) = metadata.Distribution.discover(name="bounded-loss-testbed", path=[str(wheel)])
     assert [each for each in needs.requires or () if "extra ==" not in each] == ["numpy<3,>=2.0"]
-    assert needs.metadata.get_all("Provides-Extra") == ["crc", "ddp", "lab", "dev"]
+    assert needs.metadata.get_all("Provides-Extra") == ["crc", "ddp", "lab", "cluster", "dev"]
     pinned = [each for each in needs.requires or () if 'extra == "lab"' in each]
     assert pinned
     assert all("==" in each.partition(";")[0] for each in pinned)
