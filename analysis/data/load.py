@@ -224,13 +224,13 @@ def _identity(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with users' own files by name: their folders are of no interest here."""
-    places = records.section(config, "code")
-    text = json.dumps(config) if places else ""
+def _without_places(document: dict[str, Any]) -> dict[str, Any]:
+    """A configuration or manifest with users' own files by name, without their folders."""
+    places = records.section(document, "code")
+    text = json.dumps(document) if places else ""
     for place in places:
         text = text.replace(json.dumps(place)[1:-1], Path(place).name)
-    return dict(json.loads(text)) if places else config
+    return dict(json.loads(text)) if places else document
 
 
 def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
@@ -246,11 +246,12 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
     facts: dict[str, Any] = {}
     if verdict == "ok":
         for name in ("manifest", "calibration"):
-            facts[name] = records.read_document(directory / f"{name}.json", problems)
-        found = records.read_congestion_controls(directory)
+            found = records.read_document(directory / f"{name}.json", problems)
+            facts[name] = _without_places(found)
+        read = records.read_congestion_controls
         if programs.runs_programs(config):
-            found = programs.congestion_controls(directory)
-        facts["congestion_controls"] = found
+            read = programs.congestion_controls
+        facts["congestion_controls"] = read(directory)
     gates, wall_s = status.get("gates"), status.get("wall_s")
     return Run(
         **_identity(config | entry),

@@ -7,6 +7,7 @@ with it.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any
 from testbed.cluster import archive
 from testbed.shared import python_module
 
+_FOLDER = "lab-block-"  # of a block, with its worker's process id
 _going_on: dict[str, subprocess.Popen[str]] = {}  # by the sweep that they are of
 _stopped: set[str] = set()  # sweeps that nobody wants any more
 
@@ -32,7 +34,8 @@ def execute(sweep: str, task: str) -> dict[str, Any]:
         this machine's `host` name.
     """
     host = {"host": socket.gethostname()}
-    with tempfile.TemporaryDirectory(prefix="lab-block-") as folder:
+    _forget_dead(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder:
         process = subprocess.Popen(
             [
                 *("setpriv", "--pdeathsig", "KILL"),
@@ -56,6 +59,14 @@ def execute(sweep: str, task: str) -> dict[str, Any]:
             return {**host, "packed": archive.pack(Path(folder))}
         lines = said.strip().splitlines()
         return {**host, "refused": lines[-1] if lines else f"ended by {process.returncode}"}
+
+
+def _forget_dead(place: Path) -> None:
+    """Remove the folders of workers that were killed."""
+    for folder in place.glob(f"{_FOLDER}*-*"):
+        pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _as_the_entry_script_has_it() -> dict[str, str]:

@@ -239,8 +239,11 @@ def test_own_code_is_named_by_its_file_and_not_by_its_folder(tmp_path):
     build.run(arm="dblp", seed=1)
     path = build.folder / "dblp-s1" / "config.json"
     write(path, json.loads(path.read_text()) | changes)
+    manifest = path.with_name("manifest.json")
+    write(manifest, json.loads(manifest.read_text()) | {"code": changes["code"]})
     (run,) = load(tmp_path).runs
     assert run.config["training"]["model"] == "net.py:build"
+    assert run.manifest["code"] == {"net.py": "00"}  # it is kept with the results
 
 
 @pytest.mark.parametrize(

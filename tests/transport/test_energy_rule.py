@@ -1,0 +1,220 @@
+"""The tolerance `bounded-energy`: what a receiver has when it stops, and when it is late."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from testbed.transport import (
+    Receiver,
+)
+from testbed.transport.core import worth
+from testbed.transport.core.lookback import Lookback
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.tolerance import Progress
+from testbed.transport.policies.repair import Passes
+from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
+from tests.transport.transfer_parts import all_frames
+from tests.transport.virtual import SESSION, layout_of
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 1.0), st.booleans())
+@example(107, 0.9296875, False)
+def test_it_never_stops_above_its_bound(seed, share, late):
+    draws = np.random.default_rng(seed)
+    energy = np.exp(3 * draws.standard_normal(80))
+    told = worth.encode(energy)
+    told[draws.integers(0, 80, 3)] |= worth.MUST
+    layout = layout_of(80)
+    rule = BoundedEnergy(share=share, patience=2.0).stop_rule(False)(layout)
+    received = np.zeros(80, np.bool_)
+    for count, chunk in enumerate(draws.permutation(80), start=1):
+        received[chunk] = True
+        progress = Progress(
+            received=received,
+            received_count=count,
+            now_s=20.0 if late else 19.9,
+            first_arrival_s=0.0,
+            last_arrival_s=0.0,
+            probes=0,
+            worth=told,
+            first_sign_s=0.0,
+            recent=[(10.0 if count % 4 else 99.0, count) for count in range(1, 161)],
+        )
+        least = rule.missing(progress)
+        whole = received[told >= worth.MUST].all()
+        enough = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
+        if rule.satisfied(progress):
+            assert whole
+            assert late or enough
+            return
+        assert least is not None
+        assert not (late and whole)
+        # It may lack what the bytes do not tell, but no more: a step above for what is missing,
+        # and a step below for what is there.
+        assert not whole or energy[~received].sum() * 1.27 >= (1 - share) * energy.sum()
+    raise AssertionError("it lacks nothing")
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 1.0))
+def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
+    draws = np.random.default_rng(seed)
+    energy = np.exp(3 * draws.standard_normal(80))
+    told = worth.encode(energy)
+    told[draws.integers(0, 80, 3)] |= worth.MUST  # no late one waits for these
+    last = int(draws.integers(0, 80))
+    told[last] = worth.MUST  # but for this one
+    rule = BoundedEnergy(floor=floor).stop_rule(False)(layout_of(80))
+    received = np.zeros(80, np.bool_)
+    order = draws.permutation(80)
+    for count, chunk in enumerate(order, start=1):
+        received[chunk] = True
+        progress = Progress(
+            received=received,
+            received_count=count,
+            now_s=100.0,
+            first_arrival_s=0.0,
+            last_arrival_s=0.0,
+            probes=0,
+            worth=told,
+            first_sign_s=0.0,
+            recent=[(1.0, count) for count in range(1, 161)],
+        )
+        least = rule.missing(progress)
+        if rule.satisfied(progress):
+            assert least == 0
+            assert received[last]
+            assert energy[received].sum() >= floor * energy.sum() * (1 - 1e-9)
+            return
+        assert least == 1
+        lacking = energy[~received & (np.arange(80) != last)].sum()
+        assert not received[last] or lacking * 1.27 >= (1 - floor) * energy.sum() - energy[last]
+    raise AssertionError("it lacks nothing")
+
+
+def test_it_says_at_the_least_how_many_more_must_come():
+    layout = layout_of(4)
+    rule = BoundedEnergy(share=0.5).stop_rule(False)(layout)
+
+    def progress(*received, told=(0, 127, 127, 127 | worth.MUST)):
+        return Progress(
+            received=np.isin(np.arange(4), received),
+            received_count=len(received),
+            now_s=0.0,
+            first_arrival_s=0.0,
+            last_arrival_s=0.0,
+            probes=0,
+            worth=None if told is None else np.array(told, np.uint8),
+        )
+
+    assert rule.missing(progress(0, told=None)) == 3
+    assert not rule.satisfied(progress(0, 1, 2, told=None))
+    assert rule.missing(progress()) == 2
+    assert rule.missing(progress(1, 2)) == 1
+    assert not rule.satisfied(progress(1, 2))
+    assert rule.satisfied(progress(1, 3))
+
+
+def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
+    layout = layout_of(4)
+    told = np.array([worth.MUST, 90, 90, 90], np.uint8)
+    rule = BoundedEnergy(share=0.9).stop_rule(False)(layout)
+    progress = Progress(
+        received=np.array([True, False, False, False]),
+        received_count=1,
+        now_s=5.0,
+        first_arrival_s=0.0,
+        last_arrival_s=0.0,
+        probes=0,
+        worth=told,
+        first_sign_s=4.0,
+        recent=[(1e-3, 400), (1e-3, 1)],  # of another size: neither says how long four take
+    )
+    assert not rule.satisfied(progress)
+    assert rule.deadline_s(progress) is None
+
+
+def late_progress(recent):
+    """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
+    return Progress(
+        received=np.array([True, False, False, False]),
+        received_count=1,
+        now_s=4.0,
+        first_arrival_s=4.0,
+        last_arrival_s=4.0,
+        probes=0,
+        worth=np.array([worth.MUST | 90, 90, 90, 90], np.uint8),
+        first_sign_s=4.0,
+        recent=recent,
+    )
+
+
+def test_when_it_is_late_is_decided_once():
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    recent: list[tuple[float, int]] = []
+    progress = late_progress(recent)
+    assert rule.deadline_s(progress) is None
+    recent.append((1.0, 4))
+    assert rule.deadline_s(progress) == 6.0
+    recent[:] = [(9.0, 4)]  # others that end meanwhile change nothing
+    assert rule.deadline_s(progress) == 6.0
+    assert rule.satisfied(replace(progress, now_s=6.0))
+
+
+@pytest.mark.parametrize(
+    ("took", "late_s"),
+    [((1.0, 2), 8.0), ((1.0, 4), 6.0), ((1.0, 8), 6.0), ((1.0, 1), None), ((1.0, 9), None)],
+)
+def test_one_that_had_fewer_chunks_counts_as_if_it_had_gone_on(took, late_s):
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    assert rule.deadline_s(late_progress([took])) == late_s
+
+
+def test_a_transfer_is_not_late_because_it_was_asked_for_late():
+    layout = layout_of(4)
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    lookback = Lookback()
+    lookback.note((1.0, 4))
+    receiver = Receiver(
+        session=SESSION,
+        transfer=6,
+        layout=layout,
+        into=layout.new_buffer(),
+        rule=None,
+        repair=Passes(),
+        now_s=0.0,
+        lookback=lookback,
+    )
+    receiver.on_datagrams(all_frames(layout)[:1], 0.0)
+    receiver.adopt(layout.new_buffer(), rule, 10.0)
+    body = bytes([worth.MUST | 90, 90, 90, 90])
+    receiver.on_message(ControlMessage(MessageType.WORTH, 6, body), 10.0)
+    assert not receiver.stopped
+    assert receiver.next_deadline_s() == 12.0
+    receiver.on_deadline(12.0)
+    assert receiver.stopped
+    assert receiver.took is None  # nor does it tell how long others take
+
+
+@pytest.mark.parametrize(("early", "took"), [(0, (13.0, 4)), (1, (3.0, 3)), (4, None)])
+def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, took):
+    layout = layout_of(4)
+    receiver = Receiver(
+        session=SESSION,
+        transfer=6,
+        layout=layout,
+        into=layout.new_buffer(),
+        rule=None,
+        repair=Passes(),
+        now_s=0.0,
+    )
+    receiver.on_message(ControlMessage(MessageType.WORTH, 6, bytes([90] * 4)), 0.0)
+    receiver.on_datagrams(all_frames(layout)[:early], 0.0)
+    posted_s = 10.0 if early else 0.0
+    receiver.adopt(layout.new_buffer(), BoundedEnergy().stop_rule(False)(layout), posted_s)
+    if early < 4:
+        receiver.on_datagrams(all_frames(layout)[early:], 13.0)
+    assert receiver.stopped
+    assert receiver.took == took
