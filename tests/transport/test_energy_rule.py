@@ -11,7 +11,7 @@ from testbed.transport import (
     Receiver,
 )
 from testbed.transport.core import worth
-from testbed.transport.core.lookback import Lookback
+from testbed.transport.core.lookback import Lookback, Slowest
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.tolerance import Progress
 from testbed.transport.policies.repair import Passes
@@ -41,7 +41,7 @@ def test_it_never_stops_above_its_bound(seed, share, late):
             probes=0,
             worth=told,
             first_sign_s=0.0,
-            recent=[(10.0 if count % 4 else 99.0, count) for count in range(1, 161)],
+            slowest=[(10.0 if count % 4 else 99.0, count) for count in range(1, 161)],
         )
         least = rule.missing(progress)
         whole = received[told >= worth.MUST].all()
@@ -80,7 +80,7 @@ def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
             probes=0,
             worth=told,
             first_sign_s=0.0,
-            recent=[(1.0, count) for count in range(1, 161)],
+            slowest=[(1.0, count) for count in range(1, 161)],
         )
         least = rule.missing(progress)
         if rule.satisfied(progress):
@@ -130,7 +130,7 @@ def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
         probes=0,
         worth=told,
         first_sign_s=4.0,
-        recent=[(1e-3, 400), (1e-3, 1)],  # of another size: neither says how long four take
+        slowest=[(1e-3, 400), (1e-3, 1)],  # of another size: neither says how long four take
     )
     assert not rule.satisfied(progress)
     assert rule.deadline_s(progress) is None
@@ -147,7 +147,7 @@ def late_progress(recent):
         probes=0,
         worth=np.array([worth.MUST | 90, 90, 90, 90], np.uint8),
         first_sign_s=4.0,
-        recent=recent,
+        slowest=recent,
     )
 
 
@@ -176,7 +176,7 @@ def test_a_transfer_is_not_late_because_it_was_asked_for_late():
     layout = layout_of(4)
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
     lookback = Lookback()
-    lookback.note((1.0, 4))
+    lookback.note(0, (1.0, 4))
     receiver = Receiver(
         session=SESSION,
         transfer=6,
@@ -218,3 +218,36 @@ def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, too
         receiver.on_datagrams(all_frames(layout)[early:], 13.0)
     assert receiver.stopped
     assert receiver.took == took
+
+
+def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
+    # The other peer takes ten times as long: what this one gives up before that wins nothing.
+    slowest = Slowest()
+    quick, slow = Lookback(slowest=slowest), Lookback(slowest=slowest)
+    for transfer in range(8):
+        slow.note(transfer, (10.0, 4))
+        quick.note(transfer, (1.0, 4))
+    quick.note(8, (1.0, 4))  # of the present round, whose slowest is not known
+    layout = layout_of(4)
+    receiver = Receiver(
+        session=SESSION,
+        transfer=8,
+        layout=layout,
+        into=layout.new_buffer(),
+        rule=BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout),
+        repair=Passes(),
+        now_s=0.0,
+        lookback=quick,
+    )
+    body = bytes([worth.MUST | 90, 90, 90, 90])
+    receiver.on_message(ControlMessage(MessageType.WORTH, 8, body), 0.0)
+    assert receiver.next_deadline_s() == 20.0
+
+
+def test_the_latest_rounds_are_remembered_each_with_its_slowest_peer():
+    slowest = Slowest()
+    for transfer in range(20):
+        for took_s in (2.0, 3.0, 1.0):
+            slowest.note(transfer, (took_s + transfer, 4))
+    slowest.note(0, (99.0, 4))  # a peer that is far behind says nothing of the latest
+    assert list(slowest.before(19)) == [(3.0 + transfer, 4) for transfer in range(4, 19)]

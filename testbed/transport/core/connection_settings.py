@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.hot_path import NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.lookback import Slowest
 from testbed.transport.core.messages import MAX_WORTH_BYTES, check_u32
 from testbed.transport.core.numbering import layout_of
 from testbed.transport.core.order import ChunkOrder
@@ -71,6 +72,11 @@ class ConnectionSettings:
     def layout_count(self) -> int:
         """How many layouts take turns."""
         return len(self.layout.each) if self.tensor_by_tensor else 1
+
+    @cached_property
+    def slowest(self) -> Slowest:
+        """What the latest transfers took from whichever peer took longest."""
+        return Slowest(self.layout_count)
 
     def layout_of(self, transfer: int) -> PayloadLayout:
         """What a transfer carries."""

@@ -63,7 +63,7 @@ class Incoming:
         self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
         self._early: dict[int, Receiver] = {}
         self._unasked = Unasked(settings)
-        self._lookback = Lookback(settings.layout_count)
+        self._lookback = Lookback(settings.layout_count, settings.slowest)
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []
@@ -309,7 +309,7 @@ class Incoming:
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
         if receiver.took is not None:
-            self._lookback.note(receiver.took)
+            self._lookback.note(transfer, receiver.took)
         self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
 
     def on_deadline(self, now_s: float) -> None:

@@ -89,6 +89,7 @@ class Receiver:
         self._datagrams = 0
         self._control_bytes = 0
         self._lookback = lookback or Lookback()
+        self._slowest = self._lookback.slowest.before(transfer)
         self._posted_s = now_s  # when this side asked for it
         self._early_count = 0  # chunks that came before
         self._worth: NDArray[np.uint8] | None = None
@@ -188,6 +189,7 @@ class Receiver:
         self.placement.move(self._layout.rows(into, written=True))
         self._rule, self._now_s = rule, now_s
         self._posted_s, self._early_count = now_s, self.received_count
+        self._slowest = self._lookback.slowest.before(self.transfer)
         if self.received_count:
             self._stop_or(self._repair.on_data)
 
@@ -314,6 +316,7 @@ class Receiver:
             first_sign_s=self._first_sign_s,
             recent=self._lookback.recent,
             earliest=self._lookback.earliest,
+            slowest=self._slowest,
         )
 
     def poll_messages(self) -> list[ControlMessage]:

@@ -18,8 +18,8 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.tolerance import Progress, StopRule, StopRuleFactory, TolerancePolicy
 from testbed.transport.core.worth import LEAST, MOST, MUST, enough
 
-# The time of a calm transfer: a quarter of the latest ones were faster. It stays that of calm ones
-# while up to three quarters are hit, and follows a path that becomes slower for good.
+# The time of calm transfers: in a quarter of the latest rounds all peers were faster. It stays that
+# of calm ones while up to three quarters are hit, and follows a path that becomes slower for good.
 _CALM = 0.25
 # Transfers are of like size up to this factor between the numbers of their chunks.
 _ALIKE = 2
@@ -37,8 +37,8 @@ class BoundedEnergy(TolerancePolicy):
 
     Args:
         share: the share of the energy at which a transfer ends that is not late; above 0.
-        patience: a transfer is late after so many times what calm ones took recently, from its
-            first sign on; at least 1.
+        patience: a transfer is late after so many times what calm ones took recently from the
+            slowest peer, counted from its first sign; at least 1.
         floor: the share of the energy with which a late transfer ends; above 0, up to 1. None: with
             what must arrive.
     """
@@ -113,20 +113,21 @@ class EnergyRule(StopRule):
         """From when on the transfer is late; None while that is unknown."""
         first_s = progress.first_sign_s
         if self._late_s is None and first_s is not None and self._knows(progress):
-            calm_s = self._calm_s(progress.recent)
+            calm_s = self._calm_s(progress.slowest)
             self._late_s = None if calm_s is None else first_s + self._policy.patience * calm_s
         return self._late_s
 
-    def _calm_s(self, recent: Sequence[tuple[float, int]]) -> float | None:
-        """What a calm transfer takes that needs as many chunks as this one; None for unknown.
+    def _calm_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
+        """What calm transfers take that need as many chunks as this one; None for unknown.
 
-        Payloads differ: in size, and in how many chunks hold their energy. So only transfers of
+        It is the slowest peer's time: before that, nobody waits for this one alone, and what it
+        gives up wins nothing. Payloads differ: in size, and in how many chunks hold their energy. So only transfers of
         like size count, and one that had fewer chunks as if it had gone on at its pace.
         """
         fewest = self._fewest
         alike_s = sorted(
             took_s * max(1.0, fewest / count)
-            for took_s, count in recent
+            for took_s, count in slowest
             if fewest <= _ALIKE * count and count <= _ALIKE * fewest
         )
         return alike_s[int(len(alike_s) * _CALM)] if alike_s else None
