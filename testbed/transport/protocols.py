@@ -307,6 +307,7 @@ def _bounded_energy(
     share: float = 0.95,
     patience: float = 1.2,
     within_rounds: int = 61,
+    per: str = "payload",
     **settings: Any,
 ) -> ProtocolConfig:
     """Ours: the most energetic chunks first, until enough of the energy is there or it is late.
@@ -316,8 +317,9 @@ def _bounded_energy(
     ByEnergy(floor=floor, within_rounds=within_rounds)  # names the key itself where one is wrong
     policy = BoundedEnergy(share=share, patience=patience)
     gather = {"gather": replace(policy, floor=floor)}
+    order = f"floor={floor!r},within_rounds={within_rounds},share={share!r},per={per}"
     axes = {
-        "order": f"by-energy:floor={floor!r},within_rounds={within_rounds},share={share!r}",
+        "order": f"by-energy:{order}",
         "repair": "streaming:lost_first=true",
     }
     return _lossy("bounded-energy", policy, {**gather, **settings}, **axes)
@@ -355,7 +357,7 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
     "optireduce": (_optireduce, ("warm_up", "quantile", "wait")),
-    "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds")),
+    "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds", "per")),
     "top-k": (_top_k, ()),
     "tcp": (_tcp, ()),
 }

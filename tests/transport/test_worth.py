@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import Leg, ProtocolError
+from testbed.transport import Leg, PayloadLayout, ProtocolError
 from testbed.transport.core import worth
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
@@ -120,3 +120,35 @@ def test_worth_that_comes_before_it_is_asked_for_reaches_the_receiver():
     (done,) = [each for each in rounds.server.events if isinstance(each, TransferDone)]
     arrived = done.report.chunks_received
     assert arrived is not None and arrived < 0.9 * CHUNKS  # without it, all are waited for
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 10_000))
+def test_per_tensor_each_counts_for_its_elements(sizes, seed):
+    draws = np.random.default_rng(seed)
+    layout = PayloadLayout([(str(place), size) for place, size in enumerate(sizes)], 32)
+    buffer = layout.new_buffer()
+    floats = layout.floats(buffer)
+    scales = 10.0 ** draws.integers(-6, 6, len(sizes))
+    floats[:] = draws.uniform(1, 2, len(floats)) * np.repeat(scales, sizes)
+    rows = layout.rows(buffer)
+    found = worth.by_tensor(worth.energies(rows), rows, layout)
+    parts = np.square(floats, dtype=np.float64)
+    expected = np.zeros(layout.chunk_count)
+    ends = np.cumsum(sizes)
+    for end, size in zip(ends, sizes, strict=True):
+        part = slice(end - size, end)
+        chunk = np.arange(end - size, end) // layout.elements_per_chunk
+        np.add.at(expected, chunk, parts[part] / parts[part].mean())
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_per_tensor_a_nan_spoils_its_own_chunk_and_zeros_are_nothing():
+    layout = PayloadLayout([("broken", 16), ("still", 16), ("sound", 16)], 32)
+    buffer = layout.new_buffer()
+    floats = layout.floats(buffer)
+    floats[:16], floats[32:] = 3.0, 1e-9
+    floats[2] = np.nan
+    rows = layout.rows(buffer)
+    found = worth.by_tensor(worth.energies(rows), rows, layout)
+    assert np.isnan(found[0])
+    assert found[1:] == pytest.approx([16, 0, 0, 8, 8], rel=1e-5)

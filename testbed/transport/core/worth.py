@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.layout import PayloadLayout
 
 MUST = 128
 _LARGEST = MUST - 1
@@ -49,6 +50,34 @@ def energies(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
         exact = floats[unsure].astype(np.float64)
         found[unsure] = np.einsum("ij,ij->i", exact, exact)
     return found
+
+
+def by_tensor(
+    energy: NDArray[np.float64], rows: NDArray[np.uint8], layout: PayloadLayout
+) -> NDArray[np.float64]:
+    """The energy of each chunk in parts of its tensors' mean energy per element.
+
+    So a tensor counts for as much as it has elements, however small they are: as for optimisers
+    that divide by the size of the gradient, such as Adam. `energy` is that of the chunks, which
+    makes this cheap: only chunks of several tensors are looked at again.
+    """
+    pieces = layout.pieces
+    first = np.flatnonzero(np.diff(pieces.chunk, prepend=-1))
+    several = np.diff(first, append=len(pieces.chunk))[pieces.chunk] > 1
+    found = energy[pieces.chunk]
+    mixed = pieces.chunk[several]
+    if len(mixed):
+        chunks, place = np.unique(mixed, return_inverse=True)
+        squares = np.square(rows[chunks].view("<f4"), dtype=np.float64)
+        ends = np.cumsum(pieces.elements)
+        starts = (ends - pieces.elements)[several] - mixed * layout.elements_per_chunk
+        found[several] = np.add.reduceat(squares.reshape(-1), place * squares.shape[1] + starts)
+    sound = np.where(np.isfinite(found), found, 0.0)
+    mean = np.bincount(pieces.tensor, sound) / np.maximum(
+        np.bincount(pieces.tensor, pieces.elements), 1
+    )
+    mean[mean == 0] = 1.0
+    return np.bincount(pieces.chunk, found / mean[pieces.tensor], minlength=len(energy))
 
 
 def encode(energy: NDArray[np.float64]) -> NDArray[np.uint8]:

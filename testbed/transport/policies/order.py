@@ -25,6 +25,7 @@ _BLOCK = 1024  # chunks whose absolute values are made at a time: they stay in a
 _AT_HAND = 3
 
 Measure = Literal["mean", "max"]
+Per = Literal["payload", "tensor"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +148,14 @@ class ByEnergy(ChunkOrder):
             prime shares no rhythm with other things that come every few rounds.
         share: the share of the energy at which the receiver stops, as far as the sender knows. What
             comes after it is worth an answer's wait.
+        per: what energy is measured against. `payload`: all elements alike. `tensor`: each tensor
+            counts for as much as it has elements, however small they are.
     """
 
     floor: float = 0.05
     within_rounds: int = 61
     share: float = 1.0
+    per: Per = "payload"
     tells_worth = True
 
     def __post_init__(self) -> None:
@@ -161,6 +165,8 @@ class ByEnergy(ChunkOrder):
             raise ValueError(f"share is {self.share!r}; valid: above 0, up to 1")
         if not (isinstance(self.within_rounds, int) and self.within_rounds >= 1):
             raise ValueError(f"within_rounds is {self.within_rounds!r}; valid: whole, 1 or more")
+        if self.per not in get_args(Per):
+            raise ValueError(f"per is {self.per!r}; valid: {', '.join(get_args(Per))}")
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         return worth.by_worth(self._worth(context)[0])
@@ -173,6 +179,8 @@ class ByEnergy(ChunkOrder):
     def _worth(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """What the chunks are worth, and which of them are urgent."""
         energy = worth.energies(context.rows)
+        if self.per == "tensor":
+            energy = worth.by_tensor(energy, context.rows, context.layout)
         found = worth.encode(energy)
         energy[~np.isfinite(energy)] = 0.0
         first = worth.by_worth(found)

@@ -121,8 +121,9 @@ class EnergyRule(StopRule):
         """What calm transfers take that need as many chunks as this one; None for unknown.
 
         It is the slowest peer's time: before that, nobody waits for this one alone, and what it
-        gives up wins nothing. Payloads differ: in size, and in how many chunks hold their energy. So only transfers of
-        like size count, and one that had fewer chunks as if it had gone on at its pace.
+        gives up wins nothing. Payloads differ: in size, and in how many chunks hold their energy.
+        So only transfers of like size count, and one that had fewer chunks as if it had gone on at
+        its pace.
         """
         fewest = self._fewest
         alike_s = sorted(
