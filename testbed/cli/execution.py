@@ -14,7 +14,7 @@ from testbed.cli.options import Execution, Sweep, names_in
 from testbed.experiment import Run
 from testbed.machine import capabilities
 from testbed.run import planning, runner
-from testbed.run.runner import Outcome
+from testbed.run.runner import OnProgress, Outcome
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 
@@ -71,7 +71,7 @@ def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
     outcomes = _carry_out(
         chosen,
         console,
-        lambda run, shown: _attempt(run, options, capture, shown),
+        lambda runs, shown: _one_by_one(runs, options, capture, shown),
         options,
         require=capabilities.require,
     )
@@ -87,7 +87,7 @@ def simulate(selection: Sweep, options: Execution) -> bool:
         InputError: something of it is not simulated, a prerequisite is missing, or results cannot
             be written.
     """
-    from testbed.run import simulating  # imports torch, which takes a second
+    from testbed.run import side_by_side, simulating  # imports torch, which takes a second
 
     chosen = replace(choosing.chosen(selection, options.out), simulated=True)
     runner.require_writable(chosen.results)
@@ -105,18 +105,25 @@ def simulate(selection: Sweep, options: Execution) -> bool:
     for remark in simulating.remarks(runs):
         terminal.say(console, remark)
 
-    def attempt(run: Run, shown: progress.RunProgress) -> Outcome:
-        outcome = simulating.execute(chosen.results, run, shown.record)
-        shown.end(outcome)
-        return outcome
+    def execute(runs: Sequence[Run], shown: progress.RunProgress) -> list[Outcome]:
+        each_shown, ended = {}, {}
 
-    return _went_well(_carry_out(chosen, console, attempt, options))
+        def begin(run: Run) -> OnProgress:
+            each_shown[run.key] = shown.begin(run.label)
+            return each_shown[run.key].record
+
+        for outcome in side_by_side.execute(chosen.results, runs, begin):
+            each_shown[outcome.run.key].end(outcome)
+            ended[outcome.run.key] = outcome
+        return [ended[run.key] for run in runs]
+
+    return _went_well(_carry_out(chosen, console, execute, options))
 
 
 def _carry_out(
     chosen: choosing.Chosen,
     console: Console,
-    attempt: Callable[[Run, progress.RunProgress], Outcome],
+    execute: Callable[[Sequence[Run], progress.RunProgress], list[Outcome]],
     options: Execution,
     *,
     require: Callable[[], None] = lambda: None,
@@ -126,7 +133,7 @@ def _carry_out(
     Args:
         chosen: the runs.
         console: for what is said.
-        attempt: executes one run here.
+        execute: executes runs here, and returns how they ended.
         options: of the command.
         require: raises InputError for what this machine lacks to execute runs.
     """
@@ -147,12 +154,8 @@ def _carry_out(
         progress.meet_prerequisites(runs, console)
         require()
         _plan(chosen, console)
-        outcomes = []
         with progress.runs_shown(console, len(runs)) as shown:
-            for each in runs:
-                runner.require_space(results, each)
-                shown.begin(each.label)
-                outcomes.append(attempt(each, shown))
+            outcomes = execute(runs, shown)
     if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
         runner.require_space(results, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
@@ -223,18 +226,23 @@ def hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
     return names
 
 
-def _attempt(
-    run: Run, options: Execution, capture: Sequence[str], shown: progress.RunProgress
-) -> Outcome:
-    """Execute one run, again while it is invalid; show what happens as it happens."""
-    tries = runner.attempts(
-        options.out, run, shown.record, capture=capture, retries=options.retries
-    )
-    for number, outcome in enumerate(tries, start=1):
-        if outcome.may_differ and number <= options.retries:
-            shown.again(outcome, number, options.retries)
-    shown.end(outcome)
-    return outcome
+def _one_by_one(
+    runs: Sequence[Run], options: Execution, capture: Sequence[str], shown: progress.RunProgress
+) -> list[Outcome]:
+    """Execute runs in labs, each again while it is invalid; show what happens as it happens."""
+    outcomes = []
+    for run in runs:
+        runner.require_space(options.out, run)
+        one = shown.begin(run.label)
+        tries = runner.attempts(
+            options.out, run, one.record, capture=capture, retries=options.retries
+        )
+        for number, outcome in enumerate(tries, start=1):
+            if outcome.may_differ and number <= options.retries:
+                one.again(outcome, number, options.retries)
+        one.end(outcome)
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _captures(outcomes: Sequence[Outcome]) -> list[str]:

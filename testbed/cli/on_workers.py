@@ -53,8 +53,7 @@ def execute(
     outcomes: dict[str, Outcome] = {}
 
     def end(outcome: Outcome) -> None:
-        shown.begin(outcome.run.label)
-        shown.end(outcome)
+        shown.begin(outcome.run.label).end(outcome)
         outcomes[outcome.run.key] = outcome
 
     left = []

@@ -27,7 +27,7 @@ _STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "
 
 
 class RunProgress:
-    """Shows the progress of a sequence of runs. Use it through `runs_shown`."""
+    """Shows the progress of runs that follow each other or go on side by side, of `runs_shown`."""
 
     def __init__(self, console: Console, bar: Progress | None, total: int) -> None:
         self._console = console
@@ -37,40 +37,30 @@ class RunProgress:
         self._executed = 0
         self._not_ok = 0
         self._began_s = time.monotonic()
-        self._label = ""
+        self._under_way: dict[str, float] = {}  # by label, which share of it is done
         if bar is not None:
             self._task = bar.add_task("", total=float(total), left="")
 
-    def begin(self, label: str) -> None:
-        self._label = label
-        self._show("starting", 0.0)
+    def begin(self, label: str) -> "OneRun":
+        return OneRun(self, label)
 
-    def record(self, record: dict[str, Any]) -> None:
-        """A progress record of the run in execution came."""
-        if "rounds" in record:
-            share = record["round"] / record["rounds"]
-            self._show(f"round {record['round']}/{record['rounds']}", share)
-        elif "stage" in record:
-            self._show(str(record["stage"]), 0.0)
-
-    def say(self, line: str) -> None:
+    def say(self, line: str | Text) -> None:
         """A sentence that stays on the screen."""
-        self._console.print(Text(line), soft_wrap=True)
+        # One line, however long: a live display counts the lines.
+        self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
 
-    def again(self, outcome: Outcome, number: int, retries: int) -> None:
-        """An attempt was invalid, and another one follows; what was wrong stays on the screen."""
-        line = Text(f"{self._label}: ")
-        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
-        line.append(f": {outcome.reason}; retry {number} of {retries}")
-        self._console.print(line, soft_wrap=True)
-        self._show("starting again", 0.0)
+    def show(self, label: str, what: str, share: float) -> None:
+        """So much of a run is done."""
+        self._under_way[label] = share
+        self._update(f"{label} {what}" if len(self._under_way) == 1 else "")
 
-    def end(self, outcome: Outcome) -> None:
+    def ended(self, label: str, outcome: Outcome) -> None:
         """A run ended; its verdict stays on the screen."""
+        self._under_way.pop(label, None)
         self._done += 1
         self._executed += outcome.executed
         self._not_ok += outcome.verdict != "ok"
-        line = Text(f"[{self._done}/{self._total}] {self._label}: ")
+        line = Text(f"[{self._done}/{self._total}] {label}: ")
         line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
         if not outcome.executed:
             line.append(" (done before)")
@@ -78,16 +68,17 @@ class RunProgress:
             line.append(f": {outcome.reason}")
         elif self._bar is None and outcome.executed and self._done < self._total:
             line.append(f", {self._left()}")
-        # One line per run, however long its reason: a live display counts the lines.
-        self._console.print(line, soft_wrap=True)
-        self._show("", 0.0)
+        self.say(line)
+        self._update("")
 
-    def _show(self, what: str, share: float) -> None:
+    def _update(self, text: str) -> None:
         if self._bar is None:
             return
-        text = f"{self._label} {what}" if what else ""
+        if not text and self._under_way:
+            text = f"{len(self._under_way)} runs under way"
         if self._not_ok:
             text = f"{self._not_ok} not ok  {text}"
+        share = sum(self._under_way.values())
         self._bar.update(
             self._task, completed=self._done + share, description=text, left=self._left(share)
         )
@@ -99,6 +90,35 @@ class RunProgress:
             return ""
         left_s = (time.monotonic() - self._began_s) / done * (self._total - self._done - share)
         return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
+
+
+class OneRun:
+    """Shows one run."""
+
+    def __init__(self, shown: RunProgress, label: str) -> None:
+        self._shown = shown
+        self._label = label
+        shown.show(label, "starting", 0.0)
+
+    def record(self, record: dict[str, Any]) -> None:
+        """A progress record of the run came."""
+        if "rounds" in record:
+            share = record["round"] / record["rounds"]
+            self._shown.show(self._label, f"round {record['round']}/{record['rounds']}", share)
+        elif "stage" in record:
+            self._shown.show(self._label, str(record["stage"]), 0.0)
+
+    def again(self, outcome: Outcome, number: int, retries: int) -> None:
+        """An attempt was invalid, and another one follows; what was wrong stays on the screen."""
+        line = Text(f"{self._label}: ")
+        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+        line.append(f": {outcome.reason}; retry {number} of {retries}")
+        self._shown.say(line)
+        self._shown.show(self._label, "starting again", 0.0)
+
+    def end(self, outcome: Outcome) -> None:
+        """It ended."""
+        self._shown.ended(self._label, outcome)
 
 
 @contextmanager

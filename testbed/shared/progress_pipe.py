@@ -20,13 +20,14 @@ class ProgressWriter:
 
     def stage(self, name: str) -> None:
         """A new stage of the run began."""
-        self._write({"stage": name})
+        self.record({"stage": name})
 
     def round(self, number: int, total: int) -> None:
         """`number` of `total` rounds are done."""
-        self._write({"round": number, "rounds": total})
+        self.record({"round": number, "rounds": total})
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def record(self, record: dict[str, Any]) -> None:
+        """Any of these."""
         # Progress is for the eye; a run never waits or fails for it.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self.descriptor, json.dumps(record).encode() + b"\n")

@@ -111,8 +111,8 @@ def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch):
 def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, monkeypatch):
     ending(monkeypatch, "invalid", "failed")
     screen = io.StringIO()
-    with progress_display.runs_shown(Console(file=screen, width=60), 1) as progress:
-        progress.begin(run.label)
+    with progress_display.runs_shown(Console(file=screen, width=60), 1) as shown:
+        progress = shown.begin(run.label)
         for outcome in runner.attempts(tmp_path, run, progress.record, retries=2):
             if outcome.verdict == "invalid":
                 progress.again(outcome, 1, 2)

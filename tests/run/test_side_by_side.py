@@ -1,0 +1,82 @@
+"""Simulated runs on all processors: each in a process of its own, with the results that it has alone."""
+
+import os
+import signal
+
+import pytest
+
+from testbed.cli.options import Selection
+from testbed.run import side_by_side, simulating
+from testbed.shared.run_directory import InUseError
+
+EXPERIMENT = """
+name: small
+rounds: 2
+seeds: [1, 2]
+topology: { name: star, workers: 2, rate_bps: 100_000_000, queue_bytes: 150_000 }
+training:
+  model: efficientnet-b0
+  pace: { kind: payload-only, scale: 0.002, compute_s: 0.1 }
+phases: { detector: schedule, critical_rounds: [[0, 0]] }
+arms: { dblp: { protocol: dblp }, reliable: { protocol: none } }
+"""
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    path = tmp_path / "small.yaml"
+    path.write_text(EXPERIMENT)
+    return [run.in_virtual_time() for run in Selection(name=str(path)).loaded(results=tmp_path)]
+
+
+def execute(runs, folder):
+    """What happened, in order: who began, and who ended how."""
+    happened, told = [], {}
+
+    def begin(run):
+        happened.append(("begin", run.key))
+        return told.setdefault(run.key, []).append
+
+    for outcome in side_by_side.execute(folder, runs, begin):
+        happened.append((outcome.verdict, outcome.run.key))
+    return happened, told
+
+
+def test_two_go_on_at_a_time_with_the_results_that_each_has_alone(runs, tmp_path):
+    happened, told = execute(runs, tmp_path / "out")
+    begun = [key for what, key in happened if what == "begin"]
+    assert begun == [run.key for run in runs]
+    assert [what for what, _ in happened[:3]] == ["begin", "begin", "ok"]
+    assert sorted(key for what, key in happened if what == "ok") == sorted(begun)
+    assert all({"round": 2, "rounds": 2} in each for each in told.values())
+    for run in runs[:2]:
+        alone = simulating.execute(tmp_path / "alone", run, lambda record: None).directory
+        there = tmp_path / "out" / "small" / run.key
+        for path in (alone / "events").iterdir():
+            assert path.read_bytes() == (there / "events" / path.name).read_bytes()
+    again, _ = execute(runs, tmp_path / "out")
+    assert again == [(what, run.key) for run in runs for what in ("begin", "ok")]
+
+
+def test_one_that_is_killed_is_told_and_the_others_go_on(runs, tmp_path, monkeypatch):
+    real = simulating.execute
+
+    def kill_itself(results, run, on_progress):
+        if run.key == runs[0].key:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(results, run, on_progress)
+
+    monkeypatch.setattr(simulating, "execute", kill_itself)
+    ended = {each.run.key: each for each in side_by_side.execute(tmp_path, runs, lambda run: print)}
+    assert ended[runs[0].key].verdict == "failed"
+    assert ended[runs[0].key].reason == "its process was killed by signal 9"
+    assert [ended[run.key].verdict for run in runs[1:]] == ["ok"] * 3
+
+
+def test_one_that_another_command_executes_ends_the_others(runs, tmp_path):
+    place = side_by_side.runner.directory_of(tmp_path, runs[1])
+    with place.open(runs[1].config()), pytest.raises(InUseError, match="another process"):
+        list(side_by_side.execute(tmp_path, runs, lambda run: print))
+    with pytest.raises(ChildProcessError):  # none is left
+        os.waitpid(-1, os.WNOHANG)
