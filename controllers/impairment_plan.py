@@ -10,6 +10,7 @@ from typing import Any
 from controllers import impairments
 from controllers.impairments import ImpairmentParameters
 from controllers.impairments.common_settings import LEGS_OF
+from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 
 
@@ -98,17 +99,18 @@ def resolve(
         seed: the run's seed, which decides the random draws.
 
     Raises:
-        ValueError: one line that names the entry, the key, and what would be valid.
+        InputError: a line for each entry that is wrong, with the key and what would be valid.
     """
     labels = [each.label for each in entries]
     for index, label in enumerate(labels):
         if label in labels[:index]:
-            raise ValueError(
+            raise InputError(
                 f"impairments.{index}.name: {label!r} is taken by impairments."
                 f"{labels.index(label)}; give them distinct names"
             )
     documents: list[dict[str, Any]] = []
     resolved: list[ImpairmentParameters] = []
+    wrong: list[str] = []
     for index, entry in enumerate(entries):
         try:
             places.check(entry)
@@ -117,13 +119,16 @@ def resolve(
         except ValueError as error:
             key, colon, _ = str(error).partition(": ")
             where = f".{error}" if colon and key in type(entry).model_fields else f": {error}"
-            raise ValueError(f"impairments.{index}{where}") from None
+            wrong.append(f"impairments.{index}{where}")
+            continue
         documents.append(document)
+    if wrong:
+        raise InputError(*wrong)
     for (index, first), (other, second) in itertools.combinations(enumerate(resolved), 2):
         where = _overlap(first, second)
         if where and contradict(first, second, places):
             alike = f"are {first.kind}" if first.kind == second.kind else "set a rate"
-            raise ValueError(
+            raise InputError(
                 f"impairments.{other} ({second.label}): contradicts impairments.{index} "
                 f"({first.label}): both {alike} at {first.target} {where}; "
                 "valid: other rounds, legs, instants or targets, or one entry"

@@ -172,6 +172,8 @@ def read(path: Path) -> dict[str, Any]:
         return found.document(folder)
     except ValidationError as error:
         raise InputError(f"{path}: {problems.explain(problems.of(error, Description))}") from None
+    except InputError as error:
+        raise InputError(*(f"{path}: {each}" for each in error.args)) from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -34,7 +34,7 @@ _received = 0  # the exit status of a signal that was taken as Ctrl-C
 
 
 def main() -> None:
-    """Run a verb; bad input is one line and exit status 2, an interruption is 130.
+    """Run a verb; bad input is a line for each problem and exit status 2, an interruption is 130.
 
     SIGTERM, which batch systems and `timeout` send, and SIGHUP end a run as Ctrl-C does: with a
     verdict, and with the command that continues. The status is 128 and the signal's number.
@@ -50,7 +50,7 @@ def main() -> None:
         if status == _INTERRUPTED:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
     except InputError as error:
-        status = _complain(str(error), 2)
+        status = max(_complain(line, 2) for line in error.args)
     except InUseError as error:
         status = _complain(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):

@@ -40,8 +40,9 @@ Profile = Annotated[
     str | None,
     typer.Option("--profile", help="sizes for another machine: laptop, server, paper, slow"),
 ]
-
-
+Draw = Annotated[
+    Path | None, typer.Option("--draw", metavar="DIR", help="draw the topologies into DIR")
+]
 Pcap = Annotated[
     str | None,
     typer.Option(

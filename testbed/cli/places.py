@@ -10,8 +10,8 @@ from testbed.shared.run_directory import PLAN, RunDirectory, key_of
 from testbed.shared.yaml_input import InputError
 
 _SHOWN = 6
-# Of a folder of results: a plan, a run, the picture of a plan, a report that was not finished.
-_SIGNS = (f"*/{PLAN}", "*/*/config.json", "*/topology.svg", ".report-*", "*/.report-*")
+# Of a folder of results: a plan, a run, a report that was not finished.
+_SIGNS = (f"*/{PLAN}", "*/*/config.json", ".report-*", "*/.report-*")
 _STATUS = "status.json"
 
 

@@ -1,4 +1,4 @@
-"""Prints an experiment's topologies for `./lab plan`: a table and a picture of each."""
+"""Prints an experiment's topologies for `./lab plan`: a table of each, and a picture if wanted."""
 
 import json
 import re
@@ -11,21 +11,17 @@ from rich.console import Console
 import topologies
 from testbed.cli import topology_picture
 from testbed.cli.terminal import PlainTable
-from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 
 _MOST_NAMED_LINKS = 3
 
 
-def show(runs: Sequence[Any], folder: Path, console: Console) -> None:
-    """Print every distinct topology of the runs and draw it into `folder`.
-
-    Pictures of finished runs stay: those of another topology go beside them, as `planned-...`.
+def show(runs: Sequence[Any], console: Console, folder: Path | None = None) -> None:
+    """Print every distinct topology of the runs, and draw it into `folder` where there is one.
 
     Raises:
         InputError: a picture cannot be written.
     """
-    prefix = "" if _fits_stored(runs[0].experiment, folder) else "planned-"
     for number, (runs_of_it, parameters) in enumerate(distinct(runs), start=1):
         topology = topologies.build(parameters)
         kinds = link_kinds(topology)
@@ -42,7 +38,10 @@ def show(runs: Sequence[Any], folder: Path, console: Console) -> None:
             console.print(f"hosts: {told}", highlight=False, soft_wrap=True)
         console.print(_nodes(topology))
         console.print(_links(kinds))
-        stem = f"{prefix}topology" if number == 1 else f"{prefix}topology-{number}"
+        if folder is None:
+            continue
+        of_it = "topology" if number == 1 else f"topology-{number}"
+        stem = f"{runs[0].experiment.name}-{of_it}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             paths = topology_picture.draw(topology, kinds, title, folder / stem)
@@ -59,13 +58,6 @@ def distinct(runs: Sequence[Any]) -> list[tuple[list[Any], Any]]:
         parameters = run.experiment.topology
         found.setdefault(parameters.model_dump_json(), ([], parameters))[0].append(run)
     return list(found.values())
-
-
-def _fits_stored(experiment: Any, folder: Path) -> bool:
-    """Whether the experiment that was last run into the folder, if any, has these topologies."""
-    stored = run_directory.read_or_empty(folder / "experiment.json")
-    planned = experiment.model_dump(mode="json")
-    return not stored or all(stored.get(key) == planned[key] for key in ("topology", "factors"))
 
 
 def link_kinds(topology: Any) -> dict[str, list[str]]:

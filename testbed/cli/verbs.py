@@ -9,7 +9,7 @@ import typer
 
 from testbed.cli import benchmarks, comparing, exporting, reporting
 from testbed.cli.benchmarks import Benchmark
-from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, Sweep, What, grouped
+from testbed.cli.options import AsJson, Draw, Execution, Out, Pcap, Selection, Sweep, What, grouped
 from testbed.cli.terminal import console, say
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
@@ -82,26 +82,28 @@ def list_experiments(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
 @grouped
-def plan(selection: Sweep, out: Out = RESULTS, pcap: Pcap = None, as_json: AsJson = False) -> None:
-    """Print an experiment's runs and numbers, draw its topologies; execute nothing."""
-    from testbed.cli import choosing, execution, plan_view
-    from testbed.run import planning, runner
+def plan(
+    selection: Sweep,
+    out: Out = RESULTS,
+    pcap: Pcap = None,
+    as_json: AsJson = False,
+    draw: Draw = None,
+) -> None:
+    """Print an experiment's runs, numbers and topologies; execute and write nothing."""
+    from testbed.cli import choosing, execution, plan_topology_view, plan_view
+    from testbed.run import planning
 
     chosen, screen = choosing.chosen(selection, out), console(stderr=as_json)
-    runner.require_writable(chosen.results)
     remarks = planning.check(chosen.results, chosen.planned)
     execution.hosts_to_capture(chosen.runs, pcap)
     if as_json:
         print(json.dumps({"runs": plan_view.records(chosen.results, chosen.runs)}, indent=1))
     else:
-        from testbed.cli import plan_topology_view  # draws, and so imports much
-
         plan_view.show_runs(chosen.results, chosen.runs, screen)
         plan_view.show_unsupported(chosen.runs, screen)
         plan_view.show_rounds(chosen.runs, screen)
         plan_view.show_numbers(chosen.selections, chosen.results, screen)
-        folder = chosen.results / chosen.runs[0].experiment.name
-        plan_topology_view.show(chosen.runs, folder, screen)
+        plan_topology_view.show(chosen.runs, screen, draw)
     for remark in remarks:
         say(screen, remark)
 

@@ -28,7 +28,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "axes": axes.reference,
     "gates": gates.reference,
     "files": run_directory_format.files,
-    "frames": run_directory_format.frames,
     "metrics": run_directory_format.metrics,
     **{
         section: partial(run_directory_format.reference, section)

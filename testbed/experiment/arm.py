@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -91,12 +91,15 @@ class Arm(AnyArm):
         found = dict(given)
         if "protocol" not in given and (wrong := problems.misspelt("protocol", given)):
             raise problems.raised([wrong])
+        wrong_code = []
         for key, registry in protocols.REGISTRIES.items():
             if key in found:
                 try:
                     found[key] = registry.relocated(found[key], folders(info))
                 except ValueError as error:
-                    raise problems.raised([problems.Problem((key,), str(error))]) from None
+                    wrong_code.append(problems.Problem((key,), str(error)))
+        if wrong_code:
+            raise problems.raised(wrong_code)
         return found
 
     @model_validator(mode="after")
@@ -116,6 +119,18 @@ class Arm(AnyArm):
             )
         try:
             self.resolved()
-        except TypeError as error:  # a value of a wrong kind
-            raise ValueError(str(error)) from None
+        except (TypeError, ValueError) as error:  # also a value of a wrong kind
+            raise problems.raised(
+                [problems.of_message(str(error)), *self._wrong_values()]
+            ) from None
         return self
+
+    def _wrong_values(self) -> Iterator[problems.Problem]:
+        """What is wrong with a setting by itself, whatever the others are."""
+        for key, value in (self.model_extra or {}).items():
+            try:
+                protocols.preset(self.protocol, **{key: value})
+            except (TypeError, ValueError) as error:
+                found = problems.of_message(str(error))
+                if found.place[:1] == (key,):
+                    yield found

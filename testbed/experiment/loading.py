@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
+
+_MOST_LINES = 20  # of a file that is wrong in more places
 
 
 def load(
@@ -48,15 +50,16 @@ def load(
         results: the folder of all results, where `phases.from` finds runs by name.
 
     Raises:
-        InputError: one line that names the file, the key, the value and what would be valid.
+        InputError: for each problem a line that names the file, the key, the value and what would
+            be valid; as many of them as can be found at once.
     """
     path = find(name_or_path)
     document = yaml_input.read(path)
+    wrong = [f"{path}: {each}" for each in _wrong_keys_of_profiles(document, path, chosen=profile)]
     try:
-        _refuse_unknown_keys_of_profiles(document, path, chosen=profile)
         profiles.apply(document, profile)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise _together([*wrong, f"{path}: {error}"], path) from None
     shipped.give_arm(document)
     in_file = copy.deepcopy(document.get("arms"))
     options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
@@ -70,7 +73,8 @@ def load(
         points = list(factors.points(document.get("factors") or {}))
         _refuse_lost(options, points)
     except ValueError as error:
-        raise InputError(f"{_to_blame(['factors'], options)}{where}: {error}") from None
+        told = f"{_to_blame(['factors'], options)}{where}: {error}"
+        raise _together([*wrong, told], path) from None
     wanted = arm_labels.variants(
         document.get("arms"), in_file, arms, congestion_control, path=path, points=points
     )
@@ -79,8 +83,14 @@ def load(
         for number, point in enumerate(points):
             changed = arm_labels.applied(document, group)
             blamed = [*options, *(each for variant in group for each in variant.options)]
-            found = _validated(changed, point, group, path, where, blamed)
+            try:
+                found = _validated(changed, point, group, path, where, blamed)
+            except InputError as error:
+                wrong += error.args
+                continue
             experiments |= {(number, variant.label): found for variant in group}
+    if wrong:
+        raise _together(wrong, path)
     first = experiments[0, wanted[0].label]
     try:
         settings = _settings(document, first, path, points)
@@ -129,17 +139,24 @@ def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
     return list(itertools.islice(itertools.chain(seeds, further), count))
 
 
-def _refuse_unknown_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str) -> None:
-    """Refuse a key that no experiment has in a profile that is not chosen.
+def _together(wrong: Sequence[str], path: Path) -> InputError:
+    """One error of many lines, each once."""
+    told = list(dict.fromkeys(wrong))
+    more = [f"{path}: and {len(told) - _MOST_LINES} more problems"] if told[_MOST_LINES:] else []
+    return InputError(*told[:_MOST_LINES], *more)
 
-    Raises:
-        InputError: it names the profile and the key.
-    """
+
+def _wrong_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str) -> Iterator[str]:
+    """What no experiment has, in the profiles that are not chosen: the profile and the key."""
     for profile in profiles.names(document):
         if profile == chosen or not isinstance(profile, str):
             continue
         sized = copy.deepcopy(document)
-        profiles.apply(sized, profile)
+        try:
+            profiles.apply(sized, profile)
+        except InputError as error:
+            yield str(error)
+            continue
         changed = [f"{key}." for key in profiles.changes(document, profile)]
         if not changed:
             continue
@@ -151,7 +168,7 @@ def _refuse_unknown_keys_of_profiles(document: dict[str, Any], path: Path, *, ch
             for each in problems.of(error, Experiment):
                 place = f"{problems.dotted(each.place)}."
                 if each.sort == problems.UNKNOWN and place.startswith(tuple(changed)):
-                    raise InputError(f"profiles.{profile}.{problems.explain([each])}") from None
+                    yield f"profiles.{profile}.{problems.explain([each])}"
 
 
 def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Point]) -> None:
@@ -245,19 +262,27 @@ def _validated(
         resolved = arm_labels.applied(resolved, replaced)
         return Experiment.model_validate(resolved, context={"folders": [path.parent]})
     except ValidationError as error:
-        found = problems.of(error, Experiment)
-        place = found[0].place
-        blamed = _to_blame(place, options)
-        of_factor = _to_blame(place, [("factors", key) for key in point.changes]) if place else ""
-        near = ""
-        if of_factor and found[0] in _problems(document, path):
-            of_factor = ""  # it is there without the factors, too
-        if of_factor:
-            blamed = blamed or _to_blame(("factors",), options)
-        elif place[:1] == ("arms",) and len(place) == 3 and found[0].sort == problems.MISSING:
-            blamed = blamed or _to_blame(place[:2], options)
-            near = did_you_mean(str(place[1]), set(document["arms"]) - {place[1]})
-        told = f"{blamed}{where}: {of_factor}{problems.explain(found)}{near}"
+        without_factors = _problems(document, path) if point.changes else []
+        told = []
+        for each in problems.of(error, Experiment):
+            blamed, near = _to_blame(each.place, options), ""
+            keys = [("factors", key) for key in point.changes]
+            of_factor = _to_blame(each.place, keys) if each.place else ""
+            if of_factor and each in without_factors:
+                of_factor = ""  # it is there without the factors, too
+            if of_factor:
+                blamed = blamed or _to_blame(("factors",), options)
+            elif (
+                each.place[:1] == ("arms",)
+                and len(each.place) == 3
+                and each.sort == problems.MISSING
+            ):
+                blamed = blamed or _to_blame(each.place[:2], options)
+                name = str(each.place[1])
+                near = did_you_mean(name, set(document["arms"]) - {name})
+            told.append(f"{blamed}{where}: {of_factor}{problems.lines([each])[0]}{near}")
         # Code beside the experiment is named as the experiment is, not by its absolute path.
         folder = f"{path.parent.resolve()}/"
-        raise InputError(told.replace(folder, str(path.parent / "_")[:-1])) from None
+        raise InputError(
+            *(each.replace(folder, str(path.parent / "_")[:-1]) for each in told)
+        ) from None

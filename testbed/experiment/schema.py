@@ -26,6 +26,7 @@ from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
 from testbed.lab.datapath import Wanted
 from testbed.shared import own_code, problems
+from testbed.shared.input_error import InputError
 from testbed.shared.problems import Problem, form
 from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
@@ -257,7 +258,10 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _impairments_fit(self) -> Experiment:
         for seed in self.seeds:
-            self.resolved_impairments(seed)
+            try:
+                self.resolved_impairments(seed)
+            except InputError as error:
+                raise problems.raised([problems.of_message(each) for each in error.args]) from None
         for number, each in enumerate(self.impairments if not self.trains else []):
             if each.of_our_transport:
                 raise ValueError(

@@ -18,7 +18,6 @@ from testbed.shared.yaml_input import InputError
 _NOT_OK = "an earlier attempt, not ok"
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
 _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
-_PICTURE = re.compile(r"(planned-)?topology(-\d+)?\.(svg|png)")
 _FETCHED = re.compile(r"\.fetched-[a-z0-9_]{8}")
 _REPORT = re.compile(r"\.report-(?P<old>old-)?[a-z0-9_]{8}")
 # A report is written within seconds.
@@ -66,11 +65,8 @@ def clean_experiment(
 
 
 def _is_of_the_lab(folder: Path) -> bool:
-    """Whether an experiment was planned in a folder: `run` leaves a plan, `plan` only pictures."""
-    if not folder.is_dir():
-        return False
-    names = [path.name for path in folder.iterdir()]
-    return run_directory.PLAN in names or bool(names and all(map(_PICTURE.fullmatch, names)))
+    """Whether an experiment was planned in a folder."""
+    return (folder / run_directory.PLAN).is_file()
 
 
 def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[str], bool]) -> bool:

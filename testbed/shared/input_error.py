@@ -6,13 +6,21 @@ _MOST_SHOWN = 60
 
 
 class InputError(ValueError):
-    """Bad input: the message is one line for the user; the exit status is 2."""
+    """Bad input: each message is one line for the user; the exit status is 2.
 
-    def __init__(self, message: str) -> None:
-        """Makes the message printable: what came from the input may hold control characters."""
-        super().__init__(
-            "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
-        )
+    `args` holds the lines, several where several things are wrong at once.
+    """
+
+    def __init__(self, *messages: str) -> None:
+        """Makes messages printable: what came from the input may hold control characters."""
+        super().__init__(*(_printable(each) for each in messages))
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
+
+
+def _printable(message: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
 
 
 def shown(value: Any) -> str:

@@ -70,9 +70,14 @@ def of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     return sorted(found, key=lambda each: _ORDER.get(each.sort, 1))
 
 
+def lines(found: Iterable[Problem]) -> list[str]:
+    """Each problem as `key: value: what would be valid`."""
+    said = ((dotted(each.place), " ".join(each.message.split())) for each in found)
+    return list(dict.fromkeys(f"{place}: {told}" if place else told for place, told in said))
+
+
 def explain(found: list[Problem]) -> str:
-    """The first problem as `key: value: what would be valid`, and where more of them are."""
-    place, message, _ = found[0]
+    """The first problem as in `lines`, and where more of them are: for one line in all."""
     others, places = "", dict[str, str]()
     for each in found:
         places.setdefault(each.message, dotted(each.place))
@@ -81,7 +86,15 @@ def explain(found: list[Problem]) -> str:
         where = ", ".join(dict.fromkeys(each for each in more[:_MOST_NAMED] if each))
         where += ", ..." if len(more) > _MOST_NAMED else ""
         others = f" (and {len(more)} more problem{'s' if len(more) > 1 else ''}: {where})"
-    return (f"{dotted(place)}: " if place else "") + " ".join(message.split()) + others
+    return lines(found[:1])[0] + others
+
+
+def of_message(message: str) -> Problem:
+    """What the check of a whole section says: `key: ...` is about this key, else about it all."""
+    told = _KEY_OF_MESSAGE.fullmatch(message)
+    if told is None:
+        return Problem((), message)
+    return Problem((told["key"], *told["below"].split(".")[1:]), told["message"] or told["value"])
 
 
 def raised(found: list[Problem]) -> ValidationError:
@@ -123,11 +136,10 @@ def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
     if sort != "value_error":
         message = _in_words(each, kind, place) or message
     else:
-        told = _KEY_OF_MESSAGE.fullmatch(message)
-        if told and (told["key"] in _keys_of(kind) or _takes_any(kind)):
+        told = of_message(message)
+        if told.place and (told.place[0] in _keys_of(kind) or _takes_any(kind)):
             # A check of a whole section names the key itself.
-            below = told["below"].split(".")[1:]
-            return Problem((*place, told["key"], *below), told["message"] or told["value"])
+            return told._replace(place=(*place, *told.place))
         if given and str(given) in message:
             return Problem(place, message)
     if not place or isinstance(given, Mapping | BaseModel):

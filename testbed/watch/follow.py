@@ -1,4 +1,4 @@
-"""Follows the run in progress, wherever its results lie, and then the next one.
+"""Follows the run in progress, wherever its results lie, and then the next one of its sweep.
 
 It only reads: the run directories that are locked by a command, and the `live.json` that each run's
 sampler rewrites 4 times a second.
@@ -19,6 +19,7 @@ from rich.text import Text
 from testbed.shared.run_directory import RunDirectory, read_or_empty
 from testbed.shared.yaml_input import InputError
 from testbed.watch import screen
+from testbed.watch.sweep import State, Sweep
 
 _LOOK_S = 0.1
 _LINE_S = 1.0
@@ -49,6 +50,8 @@ class Watched:
             stage = "programs begin" if "workload" in config else "training begins"
         if (self.directory / "samples" / "sampler.json").exists():
             stage = "judging what was measured"
+        if config.get("simulated"):
+            stage = "goes on in virtual time"
         run = {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")}
         return {"run": run, "stage": stage}
 
@@ -113,24 +116,29 @@ def watch(wanted: Wanted, console: Console) -> None:
     """Show what runs until nothing does any more.
 
     Raises:
-        InputError: nothing is running.
+        InputError: nothing is running; it says what became of the sweep that is wanted.
     """
     if not running(wanted):
-        state = "is not in progress" if wanted.key else "is in progress"
-        raise InputError(f"{wanted} {state}; start one with ./lab run")
+        said = "is not in progress" if wanted.key else "is in progress"
+        raise InputError(f"{wanted} {said}{_rest_of(wanted)}; start one with ./lab run")
     ended: list[str] = []
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, screen=True) as display:
-            for run in _following(wanted, ended):
-                view = screen.render(run.live(), console.size, ended)
+            for run, state in _following(wanted, ended):
+                view = screen.render(run.live(), console.size, ended, state)
                 display.update(view, refresh=True)
         for line in ended:
             console.print(Text(line), soft_wrap=True)
         return
-    printed_s = 0.0
-    for run in _following(wanted, ended):
+    printed_s, told = 0.0, ""
+    for run, state in _following(wanted, ended):
         while ended:
             print(ended.pop(0), flush=True)
+        if state is not None and str(state) != told:
+            if not told:
+                print(*state.troubles, sep="\n", end="\n" * bool(state.troubles))
+            told = str(state)
+            print(f"{run.directory.parent.name}: {told}", flush=True)
         if time.monotonic() - printed_s >= _LINE_S:
             printed_s = time.monotonic()
             print(f"{run.key}: {screen.line(run.live())}", flush=True)
@@ -138,12 +146,24 @@ def watch(wanted: Wanted, console: Console) -> None:
         print(line, flush=True)
 
 
-def _following(wanted: Wanted, ended: list[str]) -> Iterator[Watched]:
-    """The run to show, again and again, until nothing has run for a while.
+def _rest_of(wanted: Wanted) -> str:
+    """What became of the sweep that is wanted, for a message; empty where no plan is named."""
+    if wanted.results is None or wanted.experiment is None or wanted.key is not None:
+        return ""
+    state = Sweep(wanted.results / wanted.experiment).state()
+    if state is None:
+        return ""
+    more = f", and {len(state.troubles) - 1} more" if state.troubles[1:] else ""
+    return f" ({state}{''.join(f'; {each}{more}' for each in state.troubles[:1])})"
+
+
+def _following(wanted: Wanted, ended: list[str]) -> Iterator[tuple[Watched, State | None]]:
+    """The run to show and its sweep, again and again, until nothing has run for a while.
 
     How a run ended is added to `ended`.
     """
     current: Watched | None = None
+    sweep: Sweep | None = None
     seen_s = time.monotonic()
     while time.monotonic() - seen_s < _PATIENCE_S:
         found = running(wanted)
@@ -155,7 +175,11 @@ def _following(wanted: Wanted, ended: list[str]) -> Iterator[Watched]:
         if found:
             seen_s = time.monotonic()
             current = current or found[0]
-            yield current
+            folder = current.directory.parent
+            if sweep is None or sweep.folder != folder:
+                sweep = Sweep(folder)
+            here = frozenset(each.key for each in found if each.directory.parent == folder)
+            yield current, sweep.state(here)
         time.sleep(_LOOK_S)
 
 

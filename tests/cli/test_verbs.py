@@ -70,12 +70,11 @@ def test_every_verb_has_help_with_an_example(verb):
     assert f"Example: ./lab {verb}" in done.stdout
 
 
-def test_plan_prints_the_runs_and_makes_nothing_but_a_drawing(tmp_path):
+def test_plan_prints_the_runs_and_makes_nothing(tmp_path):
     done = lab("plan", "quick", "--arms", "dblp", "--seeds", "3", "--out", str(tmp_path / "x"))
     assert done.returncode == 0
     assert done.stdout.count("to do") == 3
-    made = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
-    assert made == ["x/quick/topology.png", "x/quick/topology.svg"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_plans_and_the_list_are_there_for_programs_too(tmp_path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from testbed.documentation import axes, hook, keys, verbs
+from testbed.documentation import axes, hook, keys, verbs, written
 from testbed.experiment import Experiment
 from testbed.shared.named_sections import all_sections
 from testbed.training.models import MODELS
@@ -59,6 +59,12 @@ def test_every_verb_has_help_and_an_example_and_so_has_every_option() -> None:
 def test_every_generated_part_stands_in_a_page_and_every_mark_has_its_part() -> None:
     pages = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     assert set(hook._MARK.findall(pages)) == set(hook.PARTS)
+
+
+def test_what_is_written_into_a_page_is_current() -> None:
+    for name, (path, _) in written.PARTS.items():
+        said = "run: python -m testbed.documentation.written"
+        assert path.read_text(encoding="utf-8") == written.page(name), said
 
 
 def test_who_reads_a_page_on_disk_learns_before_its_first_gap_how_to_fill_it() -> None:

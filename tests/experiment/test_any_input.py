@@ -90,6 +90,11 @@ _PLACES = list(_places(_BASE))
 _ARM_KEYS = sorted({key for name in protocols.PRESETS for key in protocols.settings(name)})
 
 
+def _one_line_each(message: str) -> None:
+    for line in message.split("\n"):
+        _one_line(line)
+
+
 def _one_line(message: str) -> None:
     assert message
     assert len(message.splitlines()) == 1, message
@@ -101,7 +106,8 @@ def _read(document: dict[str, Any]) -> None:
     try:
         Experiment.model_validate(units.converted(document), context={"folders": [Path()]})
     except ValidationError as error:
-        _one_line(problems.explain(problems.of(error, Experiment)))
+        for line in problems.lines(problems.of(error, Experiment)):
+            _one_line(line)
 
 
 @settings(max_examples=400, deadline=None)
@@ -130,13 +136,13 @@ def test_any_value_of_an_arm_is_taken_or_refused_in_one_line(protocol, key, valu
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.dictionaries(st.sampled_from(list(_BASE)) | _KEYS, _VALUES, max_size=4))
-def test_any_file_is_read_or_refused_in_one_line(tmp_path, changes):
+def test_any_file_is_read_or_refused_in_one_line_each(tmp_path, changes):
     path = tmp_path / "any.yaml"
     path.write_text(yaml.safe_dump({**_BASE, **changes}), encoding="utf-8")
     try:
         experiment.load(str(path))
     except InputError as error:
-        _one_line(str(error))
+        _one_line_each(str(error))
 
 
 @settings(max_examples=300, deadline=None)

@@ -133,14 +133,12 @@ def test_random_rounds_are_the_same_for_all_arms_of_a_seed_and_differ_between_se
         ({"payload": [{"label": "a", "rounds": 2}]}, "round 3 is never reached; valid: 0 to 1"),
     ],
 )
-def test_bad_factors_are_one_line_that_names_file_and_factor(tmp_path, factors, expected):
+def test_bad_factors_are_one_line_each_that_names_file_and_factor(tmp_path, factors, expected):
     path = write(tmp_path, factors=factors)
     with pytest.raises(InputError) as caught:
         experiment.load(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert expected in message
-    assert "\n" not in message
+    assert all(each.startswith(f"{path}: ") for each in caught.value.args)
+    assert expected in str(caught.value)
 
 
 def test_an_arm_may_have_a_learning_rate_of_its_own(tmp_path):

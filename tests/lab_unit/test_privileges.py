@@ -298,14 +298,14 @@ def lab(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def test_under_sudo_a_plan_is_the_callers_and_nothing_else_changes(reachable):
+def test_under_sudo_a_drawing_is_the_callers_and_nothing_else_changes(reachable):
     if not privileges.reaches(Caller(uid=NOBODY, gid=NOBODY), ROOT, "r"):
         pytest.skip("the project lies where no other user has a way")
     reachable.chmod(0o1777)
     (reachable / "of-root").mkdir()
     (reachable / "of-root" / "file").touch()
     (reachable / "of-root" / "link").symlink_to(reachable / "of-root" / "file")
-    done = lab("plan", "quick", "--out", str(reachable), cwd=reachable, **SUDO)
+    done = lab("plan", "quick", "--draw", str(reachable / "quick"), cwd=reachable, **SUDO)
     assert done.returncode == 0, done.stderr
     made = [reachable / "quick", *(reachable / "quick").rglob("*")]
     assert len(made) > 1
@@ -318,7 +318,8 @@ def test_under_sudo_a_link_leads_no_further_than_the_caller_may_go(reachable):
     secret = reachable / "secret"
     secret.mkdir(mode=0o755)
     (reachable / "results").symlink_to(secret)
-    done = lab("plan", "quick", "--out", str(reachable / "results"), cwd=reachable, **SUDO)
+    words = ("run", "quick", "--dry-run", "--out", str(reachable / "results"))
+    done = lab(*words, cwd=reachable, **SUDO)
     assert done.returncode == 2
     assert done.stderr.endswith("Permission denied to the user who called sudo\n")
     assert not list(secret.iterdir())

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 from testbed import experiment
 from testbed.cli import plan_topology_view, topology_picture
 from testbed.cli.verbs import app
-from testbed.run import planning
 
 DOCUMENT = {
     "name": "small",
@@ -28,23 +27,26 @@ def planned(folder, **changes):
 
 def test_each_distinct_topology_is_told_once_and_drawn_twice(tmp_path):
     path = planned(tmp_path)
-    done = CliRunner().invoke(app, ["plan", str(path), "--out", str(tmp_path / "out")])
+    words = ["--out", str(tmp_path / "out"), "--draw", str(tmp_path / "drawn")]
+    done = CliRunner().invoke(app, ["plan", str(path), *words])
     assert done.exit_code == 0, done.output
     assert "leaf-spine, spines 2 (2 of 4 runs): 6 hosts, 6 switches" in done.output
     assert "leaf-spine, spines 3 (2 of 4 runs): 6 hosts, 7 switches" in done.output
     assert "longest round trip without queues 8 ms" in done.output
-    for stem in ("topology", "topology-2"):
-        assert (tmp_path / "out/small" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
-        svg = (tmp_path / "out/small" / f"{stem}.svg").read_text()
+    assert not (tmp_path / "out").exists()
+    for stem in ("small-topology", "small-topology-2"):
+        assert (tmp_path / "drawn" / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
+        svg = (tmp_path / "drawn" / f"{stem}.svg").read_text()
         assert all(f"<!-- worker-{rank} -->" in svg for rank in range(1, 6))
 
 
 def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path):
     path = planned(tmp_path)
-    (tmp_path / "out").write_text("a file")
-    done = CliRunner().invoke(app, ["plan", str(path), "--out", str(tmp_path / "out")])
+    (tmp_path / "drawn").write_text("a file")
+    words = ["--out", str(tmp_path / "out"), "--draw", str(tmp_path / "drawn")]
+    done = CliRunner().invoke(app, ["plan", str(path), *words])
     assert done.exit_code != 0
-    assert "out" in str(done.exception)
+    assert "drawn" in str(done.exception)
     assert type(done.exception).__name__ == "InputError"
 
 
@@ -71,19 +73,3 @@ def test_links_are_told_by_what_they_are_like(tmp_path):
         "core: 100 Mbit/s, 2 ms, queue 150 kB": 8,
         "host: 100 Mbit/s, queue 150 kB": 6,
     }
-
-
-def test_pictures_of_another_topology_leave_those_of_finished_runs_alone(tmp_path):
-    path, out = planned(tmp_path), tmp_path / "out"
-    planning.extend(out, experiment.ordered(experiment.load(str(path))))
-
-    def plan(*words):
-        done = CliRunner().invoke(app, ["plan", str(path), "--out", str(out), *words])
-        assert done.exit_code == 0, done.output
-        return {each.name: each.read_bytes() for each in (out / "small").glob("*.svg")}
-
-    before = plan("--seeds", "1")
-    assert sorted(before) == ["topology-2.svg", "topology.svg"]
-    after = plan("--set", "topology.workers=3")
-    assert sorted(set(after) - set(before)) == ["planned-topology-2.svg", "planned-topology.svg"]
-    assert {name: after[name] for name in before} == before

@@ -90,6 +90,12 @@ def test_a_run_that_is_being_built_says_so(tmp_path):
     assert stages == ["training begins", "judging what was measured"]
 
 
+def test_a_simulated_run_says_so(tmp_path):
+    with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG | {"simulated": True}):
+        [run] = follow.running(IN(results=tmp_path))
+        assert screen.line(run.live()) == "goes on in virtual time"
+
+
 def test_the_plain_line_has_round_latency_queue_and_impairment():
     line = screen.line(live())
     assert line == (
