@@ -1,4 +1,4 @@
-"""A study of trainings without a network: progress, then tables, records and a figure."""
+"""A study of trainings in virtual time: progress, then tables, records and a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executes trainings without a network on all processors, and keeps those that are done.
+"""Executes trainings in virtual time on all processors, and keeps those that are done.
 
 "All" are those that this process may use: `taskset` limits them. The records of a study that is
 interrupted lie beside its file until it is whole.

@@ -10,8 +10,7 @@ import typer
 from testbed.cli.options import Selection
 from testbed.shared.input_error import InputError
 
-_WITHOUT_NETWORK = ("tolerance", "factorial")
-VALID = ("transport", "peer", *_WITHOUT_NETWORK)
+VALID = ("transport", "peer", "factorial")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +59,15 @@ def run(chosen: Benchmark) -> bool:
         "CHECKOUT": chosen.checkout is not None and what != "peer",
         "--adapter": chosen.adapter is not None and what != "peer",
         "--full": chosen.full and what != "transport",
-        "--compare": chosen.compare is not None and what in _WITHOUT_NETWORK,
+        "--compare": chosen.compare is not None and what == "factorial",
     }
     for option in (each for each, is_unfit in unfit.items() if is_unfit):
         raise InputError(f"{option}: not for the benchmark {what}")
-    return _studied(chosen) if what in _WITHOUT_NETWORK else _measured(chosen)
+    return _studied(chosen) if what == "factorial" else _measured(chosen)
 
 
 def _studied(chosen: Benchmark) -> bool:
-    if chosen.what == "tolerance":
-        from testbed.bench.tolerance import console
-    else:
-        from testbed.bench.factorial import console  # type: ignore[no-redef]
+    from testbed.bench.factorial import console
 
     console.run(pattern=chosen.cases, quick=chosen.quick, json_file=chosen.json_file)
     return True

@@ -275,7 +275,7 @@ def tune(
         Path | None, typer.Option("--json", help="write records here, a table beside them")
     ] = None,
 ) -> None:
-    """Choose each arm's learning rate on a validation part, without a network."""
+    """Choose each arm's learning rate on a validation part, in virtual time."""
     benchmarks.tune(selection, json_file)
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.report import kept_results, sentences, verification
+from analysis.statistics.intervals import difference_interval, ratio_interval
 from testbed.bench import study
 from testbed.bench.factorial import console as factorial
 from testbed.bench.factorial.findings import Findings
-from testbed.bench.tolerance import console as tolerance
-from testbed.bench.tolerance import findings
 from testbed.experiment.run import key_of
 from testbed.shared.yaml_input import InputError
 
@@ -33,8 +32,7 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
         if write:
             verification.renew(root=root, others=others)
         found = verification.verify(root=root, others=others, key_of=key_of)
-        found.differences.extend(_of_table(root, "tolerance", tolerance.tables))
-        found.differences.extend(_of_table(root, "factorial", factorial.tables))
+        found.differences.extend(_of_table(root, factorial.tables))
     except ValueError as error:
         raise InputError(str(error)) from None
     for line in (*found.recomputed, *found.older, *found.remarks):
@@ -47,13 +45,28 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
 
 
 def of_tolerance(root: Path) -> sentences.Resolver:
-    """The entries of the tolerance study, such as `digits/in-order/zero/always 0.4`."""
+    """How much worse than without loss, paired by seed, in points of accuracy or per cent.
+
+    Entries such as `digits/early-stop/in-order/zero/always 0.4` of the trainings that a former
+    bench left behind.
+    """
 
     def entry(path: str) -> sentences.Entry:
         group, loss = path.split()
-        records = _records(root, "tolerance")
-        found = {"/".join(each): by_loss for each, by_loss in findings.harm(records).items()}
-        return found[group][float(loss)].as_json()
+        what = ("task", "cause", "order", "filling", "when", "loss")
+        wanted = (*group.split("/"), float(loss))
+        trainings = _records(root, "bench", "tolerance")
+        lossy = {e["seed"]: e for e in trainings if tuple(e[key] for key in what) == wanted}
+        whole = {e["seed"]: e for e in trainings if (e["task"], e["loss"]) == (wanted[0], 0)}
+        seeds = sorted(lossy)
+        if not seeds:
+            raise LookupError(path)
+        worse, better = ([of[seed]["final"] for seed in seeds] for of in (lossy, whole))
+        if lossy[seeds[0]]["metric"] == "accuracy":
+            points = ([100 * each for each in side] for side in (better, worse))
+            return difference_interval(*points).as_json()
+        ratio = ratio_interval(worse, better).as_json()
+        return {key: 100 * ratio[key] - 100 for key in ("value", "low", "high")} | {"n": ratio["n"]}
 
     return entry
 
@@ -63,26 +76,26 @@ def of_factorial(root: Path) -> sentences.Resolver:
 
     @cache
     def found() -> Findings:
-        return Findings(_records(root, "factorial"))
+        return Findings(_records(root, "factorial", "factorial"))
 
     return lambda path: found().entry(path)
 
 
-def _of_table(root: Path, name: str, tables: study.Tables) -> list[str]:
-    """What is wrong with the kept tables of a study without a network; nothing where none is."""
-    path = _kept(root, name)
+def _of_table(root: Path, tables: study.Tables) -> list[str]:
+    """What is wrong with the kept tables of the factorial; nothing where it is not kept."""
+    path = _kept(root, "factorial", "factorial")
     document = path.with_suffix(".md")
     if not path.is_file():
         return []
     kept = document.read_text(encoding="utf-8") if document.is_file() else ""
-    same = kept == study.markdown(tables, _records(root, name))
+    same = kept == study.markdown(tables, _records(root, "factorial", "factorial"))
     return [] if same else [f"{document.relative_to(root)}: not the table of {path.name}"]
 
 
-def _records(root: Path, name: str) -> list[Any]:
-    found: list[Any] = json.loads(_kept(root, name).read_text(encoding="utf-8"))
+def _records(root: Path, folder: str, name: str) -> list[Any]:
+    found: list[Any] = json.loads(_kept(root, folder, name).read_text(encoding="utf-8"))
     return found
 
 
-def _kept(root: Path, name: str) -> Path:
-    return root / kept_results.RESULTS / name / f"{name}.json"
+def _kept(root: Path, folder: str, name: str) -> Path:
+    return root / kept_results.RESULTS / folder / f"{name}.json"

@@ -11,7 +11,7 @@ from testbed.bench.factorial import console, design, effects, report
 from testbed.bench.factorial.design import CELLS, LEVELS, Cell
 from testbed.bench.factorial.effects import PARTS, Group, Results, contrasts
 from testbed.bench.factorial.findings import Findings
-from testbed.bench.tolerance.simulation import Case, Task, run
+from testbed.bench.factorial.training import Case, Task, run
 from testbed.training.learner import Replica
 
 SHORT = Task(
@@ -20,25 +20,24 @@ SHORT = Task(
     dataset="digits",
     batch_size=16,
     rounds=6,
-    evaluate_every=6,
-    optimiser={"name": "sgd", "learning_rate": 0.05, "momentum": 0.5, "weight_decay": 0.0},
-    evaluated=1,
+    optimiser="sgd",
+    learning_rate=0.05,
+    momentum=0.5,
 )
 GROUP = Group("mlp", "sgd")
 LARGEST = "largest-magnitude-first"
 
 
-def case(cell, loss=0.4, link_loss=0.2, **changes):
+def case(cell, loss=0.4, link_loss=0.2):
+    gather, broadcast = cell.legs
     return Case(
         task=SHORT,
         loss=loss,
-        cause="early-stop",
-        order=cell.order,
-        filling=cell.fillings,
-        seed=1,
         link_loss=link_loss,
-        measure_every=3,
-        **changes,
+        order=cell.order,
+        gather=gather,
+        broadcast=broadcast,
+        seed=1,
     )
 
 
@@ -49,9 +48,8 @@ def test_every_cell_of_every_task_is_trained_at_each_rate_and_seed():
     names = [each.name for each in design.cases()]
     assert len(set(names)) == len(names)
     for subject in design.SUBJECTS:
-        own = [
-            each for each in design.cases() if each.task.name.startswith(subject.at(1).name[:-2])
-        ]
+        task = (subject.task.name, subject.task.optimiser)
+        own = [each for each in design.cases() if (each.task.name, each.task.optimiser) == task]
         assert len(own) == 5 * len(subject.rates) * (1 + len(subject.cells))
     assert {each.loss for each in design.cases()} == {0.0, design.LOSS}
     lossy = study.named(design.cases(), "*-[mc]*/0.4/*", "")
@@ -60,7 +58,7 @@ def test_every_cell_of_every_task_is_trained_at_each_rate_and_seed():
 
 @pytest.fixture(scope="module")
 def records():
-    return {cell: run(case(cell)) for cell in CELLS}
+    return {cell: run(case(cell)) for cell in CELLS[::5]}  # every level of each factor
 
 
 def test_all_cells_lose_the_same_and_no_two_learn_the_same(records):
@@ -68,19 +66,19 @@ def test_all_cells_lose_the_same_and_no_two_learn_the_same(records):
     assert all(each == lost[0] for each in lost)
     assert lost[0]["gather"] == lost[0]["broadcast"] == pytest.approx(0.4, abs=0.01)
     drifts = {each["divergence"][-1][1] for each in records.values()}
-    assert len(drifts) == len(CELLS)
+    assert len(drifts) == len(records)
 
 
 def test_replicas_drift_apart_by_what_links_lose_and_not_by_what_receivers_give_up(records):
     cell = CELLS[0]
-    assert [number for number, _ in records[cell]["divergence"]] == [3, 6]
+    assert [number for number, _ in records[cell]["divergence"]] == [1, 6]
     assert records[cell]["divergence"][-1][1] > 0
-    assert run(case(cell, link_loss=0.0))["divergence"] == [(3, 0.0), (6, 0.0)]
+    assert run(case(cell, link_loss=0.0))["divergence"] == [(1, 0.0), (6, 0.0)]
 
 
 def test_without_tolerance_a_link_that_loses_changes_nothing():
     lossless = run(case(CELLS[0], loss=0.0, link_loss=0.0))
-    assert run(case(CELLS[0], loss=0.0, link_loss=0.7))["curve"] == lossless["curve"]
+    assert run(case(CELLS[0], loss=0.0, link_loss=0.7))["final"] == lossless["final"]
 
 
 def test_a_link_that_loses_takes_from_what_is_sent_first_and_in_order_the_end_is_never_sent(
@@ -94,9 +92,8 @@ def test_a_link_that_loses_takes_from_what_is_sent_first_and_in_order_the_end_is
         apply(self, update, learning_rate)
 
     monkeypatch.setattr(Replica, "apply", spy)
-    chunks = run(case(CELLS[0]))["chunks"]
-    elements = SHORT.chunk_bytes // 4
-    sent = math.ceil(chunks * 0.85) * elements  # about 0.6 / 0.8 of all
+    run(case(CELLS[0]))
+    sent = math.ceil(len(updates[0]) * 0.85)  # about 0.6 / 0.8 of all
     first = np.array(updates)[:, :sent]
     assert not np.array(updates)[:, sent:].any()
     assert all(0.1 < 1 - np.count_nonzero(each) / each.size < 0.7 for each in first)

@@ -48,7 +48,7 @@ def only(path: str, arm: str, rate: float) -> training.Trial:
 
 def test_without_loss_it_is_the_mean_of_the_workers_gradients_on_what_is_left(small):
     trial = only(small(), "none", 0.032)
-    context = RunContext.without_network(trial.config, trial.hosts)
+    context = RunContext.without_network(trial.config, ["server", "worker-1", "worker-2"])
     assert context.model_and_data.dataset.facts["evaluated_on"] == "validation"
     learners = [context.learner(name) for name in context.workers]
     parts = [np.zeros(context.layout.element_count, dtype=np.float32) for _ in learners]

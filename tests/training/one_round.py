@@ -3,6 +3,7 @@
 import numpy as np
 
 from testbed.training.filling import FILLINGS
+from testbed.transport import TransferReport
 from tests.transport.virtual import layout_of
 
 LAYOUT = layout_of(4, last_elements=3)  # 4 chunks, 15 elements
@@ -28,3 +29,24 @@ def estimate(filling, gradients, received, layout=LAYOUT, buffers=None):
 def gradients_of(workers, layout=LAYOUT, seed=0):
     generator = np.random.default_rng(seed)
     return generator.normal(1.0, 1.0, size=(workers, layout.element_count)).astype(np.float32)
+
+
+def report(received, peer="server", chunk_count=4, chunks_received=None):
+    """What a sender learns of a transfer; times and bytes mean nothing here."""
+    return TransferReport(
+        transfer=0,
+        peer=peer,
+        role="sender",
+        chunk_count=chunk_count if received is None else len(received),
+        chunks_received=chunks_received if received is None else int(np.sum(received)),
+        received=received,
+        passes=1,
+        chunks_sent=chunk_count,
+        bytes_sent=0,
+        bytes_received=0,
+        control_bytes=0,
+        duplicates=0,
+        retransmitted_bytes=0,
+        began_s=0.0,
+        ended_s=0.0,
+    )

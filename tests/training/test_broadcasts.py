@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.bench.lossy_leg import _report
 from testbed.training.broadcasts import Debts, announce, await_common
 from testbed.training.filling import FILLINGS
 from testbed.transport import PayloadLayout, ProtocolError, preset
-from tests.training.one_round import LAYOUT, buffer_of
+from tests.training.one_round import LAYOUT, buffer_of, report
 from tests.training.whole import Whole
 
 WORKERS = ["a", "b", "c"]
@@ -21,7 +20,7 @@ def debts(filling):
 
 
 def reports(*masks):
-    return {name: _report(np.array(mask)) for name, mask in zip(WORKERS, masks, strict=False)}
+    return {name: report(np.array(mask)) for name, mask in zip(WORKERS, masks, strict=False)}
 
 
 def test_what_one_worker_lacks_is_owed_to_all():

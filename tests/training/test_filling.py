@@ -6,34 +6,14 @@ import pytest
 from testbed.training.events import nonfinite
 from testbed.training.filling import FILLINGS, PRESET_FILLINGS, ErrorFeedback, Rescale
 from testbed.training.vectors import mean_into
-from testbed.transport import PRESETS, PayloadLayout, TransferReport
+from testbed.transport import PRESETS, PayloadLayout
 from tests.shared.entries import every, listed
-from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of
+from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of, report
 from tests.transport.virtual import transfer
 
 
 def masks(*rows):
     return [np.array(row, dtype=np.bool_) for row in rows]
-
-
-def report(received, peer="server", chunks_received=None):
-    return TransferReport(
-        transfer=0,
-        peer=peer,
-        role="sender",
-        chunk_count=4,
-        chunks_received=chunks_received,
-        received=received,
-        passes=1,
-        chunks_sent=4,
-        bytes_sent=0,
-        bytes_received=0,
-        control_bytes=0,
-        duplicates=0,
-        retransmitted_bytes=0,
-        began_s=0.0,
-        ended_s=0.0,
-    )
 
 
 EVERY = [

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from testbed.bench.lossy_leg import _report
 from testbed.training.broadcasts import Debts
 from testbed.training.filling import FILLINGS, Hadamard
 from testbed.training.filling.hadamard import Rotation, walsh_hadamard
-from tests.training.one_round import buffer_of, estimate, gradients_of
+from tests.training.one_round import buffer_of, estimate, gradients_of, report
 from tests.transport.virtual import layout_of
 
 LAYOUT = layout_of(12, last_elements=3)  # 47 elements, of which 32 are turned at a time
@@ -149,7 +148,7 @@ def test_a_broadcast_is_turned_once_for_all_workers_in_each_round():
         everything = [arrived()]
         result = estimate("hadamard", [LAYOUT.floats(payloads["b"])], everything, LAYOUT)
         np.testing.assert_allclose(result, gradient, atol=3e-6)
-        debts.settle({name: _report(arrived()) for name in workers}, None)
+        debts.settle({name: report(arrived()) for name in workers}, None)
 
 
 @pytest.mark.parametrize("seed", ["-1", "0.5"])

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from analysis.tables.rendering import Table
 from testbed.bench import study
-from testbed.bench.factorial import design, figure, report
+from testbed.bench.factorial import design, figure, report, training
 from testbed.bench.factorial.findings import Findings
-from testbed.bench.tolerance import simulation
 from testbed.bench.trainings import Record
 
-_NAMES = "TASK/OPTIMISER-RATE/LINK/ORDER/FILLINGS/always/LOSS/sSEED"
+_NAMES = "TASK/OPTIMISER-RATE/LINK/ORDER/FILLINGS/LOSS/sSEED"
 
 
 def run(*, pattern: str, quick: bool, json_file: Path | None) -> None:
@@ -22,7 +21,7 @@ def run(*, pattern: str, quick: bool, json_file: Path | None) -> None:
     """
     study.run(
         study.named(design.cases(quick=quick), pattern, _NAMES),
-        simulation.run,
+        training.run,
         order=("task", "link_loss", "order", "filling", "loss", "seed"),
         tables=tables,
         draw=lambda records, path: figure.draw(Findings(records), path),

@@ -13,15 +13,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from testbed.bench.tolerance.grid import TEXT
-from testbed.bench.tolerance.simulation import Case, Task
+from testbed.bench.factorial.training import Case, Task
 
 SEEDS = (1, 2, 3, 4, 5)
 LOSS = 0.4
 LINK_LOSS = 0.2
-_MEASURE_EVERY = 50  # rounds
 
 # The first level of each factor is DBLP's. Memory is error feedback on no leg, on the gather, on
 # both. A filling holds for both legs; with a memory it is what the receiver does meanwhile.
@@ -40,12 +38,16 @@ class Cell(NamedTuple):
     filling: str
 
     @property
-    def fillings(self) -> str:
-        """The two fillings of a `Case` that make this memory and filling."""
+    def legs(self) -> tuple[str, str]:
+        """The fillings of gather and broadcast that make this memory and filling."""
         remembers = f"error-feedback:fill={self.filling}"
         gather = self.filling if self.memory == "none" else remembers
-        broadcast = remembers if self.memory == "both" else self.filling
-        return f"{gather}+{broadcast}"
+        return gather, remembers if self.memory == "both" else self.filling
+
+    @property
+    def fillings(self) -> str:
+        """They in a record."""
+        return "+".join(self.legs)
 
 
 CELLS = tuple(itertools.starmap(Cell, itertools.product(*LEVELS.values())))
@@ -70,13 +72,7 @@ class Subject:
 
     def at(self, rate: float) -> Task:
         """The task at one of the rates."""
-        optimiser = {**self.task.optimiser, "learning_rate": rate}
-        name = f"{self.task.name}/{optimiser['name']}-{rate:g}"
-        return replace(self.task, name=name, optimiser=optimiser)
-
-
-def _optimiser(name: str, momentum: float = 0.0) -> dict[str, Any]:
-    return {"name": name, "learning_rate": 0.0, "momentum": momentum, "weight_decay": 0.0}
+        return replace(self.task, learning_rate=rate)
 
 
 _GLYPHS = {"name": "glyphs", "side": 16, "size": 20_000, "noise": 0.075}  # 4000 for the test
@@ -86,9 +82,8 @@ _MLP = Task(
     dataset=_GLYPHS,
     batch_size=16,
     rounds=200,
-    evaluate_every=200,
-    optimiser=_optimiser("sgd", momentum=0.9),
-    evaluated=1,
+    optimiser="sgd",
+    momentum=0.9,
 )
 # Few rounds: later all cells are so good that they hardly differ.
 _CNN = Task(
@@ -97,17 +92,22 @@ _CNN = Task(
     dataset="digits",
     batch_size=16,
     rounds=40,
-    evaluate_every=40,
-    optimiser=_optimiser("sgd", momentum=0.5),
-    evaluated=1,
+    optimiser="sgd",
+    momentum=0.5,
 )
-# The tolerance study's, where the perplexity was better with loss.
-_TEXT = replace(TEXT, optimiser=_optimiser("adam"), evaluated=1)
+_TEXT = Task(
+    name="text",
+    model="gpt2-tiny",
+    dataset="stdlib-text",
+    batch_size=16,
+    rounds=300,
+    optimiser="adam",
+)
 FACTORIAL = (
     Subject(_MLP, rates=(0.005, 0.02, 0.08)),
-    Subject(replace(_MLP, optimiser=_optimiser("adam")), rates=(0.001, 0.004, 0.016)),
+    Subject(replace(_MLP, optimiser="adam", momentum=0.0), rates=(0.001, 0.004, 0.016)),
     Subject(_CNN, rates=(0.0125, 0.05, 0.2)),
-    Subject(replace(_CNN, optimiser=_optimiser("adam")), rates=(0.001, 0.004, 0.016)),
+    Subject(replace(_CNN, optimiser="adam", momentum=0.0), rates=(0.001, 0.004, 0.016)),
 )
 RATES = Subject(_TEXT, rates=(0.001, 0.002, 0.004, 0.008), cells=(DBLP,), link_loss=0.0)
 SUBJECTS = (*FACTORIAL, RATES)
@@ -125,21 +125,24 @@ def cases(*, quick: bool = False) -> list[Case]:
 
 def _of_subject(subject: Subject, seeds: Sequence[int]) -> Iterator[Case]:
     for rate, seed in itertools.product(subject.rates, seeds):
+        gather, broadcast = DBLP.legs
         without = Case(
             task=subject.at(rate),
             loss=0.0,
-            cause="early-stop",
+            link_loss=0.0,
             order=DBLP.order,
-            filling=DBLP.fillings,
+            gather=gather,
+            broadcast=broadcast,
             seed=seed,
         )
         yield without
         for cell in subject.cells:
+            gather, broadcast = cell.legs
             yield replace(
                 without,
                 loss=LOSS,
-                order=cell.order,
-                filling=cell.fillings,
                 link_loss=subject.link_loss,
-                measure_every=_MEASURE_EVERY,
+                order=cell.order,
+                gather=gather,
+                broadcast=broadcast,
             )
