@@ -2,7 +2,8 @@
 
 README.md, experiments/results/README.md and the pages in docs/ say where an experiment's table
 goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. `overview` is that of all of them
-beside the paper, `kept` the list of what is kept. `sentences` says how numbers get into sentences.
+beside the paper, `kept` the list of what is kept; `NAME-compared` compares measured results with
+simulated ones of the same experiment. `sentences` says how numbers get into sentences.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from analysis.comparison import compare
 from analysis.data import kept_rows
 from analysis.data.metrics import ALL_BURSTS
 from analysis.report import sentences
@@ -21,6 +23,7 @@ from analysis.report.kept_results import (
     PROVENANCE,
     RESULTS,
     ROOT,
+    SIMULATED,
     SUMMARY,
     has_rows,
     is_simulated,
@@ -30,6 +33,7 @@ from analysis.report.kept_results import (
 from analysis.statistics.intervals import ENOUGH_SEEDS, METHOD
 from analysis.summary.lookup import bounded_metric, entry, interval_words, points, ratio_names
 from analysis.tables import by_sweep_point
+from analysis.tables.compared import compared_table
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import agreements, overview_table
 from analysis.tables.rendering import Table, narrowed, row, to_markdown
@@ -79,6 +83,7 @@ _REPLAYS = (
     "perplexity",
 )
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
+_COMPARED = "-compared"  # ends the name of a block
 _WIDTH = 140  # of a table in a page, in characters
 
 
@@ -153,7 +158,31 @@ def _written(name: str, root: Path) -> str | None:
         listed = sorted(path.parent for path in (root / RESULTS).glob(f"*/{PROVENANCE}"))
         return _bare(_list(listed)) if listed else None
     folder = root / RESULTS / name
-    return block(folder) if (folder / PROVENANCE).is_file() else None
+    if (folder / PROVENANCE).is_file():
+        return block(folder)
+    measured = folder.with_name(name.removesuffix(_COMPARED))
+    simulated = measured.with_name(measured.name + SIMULATED)
+    kept_both = all((each / PROVENANCE).is_file() for each in (measured, simulated))
+    return _comparison(measured, simulated) if name.endswith(_COMPARED) and kept_both else None
+
+
+def _comparison(measured: Path, simulated: Path) -> str:
+    """The block that compares two folders; of those without rows nothing can be compared."""
+    found = compare(kept_rows.read(measured), kept_rows.read(simulated))
+    pairs = sorted({each.ratio.n for each in found})
+    made = []
+    for folder, kind in ((measured, "Measured"), (simulated, "Simulated")):
+        provenance = with_commits(folder)[1]
+        made.append(
+            f"{kind}: {_commands(provenance)}{_of_commits(provenance)} "
+            f"{provenance['began'][:10]}, `experiments/results/{folder.name}/`."
+        )
+    words = (
+        "Ratios, simulated over measured: geometric means over pairs of runs of one seed, with "
+        f"95 % intervals (Student's t); pairs: {', '.join(map(str, pairs))}."
+    )
+    shown = "\n".join(_bare(part) for part in narrowed(compared_table("", found), _WIDTH))
+    return "\n".join([shown, " ".join([words, *made]), ""])
 
 
 def block(folder: Path) -> str:

@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "experiments/results"
 SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
 _SCHEMA, _WITHOUT_ROWS = 2, 1  # of provenance.json
+SIMULATED = "-simulated"  # ends the name of a folder beside that of measured results
 AGAIN = "keep these results again"
 _FIGURES = (
     "ratio-along-factor.png",
@@ -55,6 +56,8 @@ def keep(
 ) -> Path:
     """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones.
 
+    Simulated ones, where measured ones of that name are kept, go to `NAME-simulated` beside them.
+
     Raises:
         ValueError: no results, or no ok run among them: there is nothing worth keeping; or some of
             the runs, or of those that are kept, are simulated and others are measured.
@@ -65,6 +68,8 @@ def keep(
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
     folder = root / RESULTS / results.experiment
     kinds = {is_simulated(run.manifest) for run in results.ok_runs}
+    if kinds == {True} and _keeps_measured(folder):
+        folder = folder.with_name(folder.name + SIMULATED)
     if (folder / kept_rows.MANIFEST).is_file():
         kinds.add(is_simulated(read(folder, kept_rows.MANIFEST)[0]))
     if len(kinds) > 1:
@@ -85,6 +90,11 @@ def keep(
 def is_simulated(manifest: dict[str, Any]) -> bool:
     """Whether the run of this manifest was of `./lab simulate`."""
     return bool(manifest.get("simulated"))
+
+
+def _keeps_measured(folder: Path) -> bool:
+    kept = (folder / kept_rows.MANIFEST).is_file()
+    return kept and not is_simulated(read(folder, kept_rows.MANIFEST)[0])
 
 
 def derived(evidence: Evidence) -> dict[str, str]:

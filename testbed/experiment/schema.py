@@ -137,6 +137,13 @@ class Simulation(Section):
         le=1,
         description="for each batch of datagrams that it sends or receives at once, beside these",
     )
+    wakes_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="for a worker to do what it is told, such as to begin a gather: the mean of "
+        "exponential draws",
+    )
     compute_s: float = Field(
         default=0.0,
         ge=0,

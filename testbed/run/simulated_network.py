@@ -148,6 +148,15 @@ class SimulatedNetwork:
                 )
         self.arrivals = {name: Arrivals(simulation) for name in info.hosts}
 
+    def hold_back_senders(self) -> None:
+        """No host's own queue overflows: a kernel lets its TCP fill it with little (small queues).
+
+        What does not fit waits in the sender's socket there, in the queue here.
+        """
+        for (sender, _), link in self.links.items():
+            if sender in self.arrivals:
+                link.set_queue(math.inf)
+
     def ways(self, workers: Sequence[str]) -> dict[str, tuple[Way, Way]]:
         """By worker: its way to the server, and back."""
         return {name: (self._way(name, "server"), self._way("server", name)) for name in workers}

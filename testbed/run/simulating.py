@@ -33,7 +33,7 @@ from testbed.simulate import kernel_tcp
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.processor import Costs
-from testbed.simulate.streams import Listener
+from testbed.simulate.streams import Lateness, Listener
 from testbed.simulate.tasks import Tasks
 from testbed.training import server, worker
 from testbed.training.model_and_data import ModelAndData
@@ -67,7 +67,15 @@ def refuse(run: Run) -> None:
 def remarks(runs: Sequence[Run]) -> list[str]:
     """What a reader must know of these runs, which are not refused."""
     found = {run.arm for run in runs if run.protocol.carrier == "tcp"}
-    return [f"{arm}: kernel TCP by a model, see docs/how-to/simulate.md" for arm in sorted(found)]
+    said = [f"{arm}: kernel TCP by a model, see docs/how-to/simulate.md" for arm in sorted(found)]
+    topologies_used = {repr(each): each for each in (run.experiment.topology for run in runs)}
+    if any(_marks(each) for each in topologies_used.values()):
+        said.append("ecn_threshold_bytes: marks nothing, since nothing here sends with ECN")
+    return said
+
+
+def _marks(topology: topologies.TopologyParameters) -> bool:
+    return any(link.ecn_threshold_bytes is not None for link in describe(topology).links)
 
 
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
@@ -91,9 +99,6 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
         found.append(("training.checkpoint_every", str(every), "0"))
     if topology.get("host_cpu"):
         found.append(("topology.host_cpu", "a share of the processors", "none"))
-    for link in describe(run.experiment.topology).links:
-        if link.ecn_threshold_bytes is not None:
-            found.append(("ecn_threshold_bytes", f"ECN on link {link.name}", "none"))
     return found
 
 
@@ -155,7 +160,11 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
     network = SimulatedNetwork(
         simulation, info, seed=config["seed"], delays_change="trace" in kinds
     )
+    if config["protocol"]["carrier"] == "tcp":
+        network.hold_back_senders()
     names = topology.host_names()
+    costs = dict(config.get("simulation", {}))
+    wakes_s = costs.pop("wakes_s", 0.0)
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
     if config["protocol"]["carrier"] == "tcp":
@@ -170,9 +179,9 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         network.ways(names[1:]),
         network.arrivals,
         contents=_computes_with(config),
-        costs=Costs(**config["simulation"]) if "simulation" in config else None,
+        costs=Costs(**costs) if any(costs.values()) else None,
     )
-    listener = Listener(tasks)
+    listener = Listener(tasks, Lateness(simulation, wakes_s, config["seed"]) if wakes_s else None)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:
         # Its folder is what the controller shares with the senders.
         controller_socket = Path(private, "controller.sock")

@@ -1,19 +1,56 @@
 """Sockets for barriers in virtual time: what is written can be read at once.
 
-They have what `testbed.training.coordination` needs of a socket.
+They have what `testbed.training.coordination` needs of a socket. Where programs wake up late, what
+is written to them can be read when they do.
 """
 
+from collections.abc import Callable
+
+import numpy as np
+
+from testbed.simulate.engine import Simulation
 from testbed.simulate.tasks import Signal, Tasks
 
 
+class Lateness:
+    """How long programs need until they run, once somebody has told them something.
+
+    It is drawn for each message, exponentially: mostly a processor is free, and at times it is not.
+    """
+
+    def __init__(self, simulation: Simulation, mean_s: float, seed: int) -> None:
+        """`mean_s` is of all; each program has draws of its own, which follow from `seed`."""
+        self._simulation, self._mean_s, self._seed = simulation, mean_s, seed
+        self._programs = 0
+
+    def of_a_program(self) -> "Callable[[Callable[[], None]], None]":
+        """Does something for one more program once that runs; in order."""
+        draws = np.random.default_rng([self._seed, 11, self._programs])
+        self._programs += 1
+        latest_s = 0.0
+
+        def then(do: Callable[[], None]) -> None:
+            nonlocal latest_s
+            due_s = self._simulation.now_s + draws.exponential(self._mean_s)
+            latest_s = max(latest_s, due_s)
+            self._simulation.at(latest_s, do)
+
+        return then
+
+
 class Stream:
-    """One end of a connection."""
+    """One end of a connection.
+
+    Attributes:
+        then: does what comes in as soon as its program runs: at once, or late.
+    """
 
     def __init__(self, tasks: Tasks) -> None:
         self._signal = Signal(tasks)
         self._came = bytearray()
         self._closed = False
         self._other: Stream | None = None
+        self.then: Callable[[Callable[[], None]], None] = lambda do: do()
 
     @classmethod
     def pair(cls, tasks: Tasks) -> "tuple[Stream, Stream]":
@@ -33,8 +70,12 @@ class Stream:
         other = self._other
         if self._closed or other is None or other._closed:
             raise BrokenPipeError("the other end is closed")
-        other._came += data
-        other._signal.tell()
+
+        def come() -> None:
+            other._came += data
+            other._signal.tell()
+
+        other.then(come)
 
     def readline(self, limit: int) -> bytes:
         """A line, or less of it at the stream's end."""
@@ -55,14 +96,20 @@ class Stream:
         self._closed = True
         other, self._other = self._other, None
         if other is not None:
-            other._other = None
-            other._signal.tell()
+
+            def hang_up() -> None:
+                other._other = None
+                other._signal.tell()
+
+            other.then(hang_up)
 
 
 class Listener:
     """Where streams come in."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: Tasks, lateness: Lateness | None = None) -> None:
+        """`lateness` is of those who connect."""
+        self._lateness = lateness
         self._tasks = tasks
         self._signal = Signal(tasks)
         self._waiting: list[Stream] = []
@@ -77,6 +124,8 @@ class Listener:
     def connect(self) -> Stream:
         """The other side's end of a new connection."""
         here, there = Stream.pair(self._tasks)
+        if self._lateness is not None:
+            there.then = self._lateness.of_a_program()
         self._waiting.append(here)
         self._signal.tell()
         return there

@@ -162,19 +162,38 @@ def test_simulated_results_are_kept_and_called_so(tmp_path, undrawn):
     assert (folder / "provenance.json").read_text() == provenance
 
 
-@pytest.mark.parametrize("first_simulated", [False, True])
-def test_simulated_results_and_measured_ones_do_not_replace_each_other(
-    tmp_path, undrawn, first_simulated
-):
+def test_measured_results_do_not_replace_simulated_ones(tmp_path, undrawn):
     place = root(tmp_path / "project")
     for name in ("one", "two"):
         three_arms(tmp_path / name)
-    simulated(tmp_path / ("one" if first_simulated else "two"))
+    simulated(tmp_path / "one")
     folder = kept_results.keep(tmp_path / "one", root=place)
     before = (folder / "rows.csv").read_bytes()
     with pytest.raises(ValueError, match="of quick there are simulated runs and measured ones"):
         kept_results.keep(tmp_path / "two", root=place)
     assert (folder / "rows.csv").read_bytes() == before
+
+
+def test_simulated_results_are_kept_beside_measured_ones_and_compared(tmp_path, undrawn):
+    block = "<!-- quick-compared: begin -->\n<!-- quick-compared: end -->\n"
+    place = root(tmp_path / "project", README + block)
+    for name, calm_s in (("measured", 0.1), ("simulated", 0.09)):
+        build = ResultsBuilder(tmp_path / name)
+        for q in (0.9, 0.6):
+            for arm, slower in (("dblp", 1), ("fixed-low", 2)):
+                for seed in range(1, 6):
+                    times = {"calm_s": calm_s * slower, "burst_s": slower}
+                    build.run(arm=arm, seed=seed, factors={"q": q}, **times)
+    simulated(tmp_path / "simulated")
+    measured = kept_results.keep(tmp_path / "measured", root=place)
+    before = (measured / "rows.csv").read_bytes()
+    folder = kept_results.keep(tmp_path / "simulated", root=place)
+    assert folder.name == "quick-simulated" and (measured / "rows.csv").read_bytes() == before
+    kept_pages.write_readme(root=place)
+    lines = (place / "README.md").read_text().partition(block.splitlines()[0])[2].splitlines()
+    first = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| 0.")]
+    assert first == ["0.9: dblp", "0.9: fixed-low", "0.6: dblp", "0.6: fixed-low"]
+    assert "| 0.9: dblp | 0.900 (0.900\u20130.900) | 1.00 (1.00\u20131.00) |" in lines[3]
 
 
 def test_results_without_an_ok_run_are_not_kept(tmp_path):

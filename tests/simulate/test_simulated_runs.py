@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from testbed.cli.options import Selection
@@ -69,6 +70,27 @@ def test_rounds_last_what_links_and_computing_take(chosen, tmp_path):
     assert rounds[3]["impairments"] == ["sender-drop-workers"]
 
 
+def test_workers_may_wake_up_late_and_do_so_alike_in_all_arms(chosen, tmp_path):
+    def late_s(arm: str, *settings: str) -> list[list[float]]:
+        (run,) = chosen(arm, "rounds=12", "impairments=[]", *settings)
+        outcome = simulating.execute(tmp_path / f"out{len(settings)}", run, lambda record: None)
+        assert (outcome.verdict, outcome.reason) == ("ok", "")
+        began_s = [each["gather_began_s"] for each in records(outcome.directory, "rounds.jsonl")]
+        sent = [
+            [each for each in records(outcome.directory, name) if each["role"] == "sender"]
+            for name in ("transfers-worker-1.jsonl", "transfers-worker-2.jsonl")
+        ]
+        return [
+            [each["began_s"] - began_s[each["round"]] for each in of_worker] for of_worker in sent
+        ]
+
+    assert np.allclose(late_s("reliable"), 0)
+    late = late_s("reliable", "simulation.wakes_s=0.004")
+    assert 0.5 < np.mean(late) / 0.004 < 1.6 and np.std(late) > 0.001
+    assert not np.allclose(*late)
+    assert np.allclose(late, late_s("dblp", "simulation.wakes_s=0.004"))
+
+
 def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
     (run,) = chosen("ours")
     outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
@@ -84,6 +106,17 @@ def test_compression_over_tcp_sends_its_part_of_the_chunks(chosen, tmp_path):
     assert (outcome.verdict, outcome.reason) == ("ok", "")
     for each in records(outcome.directory, "transfers-server.jsonl"):
         assert each["chunks_received"] == math.ceil(0.2 * each["chunk_count"])
+
+
+def test_a_host_does_not_drop_what_its_own_tcp_sends_and_a_switch_does(chosen, tmp_path):
+    (run,) = chosen("tcp", "impairments=[]", "topology.queue_bytes=15_000")
+    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+    assert (outcome.verdict, outcome.reason) == ("ok", "")
+    again = {"server": 0, "worker-1": 0}
+    for name in again:
+        for each in records(outcome.directory, f"transfers-{name}.jsonl"):
+            again[name] += each["retransmitted_bytes"] * (each["role"] == "sender")
+    assert again["server"] == 0 < again["worker-1"]
 
 
 def test_impairments_take_their_share(chosen, tmp_path):
@@ -234,7 +267,6 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
             ("impairments=[{kind: straggler, host: worker-1, rounds: [1], factor: 2}]",),
             "impairments.0: resource: 'cpu' is not simulated; valid: link",
         ),
-        ("dblp", ("topology.ecn_threshold_bytes=30000",), "ecn_threshold_bytes: ECN on link"),
     ],
 )
 def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings, said):
@@ -243,6 +275,13 @@ def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings,
         simulating.refuse(run)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_thresholds_of_marks_are_taken_and_said_to_mark_nothing(chosen):
+    (run,) = chosen("dblp", "topology.ecn_threshold_bytes=30000")
+    simulating.refuse(run)
+    assert "marks nothing" in simulating.remarks([run])[0]
+    assert simulating.remarks(chosen("dblp")) == []
 
 
 def test_a_process_that_is_ended_says_so_and_leaves_a_verdict(tmp_path):
