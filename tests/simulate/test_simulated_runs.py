@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -137,12 +138,30 @@ def test_impairments_take_their_share(chosen, tmp_path):
     assert sum(left_out) == ended[1]["dropped"]
 
 
-def test_the_same_seed_gives_the_same_bytes(chosen, tmp_path):
+_ELSEWHERE = """
+import sys
+from pathlib import Path
+from testbed.cli.options import Selection
+from testbed.run import simulating
+name, out = sys.argv[1:]
+(run,) = Selection(name=name, arms="dblp").loaded(results=Path(out))
+print(simulating.execute(Path(out), run.in_virtual_time(), lambda record: None).directory)
+"""
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process_and_with_other_hashes(
+    chosen, tmp_path
+):
     (run,) = chosen()
-    one, two = (
-        simulating.execute(tmp_path / name, run, lambda record: None).directory
-        for name in ("one", "two")
+    one = simulating.execute(tmp_path / "one", run, lambda record: None).directory
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, str(tmp_path / "small.yaml"), str(tmp_path / "two")],
+        env={**os.environ, "PYTHONHASHSEED": "1"},  # this one's is random, or what the caller set
+        capture_output=True,
+        text=True,
+        check=True,
     )
+    two = Path(elsewhere.stdout.strip())
     names = sorted(path.name for path in (one / "events").iterdir())
     assert len(names) > 8
     for name in names:

@@ -1,0 +1,143 @@
+"""Trains over networks fare as single datagrams do, and every one of these is somewhere."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
+from testbed.simulate.train import Batch, depart
+from tests.simulate.single_datagrams import SlowLink, SlowNetwork
+
+_SOURCES, _DATAGRAMS = 5, 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A tree of links: a host's own, one of two switches', and the receiver's.
+
+    Attributes:
+        links: the options of each.
+        paths: for each source, of its links the places in `links`.
+        sizes: of each source's datagrams, in bytes.
+        times_s: when each source sends, in whole seconds at about a byte a second.
+    """
+
+    links: list[dict[str, Any]]
+    paths: list[list[int]]
+    sizes: list[int]
+    times_s: list[np.ndarray]
+
+
+def draw(seed, *, whole):
+    """With `whole`, all times are whole numbers, and many are equal.
+
+    All links keep order or none does: where two of a sender's datagrams that have overtaken each
+    other come to the next link in the same moment, it is not said which of them is the first.
+    """
+    random = np.random.default_rng(seed)
+    in_order = bool(seed % 2)
+    sizes = random.integers(1, 6, _SOURCES).tolist()
+    rates = [8.0] * _SOURCES + random.choice([8.0, 16.0], 2).tolist() + [16.0]
+    links = [
+        {
+            "rate_bps": rate_bps,
+            "delay_s": float(random.integers(0, 30)),
+            "queue_bytes": math.inf if number < 2 else float(random.integers(6, 25)),
+            "loss": float(random.choice([0.0, 0.1])),
+            "jitter_s": 0.0 if whole else float(random.choice([0.0, 20.0])),
+            "in_order": in_order,
+            "seed": number + 100 * seed,
+        }
+        for number, rate_bps in enumerate(rates)
+    ]
+    paths = [[each, _SOURCES + each % 2, _SOURCES + 2] for each in range(_SOURCES)]
+    gaps = [random.integers(0, 4 * size, _DATAGRAMS) for size in sizes]
+    times_s = [np.cumsum(each).astype(float) for each in gaps]
+    return Drawn(links=links, paths=paths, sizes=sizes, times_s=times_s)
+
+
+class Fast:
+    """The same network of `testbed.simulate`, fed in trains of so many datagrams."""
+
+    def __init__(self, drawn, length):
+        self.simulation = Simulation()
+        self.links = [Link(self.simulation, **each) for each in drawn.links]
+        self._out: dict[tuple[int, int], float] = {}
+        for source, times_s in enumerate(drawn.times_s):
+            path = [self.links[place] for place in drawn.paths[source]]
+            for first in range(0, len(times_s), length):
+                batch = Batch(
+                    size_bytes=drawn.sizes[source],
+                    links=path,
+                    deliver=functools.partial(self._deliver, source, first),
+                    rank=source,
+                )
+                part = times_s[first : first + length]
+                self.simulation.at(part[0], functools.partial(depart, batch, part))
+
+    def _deliver(self, source, first, train):
+        for number, time_s in zip(train.index.tolist(), train.times_s.tolist(), strict=True):
+            self._out[source, first + number] = time_s
+
+    def came(self, now_s):
+        """What has come out by now; the times of others may be known ahead."""
+        return {who: time_s for who, time_s in self._out.items() if time_s <= now_s}
+
+
+def slow(drawn):
+    links = [SlowLink(**each) for each in drawn.links]
+    network = SlowNetwork()
+    for source, times_s in enumerate(drawn.times_s):
+        path = [links[place] for place in drawn.paths[source]]
+        for number, at_s in enumerate(times_s.tolist()):
+            network.send(at_s, source, number, drawn.sizes[source], path)
+    return network, links
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_at_every_event_each_datagram_has_come_or_is_lost_or_queued_or_under_way(seed, whole):
+    drawn = draw(seed, whole=whole)
+    network, links = slow(drawn)
+    fast = Fast(drawn, length=1)
+    horizons = 0
+    while (now_s := network.next_s) is not None:
+        network.run(now_s)
+        fast.simulation.at(now_s, lambda: None)  # so that its clock comes that far
+        fast.simulation.run(until_s=now_s)
+        for one, two in zip(fast.links, links, strict=True):
+            queued_bytes = one.queued_bytes  # first: it serves
+            counts = {"sent": one.sent, "dropped": one.dropped, "lost": one.lost}
+            assert counts == {key: two.counts[key] for key in counts}
+            assert queued_bytes == pytest.approx(two.queued_bytes(now_s), abs=1e-6)
+        came = fast.came(now_s)
+        assert came.keys() == network.came.keys()
+        own = fast.links[:_SOURCES]
+        assert sum(link.sent for link in own) == network.offered
+        gone = sum(link.dropped + link.lost for link in fast.links)
+        assert network.offered == len(came) + gone + network.under_way
+        horizons += 1
+    assert horizons > _DATAGRAMS
+    assert sum(link.dropped for link in fast.links) > 5
+    assert len(came) + gone == _SOURCES * _DATAGRAMS
+
+
+@pytest.mark.parametrize("length", [7, _DATAGRAMS])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_trains_fare_as_single_datagrams(seed, whole, length):
+    drawn = draw(seed, whole=whole)
+    network, links = slow(drawn)
+    network.run(math.inf)
+    fast = Fast(drawn, length)
+    fast.simulation.run()
+    came = fast.came(math.inf)
+    assert came.keys() == network.came.keys()
+    for who, time_s in came.items():
+        assert time_s == pytest.approx(network.came[who], abs=1e-9)
+    assert [link.dropped for link in fast.links] == [link.counts["dropped"] for link in links]
