@@ -29,7 +29,7 @@ from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import RunDirectory
-from testbed.simulate import kernel_tcp
+from testbed.simulate import collecting, kernel_tcp
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.processor import Costs
@@ -230,8 +230,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         for name in context.workers:
             tasks.start(name, functools.partial(worker.run, context, name, vectors, None))
         learns = config["training"]["pace"]["kind"] != "payload-only"
-        # It takes seconds to ask torch for it, which imports its compiler.
-        with torch_as_in_a_lab() if learns else nullcontext():
+        with torch_as_in_a_lab() if learns else nullcontext(), collecting.seldom():
             _run(simulation, tasks)
     return impairments_met.gates(jsonl.read(log), config["limits"])
 

@@ -17,6 +17,7 @@ from testbed.transport.core.routine import Departures
 
 # So many datagrams are sent ahead at most.
 _MOST = 1 << 13
+_NOTHING = np.empty((0, 0), np.uint8)
 
 
 class Schedule(NamedTuple):
@@ -62,8 +63,12 @@ def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
     awaited = np.full(full + bool(rest and not beyond), quantum, np.int64)
     if len(awaited) > full:
         awaited[-1] = rest
-    later_s = at_s + (np.cumsum(awaited * size_bytes) - tokens) / bytes_per_s
-    return Schedule(np.append(times_s, later_s), np.append(sizes, awaited).astype(int), left_over)
+    later_s = at_s + ((awaited * size_bytes).cumsum() - tokens) / bytes_per_s
+    return Schedule(
+        np.concatenate((times_s, later_s)),
+        np.concatenate((np.array(sizes, np.int64), awaited)),
+        left_over,
+    )
 
 
 class Ahead:
@@ -84,14 +89,14 @@ class Ahead:
         count = min(len(departures.chunks), _MOST)
         beyond = departures.beyond + len(departures.chunks) - count
         self._schedule = schedule(departures.pacer, now_s, count, beyond)
-        self.times_s = np.repeat(self._schedule.times_s, self._schedule.sizes)
+        self.times_s = self._schedule.times_s.repeat(self._schedule.sizes)
         count = len(self.times_s)
         room, parts = len(composer.frames), []
         for begin in range(0, count, room):
             chunks = departures.chunks[begin : min(count, begin + room)]
             composer.compose(chunks, departures.first + begin, ask=0)
             parts.append(headers.kept(composer.frames[: len(chunks)]))
-        self.frames = np.concatenate(parts) if parts else composer.frames[:0]
+        self.frames = parts[0] if len(parts) == 1 else np.concatenate(parts or [_NOTHING])
         self.size_bytes = composer.frames.shape[1]
 
     @property
@@ -102,7 +107,7 @@ class Ahead:
     def settle(self, connection: Connection, now_s: float) -> None:
         """Reports what has departed by now; nothing else does."""
         times_s, sizes, tokens = self._schedule
-        count = int(np.searchsorted(times_s, now_s, side="right"))
+        count = int(times_s.searchsorted(now_s, side="right"))
         self.batch.recall(now_s)
         if not count:
             return

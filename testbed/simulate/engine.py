@@ -3,6 +3,7 @@
 Nothing here knows the time of day, so a run repeats itself to the last bit.
 """
 
+import functools
 import heapq
 import itertools
 import math
@@ -55,11 +56,16 @@ class Alarm:
         self._action = action
         self._time_s = math.inf
 
+    @property
+    def is_set(self) -> bool:
+        """Whether it is going to ring."""
+        return self._time_s < math.inf
+
     def by(self, time_s: float) -> None:
         """Rings at `time_s` at the latest."""
         if time_s < self._time_s:
             self._time_s = time_s
-            self._simulation.at(time_s, lambda: self._ring(time_s))
+            self._simulation.at(time_s, functools.partial(self._ring, time_s))
 
     def _ring(self, time_s: float) -> None:
         if time_s == self._time_s:  # not replaced by an earlier one meanwhile

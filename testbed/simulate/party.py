@@ -85,6 +85,8 @@ class Party:
         self._control: list[bytes] = []
         self._alarm = Alarm(simulation, self.work)
         self._ear = Alarm(simulation, self._listen)
+        self._awaited = 1.0  # so many may come, as was asked last
+        self._heeded = math.inf  # and when the ear was set; others may come since, where infinite
         way.on_change.append(self.work)
 
     def be_busy(self, until_s: float) -> None:
@@ -132,7 +134,8 @@ class Party:
         if self._busy:
             return
         connection, now_s = self.connection, self._simulation.now_s
-        self._settle()
+        if self._ahead is not None:
+            self._settle()
         if now_s >= self._deadline_s:
             self._hear()
             connection.on_deadline(now_s)
@@ -151,7 +154,8 @@ class Party:
         for event in told:
             self.events.append(event)
             self.on_event(event)
-        self._settle()  # who was told may have given it work, and let it work
+        if self._ahead is not None:  # who was told may have given it work, and let it work
+            self._settle()
         going = self._go_ahead()
         deadline_s = connection.next_deadline_s(now_s, departing=going)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
@@ -204,7 +208,7 @@ class Party:
     def expect(self, batch: Batch) -> None:
         """Datagrams of the other side are on their way."""
         self._coming.append(batch)
-        self.hurry()
+        self._hurry_anew()
 
     @property
     def _needed(self) -> float:
@@ -217,19 +221,20 @@ class Party:
         self._coming = [batch for batch in self._coming if batch.trains]
         if not self._coming:
             return math.inf
-        return max(self._comes_s(self._needed), self.unread_until_s)
+        self._awaited = self._needed
+        return max(self._comes_s(self._awaited), self.unread_until_s)
 
     def _comes_s(self, needed: float) -> float:
         """Before this time fewer than `needed` have come."""
         trains = [train for batch in self._coming for train in batch.trains]
         if needed == 1:
-            return min(train.first_s() for train in trains)
-        if sum(len(train.times_s) for train in trains) < needed:
+            return min([train.place_s(0) for train in trains])
+        if sum([len(train.times_s) for train in trains]) < needed:
             return math.inf
         last = int(needed) - 1
+        if len(trains) == 1:
+            return trains[0].place_s(last)
         times_s = [train.earliest_s(slice(last + 1)) for train in trains]
-        if len(times_s) == 1:
-            return float(times_s[0][last])
         return float(np.partition(np.concatenate(times_s), last)[last])
 
     def heed(self, way: Way) -> None:
@@ -237,17 +242,33 @@ class Party:
         heeded: set[Link] = set()
 
         def heed_links() -> None:
+            self._heeded = math.inf
             for link in set(way.links) - heeded:
-                link.on_change.append(self.hurry)
+                link.on_change.append(self._hurry_anew)
             heeded.update(way.links)
 
         way.on_change.append(heed_links)
         heed_links()
 
+    def _hurry_anew(self) -> None:
+        """Something may come sooner than was known."""
+        self._heeded = math.inf
+        self.hurry()
+
     def hurry(self) -> None:
         """Reads when something comes that may count, at the latest."""
-        if not self._busy and (due_s := self._due_s()) < math.inf:
+        if self._busy:
+            return
+        # Where the ear rings before as many or fewer have come, it rings early enough.
+        if self._ear.is_set and (self._heeded == 1 or self._heeded <= self._needed):
+            return
+        self._hark(self._due_s())
+
+    def _hark(self, due_s: float) -> None:
+        """Something that counts may come then, and not before."""
+        if due_s < math.inf:
             self._ear.by(due_s)
+            self._heeded = self._awaited
 
     def _listen(self) -> None:
         """Has something come that may count?"""
@@ -260,16 +281,15 @@ class Party:
                 self._hear()
                 self.work()
                 return
-        if due_s < math.inf:
-            self._ear.by(due_s)
+        self._hark(due_s)
 
     def _hear(self, *, waited: bool = False) -> None:
         """Hands over all datagrams that have arrived by now."""
         if self._busy:
             return
         now_s, connection = self._simulation.now_s, self.connection
-        waited |= self.unread_until_s > -math.inf
-        self.unread_until_s = -math.inf  # whoever looks reads all
+        if self.unread_until_s > -math.inf:  # whoever looks reads all
+            waited, self.unread_until_s, self._heeded = True, -math.inf, math.inf
         self.arrivals.catch_up()
         if self.inbox.first_s > now_s:
             return
@@ -309,7 +329,7 @@ class Party:
         frames, when_s = found[0], times_s[0]
         if len(found) > 1:
             when_s = np.concatenate(times_s)
-            order = np.argsort(when_s, kind="stable")
+            order = when_s.argsort(kind="stable")
             frames, when_s = np.concatenate(found)[order], when_s[order]
         if not math.isinf(self._buffer_bytes):
             room = int(self._buffer_bytes // size_bytes)

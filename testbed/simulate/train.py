@@ -72,7 +72,7 @@ class Batch:
     def recall(self, now_s: float) -> None:
         """What has not departed by now does not depart at all."""
         for train in [each for each in self.trains if each.hop == 0]:
-            train.keep(int(np.searchsorted(train.times_s, now_s, side="right")))
+            train.keep(int(train.times_s.searchsorted(now_s, side="right")))
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +98,7 @@ class Train:
         if self.times_s[-1] <= now_s:
             count = len(self.times_s)
         else:
-            count = int(np.searchsorted(self.times_s, now_s, side="right"))
+            count = int(self.times_s.searchsorted(now_s, side="right"))
         here = Train(
             self.batch, self.index[:count], self.times_s[:count], self.marked[:count], self.hop
         )
@@ -122,19 +122,24 @@ class Train:
 
     def earliest_s(self, which: slice) -> NDArray[np.float64]:
         """When those could come out of the last link, if nothing held them up on their way."""
-        times_s, links = self.times_s[which], self.batch.links
-        if self.hop < len(links):
-            rest = links[self.hop :]
-            least_s = sum(link.least_s(self.batch.size_bytes) for link in rest)
-            times_s = np.maximum(times_s, rest[0].free_s) + least_s
+        times_s, hop = self.times_s[which], self.hop
+        if hop < len(links := self.batch.links):
+            times_s = np.maximum(times_s, links[hop].free_s) + self._least_s
         return times_s
 
-    def first_s(self) -> float:
-        """The same of the first one, in a tenth of the time."""
-        time_s, links = float(self.times_s[0]), self.batch.links
-        if self.hop < len(links):
-            least_s = sum(link.least_s(self.batch.size_bytes) for link in links[self.hop :])
-            time_s = max(time_s, links[self.hop].free_s) + least_s
+    @property
+    def _least_s(self) -> float:
+        """What one needs at least from here to the end."""
+        batch, least_s = self.batch, 0.0
+        for link in batch.links[self.hop :]:
+            least_s += link.least_s(batch.size_bytes)
+        return least_s
+
+    def place_s(self, place: int) -> float:
+        """The same of one of them, in a tenth of the time."""
+        time_s, hop = float(self.times_s[place]), self.hop
+        if hop < len(links := self.batch.links):
+            time_s = max(time_s, links[hop].free_s) + self._least_s
         return time_s
 
     def go_on(self) -> None:

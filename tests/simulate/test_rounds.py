@@ -1,5 +1,6 @@
 """Rounds of a server and workers in virtual time: closed forms, accounts, memory, repetition."""
 
+import gc
 import math
 import os
 import subprocess
@@ -131,6 +132,21 @@ def test_rounds_leave_nothing_behind_in_memory():
     assert len(sizes) >= 20
     early, late = np.mean(sizes[3:7]), np.mean(sizes[-4:])
     assert late - early < 100_000
+
+
+@pytest.mark.parametrize("protocol", ["none", "dblp-stream"])
+def test_transfers_leave_no_cycles_that_python_would_have_to_look_for(protocol):
+    Star(protocol=protocol, **LOSSY).run(1)  # what is imported leaves some, once
+    star = Star(protocol=protocol, **LOSSY)
+    gc.collect()
+    gc.disable()
+    try:
+        star.run(6)
+        found = gc.collect()
+    finally:
+        gc.enable()
+    transfers = 6 * 2 * LOSSY["workers"]
+    assert found < transfers  # a cycle for each would have two objects at the least
 
 
 _PROGRAM = """

@@ -313,14 +313,13 @@ class Connection:
         """
         if self.lost is not None:
             return None
-        patience_s = self._patience()[0]
         due_s = min(
             self._ping_s(),
-            patience_s,
-            self._liveness.away_s if patience_s < math.inf else math.inf,
             self.incoming.next_deadline_s(),
             self.outgoing.next_deadline_s(now_s, departing=departing),
         )
+        if (patience_s := self._patience()[0]) < math.inf:
+            due_s = min(due_s, patience_s, self._liveness.away_s)
         return None if due_s == math.inf else due_s
 
     def _look(self, now_s: float) -> None:
@@ -333,16 +332,13 @@ class Connection:
         return self._liveness.ping_s(held=self.outgoing.held or self.incoming.late)
 
     def _patience(self) -> Patience:
-        live = self._liveness
-        ends = min(
-            self.outgoing.patience(live.silent_s),
-            self.incoming.patience(live.heard_s, live.silent_s),
-        )
-        held_s, unasked_s = self.outgoing.held_s, self.incoming.unasked_s
-        if held_s is not None and unasked_s is not None:
+        live, silent_s = self._liveness, self._liveness.silent_s
+        ends = min(self.outgoing.patience(silent_s), self.incoming.patience(live.heard_s, silent_s))
+        held_s = self.outgoing.held_s
+        if held_s is not None and (unasked_s := self.incoming.unasked_s) is not None:
             until_s = max(held_s, unasked_s) + self._settings.peer_timeout_s
             ends = min(ends, (until_s, BOTH_HOLD, 0))
-        return min(ends, live.patience())
+        return ends if live.awaiting_s is None else min(ends, live.patience())
 
     # What goes out.
 
@@ -373,6 +369,8 @@ class Connection:
         if self.lost is None:
             self._say(self.outgoing.poll_messages())
             self._say(self.incoming.poll_messages())
+        if not self._outbox:
+            return b""
         data = bytes(self._outbox)
         self._outbox.clear()
         return data

@@ -178,12 +178,16 @@ class Outgoing:
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
-        return [message for each in self.senders.values() for message in each.poll_messages()]
+        messages: list[ControlMessage] = []
+        for sender in self.senders.values():
+            messages += sender.poll_messages()
+        return messages
 
     @property
     def held(self) -> bool:
         """Whether a receiver has told us to wait."""
-        return any(sender.held for sender in self.senders.values())
+        # Asked for with every wake-up, and mostly nothing is under way.
+        return bool(self.senders) and any(sender.held for sender in self.senders.values())
 
     @property
     def held_s(self) -> float | None:

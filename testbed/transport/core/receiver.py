@@ -69,12 +69,12 @@ class Receiver:
         self.ignored = self.placement.ignored
         self.attentive = True
         self._layout = layout
-        self._rule = rule
         self._repair = repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
         if not isinstance(self._repair, ReceiverRepair):
             raise own_code.unfit(repair, "receiver", self._repair, "a ReceiverRepair")
+        self._go_by(rule)
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
         self._now_s = now_s
@@ -93,6 +93,11 @@ class Receiver:
         self._posted_s = now_s  # when this side asked for it
         self._early_count = 0  # chunks that came before
         self._worth: NDArray[np.uint8] | None = None
+
+    def _go_by(self, rule: StopRule | None) -> None:
+        self._rule = rule
+        both: tuple[StopRule | ReceiverRepair | None, ...] = (rule, self._repair)
+        self._timed = [each for each in both if each is not None and _may_set_deadlines(each)]
 
     @property
     def received_count(self) -> int:
@@ -187,7 +192,8 @@ class Receiver:
     def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
         """Gives data that came early its buffer and its rule."""
         self.placement.move(self._layout.rows(into, written=True))
-        self._rule, self._now_s = rule, now_s
+        self._go_by(rule)
+        self._now_s = now_s
         self._posted_s, self._early_count = now_s, self.received_count
         self._slowest = self._lookback.slowest.before(self.transfer)
         if self.received_count:
@@ -215,8 +221,10 @@ class Receiver:
 
     @property
     def _first_sign_s(self) -> float | None:
-        known_s = [each for each in (self._first_arrival_s, self._worth_s) if each is not None]
-        return max(min(known_s), self._posted_s) if known_s else None
+        first_s, worth_s = self._first_arrival_s, self._worth_s  # asked for with every wake-up
+        if first_s is None or (worth_s is not None and worth_s < first_s):
+            first_s = worth_s
+        return None if first_s is None else max(first_s, self._posted_s)
 
     @property
     def took(self) -> tuple[float, int] | None:
@@ -276,10 +284,12 @@ class Receiver:
         """When to call `on_deadline` if nothing arrives before; None for never."""
         if self.stopped or self._rule is None:
             return None
+        if not self._timed:  # asked for with every wake-up, and usual
+            return None
         progress = self._progress()
         deadlines = [
             deadline_s
-            for each in (self._rule, self._repair)
+            for each in self._timed
             if (deadline_s := _deadline_s(each, progress)) is not None
         ]
         return min(deadlines, default=None)
@@ -342,6 +352,12 @@ class Receiver:
             ended_s=self._ended_s,
             ignored=dict(self.ignored),
         )
+
+
+def _may_set_deadlines(asked: StopRule | ReceiverRepair) -> bool:
+    """Whether its `deadline_s` is its own."""
+    method = getattr(asked.deadline_s, "__func__", None)
+    return method not in (StopRule.deadline_s, ReceiverRepair.deadline_s)
 
 
 def _deadline_s(asked: StopRule | ReceiverRepair, progress: Progress) -> float | None:

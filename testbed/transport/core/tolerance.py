@@ -11,6 +11,7 @@ bitmap, the counts, the time and the layout (given when the rule is made), and m
 which it is asked again although nothing has arrived.
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -157,5 +158,10 @@ def required_chunks(chunk_count: int, tolerance: float) -> int:
     the next integer above 992.0000000000001.
     """
     check_tolerance(tolerance)
+    return _required_chunks(chunk_count, tolerance)
+
+
+@functools.lru_cache(maxsize=256)  # fractions are slow, and each transfer asks
+def _required_chunks(chunk_count: int, tolerance: float) -> int:
     given_up = Fraction(tolerance).limit_denominator(10**9)
     return max(1, math.ceil(chunk_count * (1 - given_up)))

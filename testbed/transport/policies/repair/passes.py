@@ -35,6 +35,7 @@ from testbed.transport.policies.tolerance import Progress
 _STEP_SHARE = 0.01
 _SHORTEST_STEP_S, _LONGEST_STEP_S = 1e-4, 1e-3
 _ROUNDING_S = 1e-9
+_ALWAYS_QUIET = Quiet(math.inf)
 
 
 class PassesSender(SenderRepair):
@@ -73,7 +74,7 @@ class PassesSender(SenderRepair):
         """Queues what is missing; a walk begins now, or when the time is first known."""
         self._cursor = 0
         if self._walk_s is None:
-            self._queue = self._arrange(np.flatnonzero(~self._known))
+            self._queue = self._arrange((~self._known).nonzero()[0])
             self._reached = len(self._queue)
             return
         order = self._arrange(np.arange(len(self._known), dtype=np.int64))
@@ -208,7 +209,7 @@ class PassesReceiver(ReceiverRepair):
 
     @property
     def quiet(self) -> Quiet:
-        return Quiet(math.inf)
+        return _ALWAYS_QUIET
 
     def on_new_chunks(self, chunks: NDArray[np.int64]) -> None:
         self._unsaid += chunks.astype(np.uint32).tobytes()
