@@ -113,11 +113,8 @@ def describe(run: Path) -> dict[str, Any] | None:
 def _series(run: Path) -> Iterator[tuple[str, _Values]]:
     """The name of each series and its samples, in the order of time."""
     rounds = jsonl.read(run / "events" / "rounds.jsonl")
-    latencies_ms = [(each.get("ended_s"), each.get("latency_s")) for each in rounds]
-    yield (
-        _ROUND,
-        [{"t": t, "val": 1e3 * each} for t, each in latencies_ms if None not in (t, each)],
-    )
+    known = [each for each in rounds if None not in (each.get("ended_s"), each.get("latency_s"))]
+    yield _ROUND, [{"t": each["ended_s"], "val": 1e3 * each["latency_s"]} for each in known]
     for (link, sender), rows in samples.queues(run).group_by("link", "from", maintain_order=True):
         first, _, second = str(link).partition("--")
         receiver = second if sender == first else first

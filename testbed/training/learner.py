@@ -128,7 +128,8 @@ class Replica(Learner):
         values = [tensor.detach().clone() for tensor in tensors]
         optimiser = copy.deepcopy(self._optimiser.state_dict())
         random = self._random()
-        self._drawn = drawn = []
+        drawn: list[NDArray[np.int64]] = []
+        self._drawn = drawn
 
         @torch.no_grad()
         def bring_back() -> None:

@@ -77,7 +77,8 @@ def by_tensor(
         np.bincount(pieces.tensor, pieces.elements), 1
     )
     mean[mean == 0] = 1.0
-    return np.bincount(pieces.chunk, found / mean[pieces.tensor], minlength=len(energy))
+    parts: NDArray[np.float64] = found / mean[pieces.tensor]
+    return np.bincount(pieces.chunk, parts, minlength=len(energy)).astype(np.float64)
 
 
 def encode(energy: NDArray[np.float64]) -> NDArray[np.uint8]:
