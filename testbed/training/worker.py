@@ -103,7 +103,10 @@ class _Worker:
             workers=len(context.ranks),
             round_number=number,
         )
-        if not self._confirm(endpoint):
+        asked_s = self._now_s()
+        confirmed = self._confirm(endpoint)
+        waited_s = self._now_s() - asked_s
+        if not confirmed:
             loss = self._learner.gradient(gradient)
             lasts_s *= 2
         payload = payload_of(self._memory, self._outgoing)
@@ -153,7 +156,8 @@ class _Worker:
                 "loss": None if loss is None else finite(loss),
                 "nonfinite": nonfinite(gradient) if context.surroundings.contents else 0,
                 "compute_s": computed_s - began_s,
-                "compute_overrun_s": overrun_s,
+                # Waiting for what all have is no computing.
+                "compute_overrun_s": max(0.0, overrun_s - waited_s),
                 context.metric: None if self._metric is None else finite(self._metric),
                 "elapsed_s": self._trained_s,
             }
