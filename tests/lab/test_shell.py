@@ -114,7 +114,7 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     shell = terminal()
     assert "half, flood" in shell.welcome
     shell.ask("server iperf3 -s -D")
-    for control in ("reno", "cubic", "bbr"):
+    for control in ("reno", "bbr"):  # cubic: below
         record = tmp_path / f"{control}.json"
         shell.ask(f"worker-1 iperf3 -c server -C {control} -t 2 -J > {record}")
         end = json.loads(record.read_text())["end"]
@@ -147,8 +147,9 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
         assert re.search(r"worker-1--s1 +worker-1 +10Mbit ", shown)
     assert "worker-1--s1" in shell.ask("set s1--worker-1")
     shell.ask(f"worker-1 iperf3 -c server -C cubic -t 2 -J > {tmp_path / 'slow.json'}")
-    slow = json.loads((tmp_path / "slow.json").read_text())["end"]["sum_received"]
-    assert 1.5e6 < slow["bits_per_second"] < 2.1e6
+    slow = json.loads((tmp_path / "slow.json").read_text())["end"]
+    assert slow["sender_tcp_congestion"] == "cubic"
+    assert 1.5e6 < slow["sum_received"]["bits_per_second"] < 2.1e6
     for wrong, words in (
         ("worker-1--s2 rate 2Mbit", "no link 'worker-1--s2'; did you mean 'worker-1--s1'?; see: "),
         ("worker-1--s1 speed 2Mbit", "'speed': valid: rate, delay, jitter, loss, queue"),
