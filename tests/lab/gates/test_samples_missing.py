@@ -1,4 +1,4 @@
-"""The sampler, whose samples other gates judge, stops for a while; it dies in test_link_settings."""
+"""The sampler, whose samples other gates judge, stops; that it dies is in test_link_settings.py."""
 
 from __future__ import annotations
 
