@@ -27,10 +27,15 @@ from testbed.lab.kernel import machine_ticks
 from testbed.machine import steadiness
 from tests.stalls import Witness
 
-# A busy machine may take any time to draw an example and to try it.
-hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+# A busy machine may take any time to draw an example and to try it. Half as many examples as usual:
+# they are others in each run, and with --long there are twice as many.
+for name, examples in (("patient", 50), ("thorough", 100)):
+    hypothesis.settings.register_profile(
+        name,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 hypothesis.settings.load_profile("patient")
 
 _TESTS = Path(__file__).parent
@@ -52,6 +57,11 @@ _began: dict[str, tuple[machine_ticks.MachineTicks, float]] = {}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked long, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        hypothesis.settings.load_profile("thorough")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -83,10 +93,10 @@ def _place(item: pytest.Item) -> tuple[bool, int]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    is_lab = item.get_closest_marker("lab") is not None
-    if is_lab and STALLS not in item.config.stash:
-        item.config.stash[STALLS] = Witness()
-    _began[item.nodeid] = machine_ticks.read(), time.monotonic()
+    if item.get_closest_marker("lab") is not None:
+        if STALLS not in item.config.stash:
+            item.config.stash[STALLS] = Witness()
+        _began[item.nodeid] = machine_ticks.read(), time.monotonic()
     return (yield)
 
 

@@ -46,7 +46,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rounds_come_first_and_calm_ones_have_a_row(results):
+def test_rounds_come_first_and_calm_ones_have_a_row(results, undrawn):
     table = writing.write_report(results).main_table
     first = [row[0].text for row in table.rows]
     assert first[1:4] == [f"Round latency, {which}" for which in (
@@ -67,14 +67,14 @@ def test_no_word_of_a_report_is_about_training(results):
     assert "&#39;end 9 gather&#39;: the gather of round 9" in page
 
 
-def test_methods_tell_a_trace_in_short_and_no_seed(results):
+def test_methods_tell_a_trace_in_short_and_no_seed(results, undrawn):
     page = writing.write_report(results).index.read_text()
     told = next(line for line in page.splitlines() if "Impairments (a seed" in line)
     assert "1/t" not in told
     assert len(told) < 250
 
 
-def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results):
+def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results, undrawn):
     (run,) = results.glob("*/bbr-s1*")
     log = run / "events" / "rounds.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:8]))
@@ -127,7 +127,7 @@ def test_rounds_without_iterations_have_no_rate(results):
     assert frame["round_latency_s.mean"].null_count() == 0
 
 
-def test_the_report_says_which_rank_others_waited_for(results):
+def test_the_report_says_which_rank_others_waited_for(results, undrawn):
     (run,) = results.glob("*/bbr-s1*")
     names = ("one", "two", "three")
     ended = {"host": "server", "began_s": 1.0, "ended_s": 3.0, "exit_status": 0, "run": ["serve"]}

@@ -72,7 +72,7 @@ def same(left: object, right: object) -> bool:
     return left == right
 
 
-def test_the_report_equals_the_golden_files(tmp_path):
+def test_the_report_equals_the_golden_files(tmp_path, undrawn):
     build = three_arms(tmp_path)
     build.run(arm="dblp", seed=3, verdict="invalid", reason="the link was too slow")
     build.plan("fixed-low-s3", arm="fixed-low", seed=3)

@@ -165,7 +165,7 @@ def test_the_page_loads_nothing_and_names_cannot_break_out_of_it(tmp_path):
     assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttp|\ssrc=", without_data)
 
 
-def test_report_has_the_page_and_a_link_only_if_there_is_something_to_show(tmp_path):
+def test_report_has_the_page_and_a_link_only_if_there_is_something_to_show(tmp_path, undrawn):
     builder = ResultsBuilder(tmp_path)
     run = builder.run(arm="dblp", seed=1)
     paths = write_report(tmp_path)

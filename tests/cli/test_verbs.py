@@ -40,6 +40,15 @@ def lab(*arguments, **options):
     )
 
 
+def in_process(monkeypatch, capsys, *arguments):
+    """The exit status and what was printed, without the time that processes and figures take."""
+    monkeypatch.setattr("analysis.figures.catalogue.draw_all", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, *capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -77,13 +86,14 @@ def test_plan_prints_the_runs_and_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_plans_and_the_list_are_there_for_programs_too(tmp_path):
-    listed = {each["name"]: each for each in json.loads(lab("list", "--json").stdout)}
+def test_plans_and_the_list_are_there_for_programs_too(tmp_path, monkeypatch, capsys):
+    _, out, _ = in_process(monkeypatch, capsys, "list", "--json")
+    listed = {each["name"]: each for each in json.loads(out)}
     assert listed["quick"]["runs"] == 6 and listed["quick"]["description"]
-    out = ("--out", str(tmp_path / "x"))
-    done = lab("plan", "quick", "--arms", "dblp", "--seeds", "2", *out, "--json")
-    assert done.returncode == 0, done
-    runs = json.loads(done.stdout)["runs"]
+    words = ("plan", "quick", "--arms", "dblp", "--seeds", "2", "--out", tmp_path / "x", "--json")
+    status, out, err = in_process(monkeypatch, capsys, *words)
+    assert status == 0, err
+    runs = json.loads(out)["runs"]
     assert [(each["arm"], each["seed"], each["factors"]) for each in runs] == [
         ("dblp", 1, {}),
         ("dblp", 2, {}),
@@ -93,13 +103,16 @@ def test_plans_and_the_list_are_there_for_programs_too(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def in_process(monkeypatch, capsys, *arguments):
-    """The exit status and what was printed, without the time that processes and figures take."""
-    monkeypatch.setattr("analysis.figures.catalogue.draw_all", lambda *_: [])
-    monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, *capsys.readouterr()
+@pytest.fixture
+def report(tmp_path, monkeypatch, capsys):
+    """Has `./lab report` report what is in `tmp_path`; returns what it prints."""
+
+    def reported():
+        status, out, err = in_process(monkeypatch, capsys, "report", "--out", tmp_path)
+        assert status == 0, err
+        return out
+
+    return reported
 
 
 def test_reports_of_several_experiments_are_written_at_once_and_told_to_programs(
@@ -145,13 +158,16 @@ def test_runs_are_told_to_programs(tmp_path, monkeypatch, capsys):
     assert "[1/1] " in err
 
 
-def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(tmp_path):
+def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(
+    tmp_path, monkeypatch, capsys
+):
     words = ("plan", "training-time", "--seeds", "1", "--arms", "dblp", "--out", str(tmp_path))
-    done = lab(*words, env={**os.environ, "COLUMNS": "200"})
-    assert done.returncode == 0, done
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("communication share")]
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, err = in_process(monkeypatch, capsys, *words)
+    assert status == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("communication share")]
     assert line.split()[-1] == "kept"
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("chunks per transfer")]
+    (line,) = [line for line in out.splitlines() if line.startswith("chunks per transfer")]
     assert line.split()[3:] == ["138", "1.45e+04", "scaled", "by", "0.0095"]
 
 
@@ -162,61 +178,62 @@ def test_a_dry_run_prints_runs_and_time_and_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_says_that_runs_would_be_ended_before_they_are_done(tmp_path):
+def test_a_dry_run_says_that_runs_would_be_ended_before_they_are_done(
+    tmp_path, monkeypatch, capsys
+):
     words = ("run", "quick", "--dry-run", "--out", str(tmp_path), "--arms", "dblp", "--seeds", "1")
     limit = ("--set", "limits.run_timeout_s=2")
-    assert "caution" not in lab(*words).stdout
-    *_, total, caution = lab(*words, *limit).stdout.splitlines()
+    assert "caution" not in in_process(monkeypatch, capsys, *words)[1]
+    *_, total, caution = in_process(monkeypatch, capsys, *words, *limit)[1].splitlines()
     assert total.startswith("1 run to do, about ")
     assert caution.startswith("caution: 1 run takes longer than limits.run_timeout_s allows (2 s)")
 
 
-def test_a_table_of_very_many_runs_is_shortened(tmp_path):
+def test_a_table_of_very_many_runs_is_shortened(tmp_path, monkeypatch, capsys):
     words = ("quick", "--arms", "dblp", "--seeds", "400", "--out", str(tmp_path))
-    done = lab("plan", *words)
-    assert done.stdout.count("to do") == 16
-    assert "384 more" in done.stdout
+    _, out, _ = in_process(monkeypatch, capsys, "plan", *words)
+    assert out.count("to do") == 16
+    assert "384 more" in out
 
 
-def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path):
+def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path, report):
     built = ResultsBuilder(tmp_path)
     built.run(arm="dblp", seed=1, verdict="failed", reason="the server ended with signal 9")
-    said = lab("report", "--out", str(tmp_path)).stdout
+    said = report()
     (folder,) = [each.parent for each in tmp_path.glob("*/plan.json")]
     assert "no run is ok (1 failed)" in said
     assert "Runs (n)" not in said
     assert f"./lab explain {folder} says why" in said
     assert f"./lab resume {folder} runs them" in said
     built.run(arm="dblp", seed=2)
-    said = lab("report", "--out", str(tmp_path)).stdout
+    said = report()
     assert "Runs (n)" in said
     assert f"./lab resume {folder}" in said
 
 
-def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path):
+def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path, report):
     built = ResultsBuilder(tmp_path)
     logs = [built.run(arm="dblp", seed=seed) / "events" / "rounds.jsonl" for seed in range(1, 7)]
-    assert "caution" not in lab("report", "--out", str(tmp_path)).stdout
+    assert "caution" not in report()
     logs[0].unlink()
     logs[1].write_bytes(logs[1].read_bytes()[:-20])
-    said = lab("report", "--out", str(tmp_path)).stdout
+    said = report()
     assert "caution: the logs of dblp-s1 are not whole: events/rounds.jsonl is missing;" in said
     assert "caution: the logs of dblp-s2 are not whole: events/rounds.jsonl: last line" in said
     for log in logs[2:]:
         log.unlink()
-    said = lab("report", "--out", str(tmp_path)).stdout
+    said = report()
     assert "of dblp-s3 are" in said and "of dblp-s4 are" not in said
     assert "caution: the logs of 3 more runs are not whole" in said
 
 
-def test_a_run_of_a_script_lacks_no_logs(tmp_path):
+def test_a_run_of_a_script_lacks_no_logs(tmp_path, report):
     directory = ResultsBuilder(tmp_path).run(arm="script", seed=1)
     stored = json.loads((directory / "config.json").read_text())
     of_script = stored | {"adjustable": True, "rounds": 1, "impairments": []}
     (directory / "config.json").write_text(json.dumps(of_script))
     shutil.rmtree(directory / "events")
-    said = lab("report", "--out", str(tmp_path))
-    assert said.returncode == 0 and "caution" not in said.stdout
+    assert "caution" not in report()
 
 
 @pytest.mark.parametrize(
@@ -230,7 +247,7 @@ def test_a_run_of_a_script_lacks_no_logs(tmp_path):
     ],
 )
 def test_a_report_does_not_advise_to_resume_what_would_end_the_same(
-    tmp_path, stopping, config, resumable
+    tmp_path, report, stopping, config, resumable
 ):
     built = ResultsBuilder(tmp_path)
     directory = built.run(arm="dblp", seed=1, verdict="invalid", reason="gates")
@@ -243,13 +260,13 @@ def test_a_report_does_not_advise_to_resume_what_would_end_the_same(
         for key in stopping
     ]
     (directory / "status.json").write_text(json.dumps(status))
-    said = lab("report", "--out", str(tmp_path)).stdout
+    said = report()
     page = (directory.parent / "report" / "index.html").read_text()
     assert "./lab explain " in said and "./lab explain " in page
     assert ("./lab resume " in said, "./lab resume " in page) == (resumable, resumable)
 
 
-def test_waived_gates_are_printed_once(tmp_path):
+def test_waived_gates_are_printed_once(tmp_path, report):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=2)
     status = json.loads((directory / "status.json").read_text())
     status["gates"] = [
@@ -257,7 +274,7 @@ def test_waived_gates_are_printed_once(tmp_path):
         | {"waived": "cpu_others, by limits.waive", "decides": False}
     ]
     (directory / "status.json").write_text(json.dumps(status))
-    said = lab("report", "--out", str(tmp_path)).stdout
+    said = report()
     assert said.count("cpu_others, by limits.waive") == 1
     assert "cpu_others, by limits.waive (failed or not measured in 1)" in said
 

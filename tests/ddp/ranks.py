@@ -89,7 +89,7 @@ def launch(work, world, *, killed=(), within_s=_WITHIN_S, store_port=None, **arg
             outcomes[rank] = outcome
         for rank, each in enumerate(ranks):
             all_die = len(killed) == world  # then nobody's outcome has been waited for
-            each.join(within_s if all_die else 0 if rank in killed else 10)
+            each.join(within_s if all_die else 0 if rank in killed else 2)
     except queue.Empty:
         raise AssertionError(f"only ranks {sorted(outcomes)} ended: {outcomes}") from None
     finally:

@@ -110,7 +110,7 @@ def _read(document: dict[str, Any]) -> None:
             _one_line(line)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(_PLACES), _VALUES)
 def test_any_value_anywhere_is_taken_or_refused_in_one_line(place, value):
     document: Any = copy.deepcopy(_BASE)
@@ -121,7 +121,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(place, value):
     _read(document)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(protocols.PRESETS)), st.sampled_from(_ARM_KEYS), _VALUES)
 @example("dblp", "congestion_control", {"name": "timely", "beta": [1]})
 @example("tcp", "congestion_control", {"name": 3})
@@ -133,7 +133,7 @@ def test_any_value_of_an_arm_is_taken_or_refused_in_one_line(protocol, key, valu
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.dictionaries(st.sampled_from(list(_BASE)) | _KEYS, _VALUES, max_size=4))
 def test_any_file_is_read_or_refused_in_one_line_each(tmp_path, changes):
@@ -145,7 +145,7 @@ def test_any_file_is_read_or_refused_in_one_line_each(tmp_path, changes):
         _one_line_each(str(error))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(alphabet="ab1.-:,#&*!|>%@`'\"[]{}?~ \n\t<\x00e_é", max_size=30))
 @example("0x_")
 @example("a: &a [*a]")
@@ -182,7 +182,7 @@ _PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_PLAIN)
 def test_what_is_written_is_what_is_read(value):
     assert plain_yaml.parse(yaml.safe_dump(value)) == value

@@ -19,6 +19,7 @@ from testbed.machine import capabilities, steadiness
 from testbed.verdict.gate import STOPPING
 from tests.conftest import MACHINE, stood_still
 from tests.documentation.described import undescribed
+from tests.lab.gates import altered
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -41,6 +42,16 @@ TIMING = {
     "impairment_late_s",
     *("rate_error", "rate_spread", "rtt_error", "rtt_error_s", "rate_under_load"),
     *("relay_late_s", "relay_late_max_s", "delay_error", "delay_error_s", "samples_missing"),
+}
+# A fifth of a second for each path that is measured before the training: two of the paths that are
+# alike will do where a test is not about that.
+FEW_PATHS = {
+    "testbed.verdict.calibration": """
+_of_every_path = calibrate
+
+def calibrate(network, **options):
+    return _of_every_path(network, budget_s=0)
+"""
 }
 
 
@@ -195,12 +206,17 @@ def _started(tmp_path: Path) -> Iterator[Command]:
     """Starts a module on SMALL with changes; what is still alive afterwards is ended."""
     started = []
 
-    def start(*words: str, folder: str, **changes: Any) -> subprocess.Popen[str]:
+    def start(
+        *words: str, folder: str, few_paths: bool = False, **changes: Any
+    ) -> subprocess.Popen[str]:
         path = tmp_path / f"{folder}.yaml"
         path.write_text(yaml.safe_dump({**SMALL, **changes}))
         given = {"FILE": str(path), "OUT": str(tmp_path / folder)}
         process = subprocess.Popen(
             [sys.executable, "-m", *(given.get(word, word) for word in words)],
+            env=altered.environment(tmp_path / "few paths" / folder, FEW_PATHS)
+            if few_paths
+            else None,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -228,17 +244,20 @@ def command(_started: Command) -> Command:
 
 @pytest.fixture
 def unreported(_started: Command) -> Command:
-    """As `command`, but no report is drawn at the end."""
+    """As `command`, but few paths are measured before, and no report is drawn at the end."""
 
-    def start(folder: str = "out", **changes: Any) -> subprocess.Popen[str]:
-        return _started("tests.lab.execute", "FILE", "OUT", folder=folder, **changes)
+    def start(folder: str = "out", few_paths: bool = True, **changes: Any) -> subprocess.Popen[str]:
+        words = ("tests.lab.execute", "FILE", "OUT")
+        return _started(*words, folder=folder, few_paths=few_paths, **changes)
 
     return start
 
 
 @pytest.fixture
 def run_small(unreported: Command, tmp_path: Path, held_rate_bps: int) -> Callable[..., Results]:
-    """Runs SMALL with changes to its end, without a report."""
+    """Runs SMALL with changes to its end, without a report, and with `few_paths` unless it is
+    False.
+    """
 
     def run(**changes: Any) -> Results:
         process = unreported(**changes)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.documentation import shown
 from tests.documentation.shown import ROOT
 
@@ -42,6 +44,7 @@ def test_three_machines_find_each_other_and_name_what_is_wrong(tmp_path):
         assert took_s < 12
 
 
+@pytest.mark.long  # the script under torchrun in a lab: test_torchrun.py; three machines: above
 def test_the_rehearsal_that_the_page_shows_trains():
     blocks = list(shown.blocks(ROOT / "docs/how-to/ddp.md"))
     (command,) = [

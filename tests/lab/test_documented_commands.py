@@ -28,8 +28,14 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(rerun
 _LEFT_OUT = {"./lab test"}  # it is what runs this
 # Runs in which nothing is new but an arm or its congestion control.
 _LONG = ("./lab run my.yaml --set", "./lab run quick --arms tcp-cubic --congestion-control")
-# As shown with --long; else without runs that differ from others in the seed or the arm alone.
-_SHORTER = {"./lab run quick": " --seeds 1", "./lab run my.yaml": " --arms dblp"}
+# As shown with --long; else without runs that differ from others in the seed or the arm alone, and
+# with as many rounds as the pages look at: row 27 of the first run is one of a burst.
+_SHORTER = {
+    "./lab run quick": " --seeds 1 --arms dblp,tcp-cubic"
+    " --set rounds=28 --set 'impairments.0.rounds=[14,26]'",
+    "./lab run my.yaml": " --arms dblp",
+    "./lab run my_detour.yaml": " --arms dblp",
+}
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,7 @@ def test_a_crash_ends_the_run_at_once_and_says_who_did_it(run_small, victim):
     assert ended_s - begun["acknowledged_s"] < 5
 
 
+@pytest.mark.long  # tests/controllers/test_host_impairments.py
 @pytest.mark.usefixtures("unchanged_host")
 def test_background_with_what_the_kernel_lacks_is_unsupported(run_small):
     entry: dict[str, Any] = {

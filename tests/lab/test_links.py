@@ -118,7 +118,7 @@ def test_64_links_are_shaped_in_a_moment():
 
 def test_training_over_delayed_links_has_their_round_trip(run_small):
     topology = {"name": "star", "workers": 2, "rate_bps": 100_000_000, "delay_s": 0.005}
-    results = run_small(topology=topology)
+    results = run_small(few_paths=False, topology=topology)
     results.assert_trained()
     calibration = json.loads((results.run() / "calibration.json").read_text())
     rtts_s = [each["rtt_s"] for each in calibration["links"]]

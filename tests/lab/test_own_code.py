@@ -24,6 +24,7 @@ def recorded(run: Path) -> dict[str, str]:
     return dict(config["code"])
 
 
+@pytest.mark.long  # the tutorial's own impairment runs, too; files and hashes: tests/examples
 def test_an_own_impairment_acts_and_its_effect_is_logged(run_small, tmp_path):
     path = tmp_path / "mine.py"
     shutil.copy(EXAMPLES / "own_impairment.py", path)
@@ -112,4 +113,5 @@ def test_an_own_congestion_control_has_no_power_and_with_a_negative_rate_fails_t
     assert words.startswith(f"{path}: line 33: Mine.rate_bps is -1000000.0; expected bit/s above 0")
     assert words.endswith(f"; see logs/{process}.log")
     assert "Traceback" in (results.run() / "logs" / f"{process}.log").read_text()
+    assert recorded(results.run()) == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
     assert status["wall_s"] < 25  # not after the transport's patience

@@ -169,7 +169,7 @@ def go_on():
 sender = threading.Thread(target=go_on)
 sender.start()
 met = dropped = changes = 0
-until_s = time.monotonic() + 3
+until_s = time.monotonic() + 1.5
 while time.monotonic() < until_s:
     filtered.lose(data_ports=PORTS, occurrence=changes)
     filtered.clear()
@@ -183,22 +183,22 @@ more = filtered.take()
 print(json.dumps([sent, met + more.met, dropped + more.dropped, passed(), changes]))
 """
     sent, met, dropped, passed, changes = inside(script, how)
-    assert changes > 100
+    assert changes > 50
     assert met > 100
     assert dropped == sent - passed
     assert abs(dropped - 0.9 * met) < 6 * (0.09 * met) ** 0.5
 
 
-@pytest.mark.parametrize("q", [1e-4, 1.0])
-def test_very_small_and_certain_losses_are_exact(how, q):
+@pytest.mark.parametrize(("q", "packets"), [(1e-4, 200_000), (1.0, 2_000)])
+def test_very_small_and_certain_losses_are_exact(how, q, packets):
     script = f"""
 filtered = make(how, share({q}))
 filtered.lose(data_ports=PORTS)
-send(200_000)
+send({packets})
 print(json.dumps(filtered.take()))
 """
     met, dropped = inside(script, how)
-    assert met == 200_000
+    assert met == packets
     # Poisson with a mean of 20: below 2 or above 60 once in more than a million.
     assert dropped == met if q == 1 else 2 <= dropped <= 60
 

@@ -69,28 +69,6 @@ def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(run_small):
     ]
 
 
-def test_a_burst_overflows_the_real_queue_and_the_transfer_survives(run_small):
-    hit = {
-        "kind": "burst",
-        "host": "server",
-        "leg": "gather",
-        "rounds": [2],
-        "rate_factor": 4.0,
-        "duration_s": 0.05,
-    }
-    results = run_small(arms={"dblp": RELIABLE}, impairments=[hit])
-    results.assert_trained()
-    begin, end = results.events("impairments")
-    assert (begin["action"], end["action"]) == ("begin", "end")
-    # In whole clumps of five.
-    assert end["frames_sent"] == pytest.approx(4.0 * 100e6 * 0.05 / (1514 * 8), abs=5)
-    # A queue of 150 kB and a link that drains 0.6 MB meanwhile cannot hold 2.5 MB.
-    assert end["dropped"] > 0.5 * end["frames_sent"]
-    for each in results.events("transfers-server"):
-        if each["leg"] == "gather":
-            assert each["chunks_received"] == each["chunk_count"]
-
-
 def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(run_small):
     arm = {"protocol": "dblp", "high": 0.5}
     # A cadence of one round and an eta that no change reaches: calm from the second round on.
@@ -135,6 +113,7 @@ def test_order_and_filling_of_each_leg_reach_the_training(run_small):
     assert all(each["nonfinite"] == 0 for each in results.events("training-worker-1"))
 
 
+@pytest.mark.long  # tests/run/test_requirements.py; unsupported runs: test_ordinary_user.py
 def test_kernel_tcp_uses_the_named_congestion_control_or_the_run_is_unsupported(run_small):
     results = run_small(arms={"dblp": {"protocol": "tcp", "congestion_control": "nonesuch"}})
     status = results.verdict()

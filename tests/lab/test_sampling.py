@@ -14,7 +14,8 @@ import pytest
 from analysis.data import samples
 from testbed.lab import sandbox
 from tests.lab import sampling_scene
-from tests.lab.conftest import training_has_begun, wait_for
+from tests.lab.conftest import SMALL, training_has_begun, wait_for
+from tests.lab.test_run import RELIABLE
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -106,10 +107,21 @@ def test_state_of_a_kernel_tcp_connection_is_sampled(scene):
     assert rate == pytest.approx(sampling_scene.RATE_BPS, rel=0.25)
 
 
-def test_a_run_leaves_complete_samples_of_queues_flows_and_processes(run_small):
-    burst = {"kind": "burst", "host": "server", "leg": "gather", "rounds": [2], "rate_factor": 3}
-    results = run_small(impairments=[burst | {"duration_s": 0.2}])
+def test_a_burst_overflows_the_queue_the_transfer_survives_and_samples_tell_of_it(run_small):
+    """And the run leaves complete samples of queues, flows and processes."""
+    burst = {"kind": "burst", "host": "server", "leg": "gather", "rounds": [2], "rate_factor": 4}
+    results = run_small(arms={"dblp": RELIABLE}, impairments=[burst | {"duration_s": 0.2}])
     results.assert_trained()
+    begin, end = results.events("impairments")
+    assert (begin["action"], end["action"]) == ("begin", "end")
+    # In whole clumps of five.
+    frames = 4 * SMALL["topology"]["rate_bps"] * 0.2 / (1514 * 8)
+    assert end["frames_sent"] == pytest.approx(frames, abs=5)
+    # A queue of 150 kB and a link that drains a quarter meanwhile cannot hold the rest.
+    assert end["dropped"] > 0.5 * end["frames_sent"]
+    for each in results.events("transfers-server"):
+        if each["leg"] == "gather":
+            assert each["chunks_received"] == each["chunk_count"]
     run = results.run()
     assert sorted(path.name for path in (run / "samples").iterdir()) == [
         *("flows.parquet", "processes.parquet", "queues.parquet", "sampler.json")

@@ -114,7 +114,7 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     shell = terminal()
     assert "half, flood" in shell.welcome
     shell.ask("server iperf3 -s -D")
-    for control in ("reno", "cubic", "bbr"):
+    for control in ("reno", "bbr"):  # cubic: below
         record = tmp_path / f"{control}.json"
         shell.ask(f"worker-1 iperf3 -c server -C {control} -t 2 -J > {record}")
         end = json.loads(record.read_text())["end"]
@@ -125,11 +125,11 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     assert "half is on" in shell.ask("impair half on")
     assert "half (loss): in force" in shell.ask("status")
     # Nobody declares data ports here, so the loss hits whatever a program sends.
-    flow = "worker-1 ping -q -c 400 -i 0.005 -W 1 server"
-    received = number("400 packets transmitted,", shell.ask(flow))
-    assert 140 < received < 260  # six standard deviations
-    assert number("dropped", shell.ask("impair half off")) == 400 - received
-    assert number("400 packets transmitted,", shell.ask(flow)) == 400
+    flow = "worker-1 ping -q -c 200 -i 0.005 -W 1 server"
+    received = number("200 packets transmitted,", shell.ask(flow))
+    assert 58 < received < 142  # six standard deviations
+    assert number("dropped", shell.ask("impair half off")) == 200 - received
+    assert number("200 packets transmitted,", shell.ask(flow)) == 200
 
     shell.ask("impair flood on")
     time.sleep(0.6)
@@ -147,8 +147,9 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
         assert re.search(r"worker-1--s1 +worker-1 +10Mbit ", shown)
     assert "worker-1--s1" in shell.ask("set s1--worker-1")
     shell.ask(f"worker-1 iperf3 -c server -C cubic -t 2 -J > {tmp_path / 'slow.json'}")
-    slow = json.loads((tmp_path / "slow.json").read_text())["end"]["sum_received"]
-    assert 1.5e6 < slow["bits_per_second"] < 2.1e6
+    slow = json.loads((tmp_path / "slow.json").read_text())["end"]
+    assert slow["sender_tcp_congestion"] == "cubic"
+    assert 1.5e6 < slow["sum_received"]["bits_per_second"] < 2.1e6
     for wrong, words in (
         ("worker-1--s2 rate 2Mbit", "no link 'worker-1--s2'; did you mean 'worker-1--s1'?; see: "),
         ("worker-1--s1 speed 2Mbit", "'speed': valid: rate, delay, jitter, loss, queue"),

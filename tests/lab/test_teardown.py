@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 LONG = {"rounds": 100_000}
 
 
-def begin(command, tmp_path):
-    process = command(**LONG)
+def begin(start, tmp_path):
+    process = start(**LONG)
     wait_for(lambda: training_has_begun(tmp_path / "out"))
     return process
 
@@ -41,19 +41,13 @@ def all_dead(processes):
     return not any(is_alive(each) for each in processes)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGINT, id="Ctrl-C"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.long),
-    ],
-)
-def test_interrupting_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path, number):
+@pytest.mark.long  # Ctrl-C: test_training.py
+def test_a_request_to_end_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path):
     process = begin(command, tmp_path)
     inside = in_the_sandbox(process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=20)
-    assert process.returncode == 128 + number, output
+    assert process.returncode == 128 + signal.SIGTERM, output
     assert "interrupted; this continues: ./lab resume " in output
     assert not [each for each in inside if is_alive(each)]
     results = Results(process.returncode, output, tmp_path / "out")
@@ -121,8 +115,8 @@ def test_a_command_that_is_killed_at_any_moment_leaves_nothing(
         pytest.param(*(("ovs-vswitchd",), 0, "ovs-vswitchd: killed by SIGKILL"), id="switch"),
     ],
 )
-def test_killing_a_part_fails_the_run_and_says_which(command, tmp_path, words, which, reason):
-    process = begin(command, tmp_path)
+def test_killing_a_part_fails_the_run_and_says_which(unreported, tmp_path, words, which, reason):
+    process = begin(unreported, tmp_path)
     inside = in_the_sandbox(process)
     find_process(process, *words)[which].kill()
     output, _ = process.communicate(timeout=40)
@@ -134,6 +128,7 @@ def test_killing_a_part_fails_the_run_and_says_which(command, tmp_path, words, w
     assert reason in output
 
 
+@pytest.mark.long  # two at a time: test_scripting.py
 def test_two_labs_side_by_side_do_not_disturb_each_other(unreported, tmp_path):
     processes = {name: unreported(folder=name) for name in ("left", "right")}
     for name, process in processes.items():
@@ -165,6 +160,7 @@ def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(
     assert len(again.stderr.splitlines()) == 1
 
 
+@pytest.mark.long  # without a lab: tests/run/test_full_disk.py
 def test_a_disk_without_room_for_a_run_is_told_in_one_line_and_no_run_begins(tmp_path):
     """The results lie on a file system of 64 kB, mounted in a namespace of the test's own."""
     path = tmp_path / "small.yaml"

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
-from tests.lab.conftest import Results, wait_for
+from tests.lab.conftest import Results, is_alive, wait_for
 from tests.lab.test_run import RELIABLE
 from tests.training.single_process import single_process_weights
 
@@ -30,15 +31,19 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(command, tmp_
     training = {
         **TRAINING,
         "checkpoint_every": 2,
-        "pace": {"kind": "paced", "compute_s": 0.25},
+        "pace": {"kind": "paced", "compute_s": 0.15},
     }
     arm = {**RELIABLE, "filling": "error-feedback"}
     process = command(rounds=8, arms={"dblp": arm}, training=training)
     folder = tmp_path / "out"
     wait_for(lambda: list(folder.glob("*/*.partial/checkpoint/2")))
+    inside = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 130
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, output
+    assert "interrupted; this continues: ./lab resume " in output
+    assert not [each for each in inside if is_alive(each)]
+    assert Results(130, output, folder).verdict()["verdict"] == "interrupted"
     # A retry begins anew: the continued attempt may well be invalid, on a disturbed machine.
     words = ("resume", str(tmp_path / "out.yaml"), "--out", str(folder), "--retries", "0")
     done = subprocess.run(
@@ -68,6 +73,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(command, tmp_
     assert not (results.run() / "checkpoint" / "8").exists()
 
 
+@pytest.mark.long  # tests/training/test_whole.py; a crash whose worker comes back: below
 def test_training_goes_on_without_a_crashed_worker(run_small):
     results = run_small(
         topology={"name": "star", "workers": 3, "rate_bps": 100_000_000, "queue_bytes": 150_000},

@@ -28,7 +28,7 @@ LINK = ("server--s1", "s1")
 def test_no_packet_is_unaccounted_for_under_loss_and_overflow(
     run_small, unchanged_host, ok_or_stalled
 ):
-    results = run_small(impairments=IMPAIRMENTS)
+    results = run_small(few_paths=False, impairments=IMPAIRMENTS)
     ok_or_stalled(results.verdict())
     books = conservation(results)
     assert len(books["links"]) == 6

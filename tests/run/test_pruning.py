@@ -18,7 +18,8 @@ from tests.analysis.test_timeline import add_samples, add_times
 
 
 @pytest.fixture
-def results(tmp_path):
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr("analysis.figures.catalogue.draw_all", lambda *_: [])  # it takes seconds
     built = ResultsBuilder(tmp_path / "runs")
     for seed in (1, 2):
         run = built.run(arm="dblp", seed=seed)

@@ -41,7 +41,7 @@ def test_without_loss_a_transfer_takes_what_its_segments_take_on_the_link(contro
     assert (report.chunks_received, report.bytes_received) == (4000, 4000 * WIRE_BYTES)
 
 
-@pytest.mark.parametrize("loss", [0.03, 0.01])
+@pytest.mark.parametrize("loss", [0.03, 0.015])
 def test_reno_keeps_to_the_square_root_law(loss):
     """Mathis et al. (1997): sqrt(3 / (2 p)) segments a round trip, where nothing else limits."""
     net = star("reno", chunks=round(20 / loss), rate_bps=1e10, queue_bytes=math.inf)
@@ -53,13 +53,13 @@ def test_reno_keeps_to_the_square_root_law(loss):
 
 @pytest.mark.parametrize("control", CONGESTION_CONTROLS)
 def test_bytes_are_delivered_exactly_and_packets_accounted_for(control):
-    net = star(control, workers=3, loss=0.03, queue_bytes=30_000, contents=True)
-    rounds = net.run(3)
+    net = star(control, workers=3, chunks=150, loss=0.03, queue_bytes=30_000, contents=True)
+    rounds = net.run(2)
     for buffer in net.buffers.values():
-        assert np.array_equal(buffer, net.payload(2))
+        assert np.array_equal(buffer, net.payload(1))
     for each in rounds:
         for report in (*each.gathered.values(), *each.broadcast.values()):
-            assert report.chunks_received in (300, None)
+            assert report.chunks_received in (150, None)
     for link in net.links.values():
         link.serve()
     came = sum(net.links["switch", name].sent for name in (*net.names, "server"))

@@ -74,10 +74,16 @@ def test_random_bodies_are_read_or_refused(body, chunk_count):
 # `tests.benchmarks.control_share` measures more of these, and larger ones.
 
 
-@pytest.mark.parametrize("order", [InOrder(), Shuffled()], ids=["in-order", "shuffled"])
-@pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(
-    ("buffer_bytes", "payload_bytes"), [(SMALL_BUFFER, 50_000_000), (LARGE_BUFFER, 400_000_000)]
+    ("buffer_bytes", "payload_bytes", "loss", "order"),
+    [
+        *(
+            pytest.param(SMALL_BUFFER, 50_000_000, loss, order, id=f"{loss}-{type(order).__name__}")
+            for loss in (0.0, 0.1, 0.5)
+            for order in (InOrder(), Shuffled())
+        ),
+        pytest.param(LARGE_BUFFER, 400_000_000, 0.1, InOrder(), id="large buffer"),
+    ],
 )
 def test_control_is_below_a_hundredth_of_the_data_and_grows_as_the_payload(
     buffer_bytes, payload_bytes, loss, order

@@ -16,7 +16,7 @@ def mean(values: list[float]) -> float:
 
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("rtt_s", RATES_BPS)
-@pytest.mark.parametrize("round_trips", [1, 10, 30])
+@pytest.mark.parametrize("round_trips", [1, pytest.param(10, marks=pytest.mark.long), 30])
 def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips):
     scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)
     burst(scenario, loss=0.9, round_trips=round_trips)
@@ -97,7 +97,11 @@ def test_a_full_queue_does_not_silence_the_answers(name, later_round_trips):
 
 
 @pytest.mark.parametrize("name", ["timely", "reno", "cubic", "bbr"])
-@pytest.mark.parametrize(("flows", "least"), [(2, 0.88), (8, 0.9)])
+@pytest.mark.parametrize(
+    ("flows", "least"),
+    # Two, of which one is there before: test_congestion_links.py
+    [pytest.param(2, 0.88, marks=pytest.mark.long), (8, 0.9)],
+)
 def test_flows_share_fairly(name, flows, least):
     scenario = Scenario(name, rate_bps=50e6, rtt_s=0.01, flows=flows, stagger_s=0.02)
     scenario.run(300)

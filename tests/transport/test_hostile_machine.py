@@ -66,10 +66,10 @@ class HostilePeer(RuleBasedStateMachine):
 
 
 TestHostilePeer = HostilePeer.TestCase
-TestHostilePeer.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestHostilePeer.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(repairs, st.lists(stranger_record, min_size=1, max_size=20))
 def test_datagrams_of_other_sessions_are_counted_and_leave_no_trace(name, records):
     victim = Victim(name, 30, 0.1)

@@ -203,7 +203,7 @@ near = st.one_of(st.integers(0, 12), st.integers(0, U32_MAX))
     ask=st.integers(0, ASK_FIRST + ASK_LAST),
     data=st.data(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_both_compose_the_same_bytes(elements, chunk_bytes, session, transfer, first, ask, data):
     layout = layout_of(elements, chunk_bytes)
     chunk = st.integers(0, layout.chunk_count - 1)
@@ -228,7 +228,7 @@ def test_both_compose_the_same_bytes(elements, chunk_bytes, session, transfer, f
     transfer=near,
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, transfer, data):
     layout = layout_of(elements, chunk_bytes)
     lengths = layout.chunk_lengths

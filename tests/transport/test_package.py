@@ -136,8 +136,9 @@ def test_the_wheel_has_every_file_of_the_packages(wheel):
     assert packed - built == tree
 
 
-def test_the_hook_for_ddp_needs_torch_and_numpy_alone(wheel, tmp_path):
-    python, site = install(wheel, tmp_path / "environment")
+def test_the_hook_for_ddp_needs_torch_and_numpy_alone(environment):
+    """The last test of the environment, which has more than numpy from now on."""
+    python, site = environment
     wanted, seen = ["torch"], set()
     while wanted:
         name = wanted.pop()

@@ -199,5 +199,5 @@ class Repairs(RuleBasedStateMachine):
         self.what_is_here_is_right()
 
 
-Repairs.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Repairs.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestRepairs = Repairs.TestCase

@@ -1,7 +1,7 @@
 """A small experiment with the limits that users get, for labs that are wrong in one way.
 
 A test breaks the lab from the start (`altered`) or from outside while it trains (`meanwhile`), and
-then says which gate must have found it. See test_idle_loss.py for the one way and
+then says which gate must have found it. See test_rate_spread.py for the one way and
 test_conservation.py for the other.
 """
 

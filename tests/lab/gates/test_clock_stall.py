@@ -35,6 +35,6 @@ def test_a_processor_that_stands_still_for_30_ms_is_found(wrong_lab: WrongLab):
     def stand(lab: RunningLab) -> None:
         subprocess.run([sys.executable, "-c", STANDING, str(processor)], check=True, timeout=10)
 
-    results = wrong_lab.run(meanwhile=stand)
+    results = wrong_lab.run(meanwhile=stand, rounds=26)
     gate = assert_invalid(results, "clock_stall_s", where=f"processor {processor},")
     assert 0.025 < gate["value"] < 0.1

@@ -39,5 +39,5 @@ Observation.begin = _begin
 
 
 def test_a_starved_switch_is_found(wrong_lab: WrongLab):
-    results = wrong_lab.run(altered_by={"testbed.verdict.run_observer": SPINNING}, rounds=20)
+    results = wrong_lab.run(altered_by={"testbed.verdict.run_observer": SPINNING}, rounds=10)
     assert_invalid(results, "cpu_wait_s", where="ovs-vswitchd")

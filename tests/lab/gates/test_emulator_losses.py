@@ -44,10 +44,11 @@ def test_an_inner_interface_that_refuses_large_frames(wrong_lab: WrongLab):
         # What comes to it from the switch is refused, and what the middle of the link hands to it.
         for mtu in ("600", "1500"):
             lab.run_in(lab.switches(), "ip", "link", "set", "mid0b", "mtu", mtu)
-            time.sleep(0.5)
+            time.sleep(0.3)
 
     topology = {"name": "star", "workers": 2, "queue_bytes": 150_000, "delay_s": 0.002}
-    results = wrong_lab.run(meanwhile=narrow, topology=topology | {"rate_bps": wrong_lab.rate_bps})
+    topology["rate_bps"] = wrong_lab.rate_bps
+    results = wrong_lab.run(meanwhile=narrow, topology=topology, rounds=26)
     gate = assert_invalid(results, "emulator_losses", where="server--s1")
     refused = ledger(results, "server--s1", "s1")["interface_drops"]
     not_sent = ledger(results, "server--s1", "server")["delay_drops"]

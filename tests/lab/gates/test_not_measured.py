@@ -22,13 +22,14 @@ CounterReader.read = _read
 """
 
 
-@pytest.mark.long  # as a sampler that dies does, in test_samples_missing.py
+@pytest.mark.long  # as a sampler that dies does, in test_link_settings.py
 def test_counters_that_cannot_be_read_stop_the_run(wrong_lab: WrongLab):
     results = wrong_lab.run(altered_by={"testbed.verdict.counters": UNREADABLE}, rounds=10)
     gate = assert_invalid(results, "conservation", outcome="not measured")
     assert gate["note"] == "no counters: no counter can be read any more"
 
 
+@pytest.mark.long  # waivers: tests/verdict; their caution: tests/cli
 def test_a_waived_gate_does_not_stop_the_run_and_is_told(wrong_lab: WrongLab):
     # Timing is waived as well: this test is about what is not measured.
     timing = ["cpu_others", "cpu_wait_s", "clock_stall_s", "rate_error", "rate_spread"]

@@ -36,7 +36,8 @@ class UdpSocket(UdpSocket):
 def test_clumps_in_a_queue_are_found(
     wrong_lab: WrongLab, protocol: str, module: str, change: str, least_bytes: int
 ):
-    results = wrong_lab.run(altered_by={module: change}, arms={"clumps": {"protocol": protocol}})
+    arms = {"clumps": {"protocol": protocol}}
+    results = wrong_lab.run(altered_by={module: change}, arms=arms, rounds=20)
     gate = assert_invalid(results, "packet_bytes", where="--s1 from ", arm="clumps")
     assert gate["value"] > least_bytes
     assert not gate["where"].endswith(" s1")  # clumps are a host's

@@ -18,7 +18,7 @@ RELAY = "testbed.lab.delay.relay"
 STOPPED_S = 0.03
 
 
-def delayed(wrong_lab: WrongLab, **changes: Any) -> dict[str, Any]:
+def delayed(wrong_lab: WrongLab, *, rounds: int = 20, **changes: Any) -> dict[str, Any]:
     """The small experiment, on links that the relay delays by 5 ms and that are hardly ever idle:
     gradients of a megabyte, sent one after another."""
     star = {"name": "star", "workers": 2, "rate_bps": wrong_lab.rate_bps, "queue_bytes": 150_000}
@@ -30,7 +30,7 @@ def delayed(wrong_lab: WrongLab, **changes: Any) -> dict[str, Any]:
             "evaluate_every": 1000,
         },
         "phases": {"detector": "never-critical"},
-        "rounds": 20,
+        "rounds": rounds,
     }
 
 
@@ -59,7 +59,7 @@ def _set(self, settings):
 DelayLine.set = _set
 """
     results = wrong_lab.run(
-        altered_by={"testbed.lab.delay.relayed_direction": longer}, **delayed(wrong_lab)
+        altered_by={"testbed.lab.delay.relayed_direction": longer}, **delayed(wrong_lab, rounds=6)
     )
     # Two links there and two back.
     assert assert_invalid(results, "rtt_error")["value"] > 0.0039

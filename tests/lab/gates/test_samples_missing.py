@@ -1,4 +1,4 @@
-"""The sampler, whose samples other gates judge, stops or dies."""
+"""The sampler, whose samples other gates judge, stops; that it dies is in test_link_settings.py."""
 
 from __future__ import annotations
 
@@ -22,12 +22,3 @@ def test_a_sampler_that_stops_for_a_while_is_found(wrong_lab: WrongLab):
     gate = assert_invalid(wrong_lab.run(meanwhile=stop), "samples_missing", where="was late")
     assert 0.2 < gate["value"] < 0.9
     assert "the longest time without a sample was 2." in gate["note"]
-
-
-def test_a_sampler_that_dies_is_found(wrong_lab: WrongLab):
-    def kill(lab: RunningLab) -> None:
-        lab.process("testbed.sampling").kill()
-
-    results = wrong_lab.run(meanwhile=kill)
-    gate = assert_invalid(results, "samples_missing", outcome="not measured")
-    assert "samples/sampler.json is missing" in gate["note"]
