@@ -1,4 +1,4 @@
-"""Simulated runs on all processors: each in a process of its own, with the results that it has alone."""
+"""Simulated runs on all processors: each in its own process, with the results that it has alone."""
 
 import os
 import signal

@@ -106,8 +106,8 @@ def test_a_wait_for_what_all_have_is_told_as_computing_but_not_as_too_much_of_it
     outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
     lines = records(outcome.directory, "training-worker-1.jsonl")
     assert [each["compute_overrun_s"] for each in lines] == [0.0] * 4
-    # A round ends when the server has all answers, and half a round trip of 0.2 s later workers hear
-    # what they were. After the first round they evaluate, and so have waited before.
+    # A round ends when the server has all answers, and half a round trip of 0.2 s later workers
+    # hear what they were. After the first round they evaluate, and so have waited before.
     assert [round(each["compute_s"], 2) for each in lines] == [0.01, 0.01, 0.1, 0.1]
 
 
