@@ -62,7 +62,17 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
     Raises:
         ValueError: no run of one has a counterpart in the other.
     """
-    columns = [each for each in first.factor_columns if each in second.factor_columns]
+    if first.experiment != second.experiment:
+        raise ValueError(
+            f"{first.experiment} and {second.experiment}: valid: two results of one experiment"
+        )
+    columns = list(first.factor_columns)
+    if set(columns) != set(second.factor_columns):
+        each_has = [
+            ", ".join(name.removeprefix(FACTOR_PREFIX) for name in side.factor_columns) or "none"
+            for side in (first, second)
+        ]
+        raise ValueError(f"{first.experiment}: factors {each_has[0]}; the other's: {each_has[1]}")
     on = ["arm", *columns, "seed"]
     one, two = per_run(first), per_run(second)
     metrics = [name for name in metric_names(one) if name in two.columns]

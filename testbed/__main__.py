@@ -85,9 +85,10 @@ def _with_default_host(arguments: list[str]) -> list[str]:
 
 def _interruption(arguments: list[str]) -> str:
     """What to say after Ctrl-C: the whole command that continues, where there is one."""
-    if not arguments or arguments[0] not in ("run", "resume"):
+    if not arguments or arguments[0] not in ("run", "resume", "simulate"):
         return "interrupted"
-    return f"interrupted; this continues: {shlex.join(['./lab', 'resume', *arguments[1:]])}"
+    verb = "simulate" if arguments[0] == "simulate" else "resume"
+    return f"interrupted; this continues: {shlex.join(['./lab', verb, *arguments[1:]])}"
 
 
 def _complain(message: str, status: int) -> int:

@@ -115,7 +115,10 @@ def _damaged(results: Results) -> list[tuple[str, list[str]]]:
 
 
 def _resumable(results: Results) -> bool:
-    return any(gates.another_attempt_may_help(run) for run in results.runs)
+    return any(
+        gates.another_attempt_may_help(run) and not run.config.get("simulated")
+        for run in results.runs
+    )
 
 
 def _tables(results: Results, summary: dict[str, Any], replayed: Sweep) -> dict[str, Table]:

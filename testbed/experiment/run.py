@@ -149,8 +149,8 @@ def _in_virtual_time(shared: Mapping[str, Any], hosts: Mapping[str, Any]) -> dic
     """What differs where nobody has a machine: what hosts need, and the pace if it was real."""
     costs = {name: cost for name, cost in hosts.items() if name != "compute_s"}
     found = {"simulation": costs} if any(costs.values()) else {}
-    training, compute_s = shared["training"], hosts.get("compute_s")
-    if compute_s and training["pace"]["kind"] == "real":
+    training, compute_s = shared.get("training"), hosts.get("compute_s")
+    if training and compute_s and training["pace"]["kind"] == "real":
         found["training"] = {**training, "pace": {"kind": "paced", "compute_s": compute_s}}
     return found
 

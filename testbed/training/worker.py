@@ -1,8 +1,5 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
 from testbed.shared.jsonl import JsonLinesWriter
@@ -12,7 +9,7 @@ from testbed.training.events import CongestionLog, TransferLog, nonfinite, write
 from testbed.training.filling import Mask, estimate_mean, payload_of
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite
-from testbed.transport import Endpoint, Leg
+from testbed.transport import Endpoint, Leg, TransferReport
 from testbed.transport.net.data_sockets import DataSockets
 
 
@@ -30,15 +27,6 @@ def run(
     round before which the server takes it back, from another worker's state.
     """
     _Worker(context, name, vectors).run(sockets, returning=returning)
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """An update whose chunks all workers have, as long as the server has said nothing else."""
-
-    received: Mask
-    number: int
-    take_back: Callable[[], None]
 
 
 class _Worker:
@@ -61,7 +49,6 @@ class _Worker:
             context.barrier_timeout_s,
             connect=context.surroundings.connect,
         )
-        self._claim: _Claim | None = None
         self._trained_s = 0.0
         self._metric: float | None = None
 
@@ -77,7 +64,6 @@ class _Worker:
             for number in range(first, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
                 while (order := self._follower.wait("compute", "give"))["go"] == "give":
-                    self._confirm(endpoint)
                     self._give_state(endpoint, order["exchange"])
                 exchange = int(order["exchange"])
                 self._congestion.skip(exchange - context.exchange(number))
@@ -96,24 +82,17 @@ class _Worker:
         began_s = self._now_s()
         gradient = layout.floats(self._outgoing)
         loss = self._learner.gradient(gradient)
-        lasts_s = pace.computing_s(
-            context.training["pace"],
-            seed=context.seed,
-            rank=context.ranks[self._name],
-            workers=len(context.ranks),
-            round_number=number,
-        )
-        asked_s = self._now_s()
-        confirmed = self._confirm(endpoint)
-        waited_s = self._now_s() - asked_s
-        if not confirmed:
-            loss = self._learner.gradient(gradient)
-            lasts_s *= 2
         payload = payload_of(self._memory, self._outgoing)
         overrun_s = pace.wait_until_computed(
             context.training["pace"],
             began_s,
-            lasts_s=lasts_s,
+            lasts_s=pace.computing_s(
+                context.training["pace"],
+                seed=context.seed,
+                rank=context.ranks[self._name],
+                workers=len(context.ranks),
+                round_number=number,
+            ),
             now_s=self._now_s,
             sleep=context.surroundings.sleep,
         )
@@ -131,13 +110,11 @@ class _Worker:
         report = endpoint.receive(
             Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
         )["server"]
-        self._follower.reach("received", ended_s=report.ended_s)
         if self._filling.common:
-            assert report.received is not None
-            self._claim = _Claim(report.received, number, self._learner.snapshot())
-        self._apply(report.received, number)
-        if context.looks_after(number):
-            self._confirm(endpoint)
+            self._follower.reach("received", ended_s=self._apply_common(endpoint, report, number))
+        else:
+            self._follower.reach("received", ended_s=report.ended_s)
+            self._apply(report.received, number)
         ended_s = self._now_s()
         self._trained_s += ended_s - began_s
         self._follower.reach("updated")
@@ -156,8 +133,7 @@ class _Worker:
                 "loss": None if loss is None else finite(loss),
                 "nonfinite": nonfinite(gradient) if context.surroundings.contents else 0,
                 "compute_s": computed_s - began_s,
-                # Waiting for what all have is no computing.
-                "compute_overrun_s": max(0.0, overrun_s - waited_s),
+                "compute_overrun_s": overrun_s,
                 context.metric: None if self._metric is None else finite(self._metric),
                 "elapsed_s": self._trained_s,
             }
@@ -170,22 +146,26 @@ class _Worker:
         update = self._layout.floats(self._update)
         self._learner.apply(update, self._context.learning_rate(number))
 
-    def _confirm(self, endpoint: Endpoint) -> bool:
-        """Await what all workers have got of the latest broadcast; whether it was what was applied.
+    def _apply_common(self, endpoint: Endpoint, report: TransferReport, number: int) -> float:
+        """Update the model with what all workers have got of the round's broadcast.
 
-        They are told a round trip after they have it, and it is usually what this worker has. So
-        it takes that for granted, computes its next gradient meanwhile, and confirms before that
-        is sent. If it was wrong, it takes the update back and applies what all have.
+        They are told what that is a round trip after they have it, and it is usually what this
+        worker has. So it takes that for granted, and takes the update back if it was wrong.
+
+        Returns when the broadcast had ended, as if the update had begun then: without the time of
+        waiting that the update has hidden.
         """
-        claim, self._claim = self._claim, None
-        if claim is None:
-            return True
-        common = claim.received & broadcasts.await_common(endpoint, self._layout)
-        if np.array_equal(common, claim.received):
-            return True
-        claim.take_back()
-        self._apply(common, claim.number)
-        return False
+        assert report.received is not None
+        take_back = self._learner.snapshot()
+        self._apply(report.received, number)
+        applied_s = self._now_s()
+        common = report.received & broadcasts.await_common(endpoint, self._layout)
+        known_s = self._now_s()
+        if np.array_equal(common, report.received):
+            return report.ended_s + known_s - applied_s
+        take_back()
+        self._apply(common, number)
+        return known_s
 
     def _resynchronise(self, endpoint: Endpoint, exchange: int) -> None:
         """Replace this replica by the mean of all; gather and broadcast have no tolerance."""

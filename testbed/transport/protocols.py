@@ -314,7 +314,8 @@ def _bounded_energy(
 
     What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
     """
-    ByEnergy(floor=floor, within_rounds=within_rounds)  # names the key itself where one is wrong
+    # It names the key itself where one is wrong.
+    ByEnergy(floor=floor, within_rounds=within_rounds, per=per)  # type: ignore[arg-type]
     policy = BoundedEnergy(share=share, patience=patience)
     gather = {"gather": replace(policy, floor=floor)}
     order = f"floor={floor!r},within_rounds={within_rounds},share={share!r},per={per}"

@@ -192,7 +192,11 @@ def _about(key: str, directory: Path) -> Explanation:
 def _with_whole_command(text: str, directory: Path) -> str:
     """The text with the command that tries this run again, as it was planned, from anywhere."""
     folder = directory.parent
-    if run_directory.is_of_script(run_directory.read_or_empty(directory / "config.json")):
+    config = run_directory.read_or_empty(directory / "config.json")
+    if config.get("simulated"):  # the command goes on where it was; `resume` is a lab's
+        again = f"the same ./lab simulate command (--out {shlex.quote(str(folder.parent))})"
+        return text.replace("./lab resume.", again).replace("./lab resume", again)
+    if run_directory.is_of_script(config):
         # What no one planned cannot be resumed.
         text = text.replace("./lab resume tries again.", "Then run the script again.")
         return re.sub("with:? ./lab resume", "by running the script again", text)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         (
             ("tranport",),
-            "unknown benchmark 'tranport'; valid: transport, peer, tolerance, factorial",
+            "unknown benchmark 'tranport'; valid: transport, peer, factorial",
         ),
         (("transport", "--cases", "warp"), "--cases warp: matches none; they begin with 100M"),
         (("peer", "."), "has no mlt.py; expected a clone of github.com/ZechenM/bound-tolerance"),

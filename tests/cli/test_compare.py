@@ -13,9 +13,9 @@ from tests.analysis.build import ResultsBuilder
 SEEDS = range(1, 7)
 
 
-def built(folder, factor, *, seeds=SEEDS, arms=("dblp", "tcp")):
+def built(folder, factor, *, seeds=SEEDS, arms=("dblp", "tcp"), **named):
     """Runs whose rounds take `factor` times as long, each seed with noise of its own."""
-    results = ResultsBuilder(folder, arms=arms)
+    results = ResultsBuilder(folder, arms=arms, **named)
     for arm in arms:
         for seed in seeds:
             noise = 1.02 if seed % 2 and factor != 1 else 1.0
@@ -68,6 +68,9 @@ def test_what_does_not_fit_together_is_told_in_one_line(tmp_path):
         compare(one, two)
     with pytest.raises(InputError, match="nowhere"):
         compare(tmp_path / "nowhere", two)
+    other = built(tmp_path / "other", 1.0, seeds=(9,), experiment="other")
+    with pytest.raises(InputError, match="and other: valid: two results of one experiment"):
+        compare(two, other)
 
 
 def test_a_ratio_outside_its_range_is_exit_status_1(tmp_path):

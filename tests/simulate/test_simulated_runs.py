@@ -100,17 +100,6 @@ def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
     assert all(each["chunks_received"] > 0.8 * each["chunk_count"] for each in first)
 
 
-def test_a_wait_for_what_all_have_is_told_as_computing_but_not_as_too_much_of_it(chosen, tmp_path):
-    pace = "training.pace={kind: payload-only, scale: 0.002, compute_s: 0.01}"
-    (run,) = chosen("ours", "impairments=[]", "topology.delay_s=0.05", pace)
-    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-    lines = records(outcome.directory, "training-worker-1.jsonl")
-    assert [each["compute_overrun_s"] for each in lines] == [0.0] * 4
-    # A round ends when the server has all answers, and half a round trip of 0.2 s later workers
-    # hear what they were. After the first round they evaluate, and so have waited before.
-    assert [round(each["compute_s"], 2) for each in lines] == [0.01, 0.01, 0.1, 0.1]
-
-
 def test_compression_over_tcp_sends_its_part_of_the_chunks(chosen, tmp_path):
     (run,) = chosen("tcp", "arms.tcp={protocol: top-k, keep: 0.2}", "impairments=[]")
     simulating.refuse(run)
@@ -314,6 +303,12 @@ def test_thresholds_of_marks_are_taken_and_said_to_mark_nothing(chosen):
     assert simulating.remarks(chosen("dblp")) == []
 
 
+def test_an_experiment_of_programs_is_refused():
+    run = Selection(name="iperf3-bursts").loaded()[0].in_virtual_time()
+    with pytest.raises(InputError, match="workload: a workload of programs is not simulated"):
+        simulating.refuse(run)
+
+
 def test_a_process_that_is_ended_says_so_and_leaves_a_verdict(tmp_path):
     (tmp_path / "small.yaml").write_text(EXPERIMENT.replace("rounds: 4", "rounds: 1_000_000", 1))
     words = [sys.executable, "-m", "testbed", "simulate", "small.yaml", "--arms", "dblp"]
@@ -329,6 +324,7 @@ def test_a_process_that_is_ended_says_so_and_leaves_a_verdict(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 143
-    assert said.decode().splitlines()[-1] == "lab: interrupted"
+    again = "./lab simulate small.yaml --arms dblp --out out"
+    assert said.decode().splitlines()[-1] == f"lab: interrupted; this continues: {again}"
     (found,) = tmp_path.glob("out/*/*/status.json")
     assert json.loads(found.read_text())["verdict"] == "interrupted"

@@ -1,5 +1,6 @@
 """The tolerance `bounded-energy`: what a receiver has when it stops, and when it is late."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.transport import (
-    Receiver,
-)
+from testbed.transport import PayloadLayout, Receiver, preset
 from testbed.transport.core import worth
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.lookback import Lookback, Slowest
 from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.tolerance import Progress
+from testbed.transport.core.tolerance import FractionRule, Progress
+from testbed.transport.policies.order import ORDERS, InOrder, OrderContext
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
 from tests.transport.transfer_parts import all_frames
@@ -251,3 +253,49 @@ def test_the_latest_rounds_are_remembered_each_with_its_slowest_peer():
             slowest.note(transfer, (took_s + transfer, 4))
     slowest.note(0, (99.0, 4))  # a peer that is far behind says nothing of the latest
     assert list(slowest.before(19)) == [(3.0 + transfer, 4) for transfer in range(4, 19)]
+
+
+def test_one_that_was_cut_short_does_not_stand_for_the_round():
+    slowest = Slowest()
+    for took in ((2.0, 10), (9.0, 4), (3.0, 8)):
+        slowest.note(0, took)
+    assert list(slowest.before(1)) == [(3.0, 8)]
+    slowest.note(0, (1.0, 40))
+    assert list(slowest.before(1)) == [(1.0, 40)]
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_transfers_that_may_be_under_way_with_others_do_not_count(in_flight):
+    # The quick peer is as far ahead as it may be; the slow one takes three times as long.
+    slowest = Slowest(in_flight=in_flight)
+    for transfer in range(40):
+        slowest.note(transfer, (1.0, 4))
+        if transfer >= in_flight - 1:
+            slowest.note(transfer - in_flight + 1, (3.0, 4))
+        assert set(slowest.before(transfer + 1)) <= {(3.0, 4)}
+    assert len(slowest.before(40)) >= 16
+
+
+def test_all_connections_of_a_side_look_back_on_the_slowest():
+    layout = layout_of(4)
+    settings = ConnectionSettings(
+        session=SESSION, layout=layout, repair=Passes(), order=InOrder(), transfers_in_flight=2
+    )
+    one, other = (Incoming(peer, settings, [], Counter()) for peer in ("a", "b"))
+    for transfer in range(8):
+        one._lookback.note(transfer, (5.0, 4))
+    other.post(8, FractionRule(chunk_count=4, tolerance=0), layout.new_buffer(), 0.0)
+    # The eighth may still be under way with others.
+    assert list(other.receivers[8]._progress().slowest) == [(5.0, 4)] * 7
+
+
+@pytest.mark.parametrize("per", ["payload", "tensor"])
+def test_the_preset_says_against_what_energy_is_measured(per):
+    layout = PayloadLayout([("large", 4), ("small", 4)], 16)
+    buffer = layout.new_buffer()
+    layout.floats(buffer)[:] = [9.0, 9.0, 9.0, 9.0, 0.1, 0.1, 0.1, 0.1]
+    order = ORDERS.create(preset("bounded-energy", per=per).order, seed=0)
+    told = order.arranger(OrderContext(transfer=2, layout=layout, rows=layout.rows(buffer))).worth
+    small, large = told[1] & ~np.uint8(worth.MUST), told[0] & ~np.uint8(worth.MUST)
+    assert large == worth.MUST - 1
+    assert (small == large) == (per == "tensor")

@@ -76,7 +76,7 @@ class ConnectionSettings:
     @cached_property
     def slowest(self) -> Slowest:
         """What the latest transfers took from whichever peer took longest."""
-        return Slowest(self.layout_count)
+        return Slowest(self.layout_count, self.transfers_in_flight)
 
     def layout_of(self, transfer: int) -> PayloadLayout:
         """What a transfer carries."""

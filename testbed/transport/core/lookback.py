@@ -7,6 +7,9 @@ from collections.abc import Sequence
 _RECENT, _MOST_RECENT = 16, 512
 MOST_EARLIEST = 64
 
+# Transfers are of like size up to this factor between the numbers of their chunks.
+ALIKE = 2
+
 # The seconds from a transfer's first sign until there was enough, and its chunks then.
 Took = tuple[float, int]
 
@@ -17,21 +20,27 @@ class Slowest:
     Who waits for several peers waits for that one: all connections of one side share this.
     """
 
-    def __init__(self, layout_count: int = 1) -> None:
-        """Transfers take turns with so many layouts."""
+    def __init__(self, layout_count: int = 1, in_flight: int = 1) -> None:
+        """Transfers take turns with so many layouts; so many may be under way at once."""
         self._took: dict[int, Took] = {}
-        self._most = _most(layout_count)
+        self._unsure = in_flight - 1
+        self._most = _most(layout_count) + self._unsure
 
     def note(self, transfer: int, took: Took) -> None:
         """A transfer has ended with one of the peers."""
-        if took > self._took.get(transfer, (-1.0, 0)):
+        known = self._took.get(transfer)
+        if known is None or _tells_more(took, known):
             self._took[transfer] = took
         if len(self._took) > self._most:
             del self._took[min(self._took)]
 
     def before(self, transfer: int) -> Sequence[Took]:
-        """What the latest transfers took that have lower numbers; in no order."""
-        return [took for number, took in self._took.items() if number < transfer]
+        """What the latest transfers took that have lower numbers and have ended with all peers.
+
+        The highest of those numbers may still be under way with some.
+        """
+        lower = sorted(number for number in self._took if number < transfer)
+        return [self._took[number] for number in lower[: max(0, len(lower) - self._unsure)]]
 
 
 class Lookback:
@@ -55,6 +64,13 @@ class Lookback:
         if len(self.earliest) < MOST_EARLIEST:
             self.earliest.append(took)
         self.slowest.note(transfer, took)
+
+
+def _tells_more(took: Took, known: Took) -> bool:
+    """Whether it is the longer one of two that are alike; one that was cut short tells less."""
+    if took[1] >= ALIKE * known[1] or known[1] >= ALIKE * took[1]:
+        return took[1] > known[1]
+    return took[0] > known[0]
 
 
 def _most(layout_count: int) -> int:

@@ -45,8 +45,8 @@ class Progress:
         recent: of the latest transfers from this peer, the oldest first, the seconds from the first
             sign until the receiver had enough, and how many chunks it had then.
         earliest: the same of the first transfers from this peer, up to `lookback.MOST_EARLIEST`.
-        slowest: as `recent`, in no order, of whichever peer took longest for each transfer that had
-            ended when this side asked for this one.
+        slowest: as `recent`, of whichever peer took longest for each transfer that had ended with
+            all peers when this side asked for this one.
         ends_s: for a repair that is asked for an answer: when the stop rule looks again although
             nothing arrives; None for never.
     """

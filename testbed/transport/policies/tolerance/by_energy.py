@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.lookback import ALIKE
 from testbed.transport.core.tolerance import Progress, StopRule, StopRuleFactory, TolerancePolicy
 from testbed.transport.core.worth import LEAST, MOST, MUST, enough
 
 # The time of calm transfers: in a quarter of the latest rounds all peers were faster. It stays that
 # of calm ones while up to three quarters are hit, and follows a path that becomes slower for good.
 _CALM = 0.25
-# Transfers are of like size up to this factor between the numbers of their chunks.
-_ALIKE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +128,7 @@ class EnergyRule(StopRule):
         alike_s = sorted(
             took_s * max(1.0, fewest / count)
             for took_s, count in slowest
-            if fewest <= _ALIKE * count and count <= _ALIKE * fewest
+            if fewest <= ALIKE * count and count <= ALIKE * fewest
         )
         return alike_s[int(len(alike_s) * _CALM)] if alike_s else None
 
