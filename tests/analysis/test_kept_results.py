@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -182,7 +183,7 @@ def test_simulated_results_are_kept_beside_measured_ones_and_compared(tmp_path, 
         for q in (0.9, 0.6):
             for arm, slower in (("dblp", 1), ("fixed-low", 2)):
                 for seed in range(1, 6):
-                    times = {"calm_s": calm_s * slower, "burst_s": slower}
+                    times: dict[str, Any] = {"calm_s": calm_s * slower, "burst_s": slower}
                     build.run(arm=arm, seed=seed, factors={"q": q}, **times)
     simulated(tmp_path / "simulated")
     measured = kept_results.keep(tmp_path / "measured", root=place)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ def runs(tmp_path, monkeypatch):
 
 def execute(runs, folder):
     """What happened, in order: who began, and who ended how."""
-    happened, told = [], {}
+    happened: list[tuple[str, str]] = []
+    told: dict[str, list[dict[str, Any]]] = {}
 
     def begin(run):
         happened.append(("begin", run.key))

@@ -14,6 +14,7 @@ from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.lookback import Lookback, Slowest
 from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.tolerance import FractionRule, Progress
 from testbed.transport.policies.order import ORDERS, InOrder, OrderContext
 from testbed.transport.policies.repair import Passes
@@ -295,7 +296,9 @@ def test_the_preset_says_against_what_energy_is_measured(per):
     buffer = layout.new_buffer()
     layout.floats(buffer)[:] = [9.0, 9.0, 9.0, 9.0, 0.1, 0.1, 0.1, 0.1]
     order = ORDERS.create(preset("bounded-energy", per=per).order, seed=0)
-    told = order.arranger(OrderContext(transfer=2, layout=layout, rows=layout.rows(buffer))).worth
+    arrange = order.arranger(OrderContext(transfer=2, layout=layout, rows=layout.rows(buffer)))
+    assert isinstance(arrange, Arranger) and arrange.worth is not None
+    told = arrange.worth
     small, large = told[1] & ~np.uint8(worth.MUST), told[0] & ~np.uint8(worth.MUST)
     assert large == worth.MUST - 1
     assert (small == large) == (per == "tensor")
