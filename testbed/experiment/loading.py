@@ -264,7 +264,11 @@ def _validated(
     except ValidationError as error:
         without_factors = _problems(document, path) if point.changes else []
         told = []
-        for each in problems.of(error, Experiment):
+        found = problems.once(problems.of(error, Experiment))
+        no_workload = any(each.place[:1] == ("workload",) for each in found)
+        for each in found:
+            if no_workload and (each.place, each.sort) == (("arms",), problems.MISSING):
+                continue  # nobody knows whether it needs arms
             blamed, near = _to_blame(each.place, options), ""
             keys = [("factors", key) for key in point.changes]
             of_factor = _to_blame(each.place, keys) if each.place else ""

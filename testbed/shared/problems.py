@@ -76,6 +76,19 @@ def lines(found: Iterable[Problem]) -> list[str]:
     return list(dict.fromkeys(f"{place}: {told}" if place else told for place, told in said))
 
 
+def once(found: Iterable[Problem]) -> list[Problem]:
+    """The problems; one that both legs have in common, as where one value is for both, once."""
+    found = list(found)
+    every = {(each.place, each.message) for each in found}
+    told = []
+    for each in found:
+        *above, last = each.place or ("",)
+        legs = {((*above, leg), each.message) for leg in ("gather", "broadcast")}
+        is_of_both = last in ("gather", "broadcast") and legs <= every
+        told.append(each._replace(place=tuple(above)) if is_of_both else each)
+    return list(dict.fromkeys(told))
+
+
 def explain(found: list[Problem]) -> str:
     """The first problem as in `lines`, and where more of them are: for one line in all."""
     others, places = "", dict[str, str]()

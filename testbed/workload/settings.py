@@ -200,6 +200,7 @@ class Programs(Section):
     def _wrong_order(self) -> list[Problem]:
         after = {each.label: each.after for each in self.programs}
         found = []
+        circles = set()
         for number, each in enumerate(self.programs):
             place = ("programs", number, "after")
             if each.after is None:
@@ -207,7 +208,8 @@ class Programs(Section):
             if each.after not in after:
                 said = f"unknown program {each.after!r}; {one_of(each.after, list(after))}"
                 found.append(Problem(place, said))
-            elif circle := _circle(each.label, after):
+            elif (circle := _circle(each.label, after)) and frozenset(circle) not in circles:
+                circles.add(frozenset(circle))
                 said = f"{each.after!r}: a circle: {' after '.join(circle)}"
                 found.append(Problem(place, said))
         return found

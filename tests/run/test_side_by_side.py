@@ -76,9 +76,18 @@ def test_one_that_is_killed_is_told_and_the_others_go_on(runs, tmp_path, monkeyp
     assert [ended[run.key].verdict for run in runs[1:]] == ["ok"] * 3
 
 
-def test_one_that_another_command_executes_ends_the_others(runs, tmp_path):
+def test_one_that_another_command_executes_ends_the_others(runs, tmp_path, monkeypatch):
+    begun, real = [], os.fork
+
+    def fork():
+        begun.append(real())
+        return begun[-1]
+
+    monkeypatch.setattr(os, "fork", fork)
     place = side_by_side.runner.directory_of(tmp_path, runs[1])
     with place.open(runs[1].config()), pytest.raises(InUseError, match="another process"):
         list(side_by_side.execute(tmp_path, runs, lambda run: print))
-    with pytest.raises(ChildProcessError):  # none is left
-        os.waitpid(-1, os.WNOHANG)
+    assert len(begun) == 2
+    for child in begun:
+        with pytest.raises(ChildProcessError):  # it has been waited for
+            os.waitpid(child, os.WNOHANG)
