@@ -304,7 +304,8 @@ def test_times_count_from_the_first_announcement(lab):
     assert [each["action"] for each in events] == ["begin", "end"] * 2
     begins = [each for each in events if each["action"] == "begin"]
     assert begins[1]["planned_s"] - begins[0]["planned_s"] == pytest.approx(0.3, abs=1e-6)
-    assert all(each["acknowledged_s"] - each["planned_s"] < 0.02 for each in begins)
+    # Gates judge how late it is in a run; a machine that others use is often 20 ms late.
+    assert all(each["acknowledged_s"] - each["planned_s"] < 0.1 for each in begins)
     assert {each["leg"] for each in events} == {"time"}
 
 
