@@ -265,15 +265,29 @@ def test_one_that_was_cut_short_does_not_stand_for_the_round():
     assert list(slowest.before(1)) == [(1.0, 40)]
 
 
+class Slow:
+    """A peer, with its transfers that are under way."""
+
+    def __init__(self) -> None:
+        self.receivers: dict[int, None] = {}
+
+
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_transfers_that_may_be_under_way_with_others_do_not_count(in_flight):
     # The quick peer is as far ahead as it may be; the slow one takes three times as long.
-    slowest = Slowest(in_flight=in_flight)
+    slowest, slow = Slowest(in_flight=in_flight), Slow()
+    slowest.join(slow)
     for transfer in range(40):
+        slow.receivers[transfer] = None
         slowest.note(transfer, (1.0, 4))
         if transfer >= in_flight - 1:
             slowest.note(transfer - in_flight + 1, (3.0, 4))
+            del slow.receivers[transfer - in_flight + 1]
         assert set(slowest.before(transfer + 1)) <= {(3.0, 4)}
+    assert len(slowest.before(40)) >= 16
+    slow.receivers.clear()
+    assert (1.0, 4) in slowest.before(40) or in_flight == 1  # none is under way any more
+    slow.receivers[0] = None  # it was lost in an early one
     assert len(slowest.before(40)) >= 16
 
 
@@ -286,8 +300,10 @@ def test_all_connections_of_a_side_look_back_on_the_slowest():
     for transfer in range(8):
         one._lookback.note(transfer, (5.0, 4))
     other.post(8, FractionRule(chunk_count=4, tolerance=0), layout.new_buffer(), 0.0)
-    # The eighth may still be under way with others.
-    assert list(other.receivers[8]._progress().slowest) == [(5.0, 4)] * 7
+    assert list(other.receivers[8]._progress().slowest) == [(5.0, 4)] * 8
+    one.post(9, FractionRule(chunk_count=4, tolerance=0), layout.new_buffer(), 0.0)
+    one._lookback.note(8, (5.0, 4))  # it is still under way with the other
+    assert list(one.receivers[9]._progress().slowest) == [(5.0, 4)] * 8
 
 
 @pytest.mark.parametrize("per", ["payload", "tensor"])

@@ -64,6 +64,7 @@ class Incoming:
         self._early: dict[int, Receiver] = {}
         self._unasked = Unasked(settings)
         self._lookback = Lookback(settings.layout_count, settings.slowest)
+        settings.slowest.join(self)
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []

@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any, Protocol
+from weakref import WeakSet
 
 # The latest transfers of each layout, and of all; and the first ones of all.
 _RECENT, _MOST_RECENT = 16, 512
@@ -14,6 +16,12 @@ ALIKE = 2
 Took = tuple[float, int]
 
 
+class Receiving(Protocol):
+    """What receives from one peer: its transfers that are under way, by number."""
+
+    receivers: dict[int, Any]
+
+
 class Slowest:
     """Of each transfer, what it took from the peer that took longest.
 
@@ -24,7 +32,12 @@ class Slowest:
         """Transfers take turns with so many layouts; so many may be under way at once."""
         self._took: dict[int, Took] = {}
         self._unsure = in_flight - 1
+        self._sides: WeakSet[Receiving] = WeakSet()
         self._most = _most(layout_count) + self._unsure
+
+    def join(self, side: "Receiving") -> None:
+        """One more peer's transfers count, as long as that connection is there."""
+        self._sides.add(side)
 
     def note(self, transfer: int, took: Took) -> None:
         """A transfer has ended with one of the peers."""
@@ -37,10 +50,19 @@ class Slowest:
     def before(self, transfer: int) -> Sequence[Took]:
         """What the latest transfers took that have lower numbers and have ended with all peers.
 
-        The highest of those numbers may still be under way with some.
+        The highest of those numbers may still be under way with some. A peer that was lost in one
+        keeps no others back.
         """
         lower = sorted(number for number in self._took if number < transfer)
-        return [self._took[number] for number in lower[: max(0, len(lower) - self._unsure)]]
+        sure = max(0, len(lower) - self._unsure)
+        under_way = min(
+            (min(each.receivers, default=transfer) for each in self._sides), default=transfer
+        )
+        return [
+            self._took[number]
+            for place, number in enumerate(lower)
+            if place < sure or number < under_way
+        ]
 
 
 class Lookback:
