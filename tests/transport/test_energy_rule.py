@@ -15,7 +15,7 @@ from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.lookback import Lookback, Slowest
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.order import Arranger
-from testbed.transport.core.tolerance import FractionRule, Progress
+from testbed.transport.core.tolerance import Progress
 from testbed.transport.policies.order import ORDERS, InOrder, OrderContext
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
@@ -299,9 +299,10 @@ def test_all_connections_of_a_side_look_back_on_the_slowest():
     one, other = (Incoming(peer, settings, [], Counter()) for peer in ("a", "b"))
     for transfer in range(8):
         one._lookback.note(transfer, (5.0, 4))
-    other.post(8, FractionRule(chunk_count=4, tolerance=0), layout.new_buffer(), 0.0)
+    make = BoundedEnergy().stop_rule(False)
+    other.post(8, make(layout), layout.new_buffer(), 0.0)
     assert list(other.receivers[8]._progress().slowest) == [(5.0, 4)] * 8
-    one.post(9, FractionRule(chunk_count=4, tolerance=0), layout.new_buffer(), 0.0)
+    one.post(9, make(layout), layout.new_buffer(), 0.0)
     one._lookback.note(8, (5.0, 4))  # it is still under way with the other
     assert list(one.receivers[9]._progress().slowest) == [(5.0, 4)] * 8
 

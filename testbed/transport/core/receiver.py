@@ -6,7 +6,7 @@ over a PROBE after the datagrams that arrived before it, or the answer reports t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from testbed.shared import own_code
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.hot_path import NUMPY, Arrivals, HotPath
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.lookback import Lookback
+from testbed.transport.core.lookback import Lookback, Took
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.reports import TransferReport
@@ -89,7 +89,7 @@ class Receiver:
         self._datagrams = 0
         self._control_bytes = 0
         self._lookback = lookback or Lookback()
-        self._slowest = self._lookback.slowest.before(transfer)
+        self._slowest = self._looked_back()
         self._posted_s = now_s  # when this side asked for it
         self._early_count = 0  # chunks that came before
         self._worth: NDArray[np.uint8] | None = None
@@ -98,6 +98,11 @@ class Receiver:
         self._rule = rule
         both: tuple[StopRule | ReceiverRepair | None, ...] = (rule, self._repair)
         self._timed = [each for each in both if each is not None and _may_set_deadlines(each)]
+
+    def _looked_back(self) -> Sequence[Took]:
+        """What the slowest peers took; that asks all of them, so only if the rule wants it."""
+        wants = self._rule is not None and self._rule.looks_back
+        return self._lookback.slowest.before(self.transfer) if wants else ()
 
     @property
     def received_count(self) -> int:
@@ -195,7 +200,7 @@ class Receiver:
         self._go_by(rule)
         self._now_s = now_s
         self._posted_s, self._early_count = now_s, self.received_count
-        self._slowest = self._lookback.slowest.before(self.transfer)
+        self._slowest = self._looked_back()
         if self.received_count:
             self._stop_or(self._repair.on_data)
 

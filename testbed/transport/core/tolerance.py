@@ -66,7 +66,13 @@ class Progress:
 
 
 class StopRule(ABC):
-    """Decides when a transfer's receiver has enough. All chunks are always enough."""
+    """Decides when a transfer's receiver has enough. All chunks are always enough.
+
+    Attributes:
+        looks_back: whether it is told the `slowest`.
+    """
+
+    looks_back = False
 
     @abstractmethod
     def satisfied(self, progress: Progress) -> bool:

@@ -72,6 +72,8 @@ class BoundedEnergy(TolerancePolicy):
 class EnergyRule(StopRule):
     """Stops once what must arrive is there, with the share; of a late transfer less is enough."""
 
+    looks_back = True
+
     def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
         self._policy = policy
         self._chunk_count = layout.chunk_count
