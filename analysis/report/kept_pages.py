@@ -177,9 +177,10 @@ def _comparison(measured: Path, simulated: Path) -> str:
             f"{kind}: {_commands(provenance)}{_of_commits(provenance)} "
             f"{provenance['began'][:10]}, `experiments/results/{folder.name}/`."
         )
+    spread = "95 % intervals (Student's t)" if pairs[-1] >= ENOUGH_SEEDS else "each pair's ratio"
     words = (
         "Ratios, simulated over measured: geometric means over pairs of runs of one seed, with "
-        f"95 % intervals (Student's t); pairs: {', '.join(map(str, pairs))}."
+        f"{spread}; pairs: {', '.join(map(str, pairs))}."
     )
     shown = "\n".join(_bare(part) for part in narrowed(compared_table("", found), _WIDTH))
     return "\n".join([shown, " ".join([words, *made]), ""])

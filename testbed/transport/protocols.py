@@ -318,7 +318,9 @@ def _bounded_energy(
     ByEnergy(floor=floor, within_rounds=within_rounds, per=per)  # type: ignore[arg-type]
     policy = BoundedEnergy(share=share, patience=patience)
     gather = {"gather": replace(policy, floor=floor)}
-    order = f"floor={floor!r},within_rounds={within_rounds},share={share!r},per={per}"
+    order = f"floor={floor!r},within_rounds={within_rounds},share={share!r}"
+    if per != "payload":  # without it, runs have the keys that they had before there was this
+        order += f",per={per}"
     axes = {
         "order": f"by-energy:{order}",
         "repair": "streaming:lost_first=true",
