@@ -174,7 +174,7 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
         ),
         (
             {"arms": {"x": {"protocol": "dblp", "filling": "zeros"}}},
-            "arms.x.filling.gather: unknown filling 'zeros'; valid: zero, ",
+            "arms.x.filling: unknown filling 'zeros'; valid: zero, ",
         ),
         (
             {"arms": {"x": {"protocol": "dblp", "filling": {"both": "zero"}}}},
