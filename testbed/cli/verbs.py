@@ -151,8 +151,9 @@ def watch(
     from testbed.watch import follow
 
     place = places.find(what, out)
-    if what is None and out == RESULTS:
-        wanted = follow.Wanted(key=run)  # wherever it is
+    if out == RESULTS and (what is None or not place.folder.is_dir()):
+        # Wherever it is: the command that runs it may have another --out.
+        wanted = follow.Wanted(experiment=place.experiment, key=run)
     else:
         wanted = follow.Wanted(
             results=place.results, experiment=place.experiment, key=run or place.key

@@ -21,7 +21,7 @@ from controllers.impairments.repetition import (
 from testbed.documentation import markup
 from testbed.experiment import Experiment, Limits, Transport, json_schema
 from testbed.experiment.arm import Filling
-from testbed.experiment.schema import Simulation
+from testbed.experiment.common_sections import Simulation
 from testbed.shared import docstrings, units
 from testbed.shared.named_sections import OneOf, all_sections
 from testbed.training.learning_rate import Schedule

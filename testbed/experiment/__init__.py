@@ -13,10 +13,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from testbed.experiment.common_sections import Transport
     from testbed.experiment.loading import load
     from testbed.experiment.profiles import REFERENCE_PROFILE
     from testbed.experiment.run import ORDER_RULE, Run, ordered
-    from testbed.experiment.schema import Experiment, Limits, Transport
+    from testbed.experiment.schema import Experiment, Limits
     from testbed.experiment.shipped import EXPERIMENTS, find, names, profile_names, summary
 
 __all__ = [
@@ -36,10 +37,11 @@ __all__ = [
 ]
 # Imported when first used: listing experiments must not wait for the schema and all that it knows.
 _FILES = {
+    "common_sections": ("Transport",),
     "loading": ("load",),
     "profiles": ("REFERENCE_PROFILE",),
     "run": ("ORDER_RULE", "Run", "ordered"),
-    "schema": ("Experiment", "Limits", "Transport"),
+    "schema": ("Experiment", "Limits"),
     "shipped": ("EXPERIMENTS", "find", "names", "profile_names", "summary"),
 }
 

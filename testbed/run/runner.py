@@ -181,7 +181,7 @@ def carry_out(
         try:
             status = _in_sandbox(directory, on_progress)
         except KeyboardInterrupt:
-            end("interrupted", "interrupted by the user")
+            end("interrupted", "interrupted by Ctrl-C or a signal")
             raise
         finally:
             privileges.hand_over_below(directory)

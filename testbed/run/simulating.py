@@ -131,7 +131,7 @@ def carry_out(place: RunDirectory, config: Mapping[str, Any], on_progress: OnPro
             reason = gates.reasons(found)
             verdict = "invalid" if any(gate.stops for gate in found) else "ok"
         except KeyboardInterrupt:
-            verdict, reason = "interrupted", "interrupted by the user"
+            verdict, reason = "interrupted", "interrupted by Ctrl-C or a signal"
             raise
         except Exception as error:
             verdict, reason = "failed", failure.in_words(error)

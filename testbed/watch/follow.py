@@ -83,7 +83,8 @@ class Wanted:
         if self.key is not None:
             return f"run {self.key!r}"
         if self.experiment is not None:
-            return f"no run of {self.experiment!r} in {self.results}"
+            where = f" in {self.results}" if self.results is not None else ""
+            return f"no run of {self.experiment!r}{where}"
         return f"no run in {self.results}" if self.results is not None else "no run"
 
     def has(self, directory: Path) -> bool:

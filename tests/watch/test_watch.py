@@ -178,3 +178,23 @@ def test_a_run_is_found_wherever_its_results_lie_and_by_experiment(tmp_path):
         assert follow.running(IN(results=tmp_path / "out", experiment="other")) == []
         assert follow.running(IN(results=tmp_path)) == []
         assert follow.running(IN(results=tmp_path / "none")) == []
+
+
+def test_an_experiment_without_results_here_is_followed_where_it_runs(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(follow, "_PATIENCE_S", 0.3)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["lab", "watch", "elsewhere"])
+    with RunDirectory(tmp_path / "out" / "elsewhere" / "dblp-s1").open(CONFIG) as directory:
+        (directory / "live.json").write_text(json.dumps(live()))
+        shown = follow.running(IN(experiment="elsewhere"))
+        monkeypatch.setattr(follow, "_following", lambda *_: iter([(shown[0], None)]))
+        with pytest.raises(SystemExit) as caught:
+            main()
+    assert caught.value.code == 0
+    assert "dblp-s1: round 12 of 40" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert "no run of 'elsewhere' is in progress" in capsys.readouterr().err
