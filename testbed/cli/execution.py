@@ -93,6 +93,11 @@ def simulate(selection: Sweep, options: Execution) -> bool:
     runner.require_writable(chosen.results)
     if options.pcap:
         raise InputError(f"--pcap {options.pcap}: nothing is on a wire; valid: without --pcap")
+    if selection.controller:
+        raise InputError(
+            f"--controller {selection.controller}: nothing is switched here; valid: without "
+            "--controller"
+        )
     runs = chosen.runs
     console = terminal.console(stderr=options.as_json)
     for run in runs:

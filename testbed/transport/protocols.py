@@ -305,20 +305,23 @@ def _bounded_energy(
     *,
     floor: float = 0.05,
     share: float = 0.95,
+    at_most: float = 0.25,
     patience: float = 1.2,
     within_rounds: int = 61,
     per: str = "payload",
     **settings: Any,
 ) -> ProtocolConfig:
-    """Ours: the most energetic chunks first, until enough of the energy is there or it is late.
+    """Ours: the most energetic chunks first, until there is enough energy or it is late.
 
     What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
     """
     # It names the key itself where one is wrong.
     ByEnergy(floor=floor, within_rounds=within_rounds, per=per)  # type: ignore[arg-type]
-    policy = BoundedEnergy(share=share, patience=patience)
+    policy = BoundedEnergy(share=share, patience=patience, at_most=at_most)
     gather = {"gather": replace(policy, floor=floor)}
     order = f"floor={floor!r},within_rounds={within_rounds},share={share!r}"
+    if at_most != 1:
+        order += f",at_most={at_most!r}"
     if per != "payload":  # without it, runs have the keys that they had before there was this
         order += f",per={per}"
     axes = {
@@ -360,7 +363,10 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
     "optireduce": (_optireduce, ("warm_up", "quantile", "wait")),
-    "bounded-energy": (_bounded_energy, ("floor", "share", "patience", "within_rounds", "per")),
+    "bounded-energy": (
+        _bounded_energy,
+        ("floor", "share", "at_most", "patience", "within_rounds", "per"),
+    ),
     "top-k": (_top_k, ()),
     "tcp": (_tcp, ()),
 }

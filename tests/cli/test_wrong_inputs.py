@@ -20,7 +20,7 @@ from testbed.machine import capabilities, steadiness
 from testbed.run import runner
 
 TABLE = yaml.safe_load(Path(__file__).with_name("wrong_inputs.yaml").read_text(encoding="utf-8"))
-COUNTS = {"experiments": 133, "commands": 55, "lab_files": 15}
+COUNTS = {"experiments": 133, "commands": 56, "lab_files": 15}
 
 
 @pytest.fixture

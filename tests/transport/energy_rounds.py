@@ -10,7 +10,7 @@ from tests.transport.two_parties import Two, ended
 from tests.transport.virtual import random_payload
 
 CHUNKS, FLOOR, SHARE, ROUNDS = 100, 0.05, 0.9, 7
-ARM = preset("bounded-energy", floor=FLOOR, share=SHARE, within_rounds=ROUNDS)
+ARM = preset("bounded-energy", floor=FLOOR, share=SHARE, at_most=1, within_rounds=ROUNDS)
 
 
 def energies(layout, payload):

@@ -72,7 +72,7 @@ def test_a_rule_looks_back_on_16_transfers_of_each_layout(layouts, remembered):
 @pytest.mark.parametrize("sizes", [(4, 100), (25, 100)])
 def test_buckets_of_all_sizes_keep_the_share(sizes):
     buckets = PayloadLayout([(str(each), 4 * each) for each in sizes], 16)
-    arm, layouts = preset("bounded-energy"), []
+    arm, layouts = preset("bounded-energy", at_most=1), []
 
     class Noting(ByEnergy):
         def arranger(self, context):
@@ -123,6 +123,16 @@ def test_a_hit_transfer_takes_little_longer_than_a_calm_one(loss, most):
     assert np.quantile(took_s[hit], 0.95) <= most * np.median(took_s[~np.array(hit)])
 
 
+def test_a_calm_transfer_ends_with_a_part_of_the_chunks():
+    rounds = Rounds(spread=0.3, arm=(arm := preset("bounded-energy", at_most=0.2)), seed=4)
+    must = -(-CHUNKS // 61)  # have their turn
+    for _ in range(10):
+        # They hold more than so many of any others, and far less than the share.
+        assert 0.2 < rounds.round(policy=arm.gather) < 0.7
+        assert np.count_nonzero(rounds.reports[-1].received) <= 0.2 * CHUNKS + must
+        assert rounds.reports[-1].chunks_sent <= 0.2 * CHUNKS + must
+
+
 def test_it_follows_a_path_that_becomes_slower_for_good():
     rounds = Rounds(spread=0.0, rate_bps=1e6)
     for _ in range(8):
@@ -168,6 +178,7 @@ def test_the_round_after_a_burst_sends_hardly_more_than_it_needs():
         ("bounded-energy", {"order": "shuffled"}, "gather: .*needs an order that tells"),
         ("bounded-energy", {"floor": 0.0}, "floor is 0.0; valid: above 0, up to 1"),
         ("bounded-energy", {"share": 1.5}, "share is 1.5; valid: above 0, up to 1"),
+        ("bounded-energy", {"at_most": 0}, "at_most is 0; valid: above 0, up to 1"),
         ("bounded-energy", {"patience": 0.9}, "patience is 0.9; valid: 1 or more"),
         ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: whole, 1 or more"),
         ("dblp", {"gather": "bounded-energy"}, ".*valid: by-energy"),
@@ -200,7 +211,7 @@ def test_a_lossy_path_is_no_slower_where_the_rest_waits_for_answers():
 
 
 def test_a_receiver_that_wants_more_than_the_order_thinks_gets_it():
-    careful = preset("bounded-energy", share=0.999).gather
+    careful = preset("bounded-energy", share=0.999, at_most=1).gather
     rounds = Rounds(spread=2.0, arm=preset("bounded-energy", share=0.5), rate_bps=1e6)
     for _ in range(5):
         assert rounds.round(policy=careful) >= 0.999

@@ -1,5 +1,6 @@
 """The tolerance `bounded-energy`: what a receiver has when it stops, and when it is late."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -59,6 +60,42 @@ def test_it_never_stops_above_its_bound(seed, share, late):
         # and a step below for what is there.
         assert not whole or energy[~received].sum() * 1.27 >= (1 - share) * energy.sum()
     raise AssertionError("it lacks nothing")
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 1.0), st.floats(0.0, 3.0))
+def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
+    seed, at_most, spread
+):
+    draws = np.random.default_rng(seed)
+    energy = np.exp(spread * draws.standard_normal(80))
+    told = worth.encode(energy)
+    policy = BoundedEnergy(share=0.95, at_most=at_most)
+    most = math.ceil(at_most * 80)
+
+    def needed(order):
+        rule, received = policy.stop_rule(False)(layout_of(80)), np.zeros(80, np.bool_)
+        for count, chunk in enumerate(order, start=1):
+            received[chunk] = True
+            progress = Progress(
+                received=received,
+                received_count=count,
+                now_s=0.0,
+                first_arrival_s=0.0,
+                last_arrival_s=0.0,
+                probes=0,
+                worth=told,
+            )
+            if rule.satisfied(progress):
+                return count, energy[received].sum() / energy.sum()
+        raise AssertionError("it lacks something")
+
+    largest_first = worth.by_worth(told)
+    count, held = needed(largest_first)
+    assert count == min(most, worth.enough(told, 0.95)[0])
+    # A byte is rounded to a sixth of a power of two.
+    assert needed(draws.permutation(80))[1] >= held / 1.27
+    fewest, _ = needed(largest_first[::-1])
+    assert fewest >= count
 
 
 @given(st.integers(0, 10_000), st.floats(0.01, 1.0))

@@ -12,6 +12,8 @@ So sums are known between two bounds, at most a factor of 1.13 apart. Whoever pr
 uses the bound at which it is hardest to keep.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -111,13 +113,26 @@ def by_worth(worth: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.argsort(~worth, kind="stable")
 
 
-def enough(worth: NDArray[np.uint8], share: float) -> int:
-    """How many chunks, in the order `by_worth`, hold this share of the energy for certain.
+def enough(worth: NDArray[np.uint8], share: float, at_most: float = 1.0) -> tuple[int, float]:
+    """How many chunks, in the order `by_worth`, are enough of a payload, and what they hold.
 
-    What must arrive is among them; 0 < share <= 1.
+    Args:
+        worth: of each chunk, shape (chunk_count,).
+        share: of the energy; above 0, up to 1.
+        at_most: of the chunks; above 0, up to 1. What must arrive is enough in any case.
+
+    Returns:
+        How many; and the share of the energy that they hold for certain, `share` itself unless
+        so many chunks hold less.
     """
     first = by_worth(worth)
     got = np.cumsum(LEAST[worth][first])
     lost = np.append(MOST[worth][first][::-1].cumsum()[::-1][1:], 0.0)
     fewest = int(np.argmax(lost * share <= got * (1 - share))) + 1
-    return max(fewest, int(np.count_nonzero(worth >= MUST)))
+    must = int(np.count_nonzero(worth >= MUST))
+    most = max(must, math.ceil(at_most * len(worth)))
+    if fewest <= most:
+        return max(fewest, must), share
+    held, missing = got[most - 1], lost[most - 1]
+    # A little less: whoever sums in another order must find that they hold it.
+    return most, float(held / (held + missing)) * (1 - _ROUNDING)

@@ -148,6 +148,8 @@ class ByEnergy(ChunkOrder):
             prime shares no rhythm with other things that come every few rounds.
         share: the share of the energy at which the receiver stops, as far as the sender knows. What
             comes after it is worth an answer's wait.
+        at_most: the share of the chunks at which the receiver stops in any case, as far as the
+            sender knows.
         per: what energy is measured against. `payload`: all elements alike. `tensor`: each tensor
             counts for as much as it has elements, however small they are.
     """
@@ -155,14 +157,15 @@ class ByEnergy(ChunkOrder):
     floor: float = 0.05
     within_rounds: int = 61
     share: float = 1.0
+    at_most: float = 1.0
     per: Per = "payload"
     tells_worth = True
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.floor, int | float) and 0 < self.floor <= 1):
-            raise ValueError(f"floor is {self.floor!r}; valid: above 0, up to 1")
-        if not (isinstance(self.share, int | float) and 0 < self.share <= 1):
-            raise ValueError(f"share is {self.share!r}; valid: above 0, up to 1")
+        for name in ("floor", "share", "at_most"):
+            given = getattr(self, name)
+            if not (isinstance(given, int | float) and 0 < given <= 1):
+                raise ValueError(f"{name} is {given!r}; valid: above 0, up to 1")
         if not (isinstance(self.within_rounds, int) and self.within_rounds >= 1):
             raise ValueError(f"within_rounds is {self.within_rounds!r}; valid: whole, 1 or more")
         if self.per not in get_args(Per):
@@ -173,7 +176,7 @@ class ByEnergy(ChunkOrder):
 
     def arranger(self, context: OrderContext) -> Arranger:
         found, urgent = self._worth(context)
-        enough = worth.enough(found, self.share)
+        enough, _ = worth.enough(found, self.share, self.at_most)
         return Arranger(worth.by_worth(found), found, enough, urgent)
 
     def _worth(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:

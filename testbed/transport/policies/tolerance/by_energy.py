@@ -26,7 +26,7 @@ _CALM = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedEnergy(TolerancePolicy):
-    """Stops at a share of the energy, or at less of it when it is late, never below a floor.
+    """Stops at a share of the energy or a part of the chunks; when late at less, above a floor.
 
     It needs an order that tells what chunks are worth, such as `by-energy`. That says which must
     arrive, the same ones for all receivers of a payload. A transfer that is not late waits for all
@@ -38,18 +38,21 @@ class BoundedEnergy(TolerancePolicy):
         share: the share of the energy at which a transfer ends that is not late; above 0.
         patience: a transfer is late after so many times what calm ones took recently from the
             slowest peer, counted from its first sign; at least 1.
+        at_most: the share of the chunks that is enough however little they hold, where they are the
+            most energetic ones or hold as much; above 0, up to 1.
         floor: the share of the energy with which a late transfer ends; above 0, up to 1. None: with
             what must arrive.
     """
 
     share: float = 0.95
     patience: float = 1.2
+    at_most: float = 1.0
     floor: float | None = None
     needs_worth = True
 
     def __post_init__(self) -> None:
-        given = ("share", "patience") if self.floor is None else ("share", "patience", "floor")
-        for name in given:
+        given = ("share", "patience", "at_most")
+        for name in given if self.floor is None else (*given, "floor"):
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; valid: a number")
             if name != "patience" and not 0 < getattr(self, name) <= 1:
@@ -66,6 +69,8 @@ class BoundedEnergy(TolerancePolicy):
 
     def as_text(self) -> str:
         text = f"bounded-energy:share={self.share!r},patience={self.patience!r}"
+        if self.at_most != 1:
+            text += f",at_most={self.at_most!r}"
         return text if self.floor is None else f"{text},floor={self.floor!r}"
 
 
@@ -80,6 +85,7 @@ class EnergyRule(StopRule):
         self._needed: NDArray[np.int64] | None = None  # what must arrive
         self._in_any_case: NDArray[np.int64] | None = None  # of a late transfer, too
         self._fewest = layout.chunk_count  # chunks that can hold the share
+        self._share = policy.share  # less where fewer chunks are enough
         self._late_s: float | None = None
 
     def satisfied(self, progress: Progress) -> bool:
@@ -90,7 +96,7 @@ class EnergyRule(StopRule):
         return (
             progress.received_count >= self._fewest
             and not self._lacking(progress, self._needed)
-            and self._holds(progress, self._policy.share)
+            and self._holds(progress, self._share)
         )
 
     def deadline_s(self, progress: Progress) -> float | None:
@@ -158,5 +164,5 @@ class EnergyRule(StopRule):
         self._least, self._most = LEAST[worth], MOST[worth]
         self._needed = np.flatnonzero(worth & MUST)
         self._in_any_case = np.flatnonzero(worth == MUST)
-        self._fewest = enough(worth, self._policy.share)
+        self._fewest, self._share = enough(worth, self._policy.share, self._policy.at_most)
         return True
