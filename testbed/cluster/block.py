@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import topologies
+from testbed.cluster import turn
 from testbed.machine import capabilities
 from testbed.run import manifest, requirements, runner
 from testbed.shared import own_code
@@ -44,7 +45,8 @@ def main() -> int:
                 simulating.carry_out(place, config, lambda record: None)
             else:
                 capture = {"capture": wanted["capture"]}
-                runner.carry_out(place, config | capture, lambda record: None)
+                with turn.taken():
+                    runner.carry_out(place, config | capture, lambda record: None)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

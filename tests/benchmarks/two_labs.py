@@ -1,7 +1,7 @@
-"""What two labs at a time gain: `python -m tests.benchmarks.two_labs [SEEDS] [FOLDER]`.
+"""What two workers on one machine gain: `python -m tests.benchmarks.two_labs [SEEDS] [FOLDER]`.
 
 The same sweep of short labs (two arms, 20 seeds: 40 runs) is executed by `./lab run` alone, and by
-way of a real scheduler with two workers on this machine, each of which has one lab at a time.
+way of a real scheduler with two workers on this machine, which take turns.
 Prints the time of each, the ratio, how the runs ended, and how the results compare. It needs
 what `./lab run` needs, and a machine with nothing else to do. A folder that is named is kept.
 """
