@@ -66,7 +66,9 @@ def draw_all(
     for run in results.ok_runs:
         kinds |= impairment_kinds(run.config.get("impairments"))
     styles = style.arm_styles(results.arms)
-    band = "" if too_many_for_bands(results.arms) else "A pale band spans lowest to highest run."
+    band = "A pale band spans lowest to highest run."
+    band_of_loss = "" if too_many_for_bands(results.arms) else band
+    each_arm = "Each arm has a panel. " if latency.has_panels(results.latencies) else ""
     quality = summary.get("task_metric") or "accuracy"
     tasks = {run.key: of_config.task(run.config) for run in results.ok_runs}
     apart = "Each task has a panel. " if len(set(tasks.values())) > 1 else ""
@@ -77,8 +79,9 @@ def draw_all(
         (
             "latency-over-rounds",
             "Round latency over the rounds",
-            f"{rounds}, mean over the ok runs. {band} Shading marks the rounds in which an "
-            f"impairment was active: compare the lines there with those in calm rounds. {strips}",
+            f"{rounds}, mean over the ok runs. {each_arm}{band} Shading marks the rounds in which "
+            "an impairment was active: compare the lines there with those in calm rounds. "
+            f"{strips}",
             lambda: latency.over_rounds(results.latencies, styles, kinds),
         ),
         (
@@ -109,8 +112,8 @@ def draw_all(
             "loss-over-rounds",
             "Realised loss over the rounds",
             "Share of the gathered chunks that receivers went without, of all transfers in a "
-            f"round, mean over the ok runs. {band} Shading marks the rounds in which an impairment "
-            "was active.",
+            f"round, mean over the ok runs. {band_of_loss} Shading marks the rounds in which an "
+            "impairment was active.",
             lambda: learning.loss_over_rounds(
                 results.gathered_loss, results.latencies, styles, kinds
             ),

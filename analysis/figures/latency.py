@@ -19,28 +19,44 @@ _LONGEST_TITLE = 26  # of a panel
 _HIT = pl.col("impairments").list.len() > 0
 
 
+def has_panels(rounds: pl.DataFrame) -> bool:
+    """Whether each arm has a panel in `over_rounds`."""
+    return parts.too_many_for_bands(set(rounds["arm"]))
+
+
 def over_rounds(
     rounds: pl.DataFrame, styles: dict[str, ArmStyle], kinds: dict[str, str]
 ) -> Figure | None:
-    """One line per arm over the rounds; rounds that an impairment hit are shaded by its kind."""
+    """A line per arm over the rounds; rounds that an impairment hit are shaded by its kind.
+
+    Many arms have a panel each: in one they would hide one another.
+    """
     known = rounds.filter(pl.col("latency_s").is_not_null())
     if known.is_empty():
         return None
     unit = formatting.unit_for("s", known["latency_s"])
-    arms = [arm for arm, _ in parts.by_arm(known, styles)]
-    label, marks = f"Round latency ({unit.symbol})", []
-    if known["critical"].is_not_null().any():
-        figure, axes, phases = parts.new_axes_with_strips(label, arms)
-        parts.phase_strips(phases, known, arms)
+    of_arms = dict(parts.by_arm(known, styles))
+    apart = has_panels(known)
+    shown = {arm: [arm] for arm in of_arms} if apart else {"": list(of_arms)}
+    has_phases = known["critical"].is_not_null().any()  # programs have none
+    strips = list(of_arms) if has_phases else []
+    figure, panels, below = parts.new_round_panels(len(shown), strips)
+    marks = []
+    if below is not None:
+        parts.phase_strips(below, known, strips)
         marks = [parts.CRITICAL]
-    else:  # programs have no phases
-        figure, axes = parts.new_axes("Round", label)
-    shaded = parts.shade_impairments(axes, known, kinds)
-    parts.draw_lines_by_round(axes, known, "latency_s", styles, factor=unit.factor)
-    parts.scale_axis(axes.yaxis, known["latency_s"])
-    shown = known["round"].to_numpy()
-    axes.set_xlim(shown.min() - 0.5, shown.max() + 0.5)
-    parts.add_legend(figure, styles, set(known["arm"]), [*shaded, *marks])
+    for axes, (title, arms) in zip(panels, shown.items(), strict=True):
+        shaded = parts.shade_impairments(axes, known, kinds)
+        some = {arm: styles[arm] for arm in arms}
+        lines = known.filter(pl.col("arm").is_in(arms))
+        parts.draw_lines_by_round(axes, lines, "latency_s", some, factor=unit.factor)
+        parts.scale_axis(axes.yaxis, known["latency_s"])
+        axes.set_title(title, loc="left", fontsize=9)
+    figure.supylabel(f"Round latency ({unit.symbol})", fontsize="medium")
+    numbers = known["round"].to_numpy()
+    panels[-1].set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
+    named = set() if apart else set(known["arm"])
+    parts.add_legend(figure, styles, named, [*shaded, *marks])
     return figure
 
 

@@ -22,6 +22,7 @@ from analysis.statistics.intervals import Estimate
 
 LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
 MOST_PANELS = 6
+_PANEL_INCHES = 1.2  # the height of one of several over rounds
 _MARGIN = 0.07  # of an axis, at both of its ends
 _FEWEST_ARMS_WITHOUT_BANDS = 5
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
@@ -58,16 +59,26 @@ def new_grid(panels: int, *, share: bool = False) -> tuple[Figure, list[Axes]]:
     return figure, list(grid[:panels])
 
 
-def new_axes_with_strips(y_label: str, arms: Sequence[str]) -> tuple[Figure, Axes, Axes]:
-    """Axes over rounds, and below them narrow ones for a strip per arm."""
+def new_round_panels(count: int, strips: Sequence[str]) -> tuple[Figure, list[Axes], Axes | None]:
+    """Axes over rounds, one above the other, and below them narrow ones for a strip per arm.
+
+    All share both axes. Without `strips` there are no narrow ones.
+    """
     width, height = style.SIZE_INCHES
-    below = 0.16 * sum(1 + _in_lines(arm).count("\n") for arm in arms) + 0.05
-    figure = Figure(figsize=(width, height + below), layout="constrained")
-    axes, narrow = figure.subplots(2, 1, sharex=True, height_ratios=[height - 1, below])
-    axes.set_ylabel(y_label)
-    narrow.set_xlabel("Round")
-    narrow.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, axes, narrow
+    each = height - 1 if count == 1 else _PANEL_INCHES
+    below = 0.16 * sum(1 + _in_lines(arm).count("\n") for arm in strips) + 0.05
+    heights = [each] * count + ([below] if strips else [])
+    figure = Figure(figsize=(width, sum(heights) + 1), layout="constrained")
+    found = list(
+        figure.subplots(
+            len(heights), 1, sharex=True, squeeze=False, height_ratios=heights
+        ).flatten()
+    )
+    for axes in found[1:count]:
+        axes.sharey(found[0])
+    found[-1].set_xlabel("Round")
+    found[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, found[:count], found[-1] if strips else None
 
 
 CRITICAL = Patch(color=style.MUTED.light, label="critical phase")

@@ -70,6 +70,12 @@ _VALUES = {
         "time_to_target_s",
         "accuracy",
     ),
+    "rivals-conditions": (
+        "round_latency_s.calm_mean",
+        "round_latency_s.burst_mean",
+        "time_to_target_s",
+        "accuracy",
+    ),
 }
 # The experiments whose results stand beside the paper's, in the order of its tables.
 _REPLAYS = (

@@ -92,8 +92,8 @@ def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
     assert tuple(colour[:3]) == pytest.approx(to_rgb(style.MUTED.light))
 
 
-@pytest.mark.parametrize(("arms", "bands"), [(4, 4), (5, 0)])
-def test_bands_are_left_out_where_they_would_hide_one_another(tmp_path, arms, bands):
+@pytest.mark.parametrize(("arms", "panels"), [(4, 1), (5, 5)])
+def test_many_arms_have_a_panel_each_where_they_would_hide_one_another(tmp_path, arms, panels):
     build = ResultsBuilder(tmp_path)
     names = [f"arm-{number}" for number in range(arms)]
     for seed in (1, 2):
@@ -102,10 +102,19 @@ def test_bands_are_left_out_where_they_would_hide_one_another(tmp_path, arms, ba
     results = load(tmp_path)
     figure = latency.over_rounds(results.rounds, style.arm_styles(names), {})
     assert figure is not None
-    assert sum(isinstance(each, PolyCollection) for each in figure.axes[0].collections) == bands
+    *over, strips = figure.axes
+    assert len(over) == panels
+    for axes in over:
+        bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
+        assert len(bands) == len(axes.lines) == arms / panels
+    highest = [max(y_of(line).max() for line in axes.lines) for axes in over]
+    assert highest == sorted(highest)  # the slowest is the last
+    assert {axes.get_ylim() for axes in over} == {over[0].get_ylim()}
+    assert len(strips.get_yticks()) == arms
     drawings = catalogue.draw_all(results, summarise(results))
     (caption,) = [each.caption for each in drawings if each.name == "latency-over-rounds"]
-    assert ("pale band" in caption) == bool(bands)
+    assert "pale band" in caption
+    assert ("Each arm has a panel" in caption) == (panels > 1)
 
 
 def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -58,6 +59,31 @@ def test_the_worst_second_counts_and_not_the_mean(monkeypatch):
     watch.read()
     # One long wait of a thread that hardly runs is no mean of a second.
     assert watch.finish()[0]["switch"] == expected
+
+
+@pytest.mark.parametrize(
+    ("runs", "mean_s"),
+    [
+        ([2, 3, 2], 0.0),  # wakes by a timer: its sleep passes for waiting
+        ([2000, 3, 2], 0.5 / 500),  # was busy, and is kept from running
+        ([2, 3, 2000], 0.0),
+        ([2, 21, 2], 0.5 / 500),
+    ],
+)
+def test_a_thread_that_hardly_runs_is_not_judged_unless_it_just_did(monkeypatch, runs, mean_s):
+    """It is said to have waited for half of the second second."""
+    times = [0, *itertools.accumulate(runs)]
+    readings = list(zip([0.0, 0.0, 0.5, 0.5], times, strict=True))
+    given = iter([*readings, readings[-1]])
+    monkeypatch.setattr(processor_waits, "run_delays", lambda pid: {pid: next(given)})
+    monkeypatch.setattr(processor_waits.threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(processor_waits.threading.Thread, "join", lambda self: None)
+    watch = WaitWatch({"switch": 7})
+    for _ in runs:
+        watch.read()
+    found = watch.finish()[0]["switch"]
+    assert found is not None
+    assert found.mean_s == pytest.approx(mean_s)
 
 
 @NEEDS_SCHEDSTAT
