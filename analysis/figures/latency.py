@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from analysis.data.evidence import FACTOR_PREFIX
 from analysis.figures import parts
@@ -51,6 +52,8 @@ def over_rounds(
         lines = known.filter(pl.col("arm").is_in(arms))
         parts.draw_lines_by_round(axes, lines, "latency_s", some, factor=unit.factor)
         parts.scale_axis(axes.yaxis, known["latency_s"])
+        if apart and axes.get_yscale() == "log":  # a low panel has room for few
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         axes.set_title(title, loc="left", fontsize=9)
     figure.supylabel(f"Round latency ({unit.symbol})", fontsize="medium")
     numbers = known["round"].to_numpy()

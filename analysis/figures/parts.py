@@ -23,6 +23,7 @@ from analysis.statistics.intervals import Estimate
 LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
 MOST_PANELS = 6
 _PANEL_INCHES = 1.2  # the height of one of several over rounds
+_LEGEND_INCHES = 1.0  # for which figures have room
 _MARGIN = 0.07  # of an axis, at both of its ends
 _FEWEST_ARMS_WITHOUT_BANDS = 5
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
@@ -249,7 +250,10 @@ def add_legend(
             handlelength=2.4,
             columnspacing=1.2,
         )
-        if columns == 1 or legend.get_window_extent(renderer).width < 0.97 * figure.bbox.width:
+        extent = legend.get_window_extent(renderer)
+        if columns == 1 or extent.width < 0.97 * figure.bbox.width:
+            more = extent.height / figure.dpi - _LEGEND_INCHES
+            figure.set_figheight(figure.get_figheight() + max(0.0, more))
             return
         legend.remove()
 

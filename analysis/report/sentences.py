@@ -11,9 +11,10 @@ Under a text that states numbers stands a comment, a line for each number:
     -->
 
 The first part names the experiment and, in brackets, its point or two; the second the entry, with
-`x FACTOR` for another unit (of a bench it names a case, or two for their ratio); the third is the
-text, which must stand above, word for word. Its numbers are the kept value, the interval, or both,
-to the digits that are shown.
+`x FACTOR` for another unit (of a bench it names a case, or two for their ratio; `paired A/B METRIC`
+is the ratio of any two arms over the seeds that both have); the third is the text, which must stand
+above, word for word. Its numbers are the kept value, the interval, or both, to the digits that are
+shown.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import polars as pl
+
+from analysis.data.evidence import FACTOR_PREFIX
+from analysis.statistics.intervals import ratio_interval
 
 Entry = Mapping[str, Any]  # `value`, and `low` and `high` where there is an interval
 Resolver = Callable[[str], Entry]  # of the second part of a line, in kept results of one kind
@@ -76,6 +82,8 @@ class Kept:
             )
             return {"value": (first["value"] / second["value"] - 1) * 100}
         point = point.rstrip("]")
+        if path.startswith("paired "):
+            return self._paired(name, point, *path.split()[1:])
         between = path.startswith("contrasts ")
         found = self._contrast(name, point) if between else self._place(name, point)
         section, *words = path.split()
@@ -104,6 +112,23 @@ class Kept:
             if [list(each[end].values()) for end in ("from", "to")] == ends
         ]
         return _only(found, f"[{points}]")
+
+    def _paired(self, name: str, point: str, arms: str, metric: str) -> Entry:
+        """The ratio of two arms of which neither need be the reference, over pairs of a seed."""
+        rows = pl.read_csv(self._results / name / "rows.csv", infer_schema=False)
+        if metric not in rows.columns:
+            raise LookupError(metric)
+        factors = [each for each in rows.columns if each.startswith(FACTOR_PREFIX)]
+        wanted = [each.strip() for each in point.split(",")] if point else []
+        for column, value in zip(factors, wanted, strict=True):
+            rows = rows.filter(pl.col(column) == value)
+        first, second = (rows.filter(pl.col("arm") == each) for each in arms.split("/"))
+        pairs = first.join(second, on="seed").select(
+            pl.col(metric, f"{metric}_right").cast(pl.Float64)
+        )
+        if pairs.is_empty():
+            raise LookupError(f"no pair of {arms} at [{point}]")
+        return ratio_interval(*pairs.drop_nulls().to_numpy().T).as_json()
 
     def _of_bench(self, file: str, path: str) -> Entry:
         """A case's value; of `A / B` the ratio of two cases' values."""

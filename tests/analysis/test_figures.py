@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb, to_rgba
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from analysis.data.load import load
 from analysis.figures import catalogue, latency, learning, parts, ratios, style
@@ -124,6 +124,17 @@ def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
     calm, burst = (x_of(axes.lines[0]) for axes in figure.axes)
     assert set(np.round(calm, 6)) == {0.1} and len(calm) == 9
     assert set(np.round(burst, 6)) == {1.0} and len(burst) == 3
+
+
+def test_a_long_legend_takes_no_room_from_the_axes():
+    heights = []
+    for count in (2, 12):
+        figure, axes = parts.new_axes("Round", "Latency")
+        marks = [Patch(label=f"hit by a combination of impairments {n}") for n in range(count)]
+        parts.add_legend(figure, STYLES, set(STYLES), marks)
+        figure.draw_without_rendering()
+        heights.append(axes.get_window_extent().height)
+    assert heights[1] >= 0.9 * heights[0]
 
 
 def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):

@@ -26,6 +26,10 @@ def kept(tmp_path) -> Kept:
     }
     (tmp_path / "quick").mkdir()
     (tmp_path / "quick" / "summary.json").write_text(json.dumps(summary))
+    rows = ["arm,seed,factor.q,time", *(f"b,{seed},0.9,{seed}" for seed in range(1, 7))]
+    rows += [f"a,{seed},0.9,{2 * seed}" for seed in range(1, 6)]
+    rows += [f"{arm},1,0.5,99" for arm in "ab"]
+    (tmp_path / "quick" / "rows.csv").write_text("\n".join(rows))
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "transport.json").write_text('[{"case": "one", "ratio": 1.5}]')
     (tmp_path / "bench" / "peer.json").write_text(
@@ -65,6 +69,9 @@ def test_a_wrong_number_is_found(text, is_right):
         "quick [0.9 to 0.5] | contrasts a/b time | 1.67 (1.66 to 1.69)",
         "bench | one ratio | 1.50",
         "study | 4 | 4.0",
+        "quick [0.9] | paired a/b time | 2.0 (2.0 to 2.0)",
+        "quick [0.9] | paired b/a time | 0.50",
+        "quick [0.5] | paired a/b time | 1.0",
     ],
 )
 def test_each_kind_of_entry_is_found(kept, line):
@@ -81,6 +88,9 @@ def test_each_kind_of_entry_is_found(kept, line):
         ("quick [0.7] | arms a time | 3.0", "0 of [0.7]"),
         ("quick [0.5 to 0.9] | contrasts a/b time | 1.67", "0 of [0.5 to 0.9]"),
         ("bench | two ratio | 1.50", "0 of two"),
+        ("quick [0.9] | paired a/b time | 2.1", "kept: value 2, low 2"),
+        ("quick [0.7] | paired a/b time | 2.0", "no pair of a/b at [0.7]"),
+        ("quick [0.9] | paired a/b rate | 2.0", "no entry of the line"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_told(kept, line, said):
