@@ -166,7 +166,7 @@ def setting(protocol: str, key: str) -> Schema:
     elif key == "tensors":
         bounds = {"type": "object", "additionalProperties": _FRACTION}
         found = {"anyOf": [{"type": "string"}, bounds]}
-    elif key in ("floor", "share", "keep", "quantile", "wait"):
+    elif key in ("floor", "share", "at_most", "keep", "quantile", "wait"):
         found = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
     elif key == "patience":
         found = {"type": "number", "minimum": 1}

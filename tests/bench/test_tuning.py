@@ -93,7 +93,7 @@ def test_an_arm_that_bounds_energy_or_keeps_a_part_gets_the_chunks_that_hold_the
 
     monkeypatch.setattr(Residual, "settle", spy)
     arms = {
-        "ours": {"protocol": "bounded-energy", "share": 0.7},
+        "ours": {"protocol": "bounded-energy", "share": 0.7, "at_most": 1},
         "top-k": {"protocol": "top-k", "keep": 0.3},
     }
     training.train(only(small(arms=arms), "ours", 0.032))

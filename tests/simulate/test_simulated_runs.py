@@ -29,7 +29,7 @@ arms:
   dblp: { protocol: dblp }
   reliable: { protocol: none }
   tcp: { protocol: tcp-cubic }
-  ours: { protocol: bounded-energy }
+  ours: { protocol: bounded-energy, at_most: 1 }
 impairments:
   - { kind: loss, host: server, leg: gather, rounds: [2], q: 0.7, at_most_s: 1.0 }
   - { kind: sender-drop, host: workers, rounds: [3], q: 0.5 }
