@@ -169,8 +169,9 @@ def go_on():
 sender = threading.Thread(target=go_on)
 sender.start()
 met = dropped = changes = 0
-until_s = time.monotonic() + 1.5
-while time.monotonic() < until_s:
+began_s = time.monotonic()
+# A filter is in force for a part of the time only: how many packets meet it depends on the machine.
+while time.monotonic() < began_s + (1.5 if met > 100 else 20):
     filtered.lose(data_ports=PORTS, occurrence=changes)
     filtered.clear()
     changes += 1
