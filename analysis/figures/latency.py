@@ -55,7 +55,11 @@ def over_rounds(
         if apart and axes.get_yscale() == "log":  # a low panel has room for few
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         axes.set_title(title, loc="left", fontsize=9)
-    figure.supylabel(f"Round latency ({unit.symbol})", fontsize="medium")
+    label = f"Round latency ({unit.symbol})"
+    if apart:
+        figure.supylabel(label, fontsize="medium")
+    else:
+        panels[0].set_ylabel(label)
     numbers = known["round"].to_numpy()
     panels[-1].set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
     named = set() if apart else set(known["arm"])

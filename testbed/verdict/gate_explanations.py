@@ -169,7 +169,8 @@ GATES: dict[str, Explanation] = {
         measured="During training, the kernel counts how long each thread of the switch, the "
         "controller and the delay relay was ready but did not run, and how often. The gate takes "
         "the second in which the mean wait of a thread was longest. Packets wait so much longer "
-        "than the links make them.",
+        "than the links make them. A thread that hardly ran in that second and the one before "
+        "carries none and does not count.",
         evidence="conservation.json: headroom.waited",
         causes="The hosts' training and other programs leave the emulator too little time.",
         remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
