@@ -9,7 +9,7 @@ character after the other, and prints how well it foretells files that it has no
 """
 
 import argparse
-import math
+import os
 import sys
 import sysconfig
 import time
@@ -122,7 +122,7 @@ def train(given: argparse.Namespace) -> None:
         optimiser.step()
         if rank == 0 and step % given.every == 0:
             with torch.no_grad():
-                perplexity = math.exp(loss_of(net, tests).item())
+                perplexity = loss_of(net, tests).exp().item()
             said = f"step {step}: perplexity {perplexity:.2f}, {time.monotonic() - began_s:.1f} s"
             if state is not None and state.last is not None:
                 said += f", {state.last.bytes_sent} bytes sent"
@@ -132,15 +132,13 @@ def train(given: argparse.Namespace) -> None:
 
 def main() -> int:
     given = arguments()
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    enough = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # for NCCL
+    dist.init_process_group("nccl" if enough else "gloo")
     try:
         train(given)
-    except InputError as error:
+    except (InputError, PeerLost) as error:
         print(error, file=sys.stderr)
-        return 2
-    except PeerLost as error:
-        print(error, file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InputError) else 1
     dist.destroy_process_group()
     return 0
 

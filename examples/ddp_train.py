@@ -8,6 +8,7 @@ own place, brightness and noise. Nothing of the lab is used.
 """
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -116,7 +117,8 @@ def train(given: argparse.Namespace) -> None:
 
 def main() -> int:
     given = arguments()
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    enough = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # for NCCL
+    dist.init_process_group("nccl" if enough else "gloo")
     try:
         train(given)
     except InputError as error:

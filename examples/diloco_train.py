@@ -11,6 +11,7 @@ It needs `pip install '.[ddp]'` and no data, as `ddp_train.py` beside it, whose 
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -99,7 +100,8 @@ def train(given: argparse.Namespace) -> None:
 
 def main() -> int:
     given = arguments()
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    enough = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # for NCCL
+    dist.init_process_group("nccl" if enough else "gloo")
     try:
         train(given)
     except InputError as error:

@@ -53,15 +53,19 @@ class Exchange:
         buckets: plan.Plan,
         session: int,
         ports: Ports,
+        new_buffer: Callable[[int], NDArray[np.uint8]],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """Opens the ends in their threads. `session` is the same on all ranks."""
+        """Opens the ends in their threads. `session` is the same on all ranks.
+
+        `new_buffer` makes the places of the means: zeros, of so many bytes.
+        """
         self.plan = buckets
         self._rank = meeting.rank
         self._owners = plan.owners(settings.collective, meeting.world)
         self._chunk_bytes = places.chunk_bytes
         whole = [PayloadLayout([("", each.elements)], self._chunk_bytes) for each in buckets]
-        buffers = [layout.new_buffer() for layout in whole]
+        buffers = [new_buffer(each.chunk_count * each.chunk_bytes) for each in whole]
         self._results = [
             layout.floats(buffer) for layout, buffer in zip(whole, buffers, strict=True)
         ]

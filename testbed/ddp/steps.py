@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from testbed.ddp import coming_back, places, plan, rounds, step_log
 from testbed.ddp.coming_back import Asking, Door, Place
 from testbed.ddp.exchange import Exchange
+from testbed.ddp.host_memory import HostMemory
 from testbed.ddp.meeting import STORE, Meeting, Return
 from testbed.ddp.owed import Owed, Slots
 from testbed.ddp.part import Part
@@ -95,6 +96,7 @@ class Steps:
             self._instead = TorchHook(instead(self._meeting.group), self._rounds, self._log)
         self._slots = Slots()
         self._owed = Owed(self._slots)
+        self._memory = HostMemory()
         self._exchange: Exchange | None = None
         self._opened = 0
         self._step = 0
@@ -154,8 +156,7 @@ class Steps:
         if idle:
             self._arrived(taken, gradient)
         else:
-            values = gradient.detach().to("cpu", torch.float32).numpy()
-            values = self._owed.added(slots, values)
+            values = self._owed.added(slots, self._memory.values(taken.index, gradient))
             if self._is_known(taken.index):
                 self._send(taken, values)
             else:
@@ -188,6 +189,7 @@ class Steps:
             buckets=self._plan,
             session=session,
             ports=ports,
+            new_buffer=self._memory.new_buffer,
             on_failure=self._on_failure,
         )
 

@@ -33,14 +33,18 @@ class Outcome:
     kind: str = ""
 
 
-def _child(work, rank, world, port, results, arguments):
+def _child(work, rank, world, port, results, arguments, backend="gloo"):
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if "nccl" in backend:
+        # It refuses two ranks of one machine on one GPU. So each says that it is a machine.
+        more = {"NCCL_HOSTID": f"rank-{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+        os.environ.update(more)
     torch.set_num_threads(1)
     outcome = Outcome()
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         outcome.value = work(rank, **arguments)
     except BaseException as error:
         traceback.print_exc(file=sys.stderr)
@@ -66,18 +70,29 @@ def store_apart():
         process.kill()
 
 
-def launch(work, world, *, killed=(), within_s=_WITHIN_S, store_port=None, **arguments):
+def launch(
+    work,
+    world,
+    *,
+    killed=(),
+    within_s=_WITHIN_S,
+    store_port=None,
+    backend="gloo",
+    **arguments,
+):
     """Runs `work(rank, **arguments)` on all ranks; returns their outcomes, by rank.
 
     Those that are `killed` (they kill themselves) have none. `store_port` is that of
-    their store; None: it is in this process.
+    their store; None: it is in this process. `backend` is that of their process group.
     """
     if store_port is None:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         store_port = store.port
     results = _CONTEXT.Queue()
     ranks = [
-        _CONTEXT.Process(target=_child, args=(work, rank, world, store_port, results, arguments))
+        _CONTEXT.Process(
+            target=_child, args=(work, rank, world, store_port, results, arguments, backend)
+        )
         for rank in range(world)
     ]
     for each in ranks:
@@ -139,11 +154,22 @@ def wrapped(net, **more):
     return DistributedDataParallel(net, bucket_cap_mb=BUCKET_MB, **more)
 
 
-def train(ddp, steps, rank, *, first=0, rows=8, dtype=torch.float32, after=None, optimiser=None):
+def train(
+    ddp,
+    steps,
+    rank,
+    *,
+    first=0,
+    rows=8,
+    dtype=torch.float32,
+    device="cpu",
+    after=None,
+    optimiser=None,
+):
     """SGD with momentum; `after(step)` is called behind each step."""
     optimiser = optimiser or torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     for step in range(first, first + steps):
-        inputs, targets = batch(step, rank, rows, dtype)
+        inputs, targets = (each.to(device) for each in batch(step, rank, rows, dtype))
         optimiser.zero_grad()
         nn.functional.mse_loss(ddp(inputs), targets).backward()
         optimiser.step()
@@ -155,7 +181,8 @@ def weights(net):
     """All of a model's parameters, flat, as float32."""
     with contextlib.suppress(AttributeError):
         net = net.module
-    return torch.cat([each.detach().reshape(-1).float() for each in net.parameters()]).numpy()
+    flat = [each.detach().reshape(-1).float() for each in net.parameters()]
+    return torch.cat(flat).cpu().numpy()
 
 
 def last(state):

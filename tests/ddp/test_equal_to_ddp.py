@@ -26,28 +26,39 @@ def hooked(net, *, group=None, **settings):
     return ddp, state
 
 
-def all_reduced(rank, rows=(8, 8, 8)):
+def all_reduced(rank, rows=(8, 8, 8), device="cpu"):
     """The weights after training with DDP's own all-reduce."""
-    ddp = wrapped(model())
-    train(ddp, STEPS, rank, rows=rows[rank])
+    ddp = wrapped(model().to(device))
+    train(ddp, STEPS, rank, rows=rows[rank], device=device)
     return weights(ddp)
 
 
-def trained(rank, rows=(8, 8, 8), **settings):
+def trained(rank, rows=(8, 8, 8), device="cpu", **settings):
     reports = []
-    ddp, state = hooked(model(), **settings)
-    train(ddp, STEPS, rank, rows=rows[rank], after=lambda _: reports.append(state.last))
+    ddp, state = hooked(model().to(device), **settings)
+    after = {"after": lambda _: reports.append(state.last)}
+    train(ddp, STEPS, rank, rows=rows[rank], device=device, **after)
     return weights(ddp), reports
 
 
-def both(rank, collective):
+def both(rank, collective, device="cpu"):
     rows = (8, 3, 5)  # the last batches of an epoch
-    return all_reduced(rank, rows), *trained(rank, rows, collective=collective)
+    return all_reduced(rank, rows, device), *trained(rank, rows, device, collective=collective)
 
 
 @pytest.mark.parametrize("collective", ["server", "sharded"])
 def test_weights_are_those_of_the_all_reduce_and_replicas_identical(collective):
     outcomes = values(launch(both, 3, collective=collective))
+    assert_equal(outcomes)
+    payload_bytes = 4 * len(outcomes[0][1])
+    # Rank 0 of two others sends each the mean; of three owners, each sends two thirds twice.
+    sent = {"server": 2, "sharded": 4 / 3}[collective] * payload_bytes
+    assert sent < outcomes[0][2][-1].bytes_sent < 1.5 * sent
+    assert outcomes[0][2][-1].wait_s > 0
+
+
+def assert_equal(outcomes):
+    """The weights of `both` on all ranks, and how they have come about."""
     for expected, ours, reports in outcomes:
         assert np.array_equal(ours, outcomes[0][1])
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
@@ -55,11 +66,6 @@ def test_weights_are_those_of_the_all_reduce_and_replicas_identical(collective):
         assert [each.step for each in reports] == list(range(STEPS))
         assert all(len(each.buckets) == 3 for each in reports[1:])
         assert all(bucket.loss == 0 for each in reports for bucket in each.buckets)
-    payload_bytes = 4 * len(outcomes[0][1])
-    # Rank 0 of two others sends each the mean; of three owners, each sends two thirds twice.
-    sent = {"server": 2, "sharded": 4 / 3}[collective] * payload_bytes
-    assert sent < outcomes[0][2][-1].bytes_sent < 1.5 * sent
-    assert outcomes[0][2][-1].wait_s > 0
 
 
 def in_rank_order(rank, dtypes):

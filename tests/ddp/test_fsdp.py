@@ -18,7 +18,7 @@ RELIABLE = {"mode": "reliable", "rate_bps": math.inf, "chunk_bytes": 1440, "time
 
 
 def sharded(mesh, reduced_as=None):
-    net = model()
+    net = model().to(mesh.device_type)
     policy = MixedPrecisionPolicy(reduce_dtype=reduced_as)
     for each in (net[0], net[2], net[4], net):
         fully_shard(each, mesh=mesh, mp_policy=policy)
@@ -26,21 +26,22 @@ def sharded(mesh, reduced_as=None):
     return net
 
 
-def train(net, rank, after=lambda: None):
+def train(net, rank, device, after=lambda: None):
     """Each step's gradient is of two batches."""
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS):
         optimiser.zero_grad()
         for half in range(2):
             net.set_requires_gradient_sync(half == 1)
-            inputs, targets = batch(2 * step + half, rank)
+            inputs, targets = (each.to(device) for each in batch(2 * step + half, rank))
             nn.functional.mse_loss(net(inputs), targets).backward()
         optimiser.step()
         after()
 
 
 def whole(net):
-    return torch.cat([each.full_tensor().reshape(-1) for each in net.parameters()]).detach().numpy()
+    flat = [each.full_tensor().detach().reshape(-1) for each in net.parameters()]
+    return torch.cat(flat).cpu().numpy()
 
 
 def trained(rank, mesh, reduced_as=None, **settings):
@@ -48,15 +49,15 @@ def trained(rank, mesh, reduced_as=None, **settings):
     net, reports = sharded(mesh["shard"], reduced_as), []
     state = BoundedLoss(group=mesh["replicate"].get_group(), **settings)
     state.hook_into(net)
-    train(net, rank, after=lambda: reports.append(state.last))
+    train(net, rank, mesh.device_type, after=lambda: reports.append(state.last))
     state.close()
     return whole(net), reports
 
 
-def all_ways(rank):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+def all_ways(rank, device="cpu"):
+    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("replicate", "shard"))
     expected = sharded(mesh)
-    train(expected, rank)
+    train(expected, rank, device)
     draws = np.random.default_rng(rank)
     lossy = {**LOSSY, "leave_out": lambda count: draws.random(count) < 0.3}
     ways = {
@@ -85,7 +86,11 @@ def refusals(mesh, native):
 
 
 def test_replicas_are_identical_and_train_as_with_fsdps_own_all_reduce():
-    told = values(launch(all_ways, 4))
+    assert_alike(values(launch(all_ways, 4)))
+
+
+def assert_alike(told):
+    """What `all_ways` has found on all ranks."""
     expected = told[0][0]
     for _, ways, said in told:
         for name, (ours, reports) in ways.items():

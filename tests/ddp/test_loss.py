@@ -26,8 +26,8 @@ def lossy(rank, **settings):
     )
 
 
-def lossy_training(rank, collective):
-    ddp = wrapped(model())
+def lossy_training(rank, collective, device="cpu"):
+    ddp = wrapped(model().to(device))
     state = lossy(rank, collective=collective)
     ddp.register_comm_hook(state, state.hook)
     losses = []
@@ -35,13 +35,17 @@ def lossy_training(rank, collective):
     def note(_):
         losses.append([bucket.loss for bucket in last(state).buckets])
 
-    train(ddp, STEPS, rank, after=note)
+    train(ddp, STEPS, rank, device=device, after=note)
     return weights(ddp), losses
 
 
 @pytest.mark.parametrize("collective", ["server", "sharded"])
 def test_replicas_stay_identical_and_losses_within_their_bound(collective):
-    told = values(launch(lossy_training, 3, collective=collective))
+    assert_bounded(values(launch(lossy_training, 3, collective=collective)))
+
+
+def assert_bounded(told):
+    """The weights and losses of `lossy_training` on all ranks."""
     for ours, losses in told:
         assert np.array_equal(ours, told[0][0])
         assert all(loss == 0 for step in losses[:2] for loss in step)

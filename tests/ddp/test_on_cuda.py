@@ -1,0 +1,287 @@
+"""Gradients on a GPU: they train as on a processor, and nothing is read or used too early.
+
+All ranks share the first GPU. Gloo allows that; for NCCL each rank says that it is a machine.
+"""
+
+import io
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from testbed.ddp import BoundedLoss, InputError
+from testbed.training import datasets, models, prerequisites
+from testbed.training.learner import Replica
+from tests.ddp.ranks import drawn, exchange, last, launch, model, train, values, weights
+from tests.ddp.test_equal_to_ddp import RELIABLE, assert_equal, both, hooked
+from tests.ddp.test_fsdp import all_ways, assert_alike
+from tests.ddp.test_loss import assert_bounded, lossy, lossy_training
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA")
+SETTINGS: Any = RELIABLE
+DEVICE = "cuda"
+SIZES = (70_000, 1, 30_000)
+LONG = 10**8  # cycles of a GPU: 50 ms or more, far longer than all that a processor does meanwhile
+
+
+@needs_cuda
+@pytest.mark.parametrize("collective", ["server", "sharded"])
+def test_weights_are_those_of_the_all_reduce_and_replicas_identical(collective):
+    assert_equal(values(launch(both, 3, collective=collective, device=DEVICE)))
+
+
+@needs_cuda
+@pytest.mark.parametrize("backend", ["cpu:gloo,cuda:gloo", "nccl", "cpu:gloo,cuda:nccl"])
+def test_any_process_group_that_knows_the_gpu_will_do(backend):
+    told = values(launch(both, 2, backend=backend, collective="sharded", device=DEVICE))
+    assert_equal(told)
+
+
+@needs_cuda
+@pytest.mark.parametrize("collective", ["server", "sharded"])
+def test_with_loss_replicas_stay_identical_and_losses_within_their_bound(collective):
+    assert_bounded(values(launch(lossy_training, 3, collective=collective, device=DEVICE)))
+
+
+def in_each_type(rank):
+    """Whether each mean is that in rank order, bit for bit; then the weights of a training."""
+    right: dict[str, list[bool]] = {}
+    trained = {}
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        state = BoundedLoss(**SETTINGS)
+        parameters = [torch.zeros(size, device=DEVICE) for size in SIZES]
+        for step in range(4):
+            everyone = [[each.to(dtype) for each in drawn(SIZES, other, step)] for other in (0, 1)]
+            mine = [each.to(DEVICE) for each in everyone[rank]]
+            for mean, one, two in zip(exchange(state, mine, parameters), *everyone, strict=True):
+                expected = ((one.float() + two.float()) / 2).to(dtype)
+                same = mean.is_cuda and torch.equal(mean.cpu(), expected)
+                right.setdefault(str(dtype), []).append(same)
+        assert last(state).carried_by == "transport"
+        state.close()
+        ddp, state = hooked(model(dtype).to(DEVICE))
+        train(ddp, 5, rank, dtype=dtype, device=DEVICE)
+        state.close()
+        trained[str(dtype)] = weights(ddp)
+    return right, trained
+
+
+@needs_cuda
+def test_means_are_those_in_rank_order_in_each_type():
+    told = values(launch(in_each_type, 2))
+    for right, trained in told:
+        assert all(all(each) for each in right.values()), right
+        for name, ours in trained.items():
+            assert np.array_equal(ours, told[0][1][name]), name
+
+
+class Late(torch.autograd.Function):
+    """Lets its gradient through late: what writes it waits in the stream behind a long kernel."""
+
+    @staticmethod
+    def forward(ctx, row):
+        return row.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        torch.cuda._sleep(LONG)
+        return gradient.clone()
+
+
+class LateRows(nn.Module):
+    """Two buckets; the gradient of each element is the factor."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.ParameterList(torch.zeros(size) for size in (50_000, 40_000))
+
+    def forward(self, factor):
+        return torch.stack([(Late.apply(row) * factor).sum() for row in self.rows]).sum()
+
+
+def late(rank, aside, busy):
+    """Gradients that are written late, and means that are read at once; whether these are right.
+
+    All of it is in a stream of its own, if it is `aside`. Then the default stream may be `busy`.
+    """
+    net = LateRows().to(DEVICE)
+    ddp = DistributedDataParallel(net, bucket_cap_mb=0.01)
+    state = BoundedLoss(**SETTINGS)
+    ddp.register_comm_hook(state, state.hook)
+    tensors = BoundedLoss(**SETTINGS)
+    stream = torch.cuda.Stream() if aside else torch.cuda.default_stream()
+    right = []
+    for step in range(5):
+        factors = [torch.tensor(float((each + 1) * (step + 1))) for each in range(2)]
+        mine = factors[rank].to(DEVICE)
+        tensor = torch.zeros(50_000, device=DEVICE)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            ddp.zero_grad()
+            loss = ddp(mine)
+            if busy:
+                with torch.cuda.stream(torch.cuda.default_stream()):
+                    torch.cuda._sleep(4 * LONG)
+            loss.backward()
+            used = [2 * row.grad for row in net.rows]
+            torch.cuda._sleep(LONG)
+            tensor += mine
+            if busy:
+                with torch.cuda.stream(torch.cuda.default_stream()):
+                    torch.cuda._sleep(4 * LONG)
+            tensors.average(tensor)
+            used.append(2 * tensor)
+        torch.cuda.synchronize()
+        right += [bool((each == sum(factors)).all()) for each in used]
+    assert last(state).carried_by == last(tensors).carried_by == "transport"
+    assert len(last(state).buckets) == 2
+    return right
+
+
+@needs_cuda
+@pytest.mark.parametrize(("aside", "busy"), [(False, False), (True, False), (True, True)])
+def test_nothing_is_read_before_it_is_written_nor_used_before_it_is_there(aside, busy):
+    for right in values(launch(late, 2, aside=aside, busy=busy)):
+        assert right == [True] * 15
+
+
+def averages(rank):
+    """What was sent, what was applied, what is still owed, and what a new exchange pays of it."""
+    state, size = lossy(rank), 70_000
+    sent, applied = np.zeros(size), np.zeros(size)
+    for step in range(8):
+        (mine,) = drawn([size], rank, step)
+        sent += mine.numpy()
+        there = mine.to(DEVICE)
+        state.average(there)
+        applied += there.cpu().numpy()
+    saved = state.state_dict()
+    state.close()
+    resumed = BoundedLoss("dblp", timeout_s=60)
+    resumed.load_state_dict(saved)
+    paid = torch.zeros(size, device=DEVICE)
+    resumed.average(paid)
+    return sent, applied, saved["owed"][0].numpy(), paid.cpu().numpy()
+
+
+@needs_cuda
+def test_what_an_average_lost_is_owed_and_paid_after_a_checkpoint():
+    told = values(launch(averages, 2))
+    sent, owed = (sum(each[at].astype(np.float64) for each in told) for at in (0, 2))
+    for _, applied, _, paid in told:
+        np.testing.assert_allclose(2 * applied + owed, sent, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(2 * paid, owed, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(told[0][1], told[1][1])
+    assert np.abs(owed).max() > 0
+
+
+def with_another_hook(rank, told):
+    os.environ["BOUNDED_LOSS"] = json.dumps(told)
+    ddp, state = hooked(model().to(DEVICE))
+    train(ddp, 4, rank, device=DEVICE)
+    return weights(ddp), last(state).step
+
+
+@needs_cuda
+@pytest.mark.parametrize("told", [{"hook": "gloo"}, {"hook": "fp16_compress"}], ids=str)
+def test_pytorchs_own_hooks_stand_instead(told):
+    (ours, step), (theirs, _) = values(launch(with_another_hook, 2, told=told))
+    assert np.array_equal(ours, theirs)
+    assert step == 3
+
+
+# Not with Gloo: there the ranks have not come to the end of this, and we do not know why.
+@needs_cuda
+def test_fsdps_replicas_are_identical_and_train_as_with_its_own_all_reduce():
+    assert_alike(values(launch(all_ways, 4, backend="nccl", device=DEVICE)))
+
+
+SGD = {"name": "sgd", "learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.0}
+
+
+class Both:
+    """The same learner on the processor and on the GPU, with a vector of each."""
+
+    def __init__(self):
+        data = datasets.load("digits")
+        self.learners = []
+        for device in ("cpu", DEVICE):
+            net = models.build("small-cnn", 3, classes=data.classes, input_shape=data.input_shape)
+            batches = datasets.batches(np.arange(200), 8, 3, 0)
+            made = Replica(net, dataset=data, batches=batches, optimiser=SGD, device=device)
+            self.learners.append(made)
+        self.size = sum(each.numel() for each in net.parameters())
+
+    def told(self, what):
+        """What `what(learner, vector)` writes into the vector, of both."""
+        vectors = [np.empty(self.size, dtype=np.float32) for _ in self.learners]
+        for learner, vector in zip(self.learners, vectors, strict=True):
+            what(learner, vector)
+        return vectors
+
+
+def close(one, other):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def through_a_file(state):
+    saved = io.BytesIO()
+    torch.save(state, saved)
+    saved.seek(0)
+    return torch.load(saved, weights_only=True)
+
+
+@needs_cuda
+def test_a_learner_on_a_gpu_computes_what_one_on_a_processor_does():
+    # By default torch lets convolutions on a GPU round to ten bits.
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        both = Both()
+        for _ in range(4):
+            here, there = both.told(lambda learner, vector: learner.gradient(vector))
+            close(here, there)
+            assert np.abs(here).max() > 1e-3
+            for learner in both.learners:
+                learner.apply(here, 0.05)
+            close(*both.told(lambda learner, vector: learner.weights(vector)))
+        here, there = (each.evaluate() for each in both.learners)
+        assert here == pytest.approx(there, abs=0.01)
+
+        on_cpu, on_gpu = both.learners
+        take_back = on_gpu.snapshot()
+        first, again = (np.empty(both.size, dtype=np.float32) for _ in range(2))
+        on_gpu.gradient(first)
+        on_gpu.apply(10 * first, 0.05)
+        take_back()
+        close(*both.told(lambda learner, vector: learner.weights(vector)))
+        on_gpu.gradient(again)
+        close(first, again)
+
+        on_cpu.restore(through_a_file(on_gpu.state()), 0)
+        on_gpu.replace_weights(10 * first)
+        on_gpu.restore(through_a_file(on_cpu.state()), 0)
+        for learner in both.learners:
+            learner.apply(first, 0.05)  # with the same momentum
+        close(*both.told(lambda learner, vector: learner.weights(vector)))
+
+
+def test_a_training_on_a_gpu_is_accepted_where_there_is_one_alone():
+    need = prerequisites.Need(
+        model="small-cnn",
+        dataset=datasets.parameters("digits"),
+        split=datasets.Equal(),
+        batch_size=8,
+        workers=2,
+        seed=1,
+        folder=None,
+        device=DEVICE,
+    )
+    if torch.cuda.is_available():
+        prerequisites.prepare([need], lambda *_: None)
+    else:
+        with pytest.raises(InputError, match=r"training.device: 'cuda': .*; valid here: cpu"):
+            prerequisites.prepare([need], lambda *_: None)
