@@ -19,6 +19,7 @@ _BROADCAST = "//"  # the hatch of what the broadcast's bars have in common with 
 _LOOKS: dict[str, tuple[str, Colour]] = {
     "compute": ("compute", style.BLUE),
     "overrun": ("beyond its pace", style.PURPLE),
+    "confirm": ("delay", style.GOLD),
     "transfer": ("transfer", style.GREEN),
     "repair": ("repair", style.ORANGE),
     "delay": ("delay", style.GOLD),
