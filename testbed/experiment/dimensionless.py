@@ -28,6 +28,7 @@ from testbed.transport import Leg, PayloadLayout
 from testbed.transport.core import wire
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS, Passes
+from testbed.transport.protocols import NEED_RATE
 
 LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
 _TENTH = 0.1
@@ -255,7 +256,7 @@ def _fixed_bps(run: Run) -> float:
     if run.protocol.carrier != "udp":
         return math.inf
     name, options = CONGESTION_CONTROLS.parse(run.protocol.congestion_control)
-    return float(options.get("rate_bps", math.inf)) if name == "fixed" else math.inf
+    return float(options.get("rate_bps", math.inf)) if name in NEED_RATE else math.inf
 
 
 def _walk_s(run: Run, layout: PayloadLayout, *, share: float = 1.0) -> float:

@@ -60,6 +60,10 @@ def _part(key: str, given: Any) -> float:
     return number
 
 
+# The congestion controls that measure no rate: somebody must know one.
+NEED_RATE = ("fixed", "compensated")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProtocolConfig:
     """One protocol, completely described and checked.
@@ -149,7 +153,7 @@ class ProtocolConfig:
     @property
     def needs_rate(self) -> bool:
         """Whether it sends at a rate that somebody must know, and measures none."""
-        return self.carrier == "udp" and self.congestion_control.partition(":")[0] == "fixed"
+        return self.carrier == "udp" and self.congestion_control.partition(":")[0] in NEED_RATE
 
     def policy(self, leg: Leg) -> TolerancePolicy:
         return self.gather if leg is Leg.GATHER else self.broadcast
@@ -327,6 +331,7 @@ def _bounded_energy(
     axes = {
         "order": f"by-energy:{order}",
         "repair": "streaming:lost_first=true",
+        "congestion_control": "compensated",
     }
     return _lossy("bounded-energy", policy, {**gather, **settings}, **axes)
 

@@ -44,6 +44,8 @@ class Feedback:
             to the same sign of congestion.
         waited: what is reported lay unread at a busy receiver for an unknown time. So the time
             since `newest_sent_s` is longer than the path's, and rates over it are lower.
+        lost_share: of the latest datagrams, as the repair estimates it; 0 where it does not.
+        queueing: the latest round trip was so long that a full queue may cause the losses.
     """
 
     now_s: float
@@ -56,6 +58,8 @@ class Feedback:
     newest_sent_s: float | None = None
     newest_lost_sent_s: float | None = None
     waited: bool = False
+    lost_share: float = 0.0
+    queueing: bool = False
 
 
 class CongestionControl(ABC):
@@ -69,8 +73,9 @@ class CongestionControl(ABC):
         infers_queue: whether a control that measures looks for a queue before that loses anything,
             by delay, rate or marks. A sender then sends in small batches, which would otherwise be
             the queue that is found.
-        steady: whether rate and window never change. Batches may then go without being offered one
-            by one, and `on_sent` hears of several at once. A subclass does not inherit it.
+        steady: whether rate and window stay as they are until the next feedback or transfer.
+            Batches may then go without being offered one by one, and `on_sent` hears of several at
+            once. A subclass does not inherit it.
         receive_buffer_bytes: what the peer's socket holds while the peer is busy; set for it.
     """
 

@@ -1,6 +1,8 @@
 """A repair's estimates of a path, which it keeps from one transfer to the next."""
 
 import math
+import statistics
+from collections import deque
 
 # Weights of a new sample in the smoothed round trip and its deviation (RFC 6298, section 2).
 _SMOOTHING = 1 / 8
@@ -22,6 +24,9 @@ _MOST_REORDERING = 300
 _QUEUEING = 1.5
 _QUEUEING_S = 2e-3
 
+# How many transfers the time of the first answer remembers.
+_FIRST_ANSWERS = 16
+
 
 class PathEstimates:
     """Estimates of one path's round trip, loss and reordering.
@@ -30,6 +35,8 @@ class PathEstimates:
         smoothed_s, deviation_s, latest_s, min_s: the round trip, without the receiver's delay.
             Before the first sample `smoothed_s` is None, `min_s` math.inf, and the others are 0.
         reordering: a datagram is lost when one arrives that was sent this many places later.
+        first_answer_s: how long the first answer of a transfer usually takes: the median of the
+            latest; None before there was one.
         patience: by how many quarters of the smallest round trip a datagram may be overtaken.
     """
 
@@ -43,6 +50,13 @@ class PathEstimates:
         self._arrived = 0.0
         self._lost = 0.0
         self._reordered = False
+        self.first_answer_s: float | None = None
+        self._first_answers_s: deque[float] = deque(maxlen=_FIRST_ANSWERS)
+
+    def on_first_answer(self, took_s: float) -> None:
+        """A transfer's first datagrams asked for an answer, and had one after so long."""
+        self._first_answers_s.append(took_s)
+        self.first_answer_s = statistics.median(self._first_answers_s)
 
     @property
     def loss(self) -> float:
@@ -91,10 +105,16 @@ class PathEstimates:
     @property
     def queueing(self) -> bool:
         """Whether round trips are so long that a full queue probably causes the losses."""
-        if self.smoothed_s is None:
-            return False
-        most_s = _QUEUEING * self.min_s + _QUEUEING_S
-        return min(self.smoothed_s, self.latest_s) > most_s
+        return self.delayed and (self.smoothed_s or 0.0) > self._most_s
+
+    @property
+    def delayed(self) -> bool:
+        """Whether the latest round trip was so long; that may be chance."""
+        return self.smoothed_s is not None and self.latest_s > self._most_s
+
+    @property
+    def _most_s(self) -> float:
+        return _QUEUEING * self.min_s + _QUEUEING_S
 
     def overtaking_s(self) -> float:
         """How long a datagram may still arrive after a later one (RACK, RFC 8985, section 6.2)."""

@@ -184,6 +184,7 @@ class Sender:
         count = repair.certain if alone else 0
         if not isinstance(count, int | np.integer):
             raise own_code.unfit(repair, "certain", count, "a number of datagrams")
+        path.pacer.set_rate(path.rate_bps)
         if count <= path.pacer.quantum:
             return None
         return Departures(
@@ -319,6 +320,8 @@ class Sender:
                 lost_bytes=feedback.lost_bytes * size,
                 in_flight_bytes=self._path.in_flight * size,
                 ecn_marked_bytes=feedback.ecn_marked_bytes * size,
+                lost_share=self._path.estimates.loss,
+                queueing=self._path.estimates.delayed,
                 # Another transfer had more to send.
                 app_limited=feedback.app_limited and not self._path.shared,
             )

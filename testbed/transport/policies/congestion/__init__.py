@@ -8,6 +8,7 @@
 from testbed.shared.registry import Registry
 from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.policies.congestion.bbr import Bbr
+from testbed.transport.policies.congestion.compensated import CompensatedRate
 from testbed.transport.policies.congestion.cubic import Cubic
 from testbed.transport.policies.congestion.fixed import FixedRate
 from testbed.transport.policies.congestion.ltp import Ltp
@@ -18,6 +19,7 @@ CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
     "congestion control",
     {
         "fixed": FixedRate,
+        "compensated": CompensatedRate,
         "timely": Timely,
         "reno": Reno,
         "cubic": Cubic,
@@ -32,6 +34,7 @@ CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
 __all__ = [
     "CONGESTION_CONTROLS",
     "Bbr",
+    "CompensatedRate",
     "CongestionControl",
     "Cubic",
     "Dctcp",

@@ -176,7 +176,7 @@ class AcknowledgedSender(SenderRepair):
         """Whether the answer to a PROBE has covered all datagrams sent."""
         return self._settled == self.scoreboard.next
 
-    def _silence_s(self) -> float | None:
+    def silent_from_s(self) -> float | None:
         """When the receiver will have been silent for too long; None if no answer is due."""
         waiting = self._waiting or not self.remaining
         if not waiting or self.asked_s is not None or not self.in_flight or self.all_settled:
@@ -188,7 +188,7 @@ class AcknowledgedSender(SenderRepair):
         return self._last_s + known.smoothed_s + spread_s
 
     def deadline_s(self) -> float | None:
-        deadlines = (self._overdue_s, self._silence_s())
+        deadlines = (self._overdue_s, self.silent_from_s())
         return min((at_s for at_s in deadlines if at_s is not None), default=None)
 
     def on_deadline(self, now_s: float) -> Feedback | None:
@@ -206,8 +206,8 @@ class AcknowledgedSender(SenderRepair):
                     newest_lost_sent_s=newest_s,
                 )
                 self._look(now_s)
-        silence_s = self._silence_s()
-        if silence_s is not None and silence_s <= now_s:
+        silent_s = self.silent_from_s()
+        if silent_s is not None and silent_s <= now_s:
             self.ask(now_s)
             if not self.remaining and self.machine.state is SenderState.SENDING:
                 self.machine.on(SenderEvent.RAN_DRY)
