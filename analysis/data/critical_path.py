@@ -26,7 +26,6 @@ _KEYS = ("run_key", "round")
 PARTS: dict[str, str] = {
     "compute_s": "the slowest worker's computing, as far as its pace gives it time",
     "overrun_s": "its computing beyond its pace, where there is one: waiting for a processor",
-    "confirm_s": "waiting to hear what all have of the broadcast before, beyond computing",
     "gather_transfer_s": "the gather without repair and delay: the last worker's chunks",
     "gather_repair_s": "the gather's chunks that were sent again",
     "gather_delay_s": "the gather beyond calm rounds, and not by repair",
@@ -82,7 +81,6 @@ def of_rounds(
         *labels,
         *("round", "iteration_s", "began_s", *times, "gather_s", "impairments"),
         *(f"tolerance_{leg}" for leg in _LEGS),
-        pl.col("confirm_s").fill_null(0.0),  # of what ran before there was this
         calm=pl.col("impairments").list.len() == 0,
         broadcast_ended_s=pl.col("broadcast_began_s") + pl.col("broadcast_s"),
     )

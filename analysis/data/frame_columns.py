@@ -87,9 +87,7 @@ FRAMES: dict[str, FrameColumns] = {
                     "compute_s": "from the round's begin until all workers had their gradient",
                     "gather_s": "how long the gather took",
                     "broadcast_s": "from the broadcast's begin until the last worker had enough",
-                    "confirm_s": "by how much later all were ready to send, since they waited to "
-                    "hear what all have of the broadcast before; null in runs of older versions",
-                    "latency_s": "gather_s + broadcast_s + confirm_s",
+                    "latency_s": "gather_s + broadcast_s",
                     "iteration_s": "the whole round",
                 },
             ),
@@ -158,8 +156,6 @@ FRAMES: dict[str, FrameColumns] = {
                 {
                     "loss": "of this worker's batch, before the update; null if it is not finite",
                     "compute_s": "forward, backward, and waiting for the pace",
-                    "confirm_s": "how long it then waited to hear what all have of the broadcast "
-                    "before, or computed again since that was something else",
                     "compute_overrun_s": "by how much computing took longer than `training.pace` "
                     "gives",
                     "accuracy": "share of test samples that are classified correctly; null in "

@@ -19,7 +19,6 @@ _BROADCAST = "//"  # the hatch of what the broadcast's bars have in common with 
 _LOOKS: dict[str, tuple[str, Colour]] = {
     "compute": ("compute", style.BLUE),
     "overrun": ("beyond its pace", style.PURPLE),
-    "confirm": ("delay", style.GOLD),
     "transfer": ("transfer", style.GREEN),
     "repair": ("repair", style.ORANGE),
     "delay": ("delay", style.GOLD),

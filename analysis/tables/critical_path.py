@@ -18,7 +18,6 @@ _LABELS = ("run_key", "arm", "seed")
 HEADINGS = {
     "compute_s": "Compute",
     "overrun_s": "Beyond its pace",
-    "confirm_s": "Waiting for what all have",
     "gather_transfer_s": "Gather: transfer",
     "gather_repair_s": "Gather: repair",
     "gather_delay_s": "Gather: delay",

@@ -30,10 +30,7 @@ class Learner:
         """Take one optimiser step with `update` as the gradient."""
 
     def snapshot(self) -> Callable[[], None]:
-        """Remember everything; returns what makes it as if nothing had happened since.
-
-        So the next gradients are of the same batches again. Only the latest can be brought back.
-        """
+        """Remember weights and the optimiser's state; returns what brings them back."""
         return lambda: None
 
     def evaluate(self) -> float | None:
@@ -86,15 +83,11 @@ class Replica(Learner):
         self._model = model.to(self._device)
         self._dataset = dataset
         self._batches = batches
-        self._drawn: list[NDArray[np.int64]] | None = None  # since the latest snapshot
-        self._again: list[NDArray[np.int64]] = []  # those that come before new ones
         self._trained = [tensor for _, tensor in models.trained(self._model)]
         self._optimiser = optimisers.build(parameters=self._trained, **optimiser)
 
     def gradient(self, into: Vector) -> float:
-        chosen = self._again.pop(0) if self._again else next(self._batches)
-        if self._drawn is not None:
-            self._drawn.append(chosen)
+        chosen = next(self._batches)
         self._model.zero_grad(set_to_none=True)
         inputs = self._dataset.train_inputs[chosen].to(self._device)
         labels = self._dataset.train_labels[chosen].to(self._device)
@@ -124,33 +117,16 @@ class Replica(Learner):
         self._optimiser.step()
 
     def snapshot(self) -> Callable[[], None]:
-        tensors = [*self._trained, *self._model.buffers()]
-        values = [tensor.detach().clone() for tensor in tensors]
+        weights = [tensor.detach().clone() for tensor in self._trained]
         optimiser = copy.deepcopy(self._optimiser.state_dict())
-        random = self._random()
-        drawn: list[NDArray[np.int64]] = []
-        self._drawn = drawn
 
         @torch.no_grad()
         def bring_back() -> None:
-            for tensor, kept in zip(tensors, values, strict=True):
+            for tensor, kept in zip(self._trained, weights, strict=True):
                 tensor.copy_(kept)
             self._optimiser.load_state_dict(optimiser)
-            self._set_random(random)
-            self._again = [*drawn, *self._again]
-            drawn.clear()
 
         return bring_back
-
-    def _random(self) -> list[torch.Tensor]:
-        """The states of the generators that the model may draw from: the CPU's, the device's."""
-        own = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
-        return [torch.get_rng_state(), *own]
-
-    def _set_random(self, random: Sequence[torch.Tensor]) -> None:
-        torch.set_rng_state(random[0])
-        for each in random[1:]:
-            torch.cuda.set_rng_state(each, self._device)
 
     def evaluate(self) -> float:
         return self._dataset.task.evaluate(
@@ -170,14 +146,14 @@ class Replica(Learner):
         return {
             "model": self._model.state_dict(),
             "optimiser": self._optimiser.state_dict(),
-            "random": self._random(),
+            "random": torch.get_rng_state(),
         }
 
     def restore(self, state: dict[str, Any], rounds_done: int) -> None:
         self._model.load_state_dict(state["model"])
         self._optimiser.load_state_dict(state["optimiser"])
         if "random" in state:  # only a worker's own
-            self._set_random(state["random"])
+            torch.set_rng_state(state["random"])
         for _ in range(rounds_done):
             next(self._batches)
 

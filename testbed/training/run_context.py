@@ -235,18 +235,6 @@ class RunContext:
         """Whether all replicas are averaged."""
         return self._every("resynchronise_every", round_number + 1)
 
-    def looks_after(self, round_number: int) -> bool:
-        """Whether anyone looks at a replica as it is after this round."""
-        return self._last(round_number) or any(
-            looks(round_number)
-            for looks in (
-                self.evaluates_after,
-                self.measures_after,
-                self.checkpoints_after,
-                self.resynchronises_after,
-            )
-        )
-
     def exchange(self, round_number: int) -> int:
         """The number of a round's exchange.
 

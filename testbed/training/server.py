@@ -107,9 +107,8 @@ class _Server:
         began_s = self._now_s()
         exchange = self._exchange(number)
         coordinator.release("compute", exchange=exchange)
-        reached = coordinator.gather("gather")
+        coordinator.gather("gather")
         computed_s = self._now_s()
-        confirm_s = _later_s(reached)
         critical = self._detector.critical
 
         with self._impaired(number, "gather") as hurt_gather:
@@ -177,8 +176,7 @@ class _Server:
                 "compute_s": computed_s - began_s,
                 "gather_s": gather_s,
                 "broadcast_s": broadcast_s,
-                "confirm_s": confirm_s,
-                "latency_s": gather_s + broadcast_s + confirm_s,
+                "latency_s": gather_s + broadcast_s,
                 "iteration_s": ended_s - began_s,
                 "impairments": sorted({*hurt_gather, *hurt_broadcast, *hurt_round}),
                 "workers_lost": sorted(coordinator.lost),
@@ -319,14 +317,6 @@ def _to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value.numpy() if hasattr(value, "numpy") else value for key, value in state.items()
     }
-
-
-def _later_s(reached: Mapping[str, Mapping[str, Any]]) -> float:
-    """By how much later workers were ready than they had computed, with whom that took longest."""
-    times = [(facts["compute_s"], facts["confirm_s"]) for facts in reached.values()]
-    if not times:
-        return 0.0
-    return float(max(map(sum, times)) - max(compute_s for compute_s, _ in times))
 
 
 def _mean_metric(idle: Mapping[str, Mapping[str, Any]]) -> float | None:

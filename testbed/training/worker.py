@@ -1,8 +1,5 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
 from testbed.shared.jsonl import JsonLinesWriter
@@ -32,15 +29,6 @@ def run(
     _Worker(context, name, vectors).run(sockets, returning=returning)
 
 
-@dataclass(frozen=True)
-class _Claim:
-    """An update whose chunks all workers have, as long as the server has said nothing else."""
-
-    received: Mask
-    number: int
-    take_back: Callable[[], None]
-
-
 class _Worker:
     def __init__(self, context: RunContext, name: str, vectors: SharedVectors | None) -> None:
         self._context = context
@@ -61,7 +49,6 @@ class _Worker:
             context.barrier_timeout_s,
             connect=context.surroundings.connect,
         )
-        self._claim: _Claim | None = None
         self._trained_s = 0.0
         self._metric: float | None = None
 
@@ -77,7 +64,6 @@ class _Worker:
             for number in range(first, context.rounds):
                 self._follower.reach("idle", metric=self._metric)
                 while (order := self._follower.wait("compute", "give"))["go"] == "give":
-                    self._confirm(endpoint)
                     self._give_state(endpoint, order["exchange"])
                 exchange = int(order["exchange"])
                 self._congestion.skip(exchange - context.exchange(number))
@@ -96,25 +82,17 @@ class _Worker:
         began_s = self._now_s()
         gradient = layout.floats(self._outgoing)
         loss = self._learner.gradient(gradient)
-        lasts_s = pace.computing_s(
-            context.training["pace"],
-            seed=context.seed,
-            rank=context.ranks[self._name],
-            workers=len(context.ranks),
-            round_number=number,
-        )
-        # Computing hides the wait for what the server says; what it does not hide is the network's.
-        hidden_until_s = max(self._now_s(), began_s + lasts_s)
-        if self._confirm(endpoint):
-            confirm_s = max(0.0, self._now_s() - hidden_until_s)
-        else:
-            loss = self._learner.gradient(gradient)
-            confirm_s = max(lasts_s, self._now_s() - hidden_until_s)
         payload = payload_of(self._memory, self._outgoing)
         overrun_s = pace.wait_until_computed(
             context.training["pace"],
             began_s,
-            lasts_s=lasts_s + confirm_s,
+            lasts_s=pace.computing_s(
+                context.training["pace"],
+                seed=context.seed,
+                rank=context.ranks[self._name],
+                workers=len(context.ranks),
+                round_number=number,
+            ),
             now_s=self._now_s,
             sleep=context.surroundings.sleep,
         )
@@ -122,8 +100,7 @@ class _Worker:
         measured = self._vectors is not None and context.measures_after(number)
         if self._vectors is not None and measured:
             self._vectors.gradients[self._name][:] = gradient
-        compute_s = computed_s - began_s - confirm_s
-        self._follower.reach("gather", compute_s=compute_s, confirm_s=confirm_s)
+        self._follower.reach("gather")
         self._follower.wait("gather")
         sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
         self._memory.settle(sent)
@@ -133,11 +110,10 @@ class _Worker:
         report = endpoint.receive(
             Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
         )["server"]
-        if self._filling.common and context.looks_after(number):
+        if self._filling.common:
             self._follower.reach("received", ended_s=self._apply_common(endpoint, report, number))
         else:
             self._follower.reach("received", ended_s=report.ended_s)
-            self._claim = self._claimed(report, number)
             self._apply(report.received, number)
         ended_s = self._now_s()
         self._trained_s += ended_s - began_s
@@ -156,8 +132,7 @@ class _Worker:
                 "host": self._name,
                 "loss": None if loss is None else finite(loss),
                 "nonfinite": nonfinite(gradient) if context.surroundings.contents else 0,
-                "compute_s": compute_s,
-                "confirm_s": confirm_s,
+                "compute_s": computed_s - began_s,
                 "compute_overrun_s": overrun_s,
                 context.metric: None if self._metric is None else finite(self._metric),
                 "elapsed_s": self._trained_s,
@@ -171,42 +146,26 @@ class _Worker:
         update = self._layout.floats(self._update)
         self._learner.apply(update, self._context.learning_rate(number))
 
-    def _claimed(self, report: TransferReport, number: int) -> _Claim | None:
-        """What is about to be applied as if all had it; None where nobody says what all have."""
-        if not self._filling.common:
-            return None
-        assert report.received is not None
-        return _Claim(report.received, number, self._learner.snapshot())
-
-    def _confirm(self, endpoint: Endpoint) -> bool:
-        """Await what all workers have got of the latest broadcast; whether it was what was applied.
-
-        They are told a round trip after they have it, and it is usually what this worker has. So it
-        takes that for granted, and confirms before it sends its next gradient. If it was wrong, it
-        takes the update back and applies what all have.
-        """
-        claim, self._claim = self._claim, None
-        if claim is None:
-            return True
-        common = claim.received & broadcasts.await_common(endpoint, self._layout)
-        if np.array_equal(common, claim.received):
-            return True
-        claim.take_back()
-        self._apply(common, claim.number)
-        return False
-
     def _apply_common(self, endpoint: Endpoint, report: TransferReport, number: int) -> float:
-        """Update a model that somebody looks at next with what all workers have got.
+        """Update the model with what all workers have got of the round's broadcast.
+
+        They are told what that is a round trip after they have it, and it is usually what this
+        worker has. So it takes that for granted, and takes the update back if it was wrong.
 
         Returns when the broadcast had ended, as if the update had begun then: without the time of
         waiting that the update has hidden.
         """
-        self._claim = self._claimed(report, number)
+        assert report.received is not None
+        take_back = self._learner.snapshot()
         self._apply(report.received, number)
         applied_s = self._now_s()
-        confirmed = self._confirm(endpoint)
+        common = report.received & broadcasts.await_common(endpoint, self._layout)
         known_s = self._now_s()
-        return report.ended_s + known_s - applied_s if confirmed else known_s
+        if np.array_equal(common, report.received):
+            return report.ended_s + known_s - applied_s
+        take_back()
+        self._apply(common, number)
+        return known_s
 
     def _resynchronise(self, endpoint: Endpoint, exchange: int) -> None:
         """Replace this replica by the mean of all; gather and broadcast have no tolerance."""

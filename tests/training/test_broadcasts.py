@@ -98,28 +98,3 @@ def test_replicas_are_equal_bit_for_bit_though_each_lacks_something_else(tmp_pat
     first, *others = (whole.weights(f"worker-{number}") for number in (1, 2, 3))
     for other in others:
         assert all(torch.equal(first[key], other[key]) for key in first)
-
-
-def test_a_gradient_of_an_update_that_was_taken_back_is_computed_again(tmp_path, monkeypatch):
-    # The server drops chunks that all workers have, so that what they took for granted is wrong.
-    kept = np.random.default_rng(5)
-    monkeypatch.setattr(
-        Debts, "common", lambda self, sent: kept.random(self._layout.chunk_count) < 0.5
-    )
-    found = []
-    for every in (1, 100):  # rounds after which somebody looks, so that workers wait for the server
-        directory = tmp_path / str(every)
-        directory.mkdir()
-        whole = Whole(
-            directory,
-            rounds=4,
-            filling="common-feedback",
-            optimiser="adamw",
-            evaluate_every=every,
-            pace={"kind": "paced", "compute_s": 0.01},
-        )
-        assert whole.run() == 0
-        found.append([whole.weights(f"worker-{number}") for number in (1, 2, 3)])
-    at_once, later = found
-    for name, weights in at_once[0].items():
-        assert all(torch.equal(each[name], weights) for each in (*at_once, *later))

@@ -58,32 +58,6 @@ def test_a_step_that_was_taken_back_leaves_no_trace(optimiser, steps):
     np.testing.assert_array_equal(weights(one), weights(two))
 
 
-@pytest.mark.parametrize(
-    ("optimiser", "model", "dataset"),
-    [(ADAM, "small-cnn", "digits"), (SGD, "gpt2-tiny", "stdlib-text")],
-    ids=["adam", "dropout"],
-)
-def test_a_gradient_that_was_taken_back_comes_again(optimiser, model, dataset):
-    torch.set_num_threads(1)
-    found = []
-    for taken_back in (True, False):
-        torch.manual_seed(7)
-        learner = replica(optimiser, model, dataset)
-        gradients = np.zeros((4, size(learner)), dtype=np.float32)
-        learner.gradient(gradients[0])
-        bring_back = learner.snapshot()
-        if taken_back:
-            learner.apply(np.ones_like(gradients[0]), 0.1)
-            learner.gradient(gradients[1])
-            bring_back()
-        learner.apply(gradients[0], 0.1)
-        for into in gradients[1:]:
-            learner.gradient(into)
-        found.append(gradients)
-    assert len({each.tobytes() for each in found[0]}) == 4
-    np.testing.assert_array_equal(found[0], found[1])
-
-
 def test_other_weights_are_taken_over():
     one, two = replica(seed=1), replica(seed=2)
     two.replace_weights(weights(one))
