@@ -132,7 +132,7 @@ def train(given: argparse.Namespace) -> None:
 
 def main() -> int:
     given = arguments()
-    enough = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # for NCCL
+    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # for NCCL
     dist.init_process_group("nccl" if enough else "gloo")
     try:
         train(given)

@@ -12,7 +12,7 @@ class HostMemory:
     copies in small pieces, and new memory must be zeroed first.
 
     Attributes:
-        pinned: whether gradients have been on a GPU.
+        pinned: whether gradients are on a GPU.
     """
 
     def __init__(self) -> None:
@@ -20,10 +20,9 @@ class HostMemory:
         self._places: dict[int, torch.Tensor] = {}
 
     def values(self, index: int, gradient: torch.Tensor) -> NDArray[np.float32]:
-        """A bucket's; they stay as they are until the next step's are asked for."""
+        """A bucket's. A GPU's stay as they are until the next step's are asked for."""
         if not gradient.is_cuda:
             return gradient.detach().to("cpu", torch.float32).numpy()
-        self.pinned = True
         place = self._places.get(index)
         if place is None or place.numel() != gradient.numel():
             place = torch.empty(gradient.numel(), dtype=torch.float32, pin_memory=True)

@@ -179,8 +179,9 @@ def protocol_of(
         raise InputError(f"protocol is {shown(value)}; valid: a preset's name or a ProtocolConfig")
     if rate_bps is None and protocol.needs_rate:
         raise InputError(
-            f"rate_bps is missing, which the congestion control of {protocol.name} needs (fixed); "
-            f"valid: the links' bits per second, or a control that measures, such as {_MEASURED}"
+            f"rate_bps is missing, which the congestion control of {protocol.name} needs "
+            f"({protocol.congestion_control}); valid: the links' bits per second, or a control "
+            f"that measures, such as {_MEASURED}"
         )
     return protocol, False
 

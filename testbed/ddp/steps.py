@@ -137,6 +137,7 @@ class Steps:
             raise self._failure
         gradient = bucket.buffer()
         plan.require_plain(gradient)
+        self._memory.pinned = gradient.is_cuda
         devices: list[int | str | torch.device] = [gradient.device] if gradient.is_cuda else []
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices or None)
         taken = _Bucket(len(self._seen), gradient, future, time.monotonic())

@@ -66,7 +66,7 @@ class TcpSender(AcknowledgedSender):
     def on_dry(self, now_s: float) -> None:
         """Waits for ACKs, or a timer."""
 
-    def _silence_s(self) -> None:
+    def silent_from_s(self) -> None:
         """A receiver's kernel cannot be asked."""
 
     # Sending.

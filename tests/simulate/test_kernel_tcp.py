@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS
+from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS, TcpSender
+from testbed.transport.core.path_estimates import PathEstimates
 from tests.simulate.rounds import CHUNK_BYTES, Star
 
 WIRE_BYTES = CHUNK_BYTES + 66  # Ethernet, IPv4, TCP with timestamps
@@ -113,3 +114,13 @@ def test_a_heavy_burst_ends_in_timeouts_as_it_does_in_a_kernel():
         (only,) = net.run(1)
         assert 1.2 < only.gather_s < 2.0
         assert sum(net.links[name, "switch"].lost for name in net.names) < 3 * 146
+
+
+def test_a_kernel_is_not_asked_for_an_answer_though_the_timer_comes_late():
+    estimates = PathEstimates()
+    for _ in range(50):
+        estimates.on_round_trip(0.01)
+    sender = TcpSender(chunk_count=8, arrange=lambda chunks: chunks, estimates=estimates)
+    sender.on_sent(8, 1.0)
+    sender.on_deadline(1.1)
+    assert not sender.outbox

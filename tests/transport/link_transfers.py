@@ -1,5 +1,6 @@
 """What travels over links in virtual time: transfers of the real `Sender` and `Receiver`."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,6 +44,7 @@ class TransferFlow:
         transfers: int = 1,
         pause_s: float = 0.0,
         tolerance: float = 0.0,
+        queue_bytes: float = math.inf,
     ) -> None:
         self.congestion = congestion
         self.ended_s: list[float] = []
@@ -56,7 +58,9 @@ class TransferFlow:
         self._transfers = transfers
         self._pause_s = pause_s
         self._tolerance = tolerance
-        self._path = SendingPath(congestion=congestion, chunk_bytes=layout.chunk_bytes)
+        self._path = SendingPath(
+            congestion=congestion, chunk_bytes=layout.chunk_bytes, queue_bytes=queue_bytes
+        )
         self._sender: Sender | None = None
         self._receiver: Receiver | None = None
         self._into = layout.new_buffer()

@@ -1,11 +1,15 @@
 """A rate that makes up for losses which no queue causes."""
 
+import copy
+
 import pytest
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS, CompensatedRate, FixedRate
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.link_transfers import TransferFlow
@@ -14,7 +18,7 @@ from tests.transport.virtual import random_payload
 SHARE_BPS = 33e6
 
 
-def feedback(lost_share, queueing=False):
+def feedback(lost_share, queueing=False, sent_share=1.6):
     return Feedback(
         now_s=1.0,
         delivered_bytes=1514,
@@ -22,23 +26,16 @@ def feedback(lost_share, queueing=False):
         in_flight_bytes=0,
         lost_share=lost_share,
         queueing=queueing,
+        sent_share=sent_share,
     )
 
 
-def control_of_late_transfer(**options):
-    """One that has sent 100 datagrams in earlier transfers, hit ones 900, and 151 in this one."""
-    control = CompensatedRate(rate_bps=SHARE_BPS, **options)
-    for count in (900, 100, 900, 100, 900, 151):
-        control.on_transfer_begin(0.0)
-        control.on_sent(count * 1514, 0.0)
-    return control
-
-
 @pytest.mark.parametrize(
-    ("lost_share", "times"), [(0.0, 1.0), (0.2, 1.25), (0.5, 2.0), (0.9, 3.0), (1.0, 3.0)]
+    ("lost_share", "times"),
+    [(0.0, 1.0), (1e-9, 1.0), (0.2, 1.25), (0.5, 2.0), (0.9, 3.0), (1.0, 3.0)],
 )
 def test_of_a_late_transfer_as_much_arrives_as_without_loss_up_to_a_bound(lost_share, times):
-    control = control_of_late_transfer()
+    control = CompensatedRate(rate_bps=SHARE_BPS)
     assert control.steady
     control.on_feedback(feedback(lost_share))
     assert control.rate_bps == pytest.approx(times * SHARE_BPS)
@@ -48,25 +45,43 @@ def test_of_a_late_transfer_as_much_arrives_as_without_loss_up_to_a_bound(lost_s
 
 
 def test_each_transfer_begins_at_its_own_rate_and_keeps_to_it_until_it_is_late():
-    control = control_of_late_transfer(most=10)
+    control = CompensatedRate(rate_bps=SHARE_BPS, most=10)
     control.on_feedback(feedback(0.9))
     assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
     control.on_transfer_begin(2.0)
     assert control.rate_bps == SHARE_BPS
-    control.on_sent(149 * 1514, 2.0)
-    control.on_feedback(feedback(0.9))
+    control.on_feedback(feedback(0.9, sent_share=1.5))
     assert control.rate_bps == SHARE_BPS
-    assert not control.steady  # two datagrams more, and it is late
-    control.on_sent(2 * 1514, 2.0)
-    assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
+    assert control.steady
 
 
-def test_nothing_is_late_before_there_was_another():
-    control = CompensatedRate(rate_bps=SHARE_BPS)
-    control.on_transfer_begin(0.0)
-    control.on_sent(10**9, 0.0)
-    control.on_feedback(feedback(0.9))
-    assert control.rate_bps == SHARE_BPS
+@pytest.mark.parametrize(
+    ("full_s", "latest_s", "may"),
+    [
+        (0.012, 0.0021, False),  # half of the smallest and 2 ms more are 2.1 ms
+        (0.012, 0.0024, True),
+        (0.0012, 0.0007, False),  # half of the full queue are 0.6 ms
+        (0.0012, 0.0009, True),
+    ],
+)
+def test_a_queue_may_cause_losses_that_half_fills_it(full_s, latest_s, may):
+    known = PathEstimates()
+    assert known.may_queue(full_s)  # nobody knows
+    known.on_round_trip(0.0002)
+    assert not known.may_queue(full_s)
+    known.on_round_trip(latest_s)
+    assert known.may_queue(full_s) == may
+
+
+def test_where_nobody_tells_how_long_the_queue_is_it_may_cause_all_losses():
+    unknown = SendingPath(congestion=CompensatedRate(rate_bps=SHARE_BPS), chunk_bytes=1456)
+    known = SendingPath(
+        congestion=CompensatedRate(rate_bps=SHARE_BPS), chunk_bytes=1456, queue_bytes=50_000
+    )
+    for path in (unknown, known):
+        path.estimates.on_round_trip(0.001)
+    assert unknown.may_queue
+    assert not known.may_queue
 
 
 @pytest.mark.parametrize("most", [0.5, 101, "2", True])
@@ -81,31 +96,38 @@ def test_own_protocols_have_it_and_need_a_rate():
     assert CONGESTION_CONTROLS.create("compensated:most=2", rate_bps=1e6, datagram_bytes=1514)
 
 
-def sent_and_took_s(control, *, loss=0.0, link_bps=100e6):
-    """What a transfer takes after three calm ones: how many datagrams, and seconds."""
-    simulation = Simulation()
-    link = Link(simulation, rate_bps=100e6, delay_s=1e-4, queue_bytes=50_000, seed=3)
+def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
+    """What a transfer of 200 chunks takes after three calm ones: datagrams, and seconds.
+
+    `rivals` of the same kind send to the same link; its queue holds 50 kB for each.
+    """
+    simulation, flows = Simulation(), []
+    queue_bytes = 50_000 * (1 + rivals)
+    link = Link(simulation, rate_bps=100e6, delay_s=1e-4, queue_bytes=queue_bytes, seed=3)
     layout = PayloadLayout([("weights", 72_000)])
-    flow = TransferFlow(
-        simulation,
-        [link],
-        control,
-        repair=REPAIRS.create("streaming:lost_first=true"),
-        layout=layout,
-        payload=random_payload(layout, 1),
-        return_delay_s=1e-4,
-        transfers=4,
-        pause_s=0.01,
-    )
-    flow.start(0.0)
-    simulation.run(done=lambda: len(flow.ended_s) == 3, limit=10**6)
-    calm = link.sent
+    for each in (control, *(copy.deepcopy(control) for _ in range(rivals))):
+        flow = TransferFlow(
+            simulation,
+            [link],
+            each,
+            repair=REPAIRS.create("streaming:lost_first=true"),
+            layout=layout,
+            payload=random_payload(layout, 1),
+            return_delay_s=1e-4,
+            transfers=4,
+            pause_s=0.01,
+            queue_bytes=50_000,
+        )
+        flow.start(0.0)
+        flows.append(flow)
+    simulation.run(done=lambda: all(len(each.ended_s) == 3 for each in flows), limit=10**6)
+    calm, began_s = link.sent, simulation.now_s
     link.loss = loss
     link.set_rate(link_bps)
-    simulation.run(done=lambda: flow.done, limit=10**6)
-    assert flow.intact
-    assert link.dropped > 0 or link_bps > SHARE_BPS
-    return link.sent + link.dropped - calm, flow.ended_s[3] - flow.ended_s[2]
+    simulation.run(done=lambda: all(each.done for each in flows), limit=10**6)
+    assert all(each.intact for each in flows)
+    assert link.dropped > 0 or link_bps == 100e6
+    return link.sent + link.dropped - calm, max(each.ended_s[3] for each in flows) - began_s
 
 
 def test_losses_without_a_queue_cost_less_time():
@@ -114,8 +136,9 @@ def test_losses_without_a_queue_cost_less_time():
     assert took_s < 0.5 * fixed_s
 
 
-def test_losses_of_a_full_queue_are_answered_by_few_more_datagrams():
-    sent, took_s = sent_and_took_s(FixedRate(rate_bps=SHARE_BPS), link_bps=10e6)
-    more, also_s = sent_and_took_s(CompensatedRate(rate_bps=SHARE_BPS), link_bps=10e6)
+@pytest.mark.parametrize(("link_bps", "rivals"), [(10e6, 0), (30e6, 2)])
+def test_losses_of_a_full_queue_are_answered_by_few_more_datagrams(link_bps, rivals):
+    sent, took_s = sent_and_took_s(FixedRate(rate_bps=32e6), link_bps=link_bps, rivals=rivals)
+    more, also_s = sent_and_took_s(CompensatedRate(rate_bps=32e6), link_bps=link_bps, rivals=rivals)
     assert more < 1.2 * sent
     assert also_s < 1.1 * took_s

@@ -45,7 +45,10 @@ class Feedback:
         waited: what is reported lay unread at a busy receiver for an unknown time. So the time
             since `newest_sent_s` is longer than the path's, and rates over it are lower.
         lost_share: of the latest datagrams, as the repair estimates it; 0 where it does not.
-        queueing: the latest round trip was so long that a full queue may cause the losses.
+        queueing: a full queue may cause the losses: the latest round trip was long, or nobody has
+            told how long the queue is.
+        sent_share: the datagrams sent of this transfer, in parts of those that would probably do
+            without loss.
     """
 
     now_s: float
@@ -59,7 +62,8 @@ class Feedback:
     newest_lost_sent_s: float | None = None
     waited: bool = False
     lost_share: float = 0.0
-    queueing: bool = False
+    queueing: bool = True
+    sent_share: float = 0.0
 
 
 class CongestionControl(ABC):

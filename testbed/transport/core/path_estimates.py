@@ -105,16 +105,17 @@ class PathEstimates:
     @property
     def queueing(self) -> bool:
         """Whether round trips are so long that a full queue probably causes the losses."""
-        return self.delayed and (self.smoothed_s or 0.0) > self._most_s
+        if self.smoothed_s is None:
+            return False
+        most_s = _QUEUEING * self.min_s + _QUEUEING_S
+        return min(self.smoothed_s, self.latest_s) > most_s
 
-    @property
-    def delayed(self) -> bool:
-        """Whether the latest round trip was so long; that may be chance."""
-        return self.smoothed_s is not None and self.latest_s > self._most_s
-
-    @property
-    def _most_s(self) -> float:
-        return _QUEUEING * self.min_s + _QUEUEING_S
+    def may_queue(self, full_queue_s: float) -> bool:
+        """Whether the latest round trip met half of a queue that takes so long when it is full."""
+        if self.smoothed_s is None:
+            return True
+        most_s = min(full_queue_s / 2, self.min_s / 2 + _QUEUEING_S)
+        return self.latest_s > self.min_s + most_s
 
     def overtaking_s(self) -> float:
         """How long a datagram may still arrive after a later one (RACK, RFC 8985, section 6.2)."""

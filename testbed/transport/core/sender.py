@@ -98,6 +98,8 @@ class Sender:
             raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
         arranger = arrangers[place]
         self._worth = arranger.worth if isinstance(arranger, Arranger) else None
+        enough = arranger.enough if isinstance(arranger, Arranger) else layout.chunk_count
+        self._enough = max(1, enough)
         if self._worth is not None:
             told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
             self._repair.outbox.append(told)
@@ -184,7 +186,7 @@ class Sender:
         count = repair.certain if alone else 0
         if not isinstance(count, int | np.integer):
             raise own_code.unfit(repair, "certain", count, "a number of datagrams")
-        path.pacer.set_rate(path.rate_bps)
+        path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
         if count <= path.pacer.quantum:
             return None
         return Departures(
@@ -321,7 +323,8 @@ class Sender:
                 in_flight_bytes=self._path.in_flight * size,
                 ecn_marked_bytes=feedback.ecn_marked_bytes * size,
                 lost_share=self._path.estimates.loss,
-                queueing=self._path.estimates.delayed,
+                queueing=self._path.may_queue,
+                sent_share=self._datagrams_sent / self._enough,
                 # Another transfer had more to send.
                 app_limited=feedback.app_limited and not self._path.shared,
             )

@@ -52,6 +52,9 @@ class SendingPath:
                 raise own_code.unfit(congestion, name, said, "True or False")
         infers = congestion.measures and congestion.infers_queue
         congestion.receive_buffer_bytes = receive_buffer_bytes
+        # Both are this sender's shares: of the queue, and of the link that empties it.
+        known = math.isfinite(queue_bytes) and math.isfinite(self.rate_bps)
+        self._full_queue_s = queue_bytes / (self.rate_bps / 8) if known else None
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
@@ -65,6 +68,11 @@ class SendingPath:
             queue_bytes=queue_bytes,
         )
         self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
+
+    @property
+    def may_queue(self) -> bool:
+        """Whether a queue may cause the losses; True where nobody has told how long it is."""
+        return self._full_queue_s is None or self.estimates.may_queue(self._full_queue_s)
 
     @property
     def rate_bps(self) -> float:

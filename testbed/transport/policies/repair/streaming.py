@@ -41,8 +41,9 @@ _FIRST_RISK = 0.5  # of a chunk that was never lost
 # A receiver that has been silent for so many round trips gets no more copies.
 _TRUSTED_ROUND_TRIPS = 2.0
 _TRUSTED_S = 2e-3
-# No answer for so many times what the first one usually takes, and for as long again as above.
+# So many times what the first answer usually takes, and so much more, is a silence.
 _SILENT = 2.0
+_SILENT_S = 2e-3
 
 
 class StreamingSender(AcknowledgedSender):
@@ -120,9 +121,9 @@ class WorthiestFirstSender(StreamingSender):
     Where the order says how many chunks are enough, the others wait for an answer: it is usually
     STOP. What was lost recently counts in, so that few losses need no repair.
 
-    The first datagrams ask for an answer. When none comes for twice the usual time, they were
-    probably lost, all of them: it asks by a PROBE, which is reliable, and learns that early. While
-    more than half is lost, it asks again after each such silence.
+    The first datagrams ask for an answer. When none comes for twice the usual time and 2 ms more,
+    they were probably lost, all of them: it asks by a PROBE, which is reliable, and learns that
+    early. While more than half is lost, it asks again after each such silence.
     """
 
     def __init__(self, *, chunk_count: int, arrange: Arrange, **common: Any) -> None:
@@ -140,17 +141,19 @@ class WorthiestFirstSender(StreamingSender):
         super().on_sent(count, now_s)
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
-        if not self._answered and self._heard_s is not None and self.asked_s is None:
+        first = not self._answered and self.asked_s is None
+        feedback = super().on_message(message, now_s)
+        if first and self.attentive and self._heard_s is not None:
             self.estimates.on_first_answer(now_s - self._heard_s)
         self._heard_s = now_s
-        return super().on_message(message, now_s)
+        return feedback
 
     def silent_from_s(self) -> float | None:
         due_s, usual_s = super().silent_from_s(), self.estimates.first_answer_s
         expects = not self._answered or self.estimates.loss > _FIRST_RISK
         if not expects or self._heard_s is None or usual_s is None or self.asked_s is not None:
             return due_s
-        at_s = self._heard_s + _SILENT * usual_s + _TRUSTED_S
+        at_s = self._heard_s + _SILENT * usual_s + _SILENT_S
         return at_s if due_s is None else min(at_s, due_s)
 
     def at_first(self, arrange: Arrange) -> int | None:
