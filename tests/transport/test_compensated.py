@@ -18,7 +18,7 @@ from tests.transport.virtual import random_payload
 SHARE_BPS = 33e6
 
 
-def feedback(lost_share, queueing=False, sent_share=1.6):
+def feedback(lost_share, queueing=False, sent=160):
     return Feedback(
         now_s=1.0,
         delivered_bytes=1514,
@@ -26,7 +26,8 @@ def feedback(lost_share, queueing=False, sent_share=1.6):
         in_flight_bytes=0,
         lost_share=lost_share,
         queueing=queueing,
-        sent_share=sent_share,
+        sent_bytes=sent * 1514,
+        enough_bytes=100 * 1514,
     )
 
 
@@ -50,9 +51,11 @@ def test_each_transfer_begins_at_its_own_rate_and_keeps_to_it_until_it_is_late()
     assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
     control.on_transfer_begin(2.0)
     assert control.rate_bps == SHARE_BPS
-    control.on_feedback(feedback(0.9, sent_share=1.5))
+    control.on_feedback(feedback(0.9, sent=149))
     assert control.rate_bps == SHARE_BPS
-    assert control.steady
+    assert not control.steady
+    control.on_sent(2 * 1514, 2.1)  # it needs no answer to know that it is late
+    assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ class Feedback:
         lost_share: of the latest datagrams, as the repair estimates it; 0 where it does not.
         queueing: a full queue may cause the losses: the latest round trip was long, or nobody has
             told how long the queue is.
-        sent_share: the datagrams sent of this transfer, in parts of those that would probably do
-            without loss.
+        sent_bytes: of this transfer, as `on_sent` tells of all of them.
+        enough_bytes: of this transfer, so many would probably do without loss.
     """
 
     now_s: float
@@ -63,7 +63,8 @@ class Feedback:
     waited: bool = False
     lost_share: float = 0.0
     queueing: bool = True
-    sent_share: float = 0.0
+    sent_bytes: int = 0
+    enough_bytes: float = math.inf
 
 
 class CongestionControl(ABC):

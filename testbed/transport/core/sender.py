@@ -99,7 +99,7 @@ class Sender:
         arranger = arrangers[place]
         self._worth = arranger.worth if isinstance(arranger, Arranger) else None
         enough = arranger.enough if isinstance(arranger, Arranger) else layout.chunk_count
-        self._enough = max(1, enough)
+        self._enough = enough
         if self._worth is not None:
             told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
             self._repair.outbox.append(told)
@@ -324,7 +324,8 @@ class Sender:
                 ecn_marked_bytes=feedback.ecn_marked_bytes * size,
                 lost_share=self._path.estimates.loss,
                 queueing=self._path.may_queue,
-                sent_share=self._datagrams_sent / self._enough,
+                sent_bytes=self._datagrams_sent * size,
+                enough_bytes=self._enough * size,
                 # Another transfer had more to send.
                 app_limited=feedback.app_limited and not self._path.shared,
             )

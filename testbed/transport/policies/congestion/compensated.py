@@ -1,5 +1,7 @@
 """A fixed rate that makes up for losses once a transfer takes longer than calm ones: ours."""
 
+import math
+
 from testbed.transport.core.congestion import CongestionControl, Feedback
 
 # A transfer is late when it has sent so many times what would do without loss. That is a little
@@ -28,22 +30,28 @@ class CompensatedRate(CongestionControl):
         if isinstance(most, bool) or not isinstance(most, int | float) or not 1 <= most <= 100:
             raise ValueError(f"most is {most!r}; valid: 1 to 100")
         self._own_bps, self._most = float(rate_bps), float(most)
-        self._rate_bps = self._own_bps
+        self._lost_share = 0.0  # of the latest datagrams, where no queue causes that
+        self._sent_bytes, self._late_bytes = 0.0, math.inf  # of this transfer
 
     @property
     def rate_bps(self) -> float:
-        return self._rate_bps
+        if not self._lost_share or self._sent_bytes <= self._late_bytes:
+            return self._own_bps
+        return self._own_bps * min(self._most, 1 / max(1 - self._lost_share, 1e-6))
 
     @property
     def steady(self) -> bool:  # type: ignore[override]
-        """Until it goes faster, nothing changes but by feedback."""
-        return self._rate_bps == self._own_bps
+        """While nothing is lost, it stays as it is until the next feedback."""
+        return not self._lost_share
 
     def on_transfer_begin(self, now_s: float) -> None:
-        self._rate_bps = self._own_bps
+        self._lost_share = 0.0
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self._sent_bytes += sent_bytes
 
     def on_feedback(self, feedback: Feedback) -> None:
-        late = feedback.sent_share > _PATIENCE and not feedback.queueing
-        lost_share = feedback.lost_share if late else 0.0
-        factor = 1.0 if lost_share < _LEAST_LOSS else 1 / max(1 - lost_share, 1e-6)
-        self._rate_bps = self._own_bps * min(self._most, factor)
+        counts = feedback.lost_share >= _LEAST_LOSS and not feedback.queueing
+        self._lost_share = feedback.lost_share if counts else 0.0
+        self._sent_bytes = feedback.sent_bytes
+        self._late_bytes = _PATIENCE * feedback.enough_bytes
