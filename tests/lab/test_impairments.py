@@ -175,8 +175,8 @@ def test_a_burst_overflows_the_queue_that_packets_share(lab, number, name):
         # 180 ms, within the burst, whose queue is full after 6 ms; as long as the burst's frames,
         # since shorter ones would find room where those do not. 340 Mbit/s want to go where 100 do,
         # so 71 % would be lost if all came at random; a flow that comes evenly finds less or more
-        # room (72 to 95 % lost in 24 trials, 14 of them on a busy machine; 33 to 59 % in 16 trials on
-        # another). A burst in bunches of a millisecond, as it once was, took 3 to 22 %, and at times
+        # room (72 to 95 % lost in 24 trials, 14 of them on a busy machine; on another 33 to 59 %
+        # in 16). A burst in bunches of a millisecond, as it once was, took 3 to 22 %, and at times
         # less than 1 %.
         sent = flow.send(600, payload_bytes=1472, rate_bps=40e6)
         lost = share_lost(sent, flow.received())
