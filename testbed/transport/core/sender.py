@@ -98,8 +98,7 @@ class Sender:
             raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
         arranger = arrangers[place]
         self._worth = arranger.worth if isinstance(arranger, Arranger) else None
-        enough = arranger.enough if isinstance(arranger, Arranger) else layout.chunk_count
-        self._enough = enough
+        self._enough = arranger.enough if isinstance(arranger, Arranger) else layout.chunk_count
         if self._worth is not None:
             told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
             self._repair.outbox.append(told)
