@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from controllers.impairments.base import LabAccess, MeterCounts
@@ -9,7 +10,9 @@ from controllers.impairments.common_settings import ImpairmentParameters
 from controllers.impairments.link_directions import direction
 from testbed.transport.net.config import EndpointConfig
 
-_IPV4, _TCP = 0x0800, 6
+_IPV4 = 0x0800
+# The control connection, and the datagrams that hedge it.
+_CONTROL = tuple(product((("tcp", 6), ("udp", 17)), ("src", "dst")))
 # Longer than the gaps between the packets of a busy link.
 _CACHED_S = 0.01
 _MOST_LOOKS = 50
@@ -23,7 +26,7 @@ class InterceptedFlows:
     forwards packets by its cache for up to about 3 ms more (measured: 8 to 50 packets).
 
     Args:
-        spare_control: leave the transport's control connection (a TCP port) alone.
+        spare_control: leave the transport's control messages alone, which have a port.
         above: priority; where several match the same packets, the largest wins.
     """
 
@@ -56,9 +59,13 @@ class InterceptedFlows:
             burst_kb=max(1, round(burst_bytes * 8 / 1000)),
         )
         if self._spare_control:
-            for key in ("tcp_src", "tcp_dst"):
-                tcp = {"eth_type": _IPV4, "ip_proto": _TCP, key: EndpointConfig.control_port}
-                control: dict[str, Any] = {**self._match, **tcp}
+            for (name, number), side in _CONTROL:
+                control: dict[str, Any] = {
+                    **self._match,
+                    "eth_type": _IPV4,
+                    "ip_proto": number,
+                    f"{name}_{side}": EndpointConfig.control_port,
+                }
                 self._lab.intercept_flow(
                     self.switch, control, cookie=self._spared_cookie, above=self._above + 1
                 )

@@ -23,6 +23,7 @@ CONTROL_PORT = EndpointConfig.control_port
 MOST_TRANSFERS = 100_000
 _MOST_PAIRS = 4096
 _MOST_STRAY_KINDS = 256
+_HEDGE = "HEDGE"  # a datagram with a piece of the control stream, which is in it anyway
 _LOW, _HIGH = DATA_PORTS
 _INTRODUCTIONS = {MessageType.HELLO, MessageType.WELCOME, MessageType.REFUSED}
 # Of the connection, not of a transfer.
@@ -114,6 +115,8 @@ class Contents:
         if segment.protocol != UDP and CONTROL_PORT in (segment.source_port, segment.target_port):
             for message in self._streams.feed(segment):
                 self._on_message(time_ns, segment, message)
+        elif CONTROL_PORT in (segment.source_port, segment.target_port):
+            self.messages[_HEDGE] += 1
         elif not _has_data_port(segment):
             self.foreign += 1
         elif segment.protocol == UDP:

@@ -159,6 +159,8 @@ def setting(protocol: str, key: str) -> Schema:
         found = {"$ref": f"#/$defs/axis.{key}"}
     elif key == "carrier":
         found = {"enum": ["udp", "tcp"]}
+    elif key == "control":
+        found = {"enum": ["tcp", "hedged"]}
     elif key in ("name", "must"):
         found = {"type": "string"}
     elif unit := units.of(key):

@@ -37,6 +37,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
 
 # What kernel TCP does by itself, and what stands there when a configuration does not name it.
 _OF_UDP = {"repair": "passes", "order": "in-order"}
+_CONTROLS = ("tcp", "hedged")
 _TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
 
 
@@ -77,6 +78,8 @@ class ProtocolConfig:
         order: the order in which chunks are sent; `udp` only.
         congestion_control: for `udp` an entry of CONGESTION_CONTROLS with its options; for `tcp`
             the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
+        control: how control messages go; `udp` only. `tcp`: over a connection of kernel TCP.
+            `hedged`: so, too, and while that is slow also in datagrams; see `core.hedging`.
         keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
             only. It holds for all transfers.
 
@@ -91,12 +94,15 @@ class ProtocolConfig:
     repair: str = _OF_UDP["repair"]
     order: str = _OF_UDP["order"]
     congestion_control: str = "fixed"
+    control: Literal["tcp", "hedged"] = "tcp"
     keep: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ValueError(f"name is {shown(self.name)}; valid: a text")
         object.__setattr__(self, "keep", _part("keep", self.keep))
+        if self.control not in _CONTROLS:
+            raise ValueError(f"control is {shown(self.control)}; valid: {', '.join(_CONTROLS)}")
         for leg in Leg:
             key = leg.name.lower()
             with _named(key):
@@ -112,6 +118,11 @@ class ProtocolConfig:
                         f"{axis} is {shown(getattr(self, axis))}; "
                         "kernel TCP repairs and orders by itself: leave it out"
                     )
+            if self.control != "tcp":
+                raise ValueError(
+                    f"control is {self.control}; it hurries the control messages of our own "
+                    "transport: leave it out"
+                )
             name: Any = self.congestion_control
             if isinstance(name, Mapping) and set(name) == {"name"}:
                 name = name["name"]
@@ -166,8 +177,11 @@ class ProtocolConfig:
     def describe(self) -> dict[str, str]:
         """The configuration as texts, from which an equal one can be built."""
         told = {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
+        # Runs were described without these, and are told apart by that.
         if self.keep == 1:
-            del told["keep"]  # runs were described without it, and are told apart by that
+            del told["keep"]
+        if self.control == "tcp":
+            del told["control"]
         return told
 
 
@@ -332,6 +346,7 @@ def _bounded_energy(
         "order": f"by-energy:{order}",
         "repair": "streaming:lost_first=true",
         "congestion_control": "compensated",
+        "control": "hedged",
     }
     return _lossy("bounded-energy", policy, {**gather, **settings}, **axes)
 

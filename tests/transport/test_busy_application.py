@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import open_endpoint, preset
-from testbed.transport.net.driver import Link
+from testbed.transport.net.link import Link
 from tests.transport.driver_parts import CountingLink, Stream, driver_of
 from tests.transport.loopback import in_thread, site
 from tests.transport.two_parties import TIMEOUT_S, Two, gone

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.transport.net.driver import Link
+from testbed.transport.net.link import Link
 from tests.transport.driver_parts import CountingLink, RestingData, Stream, driver_of
 from tests.transport.two_parties import Two
 

@@ -12,7 +12,7 @@ from testbed.transport.core.connection import Connection
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.wire import fields, new_frames
-from testbed.transport.net.driver import Link
+from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream
 from testbed.transport.net.udp_data import UdpData
 from tests.transport.loopback import in_thread, site

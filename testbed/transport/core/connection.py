@@ -35,7 +35,12 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection_settings import BOTH_HOLD, ConnectionSettings, Patience
+from testbed.transport.core.connection_settings import (
+    BOTH_HOLD,
+    NO_DOUBT,
+    ConnectionSettings,
+    Patience,
+)
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Announced, Event, Joined, PeerGone, Started
 from testbed.transport.core.hot_path import Arrivals
@@ -339,6 +344,16 @@ class Connection:
             until_s = max(held_s, unasked_s) + self._settings.peer_timeout_s
             ends = min(ends, (until_s, BOTH_HOLD, 0))
         return ends if live.awaiting_s is None else min(ends, live.patience())
+
+    def doubt(self, after_s: float) -> tuple[float, float]:
+        """When a message of the peer is overdue, and since when it is waited for.
+
+        The earliest one of those that are waited for since later than `after_s`; math.inf twice for
+        none. It says nothing of why: the peer may be busy.
+        """
+        if self.lost is not None:
+            return NO_DOUBT
+        return min(self.outgoing.doubt(after_s), self.incoming.doubt(after_s))
 
     # What goes out.
 

@@ -88,6 +88,7 @@ class ConnectionSettings:
 Patience = tuple[float, str, int]
 
 NEVER: Patience = (math.inf, "", 0)
+NO_DOUBT = (math.inf, math.inf)  # see `Connection.doubt`
 SILENT = "silent for {timeout_s:g} s"
 DATA_BLOCKED = "control works, data does not arrive"
 BOTH_HOLD = "both sides send and neither receives, for {timeout_s:g} s"

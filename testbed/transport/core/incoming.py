@@ -16,6 +16,7 @@ from testbed.transport.core.connection_settings import (
     DATA_BLOCKED,
     LATE,
     NEVER,
+    NO_DOUBT,
     NO_NEW_CHUNK,
     SILENT,
     ConnectionSettings,
@@ -37,6 +38,8 @@ from testbed.transport.core.wire import fields
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
+# WORTH that comes later than so after the first datagram is probably lost.
+_WORTH_LATE_S = 2e-3
 
 
 class Incoming:
@@ -334,6 +337,16 @@ class Incoming:
             for still_s in self._unconfirmed().values():
                 due_s = min(due_s, still_s + self._settings.peer_timeout_s)
         return due_s
+
+    def doubt(self, after_s: float) -> tuple[float, float]:
+        """`Connection.doubt`, of WORTH, which goes with the first datagrams."""
+        due = NO_DOUBT
+        if self._settings.order.tells_worth:
+            for receiver in self.receivers.values():  # asked for with every wake-up
+                since_s = receiver.worth_lacks_s
+                if since_s is not None and since_s > after_s:
+                    due = min(due, (since_s + _WORTH_LATE_S, since_s))
+        return due
 
     def begun(self, transfer: int) -> bool:
         """Whether the peer has begun with a transfer that was not posted here."""

@@ -11,6 +11,7 @@ from testbed.transport.core.connection_settings import (
     DATA_BLOCKED,
     LATE,
     NEVER,
+    NO_DOUBT,
     NO_NEW_CHUNK,
     SILENT,
     ConnectionSettings,
@@ -182,6 +183,15 @@ class Outgoing:
         for sender in self.senders.values():
             messages += sender.poll_messages()
         return messages
+
+    def doubt(self, after_s: float) -> tuple[float, float]:
+        """`Connection.doubt`, of answers."""
+        due = NO_DOUBT
+        for sender in self.senders.values():  # asked for with every wake-up
+            asked_s = sender.asked_s
+            if asked_s is not None and asked_s > after_s and not sender.held:
+                due = min(due, (sender.overdue_s(asked_s), asked_s))
+        return due
 
     @property
     def held(self) -> bool:

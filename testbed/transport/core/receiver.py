@@ -232,6 +232,13 @@ class Receiver:
         return None if first_s is None else max(first_s, self._posted_s)
 
     @property
+    def worth_lacks_s(self) -> float | None:
+        """Since when data come without WORTH, or since they were asked for; None: they do not."""
+        if self._worth is not None or self._first_arrival_s is None:
+            return None
+        return max(self._first_arrival_s, self._posted_s)
+
+    @property
     def took(self) -> tuple[float, int] | None:
         """The seconds from its first sign until there was enough, and the chunks that came in them.
 

@@ -38,6 +38,7 @@ class SenderRepair(ABC):
         passes: passes begun so far; None where the repair has none.
         in_flight: datagrams sent that are not known to have arrived or to be lost.
         asked_s: since when the receiver owes an answer; None while it owes none.
+        was_silent: whether it was asked because another answer was overdue.
         attentive: False while messages are handed over that had to wait. They give no sample of
             the round trip; `Sender` sets it.
     """
@@ -45,6 +46,7 @@ class SenderRepair(ABC):
     passes: int | None = None
     in_flight: int = 0
     asked_s: float | None = None
+    was_silent: bool = False
     attentive: bool = True
 
     def __init__(self) -> None:

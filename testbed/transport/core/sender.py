@@ -40,6 +40,9 @@ from testbed.transport.core.worth import MUST
 _LEAST_QUESTION = 8
 # The fewest datagrams of a batch that are worth two requests for an ACK.
 _WORTH_TWO = 4
+# An answer is overdue after twice a round trip and so much more; before one is known, it is this.
+_OVERDUE_S = 2e-3
+_FIRST_ANSWER_S = 1e-2
 
 
 class Sender:
@@ -133,6 +136,13 @@ class Sender:
     def asked_s(self) -> float | None:
         """Since when the receiver owes an answer; None while it owes none."""
         return None if self.stopped else self._repair.asked_s
+
+    def overdue_s(self, asked_s: float) -> float:
+        """When the answer to a question of `asked_s` is overdue."""
+        if self._repair.was_silent:
+            return asked_s
+        usual_s = self._path.estimates.smoothed_s
+        return asked_s + 2 * (_FIRST_ANSWER_S if usual_s is None else usual_s) + _OVERDUE_S
 
     @property
     def fruitless_s(self) -> float | None:

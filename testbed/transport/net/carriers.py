@@ -13,7 +13,7 @@ from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import Host
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.link import DataChannel
 from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS
 

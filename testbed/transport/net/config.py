@@ -210,9 +210,10 @@ class EndpointConfig:
             return f"kernel TCP with {protocol.congestion_control}{part}{carried}"
         # By its own a receiver knows how soon the sender's wants to be answered.
         measured = "the path" if protocol.measures else "nothing"
+        hedged = ", its control hedged" if protocol.control == "hedged" else ""
         return (
             f"repair {protocol.repair}, a congestion control that measures {measured}, "
-            f"and {self.appended} appended to datagrams{carried}"
+            f"and {self.appended} appended to datagrams{hedged}{carried}"
         )
 
     def layout_of(self, transfer: int) -> PayloadLayout:

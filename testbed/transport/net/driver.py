@@ -7,16 +7,15 @@ waits. What it does for one peer at a time is bounded, so that no peer can starv
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
-from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.events import Event
 from testbed.transport.core.gathering import COALESCED_S
-from testbed.transport.core.reports import OBSERVATION_INTERVAL_S, Observer
 from testbed.transport.net.alarm import Alarm
 from testbed.transport.net.doors import Door
+from testbed.transport.net.hedge_channel import HedgeChannel
+from testbed.transport.net.link import Link
 from testbed.transport.net.routine import Routine
 from testbed.transport.net.socket_waiter import Waiter
 from testbed.transport.net.stream import Stream
@@ -25,162 +24,8 @@ _LINGER_S = 1.0
 _LONGEST_WAIT_S = 60.0  # a selector takes no infinite one
 # Connections that have ended stay a while, so that their last message can be read.
 _MOST_ENDED = 16
-# What is read of a peer's control messages at a time, unless one alone is longer: the shortest that
-# need work, empty ACKs, then take some milliseconds, and others have their turn in between.
-_CONTROL_BYTES = 1 << 11
 # During a longer wait nobody would hear a signal.
 _LONGEST_ROUTINE_S = 0.1
-
-
-class DataChannel(ABC):
-    """What carries the data between this side and one peer."""
-
-    @abstractmethod
-    def fileno(self) -> int:
-        """For a selector."""
-
-    @abstractmethod
-    def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
-        """Hands over what has arrived, up to a limit."""
-
-    @abstractmethod
-    def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
-        """Hands over all that arrived before now."""
-
-    @abstractmethod
-    def write(self, connection: Connection, now_s: float) -> None:
-        """Sends what the connection offers, up to a limit."""
-
-    @abstractmethod
-    def due_s(self, connection_due_s: float) -> float:
-        """When `write` is due, given when the connection wants it; math.inf while blocked."""
-
-    @property
-    @abstractmethod
-    def blocked(self) -> bool:
-        """Whether `write` waits until there is room in the socket."""
-
-    @property
-    def reading(self) -> bool:
-        """Whether arrivals are wanted now."""
-        return True
-
-    @property
-    def unread_until_s(self) -> float:
-        """Until when arrivals may gather before they are `read`; -math.inf for not at all."""
-        return -math.inf
-
-    def begin_routine(self, connection: Connection, now_s: float) -> Routine | None:
-        """What may be done during a wait; None (the default) for nothing."""
-        return None
-
-    def end_routine(  # noqa: B027 - for those that have one
-        self, connection: Connection, now_s: float
-    ) -> None:
-        """A wait is over, in which some of the routine was done."""
-
-    def rouse(self) -> None:  # noqa: B027 - for those whose arrivals gather
-        """Arrivals gather no longer."""
-
-
-class Link:
-    """One peer's connection with its two channels.
-
-    Attributes:
-        due_s: when `work` wants to be called at the latest.
-        routine: what may be done before, while the driver waits; None for nothing.
-    """
-
-    routine: Routine | None = None
-
-    def __init__(
-        self,
-        connection: Connection,
-        stream: Stream,
-        data: DataChannel | None = None,
-        observer: Observer | None = None,
-        whole_by_s: float = math.inf,
-    ) -> None:
-        """Without `data` by `whole_by_s` the connection ends."""
-        self.connection = connection
-        self.stream = stream
-        self.data = data
-        self.due_s = -math.inf
-        self._deadline_s = -math.inf
-        self._observer = observer
-        self._observe_s = -math.inf
-        self._whole_by_s = whole_by_s
-
-    @property
-    def present(self) -> bool:
-        """Whether transfers can be posted: the peer has joined on both channels."""
-        return self.data is not None and self.connection.state is ConnectionState.OPEN
-
-    def take(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
-        """Hands over what has arrived on the channels that are ready."""
-        data, connection = self.data, self.connection
-        if self.stream in ready:
-            waited = not attentive or not self.stream.drained  # the rest of the last turn
-            said = self.stream.read(max(_CONTROL_BYTES, connection.awaited_bytes))
-            # What was sent before must not be reported as missing, and may still wait.
-            if data is not None:
-                data.read_backlog(connection, now_s, waited=not attentive)
-            if said:
-                connection.on_control(said, now_s, waited=waited)
-        elif data is not None and data in ready:
-            data.read(connection, now_s, waited=not attentive)
-
-    def work(self, now_s: float, *, looked: bool = True) -> None:
-        """Does what is due: deadlines, datagrams, control messages.
-
-        Until this side has `looked` at its sockets no deadline counts: what is waited for may
-        lie in them.
-        """
-        connection, data, self.routine = self.connection, self.data, None
-        if data is not None and -math.inf < data.unread_until_s <= now_s + COALESCED_S:
-            data.read(connection, now_s, waited=True)
-        if looked and now_s >= self._deadline_s:
-            connection.on_deadline(now_s)
-        if self._observer is not None and now_s >= self._observe_s:
-            self._observe(now_s)
-        if data is not None:
-            data.write(connection, now_s)
-        if said := connection.control():
-            self.stream.write(said)
-        if looked:
-            self.stream.expire(now_s)
-        if self.stream.closed is not None:
-            connection.on_control_closed(self.stream.closed)
-        if looked and data is None and now_s >= self._whole_by_s:
-            connection.on_control_closed("it opened no connection for its data")
-        if looked and data is not None:
-            self.routine = data.begin_routine(connection, now_s)
-        going = self.routine is not None and self.routine.going is not None
-        coming = self.routine is not None and self.routine.coming is not None
-        deadline_s = connection.next_deadline_s(now_s, departing=going)
-        self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
-        if data is not None:
-            self.due_s = data.due_s(self.due_s)
-            if data.unread_until_s > -math.inf and not coming:
-                self.due_s = min(self.due_s, data.unread_until_s)
-        if going and self._observer is not None:
-            self.due_s = min(self.due_s, self._observe_s)
-        if connection.lost is None:
-            whole_by_s = self._whole_by_s if data is None else math.inf
-            self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
-
-    def end_routine(self, now_s: float) -> None:
-        """What was done of it counts from now on."""
-        assert self.data is not None
-        self.routine = None
-        self.data.end_routine(self.connection, now_s)
-
-    def _observe(self, now_s: float) -> None:
-        assert self._observer is not None
-        for sender in self.connection.outgoing.senders.values():
-            self._observe_s = now_s + OBSERVATION_INTERVAL_S
-            self._observer(sender.observe(self.connection.peer, now_s))
-            return
 
 
 class Driver:
@@ -255,9 +100,11 @@ class Driver:
         self._due_s.pop(name, None)
         self._gathering_s.pop(name, None)
         self._routines.pop(name, None)
-        for channel in (link.stream, link.data):
+        for channel in (link.stream, link.data, link.hedges):
             self._owners.pop(channel, None)
             self._waiter.forget(channel)
+        if link.hedges is not None:
+            link.hedges.close()
         self.let_go(link.stream)
 
     def let_go(self, stream: Stream) -> None:
@@ -293,6 +140,9 @@ class Driver:
         stream, data = link.stream, link.data
         self._waiter.want(stream, reading=True, writing=stream.has_unsent)
         self._owners[stream] = name
+        if link.hedges is not None:
+            self._waiter.want(link.hedges, reading=True, writing=False)
+            self._owners[link.hedges] = name
         if data is None:
             return
         routine, unread_until_s = link.routine, data.unread_until_s
@@ -327,7 +177,7 @@ class Driver:
             link = self.links[name]
             if link.stream in roomy:
                 link.stream.flush()
-            if link.stream in ready or link.data in ready:
+            if link.stream in ready or link.data in ready or link.hedges in ready:
                 link.take(ready, now_s, attentive=self._attentive)
             self._due_s[name] = -math.inf
         self._welcome(ready, roomy, now_s)
@@ -395,6 +245,10 @@ class Driver:
 
     def abandon(self) -> None:
         """Closes this process's copies of a parent's links and doors. Nothing is said."""
-        held: list[Door | Stream] = [*self.doors, *self._ended]
-        for each in (*held, *(link.stream for link in self.links.values())):
+        held: list[Door | Stream | HedgeChannel] = [*self.doors, *self._ended]
+        for link in self.links.values():
+            held.append(link.stream)
+            if link.hedges is not None:
+                held.append(link.hedges)
+        for each in held:
             each.close()

@@ -22,9 +22,10 @@ from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
-from testbed.transport.net.driver import Driver, Link
+from testbed.transport.net.driver import Driver
 from testbed.transport.net.forked import keep_from_children
 from testbed.transport.net.handle import Handle
+from testbed.transport.net.link import Link
 from testbed.transport.net.membership import Membership
 from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
 

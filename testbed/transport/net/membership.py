@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from testbed.transport.core.connection import Connection
 from testbed.transport.core.errors import PeerLost, ProtocolError
 from testbed.transport.core.events import Event, Joined, PeerGone
 from testbed.transport.core.joining import SERVER, Admission, StrangerError
@@ -17,7 +18,9 @@ from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
 from testbed.transport.net.doors import Arrival, Door, Strangers, listen
-from testbed.transport.net.driver import Driver, Link
+from testbed.transport.net.driver import Driver
+from testbed.transport.net.hedge_channel import HedgeChannel
+from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream, connected
 from testbed.transport.net.tcp_carrier import TcpCarrier
 from testbed.transport.net.tls import Tls
@@ -101,6 +104,24 @@ class Membership:
         credentials = self._config.credentials
         return None if credentials is None else credentials.tls(is_server=self._config.is_server)
 
+    def _hedges(self, connection: Connection, stream: Stream, key: bytes) -> HedgeChannel | None:
+        """What hurries a connection's control messages on; None without, or where none can be."""
+        config = self._config
+        # Under TLS whoever may not speak must not hedge either.
+        open_to_all = config.credentials is not None and not key
+        if config.protocol.control != "hedged" or open_to_all:
+            return None
+        try:
+            return HedgeChannel(
+                stream,
+                session=config.session,
+                key=key,
+                is_server=config.is_server,
+                counters=connection.counters,
+            )
+        except OSError:  # another socket has that port, or the peer has gone
+            return None
+
     # The server's side.
 
     def _accept_workers(self, local: Host) -> None:
@@ -178,6 +199,7 @@ class Membership:
                 link.data = self._carrier.attach(
                     connection, self._hosts[name], hello.data_port, key
                 )
+                link.hedges = self._hedges(connection, stream, key)
         except ProtocolError as error:
             stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
             self._driver.let_go(stream)
@@ -276,11 +298,18 @@ class Membership:
         link.data = self._carrier.attach(
             link.connection, self._hosts[SERVER], event.data_port, event.key
         )
+        link.hedges = self._hedges(link.connection, link.stream, event.key)
 
     # What is known of the sockets.
 
     def facts(self) -> dict[str, Any]:
-        return {} if self._carrier is None else self._carrier.facts()
+        if self._carrier is None:
+            return {}
+        facts = self._carrier.facts()
+        for name, link in self._driver.links.items():
+            if link.hedges is not None:
+                facts[name] |= link.hedges.facts
+        return facts
 
     def counters(self) -> Counter[str]:
         return Counter() if self._carrier is None else self._carrier.counters()

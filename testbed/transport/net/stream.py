@@ -7,7 +7,7 @@ import socket
 import time
 
 from testbed.transport.net.addresses import Host, SocketAddress
-from testbed.transport.net.tcp_socket import unacknowledged_bytes
+from testbed.transport.net.tcp_socket import least_round_trip_s, unacknowledged_bytes
 from testbed.transport.net.tls import Tls, TlsError
 
 _READ_BYTES = 1 << 16
@@ -28,6 +28,8 @@ class Stream:
 
     Attributes:
         closed: why it has ended; None while it is open.
+        said_bytes, heard_bytes: what was written and read, before and after TLS.
+        taken_bytes: what TCP was to send for it.
         drained: whether the latest `read` left nothing unread.
     """
 
@@ -36,6 +38,7 @@ class Stream:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: str | None = None
         self.drained = True
+        self.said_bytes = self.heard_bytes = self.taken_bytes = 0
         self._connection = connection
         self._tls = tls
         self._unsent = bytearray()
@@ -79,12 +82,14 @@ class Stream:
 
     def write(self, data: bytes) -> None:
         """Sends what the connection takes now; later `flush` calls send the rest."""
+        self.said_bytes += len(data)
         self._push(data if self._tls is None else self._tls.write(data))
 
     def _push(self, data: bytes) -> None:
         if not data or self._broken is not None:
             return
         self._unsent += data
+        self.taken_bytes += len(data)
         self.flush()
         if len(self._unsent) > _MAX_UNSENT_BYTES:
             self._give_up()
@@ -153,6 +158,7 @@ class Stream:
             self.closed = self.closed or str(error)
         if self._tls is not None:
             self._push(self._tls.outgoing())
+        self.heard_bytes += len(data)
         return bytes(data)
 
     def finish(self) -> None:
@@ -172,6 +178,21 @@ class Stream:
                 time.sleep(_POLL_S)
         self._connection.close()
         self.closed = self.closed or "this side closed the connection"
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """How many of `taken_bytes` the peer's kernel has got; OSError where it has ended."""
+        return self.taken_bytes - len(self._unsent) - unacknowledged_bytes(self._connection)
+
+    @property
+    def ends(self) -> tuple[SocketAddress, SocketAddress]:
+        """This side's address, and the peer's."""
+        return self._connection.getsockname(), self._connection.getpeername()
+
+    @property
+    def round_trip_s(self) -> float:
+        """The least that the path took so far."""
+        return least_round_trip_s(self._connection)
 
     def _on_its_way(self) -> bool:
         """Whether the peer's kernel lacks bytes that it may still get."""

@@ -19,7 +19,7 @@ from testbed.transport.core.messages import (
 from testbed.transport.net.addresses import Host
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.link import DataChannel
 from testbed.transport.net.tcp_data import TcpConnection, TcpData
 from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import (

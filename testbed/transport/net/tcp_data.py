@@ -30,7 +30,7 @@ from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
-from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.link import DataChannel
 from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import SEGMENT_OVERHEAD_BYTES, DataSocket, TcpCounts
 

@@ -12,8 +12,10 @@ _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 # Ethernet, IPv4 and TCP headers with the timestamp option, per segment.
 SEGMENT_OVERHEAD_BYTES = 14 + 20 + 32
 _INFO_BYTES = 256
+_UNMEASURED = 0xFFFFFFFF
 # Offsets in struct tcp_info of the kernel's uapi/linux/tcp.h, which only ever appends fields.
 _SEGMENTS_SENT = struct.Struct("=I"), 136
+_LEAST_ROUND_TRIP_US = struct.Struct("=I"), 148
 _DATA_SEGMENTS = struct.Struct("=II"), 152  # in, out
 _BYTES_SENT = struct.Struct("=QQ"), 200  # all, and those sent again
 
@@ -66,6 +68,14 @@ def tcp_counts(connection: socket.socket) -> TcpCounts:
 def unacknowledged_bytes(connection: socket.socket) -> int:
     """How much of what was written, the stream's end included, the peer's kernel has not got."""
     return struct.unpack("=i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
+
+
+def least_round_trip_s(connection: socket.socket) -> float:
+    """The shortest round trip so far, in seconds; 0 before one was measured."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    layout, offset = _LEAST_ROUND_TRIP_US
+    least_us = layout.unpack_from(info, offset)[0]
+    return 0.0 if least_us == _UNMEASURED else least_us / 1e6
 
 
 class DataSocket:

@@ -19,7 +19,7 @@ from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.driver import DataChannel
+from testbed.transport.net.link import DataChannel
 from testbed.transport.net.routine import Routine
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.udp_socket import UdpSocket

@@ -163,10 +163,10 @@ class AcknowledgedSender(SenderRepair):
 
     # Asking.
 
-    def ask(self, now_s: float) -> None:
+    def ask(self, now_s: float, *, was_silent: bool = False) -> None:
         """Sends a PROBE unless one awaits its answer."""
         if self.asked_s is None:
-            self.asked_s = now_s
+            self.asked_s, self.was_silent = now_s, was_silent
             self._asked_at = self.scoreboard.next
             body = SENT.pack(self.scoreboard.next)
             self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
@@ -208,7 +208,7 @@ class AcknowledgedSender(SenderRepair):
                 self._look(now_s)
         silent_s = self.silent_from_s()
         if silent_s is not None and silent_s <= now_s:
-            self.ask(now_s)
+            self.ask(now_s, was_silent=True)
             if not self.remaining and self.machine.state is SenderState.SENDING:
                 self.machine.on(SenderEvent.RAN_DRY)
         return feedback

@@ -1,0 +1,161 @@
+"""The datagrams that hedge one connection's control stream.
+
+They go between the two ports of its TCP connection, by a connected UDP socket at each side. So
+neither side has to tell a port, and packet filters can tell them from data.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import math
+import socket
+import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
+
+from testbed.transport.core.connection import Connection
+from testbed.transport.core.hedging import Hedge
+from testbed.transport.net.stream import Stream
+
+_READS_PER_TURN = 64
+_LONGEST_BYTES = 1 << 11  # above the longest hedge: a longer datagram is none, cut or not
+_SIDES = (b"server's hedge", b"worker's hedge")
+
+
+class _Trailer(ABC):
+    """What follows each hedge, by which it is known to be intact, or genuine."""
+
+    size: int
+    fault: str
+
+    @abstractmethod
+    def of(self, datagram: bytes, *, sent: bool) -> bytes:
+        """The trailer of a datagram that this side sent, or the other one."""
+
+
+class _Checksum(_Trailer):
+    """CRC-32: UDP's own 16 bits miss some accidents, and one would break the stream."""
+
+    size, fault = 4, "hedge-corrupt"
+
+    def of(self, datagram: bytes, *, sent: bool) -> bytes:
+        return zlib.crc32(datagram).to_bytes(4)
+
+
+class _Authentication(_Trailer):
+    """Keyed BLAKE2b, as of the data. The sender's side is hashed, too."""
+
+    size, fault = 16, "hedge-forged"
+
+    def __init__(self, key: bytes, *, is_server: bool) -> None:
+        sides = [hashlib.blake2b(key=key, digest_size=16, person=each) for each in _SIDES]
+        self._ours, self._theirs = sides if is_server else reversed(sides)
+
+    def of(self, datagram: bytes, *, sent: bool) -> bytes:
+        state = (self._ours if sent else self._theirs).copy()
+        state.update(datagram)
+        return state.digest()
+
+
+class HedgeChannel:
+    """A connection's hedges, and their socket."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        session: int,
+        counters: Counter[str],
+        key: bytes = b"",
+        is_server: bool = False,
+    ) -> None:
+        """Counts in `counters` what is no hedge. With a `key` hedges are authenticated.
+
+        OSError where the stream's port is taken.
+        """
+        self._hedge = Hedge(
+            session,
+            counters,
+            said=stream.said_bytes,
+            heard=stream.heard_bytes,
+            round_trip_s=stream.round_trip_s,
+        )
+        self._stream = stream
+        self._trailer: _Trailer = _Authentication(key, is_server=is_server) if key else _Checksum()
+        self._doubted_s = -math.inf  # see `Connection.doubt`, of the latest
+        self._counters = counters
+        local, peer = stream.ends
+        family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            self._socket.setblocking(False)
+            if is_server:  # its sockets have one port, and a worker each
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(local)
+            self._socket.connect(peer)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    def write(self, data: bytes, now_s: float) -> None:
+        """Writes to the stream, and notes what."""
+        self._look()
+        self._stream.write(data)
+        self._hedge.said(data, now_s, taken_bytes=self._stream.taken_bytes)
+
+    def new(self, data: bytes) -> bytes:
+        """What is new of what was read from the stream."""
+        return self._hedge.from_stream(data)
+
+    def read(self, now_s: float) -> bytes:
+        """What hedges bring that is new."""
+        new = b""
+        for _ in range(_READS_PER_TURN):
+            try:
+                datagram = self._socket.recv(_LONGEST_BYTES)
+            except ConnectionRefusedError:
+                continue  # a former hedge found no socket there
+            except OSError:
+                break
+            size = len(datagram) - self._trailer.size
+            if size < 0 or not hmac.compare_digest(
+                datagram[size:], self._trailer.of(datagram[:size], sent=False)
+            ):
+                self._counters[self._trailer.fault] += 1
+                continue
+            new += self._hedge.from_datagram(datagram[:size], now_s)
+        return new
+
+    def due_s(self, connection: Connection) -> float:
+        """When `work` is due; math.inf for never."""
+        return min(self._hedge.due_s, connection.doubt(self._doubted_s)[0])
+
+    def work(self, connection: Connection, now_s: float) -> None:
+        """Sends what is due."""
+        due_s, since_s = connection.doubt(self._doubted_s)
+        if due_s <= now_s:
+            self._doubted_s = since_s
+            self._hedge.doubt(now_s)
+        if self._hedge.due_s > now_s:
+            return
+        self._look()
+        for hedge in self._hedge.datagrams(now_s):
+            # What the network does not take is lost, as it may be later on its way.
+            with contextlib.suppress(OSError):
+                self._socket.send(hedge + self._trailer.of(hedge, sent=True))
+
+    def _look(self) -> None:
+        with contextlib.suppress(OSError):  # the stream has ended
+            self._hedge.acknowledged(self._stream.acknowledged_bytes)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """How many were sent, and how many brought something before TCP did."""
+        return {"hedges_sent": self._hedge.sent, "hedges_gained": self._hedge.gained}
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,185 @@
+"""One peer's connection with its channels: control stream, data, and what hedges the stream."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any
+
+from testbed.transport.core.connection import Connection, ConnectionState
+from testbed.transport.core.gathering import COALESCED_S
+from testbed.transport.core.reports import OBSERVATION_INTERVAL_S, Observer
+from testbed.transport.net.hedge_channel import HedgeChannel
+from testbed.transport.net.routine import Routine
+from testbed.transport.net.stream import Stream
+
+# What is read of a peer's control messages at a time, unless one alone is longer: the shortest that
+# need work, empty ACKs, then take some milliseconds, and others have their turn in between.
+_CONTROL_BYTES = 1 << 11
+
+
+class DataChannel(ABC):
+    """What carries the data between this side and one peer."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """For a selector."""
+
+    @abstractmethod
+    def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        """Hands over what has arrived, up to a limit."""
+
+    @abstractmethod
+    def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        """Hands over all that arrived before now."""
+
+    @abstractmethod
+    def write(self, connection: Connection, now_s: float) -> None:
+        """Sends what the connection offers, up to a limit."""
+
+    @abstractmethod
+    def due_s(self, connection_due_s: float) -> float:
+        """When `write` is due, given when the connection wants it; math.inf while blocked."""
+
+    @property
+    @abstractmethod
+    def blocked(self) -> bool:
+        """Whether `write` waits until there is room in the socket."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether arrivals are wanted now."""
+        return True
+
+    @property
+    def unread_until_s(self) -> float:
+        """Until when arrivals may gather before they are `read`; -math.inf for not at all."""
+        return -math.inf
+
+    def begin_routine(self, connection: Connection, now_s: float) -> Routine | None:
+        """What may be done during a wait; None (the default) for nothing."""
+        return None
+
+    def end_routine(  # noqa: B027 - for those that have one
+        self, connection: Connection, now_s: float
+    ) -> None:
+        """A wait is over, in which some of the routine was done."""
+
+    def rouse(self) -> None:  # noqa: B027 - for those whose arrivals gather
+        """Arrivals gather no longer."""
+
+
+class Link:
+    """One peer's connection with its two channels.
+
+    Attributes:
+        hedges: what hurries the stream on; None for nothing.
+        due_s: when `work` wants to be called at the latest.
+        routine: what may be done before, while the driver waits; None for nothing.
+    """
+
+    routine: Routine | None = None
+    hedges: HedgeChannel | None = None
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: Stream,
+        data: DataChannel | None = None,
+        observer: Observer | None = None,
+        whole_by_s: float = math.inf,
+    ) -> None:
+        """Without `data` by `whole_by_s` the connection ends."""
+        self.connection = connection
+        self.stream = stream
+        self.data = data
+        self.due_s = -math.inf
+        self._deadline_s = -math.inf
+        self._observer = observer
+        self._observe_s = -math.inf
+        self._whole_by_s = whole_by_s
+
+    @property
+    def present(self) -> bool:
+        """Whether transfers can be posted: the peer has joined on both channels."""
+        return self.data is not None and self.connection.state is ConnectionState.OPEN
+
+    def take(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
+        """Hands over what has arrived on the channels that are ready."""
+        data, connection = self.data, self.connection
+        if self.stream in ready:
+            waited = not attentive or not self.stream.drained  # the rest of the last turn
+            said = self.stream.read(max(_CONTROL_BYTES, connection.awaited_bytes))
+            if self.hedges is not None:
+                said = self.hedges.new(said)
+            # What was sent before must not be reported as missing, and may still wait.
+            if data is not None:
+                data.read_backlog(connection, now_s, waited=not attentive)
+            if said:
+                connection.on_control(said, now_s, waited=waited)
+        elif data is not None and data in ready:
+            data.read(connection, now_s, waited=not attentive)
+        if self.hedges is not None and self.hedges in ready:
+            said = self.hedges.read(now_s)
+            if said and data is not None:
+                data.read_backlog(connection, now_s, waited=not attentive)
+            if said:
+                connection.on_control(said, now_s, waited=True)
+
+    def work(self, now_s: float, *, looked: bool = True) -> None:
+        """Does what is due: deadlines, datagrams, control messages.
+
+        Until this side has `looked` at its sockets no deadline counts: what is waited for may
+        lie in them.
+        """
+        connection, data, self.routine = self.connection, self.data, None
+        if data is not None and -math.inf < data.unread_until_s <= now_s + COALESCED_S:
+            data.read(connection, now_s, waited=True)
+        if looked and now_s >= self._deadline_s:
+            connection.on_deadline(now_s)
+        if self._observer is not None and now_s >= self._observe_s:
+            self._observe(now_s)
+        if data is not None:
+            data.write(connection, now_s)
+        if said := connection.control():
+            if self.hedges is None:
+                self.stream.write(said)
+            else:
+                self.hedges.write(said, now_s)
+        if looked and self.hedges is not None:
+            self.hedges.work(connection, now_s)
+        if looked:
+            self.stream.expire(now_s)
+        if self.stream.closed is not None:
+            connection.on_control_closed(self.stream.closed)
+        if looked and data is None and now_s >= self._whole_by_s:
+            connection.on_control_closed("it opened no connection for its data")
+        if looked and data is not None:
+            self.routine = data.begin_routine(connection, now_s)
+        going = self.routine is not None and self.routine.going is not None
+        coming = self.routine is not None and self.routine.coming is not None
+        deadline_s = connection.next_deadline_s(now_s, departing=going)
+        self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
+        if data is not None:
+            self.due_s = data.due_s(self.due_s)
+            if data.unread_until_s > -math.inf and not coming:
+                self.due_s = min(self.due_s, data.unread_until_s)
+        if going and self._observer is not None:
+            self.due_s = min(self.due_s, self._observe_s)
+        if connection.lost is None:
+            whole_by_s = self._whole_by_s if data is None else math.inf
+            self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
+            if self.hedges is not None:
+                self.due_s = min(self.due_s, self.hedges.due_s(connection))
+
+    def end_routine(self, now_s: float) -> None:
+        """What was done of it counts from now on."""
+        assert self.data is not None
+        self.routine = None
+        self.data.end_routine(self.connection, now_s)
+
+    def _observe(self, now_s: float) -> None:
+        assert self._observer is not None
+        for sender in self.connection.outgoing.senders.values():
+            self._observe_s = now_s + OBSERVATION_INTERVAL_S
+            self._observer(sender.observe(self.connection.peer, now_s))
+            return

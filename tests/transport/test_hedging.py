@@ -1,0 +1,245 @@
+"""Hedges of a control stream, in virtual time: two sides, a TCP that stalls, datagrams that vanish."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.transport.core.hedging import HEAD_BYTES, PIECE_BYTES, Hedge
+
+SESSION = 7
+
+
+class Side:
+    """One end, and what it knows of TCP: all that was said, until it is told what arrived."""
+
+    def __init__(self):
+        self.counters = Counter()
+        self.hedge = Hedge(SESSION, self.counters)
+        self.said = b""
+        self.heard = b""
+        self.by_tcp = 0  # of what the other side said
+
+    def say(self, data, now_s=0.0):
+        self.said += data
+        self.hedge.said(data, now_s, taken_bytes=len(self.said))
+
+    def deliver(self, other, count):
+        """TCP brings the next bytes to the other side, and their acknowledgement back."""
+        piece = self.said[other.by_tcp : other.by_tcp + count]
+        other.by_tcp += len(piece)
+        other.heard += other.hedge.from_stream(piece)
+        self.hedge.acknowledged(other.by_tcp)
+
+    def take(self, datagrams, now_s):
+        for each in datagrams:
+            self.heard += self.hedge.from_datagram(each, now_s)
+
+
+def pair():
+    """Two sides that have joined: the first words are not hedged, and TCP has delivered them."""
+    sides = Side(), Side()
+    for side, other in (sides, sides[::-1]):
+        side.say(b"hello")
+        side.deliver(other, 5)
+        assert side.hedge.datagrams(0.05) == []
+    return sides
+
+
+def test_a_calm_connection_sends_no_hedge():
+    worker, server = pair()
+    for step in range(100):
+        worker.say(b"worth", step)
+        worker.deliver(server, 5)
+        assert worker.hedge.datagrams(step + 0.5) == server.hedge.datagrams(step + 0.5) == []
+    assert not worker.hedge.troubled
+
+
+def test_a_message_that_tcp_does_not_deliver_goes_in_a_hedge_and_stops_when_it_is_heard():
+    worker, server = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(1.01)
+    (hedge,) = worker.hedge.datagrams(1.01)
+    server.take([hedge], 1.011)
+    assert server.heard == b"helloworth"
+    (answer,) = server.hedge.datagrams(1.011)
+    worker.take([answer], 1.012)
+    assert worker.hedge.datagrams(2.0) == []
+    assert server.hedge.gained == 1
+
+
+def test_tcp_that_catches_up_brings_nothing_twice():
+    worker, server = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(1.01)
+    server.take(worker.hedge.datagrams(1.01), 1.011)
+    worker.take(server.hedge.datagrams(1.011), 1.012)
+    worker.say(b"probe", 1.02)
+    worker.deliver(server, 7)
+    assert server.heard == b"helloworthpr"
+    assert worker.hedge.troubled
+    worker.deliver(server, 100)
+    assert server.heard == b"helloworthprobe"
+    assert not worker.hedge.troubled
+
+
+def test_what_the_kernel_does_not_acknowledge_for_50_ms_is_hedged():
+    worker, _ = pair()
+    worker.say(b"stop", 1.0)
+    assert worker.hedge.datagrams(1.049) == []
+    assert worker.hedge.due_s == pytest.approx(1.05)
+    assert len(worker.hedge.datagrams(1.05)) == 1
+
+
+def test_a_long_round_trip_is_given_its_time():
+    hedge = Hedge(SESSION, Counter(), said=5, heard=5, round_trip_s=0.1)
+    hedge.said(b"stop", 1.0, taken_bytes=9)
+    assert hedge.due_s == pytest.approx(1.25)
+
+
+def test_what_belongs_to_joining_is_never_hedged():
+    server = Side()
+    server.say(b"a key", 1.0)
+    server.hedge.doubt(1.0)
+    assert all(b"key" not in each for each in server.hedge.datagrams(1.0))
+    server.say(b"ready", 1.0)
+    assert {each[HEAD_BYTES:] for each in server.hedge.datagrams(1.0)} == {b"ready"}
+
+
+def test_while_nothing_answers_copies_double_up_to_eight():
+    worker, _ = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(1.0)
+    sent = []
+    for _ in range(6):
+        sent.append(len(worker.hedge.datagrams(worker.hedge.due_s)))
+    assert sent == [1, 2, 4, 8, 8, 8]
+
+
+def test_a_peer_that_never_answers_is_hedged_less_and_less():
+    worker, _ = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(1.0)
+    times = []
+    for _ in range(50):
+        times.append(worker.hedge.due_s)
+        worker.hedge.datagrams(times[-1])
+    pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    assert pauses[:30] == pytest.approx([2e-3] * 30)
+    assert pauses[45:] == pytest.approx([0.1] * 4)
+
+
+def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
+    worker, server = pair()
+    worker.say(b"probe", 1.0)
+    worker.deliver(server, 5)
+    worker.hedge.doubt(1.01)
+    sent = 0
+    while worker.hedge.due_s < 60:
+        now_s = worker.hedge.due_s
+        worker.hedge.acknowledged(len(worker.said))
+        sent += len(worker.hedge.datagrams(now_s))
+    assert 40 <= sent <= 8 * 40
+    assert not worker.hedge.troubled
+
+
+def test_a_peer_that_was_told_what_is_lacking_becomes_troubled_itself():
+    worker, server = pair()
+    worker.say(b"worth", 1.0)
+    server.hedge.doubt(1.003)
+    worker.take(server.hedge.datagrams(1.003), 1.0031)
+    assert worker.hedge.troubled
+    assert [each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.0031)] == [b"worth"]
+
+
+def test_whoever_is_asked_right_after_it_spoke_answers_once():
+    worker, server = pair()
+    worker.say(b"worth", 1.0)
+    server.hedge.doubt(1.0005)
+    worker.take(server.hedge.datagrams(1.0005), 1.0006)
+    assert not worker.hedge.troubled
+    assert len(worker.hedge.datagrams(1.0006)) == 1
+    worker.deliver(server, 5)
+    assert worker.hedge.datagrams(1.2) == []
+
+
+def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():
+    worker, server = pair()
+    worker.say(b"probe", 1.0)
+    worker.hedge.doubt(1.01)
+    server.take(worker.hedge.datagrams(1.01), 1.011)
+    server.say(b"ack", 1.0112)
+    hedges = server.hedge.datagrams(1.0112)
+    assert [each[HEAD_BYTES:] for each in hedges] == [b"ack"]
+    worker.take(hedges, 1.012)
+    assert worker.heard == b"helloack"
+    assert worker.hedge.datagrams(1.0121) == []
+
+
+@pytest.mark.parametrize(
+    ("datagram", "why"),
+    [
+        (b"", "malformed"),
+        (b"x" * (HEAD_BYTES - 1), "malformed"),
+        (b"\0" * (HEAD_BYTES + PIECE_BYTES + 1), "malformed"),
+        ((8).to_bytes(4) + bytes(20), "wrong-session"),
+        (SESSION.to_bytes(4) + (2).to_bytes(4) + bytes(16), "malformed"),  # an unknown flag
+        # It has heard more than was said.
+        (SESSION.to_bytes(4) + bytes(4) + (6).to_bytes(8) + bytes(8), "malformed"),
+        (SESSION.to_bytes(4) + bytes(12) + (1 << 40).to_bytes(8) + b"far", "far-ahead"),
+    ],
+)
+def test_what_is_no_hedge_is_counted_and_changes_nothing(datagram, why):
+    worker, _ = pair()
+    worker.take([datagram], 1.0)
+    assert worker.counters == {f"hedge-{why}": 1}
+    assert worker.heard == b"hello"
+    assert worker.hedge.datagrams(1.0) == []
+
+
+def test_pieces_ahead_of_the_stream_are_bounded():
+    worker, _ = pair()
+    for first in range(10, 10 + 2 * 100, 2):
+        worker.take(
+            [SESSION.to_bytes(4) + bytes(4) + (0).to_bytes(8) + first.to_bytes(8) + b"z"], 1.0
+        )
+    assert len(worker.hedge._ahead) == 64
+    assert worker.heard == b"hello"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.3, 0.9]),
+    sizes=st.lists(st.integers(1, 4000), min_size=1, max_size=12),
+)
+def test_each_byte_is_heard_once_and_in_order_whatever_is_lost_doubled_or_overtaken(
+    seed, loss, sizes
+):
+    chance = random.Random(seed)
+    sides = pair()
+    words = [chance.randbytes(size) for size in sizes]
+    now_s, waiting = 1.0, list(words)
+    for _ in range(20_000):
+        now_s += 1e-3
+        if waiting and chance.random() < 0.2:
+            chance.choice(sides).say(waiting.pop(), now_s)
+        for side, other in (sides, sides[::-1]):
+            if chance.random() < 0.01:
+                side.hedge.doubt(now_s)
+            if chance.random() < 0.02:
+                side.deliver(other, chance.randrange(1, 500))
+            if side.hedge.due_s <= now_s:
+                sent = [each for each in side.hedge.datagrams(now_s) if chance.random() >= loss]
+                sent += [each for each in sent if chance.random() < 0.1]
+                chance.shuffle(sent)
+                other.take(sent, now_s)
+        done = all(side.said == other.heard for side, other in (sides, sides[::-1]))
+        assert all(side.said.startswith(other.heard) for side, other in (sides, sides[::-1]))
+        if done and not waiting:
+            break
+    assert sides[0].said == sides[1].heard
+    assert sides[1].said == sides[0].heard
+    assert not any(side.counters["hedge-malformed"] for side in sides)
