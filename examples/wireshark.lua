@@ -1,14 +1,15 @@
--- Wireshark and tshark read our packets with this: data datagrams (UDP) and control messages (TCP).
+-- Wireshark and tshark read our packets with this: data datagrams (UDP), control messages (TCP), and the hedges of
+-- these (UDP).
 --
 --   tshark -X lua_script:examples/wireshark.lua -r server.pcap -Y bl_control
 --   wireshark -X lua_script:examples/wireshark.lua server.pcap
 --
 -- Filters: bl_data.transfer == 28, bl_control.type == "STOP", bl_control.arrived < 10, ...
--- The formats are those of testbed/transport/core: wire.py, messages.py, arrivals.py and ack.py. Other ports are
+-- The formats are those of testbed/transport/core: wire.py, messages.py, arrivals.py, ack.py and hedging.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
 local VERSION = 2
-local HEADER_BYTES, DATA_HEADER_BYTES = 12, 16
+local HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES = 12, 16, 24
 local CONTROL_PORT, DATA_PORTS = 46999, "47000-47999"
 local TYPES = {
   [1] = "HELLO", [2] = "WELCOME", [3] = "REFUSED", [4] = "PROBE", [5] = "BITMAP", [6] = "STOP", [7] = "ANNOUNCE",
@@ -20,6 +21,18 @@ local NO_ECHO = 65535
 
 local data = Proto("bl_data", "Bounded-loss data")
 local control = Proto("bl_control", "Bounded-loss control")
+local hedge = Proto("bl_hedge", "Bounded-loss control, hedged")
+
+local h = {
+  session = ProtoField.uint32("bl_hedge.session", "Session", base.HEX),
+  asks = ProtoField.bool("bl_hedge.asks", "Asks for one in return", 32, nil, 0x1),
+  heard = ProtoField.uint64("bl_hedge.heard", "Bytes heard of the other stream", base.DEC),
+  first = ProtoField.uint64("bl_hedge.first", "Place of the piece in its stream", base.DEC),
+  piece = ProtoField.bytes("bl_hedge.piece", "Piece, and the trailer"),
+}
+hedge.fields = h
+local hedge_short = ProtoExpert.new("bl_hedge.short", "Shorter than its header", expert.group.MALFORMED, expert.severity.ERROR)
+hedge.experts = { hedge_short }
 
 local d = {
   session = ProtoField.uint32("bl_data.session", "Session", base.HEX),
@@ -244,5 +257,23 @@ function control.dissector(tvb, pinfo, tree)
   return tvb:len()
 end
 
+function hedge.dissector(tvb, pinfo, tree)
+  pinfo.cols.protocol = "BL-HEDGE"
+  local subtree = tree:add(hedge, tvb())
+  if tvb:len() < HEDGE_HEADER_BYTES then
+    subtree:add_proto_expert_info(hedge_short)
+    return tvb:len()
+  end
+  subtree:add(h.session, tvb(0, 4))
+  subtree:add(h.asks, tvb(4, 4))
+  subtree:add(h.heard, tvb(8, 8))
+  subtree:add(h.first, tvb(16, 8))
+  if tvb:len() > HEDGE_HEADER_BYTES then subtree:add(h.piece, tvb(HEDGE_HEADER_BYTES)) end
+  local asks = tvb(7, 1):uint() % 2 == 1 and ", asks" or ""
+  pinfo.cols.info = string.format("from %s, %d bytes%s", tostring(tvb(16, 8):uint64()), tvb:len() - HEDGE_HEADER_BYTES, asks)
+  return tvb:len()
+end
+
 DissectorTable.get("udp.port"):add(DATA_PORTS, data)
+DissectorTable.get("udp.port"):add(CONTROL_PORT, hedge)
 DissectorTable.get("tcp.port"):add(CONTROL_PORT, control)

@@ -15,7 +15,7 @@ class BlackoutParameters(ImpairmentParameters):
     """Drops every frame of one direction for a while."""
 
     spare_control: bool = Field(
-        default=False, description="let the transport's control connection pass"
+        default=False, description="let the transport's control messages pass"
     )
 
 

@@ -26,7 +26,7 @@ class PoliceParameters(ImpairmentParameters):
         description="passes at once; default: 50 ms of the rate",
     )
     spare_control: bool = Field(
-        default=False, description="let the transport's control connection pass unmetered"
+        default=False, description="let the transport's control messages pass unmetered"
     )
 
     @property

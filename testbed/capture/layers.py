@@ -5,8 +5,8 @@
     >>> rdpcap("server.pcap")[100].show()
 
 Importing this binds the layers to the transport's ports: data to UDP 47000 to 47999, control to TCP
-46999. A segment may hold several messages, one the payload of the other; one that goes on in
-the next segment needs `scapy.sessions.TCPSession`.
+46999, and what hedges control to UDP 46999. A segment may hold several messages, one the payload of
+the other; one that goes on in the next segment needs `scapy.sessions.TCPSession`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from scapy.fields import (
     ByteField,
     FieldLenField,
     IntField,
+    LongField,
     MultipleTypeField,
     PacketLenField,
     ShortField,
@@ -145,6 +146,18 @@ class Control(Packet):
         return cls(data) if at == len(data) else None
 
 
+class HedgeLayer(Packet):
+    """A piece of a control stream; its trailer of 4 or 16 bytes is part of the payload."""
+
+    name = "Hedge"
+    fields_desc = (
+        XIntField("session", 0),
+        IntField("flags", 0),
+        LongField("heard", 0),
+        LongField("first", 0),
+    )
+
+
 class PortRange:
     """Equal to every port in it, so that one binding does for a thousand ports."""
 
@@ -163,8 +176,10 @@ def _bind() -> None:
     for end in ("dport", "sport"):
         bind_bottom_up(UDP, Datagram, {end: PortRange(*DATA_PORTS)})
         bind_bottom_up(TCP, Control, {end: control_port})
+        bind_bottom_up(UDP, HedgeLayer, {end: control_port})
     bind_top_down(UDP, Datagram, sport=data_port, dport=data_port)
     bind_top_down(TCP, Control, dport=control_port)
+    bind_top_down(UDP, HedgeLayer, dport=control_port)
 
 
 _bind()

@@ -1,6 +1,7 @@
 """The scapy layers say the same as the transport's own encoders and parsers."""
 
 import struct
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Packet, Raw
 
 from testbed.capture import contents, control_streams
-from testbed.capture.layers import Control, Datagram, HelloBody, WelcomeBody
+from testbed.capture.layers import Control, Datagram, HedgeLayer, HelloBody, WelcomeBody
 from testbed.transport.core import wire
+from testbed.transport.core.hedging import Hedge
 from testbed.transport.core.messages import (
     HEADER_BYTES,
     ControlMessage,
@@ -137,3 +139,16 @@ def test_other_ports_carry_none_and_the_control_port_carries_messages():
     assert IP(bytes(IP() / TCP(sport=46999, dport=1) / stop))[Control].transfer == 5
     assert (IP() / UDP() / Datagram())[UDP].dport == 47000
     assert (IP() / TCP() / Control())[TCP].dport == 46999
+
+
+def test_a_hedge_is_read_field_by_field():
+    hedge = Hedge(7, Counter(), said=70, heard=5_000_000_000)
+    hedge.said(b"stop", 0.0, taken_bytes=4)
+    hedge.doubt(0.0)
+    (sent,) = hedge.datagrams(0.0)
+    packet = IP(bytes(IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=50000, dport=46999) / sent))
+    read = packet[HedgeLayer]
+    assert (read.session, read.flags, read.heard, read.first) == (7, 1, 5_000_000_000, 70)
+    assert bytes(read.payload) == b"stop"
+    crafted = HedgeLayer(session=7, flags=1, heard=5_000_000_000, first=70) / b"stop"
+    assert bytes(crafted) == sent

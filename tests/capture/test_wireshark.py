@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from testbed.capture.contents import CONTROL_PORT
 from testbed.transport.core import messages, wire
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.arrivals import pack_arrivals
+from testbed.transport.core.hedging import Hedge
 from testbed.transport.core.messages import (
     PASS,
     SENT,
@@ -224,3 +226,23 @@ def test_a_datagram_is_read_field_by_field_and_its_header_alone_too(tmp_path):
     payload = {"bl_data.payload": ":".join(["07"] * (CHUNK - 4)), "bl_data.rest": "00:00:00:00"}
     assert whole == header | payload
     assert cut == header
+
+
+@pytest.mark.long
+@_needs_tshark
+def test_a_hedge_is_read_field_by_field(tmp_path):
+    hedge = Hedge(SESSION, Counter(), said=70, heard=5_000_000_000)
+    hedge.said(b"stop", 0.0, taken_bytes=4)
+    hedge.doubt(0.0)
+    conversation = Conversation()
+    for sent in (hedge.datagrams(0.0)[0], b"short"):
+        conversation.add(IP(src=WORKER, dst=SERVER) / UDP(sport=50000, dport=46999) / sent)
+    whole, short = (each["bl_hedge"] for each in _dissected(conversation, tmp_path))
+    assert whole == {
+        "bl_hedge.session": "0x05e55104",
+        "bl_hedge.asks": "1",
+        "bl_hedge.heard": "5000000000",
+        "bl_hedge.first": "70",
+        "bl_hedge.piece": b"stop".hex(":"),
+    }
+    assert "Shorter than its header" in json.dumps(short)

@@ -237,6 +237,8 @@ def test_a_blackout_can_spare_the_control_connection(lab):
             assert flow.received() == []
         receiver.settimeout(1)
         assert receiver.recv(100) == b"still here"
+        with lab.flow("worker-1", "server", port=port) as hedges:
+            assert_clean(hedges)
         lab.end(9)
 
 

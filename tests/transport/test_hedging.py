@@ -1,5 +1,7 @@
-"""Hedges of a control stream, in virtual time: two sides, a TCP that stalls, datagrams that vanish."""
+"""Hedges of a control stream in virtual time: a TCP that stalls, and datagrams that vanish."""
 
+import itertools
+import math
 import random
 from collections import Counter
 
@@ -76,13 +78,16 @@ def test_tcp_that_catches_up_brings_nothing_twice():
     worker.hedge.doubt(1.01)
     server.take(worker.hedge.datagrams(1.01), 1.011)
     worker.take(server.hedge.datagrams(1.011), 1.012)
+    worker.hedge.datagrams(1.013)  # asks once more, since the answer brought something
+    worker.take(server.hedge.datagrams(1.013), 1.014)
     worker.say(b"probe", 1.02)
-    worker.deliver(server, 7)
-    assert server.heard == b"helloworthpr"
+    worker.deliver(server, 4)
     assert worker.hedge.troubled
+    worker.deliver(server, 3)
+    assert server.heard == b"helloworthpr"
+    assert not worker.hedge.troubled  # TCP has brought what was lacking then
     worker.deliver(server, 100)
     assert server.heard == b"helloworthprobe"
-    assert not worker.hedge.troubled
 
 
 def test_what_the_kernel_does_not_acknowledge_for_50_ms_is_hedged():
@@ -94,7 +99,8 @@ def test_what_the_kernel_does_not_acknowledge_for_50_ms_is_hedged():
 
 
 def test_a_long_round_trip_is_given_its_time():
-    hedge = Hedge(SESSION, Counter(), said=5, heard=5, round_trip_s=0.1)
+    hedge = Hedge(SESSION, Counter(), said=5, heard=5)
+    hedge.round_trip_s = 0.1
     hedge.said(b"stop", 1.0, taken_bytes=9)
     assert hedge.due_s == pytest.approx(1.25)
 
@@ -126,9 +132,10 @@ def test_a_peer_that_never_answers_is_hedged_less_and_less():
     for _ in range(50):
         times.append(worker.hedge.due_s)
         worker.hedge.datagrams(times[-1])
-    pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
-    assert pauses[:30] == pytest.approx([2e-3] * 30)
-    assert pauses[45:] == pytest.approx([0.1] * 4)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert pauses[:12] == pytest.approx([2e-3] * 12)
+    assert pauses[12:17] == pytest.approx([2e-3, 4e-3, 8e-3, 16e-3, 32e-3])
+    assert pauses[20:] == pytest.approx([0.1] * 29)
 
 
 def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
@@ -141,8 +148,63 @@ def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
         now_s = worker.hedge.due_s
         worker.hedge.acknowledged(len(worker.said))
         sent += len(worker.hedge.datagrams(now_s))
-    assert 40 <= sent <= 8 * 40
+    assert 20 <= sent <= 8 * 20
     assert not worker.hedge.troubled
+    worker.hedge.doubt(70.0)
+    assert len(worker.hedge.datagrams(70.0)) == 1  # from now on it tries once
+    worker.hedge.acknowledged(len(worker.said))
+    assert worker.hedge.due_s == math.inf
+
+
+def test_talk_that_tcp_delivers_keeps_no_hopeless_doubt_alive():
+    """Where hedges do not get through, and rounds go on."""
+    worker, server = pair()
+    worker.say(b"probe", 1.0)
+    worker.hedge.doubt(1.01)
+    sent, now_s = 0, 1.01
+    for _ in range(2000):
+        now_s += 1e-3
+        worker.say(b"word", now_s)
+        worker.deliver(server, 1000)
+        sent += len(worker.hedge.datagrams(now_s))
+    assert not worker.hedge.troubled
+    assert sent < 600
+
+
+def test_trouble_ends_though_the_latest_word_is_always_on_its_way():
+    worker, server = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(1.01)
+    server.take(worker.hedge.datagrams(1.01), 1.01)
+    worker.take(server.hedge.datagrams(1.01), 1.01)
+    server.take(worker.hedge.datagrams(1.013), 1.013)
+    worker.take(server.hedge.datagrams(1.013), 1.013)
+    for step in range(10):
+        worker.say(b"ack", 1.02 + step / 100)
+        worker.deliver(server, 3)
+        worker.hedge.datagrams(1.02 + step / 100)
+    assert not worker.hedge.troubled
+
+
+def test_what_is_said_in_trouble_goes_at_once_and_does_not_hurry_the_timer():
+    worker, _ = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(1.01)
+    worker.hedge.datagrams(1.01)
+    again_s = worker.hedge.due_s
+    worker.say(b"ack", 1.0105)
+    assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.0105)} == {b"ack"}
+    assert worker.hedge.due_s == again_s
+    assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(again_s)} == {b"worthack"}
+
+
+def test_no_piece_lies_further_ahead_than_the_peer_takes():
+    worker, server = pair()
+    worker.say(bytes(200_000), 1.0)
+    worker.hedge.doubt(1.01)
+    for _ in range(40):
+        server.take(worker.hedge.datagrams(worker.hedge.due_s)[1:], 1.01)
+    assert not server.counters
 
 
 def test_a_peer_that_was_told_what_is_lacking_becomes_troubled_itself():
@@ -175,7 +237,11 @@ def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():
     assert [each[HEAD_BYTES:] for each in hedges] == [b"ack"]
     worker.take(hedges, 1.012)
     assert worker.heard == b"helloack"
-    assert worker.hedge.datagrams(1.0121) == []
+    # It asks once more: the answer may have had more pieces.
+    (again,) = worker.hedge.datagrams(1.013)
+    server.take([again], 1.014)
+    worker.take(server.hedge.datagrams(1.014), 1.015)
+    assert worker.hedge.datagrams(2.0) == []
 
 
 @pytest.mark.parametrize(

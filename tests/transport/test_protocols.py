@@ -81,6 +81,8 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("dblp", {"congestion_control": "fixed:rate_bps=0"}, "above 0"),
         ("dblp", {"carrier": "sctp"}, "valid: udp, tcp"),
         ("tcp", {"gather": 0.1}, "reliable"),
+        ("tcp", {"control": "hedged"}, "leave it out"),
+        ("dblp", {"control": "quic"}, "control is 'quic'; valid: tcp, hedged"),
         ("tcp", {"congestion_control": "fixed:rate_bps=1"}, "kernel's name"),
     ],
 )
@@ -94,6 +96,12 @@ def test_a_description_builds_the_protocol_again(name):
     protocol = preset(name)
     described: dict[str, Any] = dict(protocol.describe())
     assert ProtocolConfig(**described) == protocol
+
+
+def test_runs_without_hedges_are_described_as_before_there_were_any():
+    assert "control" not in preset("dblp").describe()
+    assert preset("dblp", control="hedged").describe()["control"] == "hedged"
+    assert preset("bounded-energy").control == "hedged"
 
 
 def test_transfers_are_numbered_by_round_and_leg():

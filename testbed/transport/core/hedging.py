@@ -3,17 +3,19 @@
 TCP waits 200 ms or more before it sends a lost message again, and longer after each further loss.
 A *hedge* is a datagram with a piece of the same stream, named by its place in it. Whichever comes
 first counts, as with the hedged requests of Dean and Barroso ("The Tail at Scale", 2013). TCP still
-carries everything, so where no hedge gets through nothing is worse than without.
+carries everything.
 
     u32 session | u32 flags | u64 heard | u64 first | bytes
 
 `heard` is how many bytes of the peer's stream have come, `first` the place of the bytes that
 follow. Flag 1 asks for a hedge in return, which tells what has come and brings what may not have.
 
-In a calm network there are none. A side is *troubled* when a message that is due does not come,
-when the peer's kernel takes longer to acknowledge than it may, or when the peer has not heard what
-was said a while ago. Then what it says goes in hedges, too, again and again until the peer has it.
-That ends when TCP has delivered all. A side that is hedged answers in the same way, once each.
+A side is *troubled* when a message that is due does not come, when the peer's kernel takes longer
+to acknowledge than it may, or when the peer has not heard what was said a while ago. Then what it
+says goes in hedges, too, again and again until the peer has it. One timer says when; only its own
+expiry makes it slower, and only a hedge of the peer makes it faster. The trouble ends when TCP has
+delivered what it had when the latest of these signs was seen. A side that is hedged answers in the
+same way, once each.
 """
 
 import math
@@ -31,11 +33,11 @@ _PATIENCE_S = 0.05
 _AGAIN_S = 2e-3
 _MOST_COPIES = 8
 _MOST_AT_A_TIME = 8  # pieces, or copies of fewer
-# After so many times without an answer the pause doubles each time, up to the longest. After so
-# many more it asks no longer: hedges do not get through, or the peer does nothing.
-_STEADY = 32
+# After so many times the pause doubles each time, up to the longest. After so many more, whoever
+# asks gives up: hedges do not get through. It tries once only from then on, until one comes.
+_STEADY = 12
 _LONGEST_S = 0.1
-_HOPELESS = 8
+_HOPELESS = _STEADY + 8
 # What is kept of the stream at most. Where more is under way, TCP alone delivers it.
 _MOST_KEPT_BYTES = 1 << 20
 # How far ahead of the stream a piece may be, and how many such pieces are kept.
@@ -49,40 +51,32 @@ class Hedge:
     Attributes:
         sent: how many hedges were sent.
         gained: how many brought something before TCP did.
+        round_trip_s: the least that the path takes, as far as is known.
         troubled: whether what is said goes in hedges until the peer has it.
     """
 
     def __init__(
-        self,
-        session: int,
-        counters: Counter[str],
-        *,
-        said: int = 0,
-        heard: int = 0,
-        round_trip_s: float = 0.0,
+        self, session: int, counters: Counter[str], *, said: int = 0, heard: int = 0
     ) -> None:
-        """So many bytes have been `said` and `heard`; a round trip takes `round_trip_s` or more.
-
-        Counts in `counters` what is no hedge.
-        """
+        """So many bytes have been `said` and `heard`. Counts in `counters` what is no hedge."""
         self.sent = self.gained = 0
+        self.round_trip_s = 0.0
         self.troubled = False
         self._session = session
         self._counters = counters
-        self._round_trip_s = round_trip_s
         self._kept = bytearray()  # what was said from `_from` on, which the peer may lack
         self._from = self._said = said
-        # TCP's own count of bytes, what was said by then, and when.
+        self._unhedged: int | None = None  # from where on something is to be hedged that never was
+        # What the peer may lack: TCP's own count of bytes, what was said by then, and when.
         self._marks: deque[tuple[int, int, float]] = deque()
+        self._taken = self._until = 0  # TCP's count: now, and at the latest sign of trouble
         self._heard = self._by_tcp = heard
         self._ahead: dict[int, bytes] = {}
         self._asks = False  # the peer, for a hedge in return
         self._owes = False  # one
-        self._hedged_until_s = -math.inf  # so long what this side says may answer the peer's hedges
-        self._again_s = math.inf
-        self._check_s = math.inf  # whether the peer's kernel has acknowledged
-        self._patience_s = _PATIENCE_S + 2 * round_trip_s
-        self._times, self._copies = 0, 1
+        self._answers_until_s = -math.inf  # what is said before may answer the peer's hedges
+        self._check_s = self._again_s = math.inf
+        self._times, self._copies, self._hopeless = 0, 1, False
         self._next = 0  # the place from which pieces go next
 
     # The side that speaks.
@@ -92,44 +86,65 @@ class Hedge:
 
         The first ones are not hedged: they belong to joining, and may hold a key.
         """
-        first = not self._said
+        first, place = not self._said, self._said
         self._said += len(data)
         self._kept += data
+        self._taken = taken_bytes
         self._marks.append((taken_bytes, self._said, now_s))
         if first or len(self._kept) > _MOST_KEPT_BYTES:
             self._forget(self._said)
-        if self.troubled:
-            self._again_s = now_s
-        elif now_s < self._hedged_until_s:
-            self._owes = True
-        self._check_s = min(self._check_s, now_s + self._patience_s)
+        elif (self.troubled or now_s < self._answers_until_s) and self._unhedged is None:
+            self._unhedged = place
+        if not self.troubled:
+            self._check_s = min(self._check_s, now_s + self._patience_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return _PATIENCE_S + 2 * self.round_trip_s
 
     def acknowledged(self, taken_bytes: int) -> None:
         """The peer's kernel has acknowledged so many of the bytes that TCP has taken."""
-        while self._marks and self._marks[0][0] <= taken_bytes:
-            self._has(self._marks.popleft()[1])
-        if not self._marks and not self._asks:
+        place = self._from
+        for taken, said, _ in self._marks:
+            if taken > taken_bytes:
+                break
+            place = said
+        self._has(place)
+        if self.troubled and taken_bytes >= self._until and not self._asks:
             self.troubled, self._again_s = False, math.inf
+            self._check_s = self._lacked_since_s() + self._patience_s
 
     def doubt(self, now_s: float) -> None:
         """A message is overdue: it may be lost, or what it would answer."""
         self._asks = True
         self._trouble(now_s)
+        if self._hopeless:
+            self._times = _HOPELESS - 1
 
     def _trouble(self, now_s: float) -> None:
-        self.troubled = True
+        self._until = self._taken
+        if not self.troubled:
+            self.troubled, self._check_s = True, math.inf
+            self._times, self._copies = 0, 1
         if self._again_s == math.inf:
-            self._again_s, self._times, self._copies = now_s, 0, 1
+            self._again_s = now_s
 
     def _has(self, place: int) -> None:
         """The peer has all before this place."""
         if place > self._from:
             self._forget(place)
-            self._times, self._copies = 0, max(1, self._copies // 2)
+            if self._from == self._said and not self._asks:
+                self._again_s = math.inf
 
     def _forget(self, place: int) -> None:
         del self._kept[: place - self._from]
         self._from = place
+        while self._marks and self._marks[0][1] <= place:
+            self._marks.popleft()
+
+    def _lacked_since_s(self) -> float:
+        """When this side said the first of what the peer may lack; math.inf for nothing."""
+        return self._marks[0][2] if self._marks else math.inf
 
     # The side that hears.
 
@@ -149,21 +164,27 @@ class Hedge:
         session, flags, heard, first = _HEAD.unpack_from(datagram)
         if session != self._session:
             return self._ignored("wrong-session")
-        data = datagram[HEAD_BYTES:]
-        end = first + len(data)
         if flags & ~_RETURN or heard > self._said:
             return self._ignored("malformed")
+        self._times, self._hopeless = 0, False
+        if heard > self._from:
+            self._copies = max(1, self._copies // 2)
+            self._has(heard)
+        if flags & _RETURN:
+            self._owes, self._answers_until_s = True, now_s + self._patience_s
+            if self._lacked_since_s() < now_s - self.round_trip_s - _AGAIN_S:
+                self._trouble(now_s)
+        new = self._piece(first, datagram[HEAD_BYTES:])
+        # While it has something to tell, the rest of that may be lost.
+        self._asks &= bool(new or self._ahead)
+        return new
+
+    def _piece(self, first: int, data: bytes) -> bytes:
+        end = first + len(data)
+        if not data or end <= self._heard:
+            return b""
         if end > self._heard + _AHEAD_BYTES:
             return self._ignored("far-ahead")
-        self._asks = False
-        self._has(heard)
-        if flags & _RETURN:
-            self._owes = True
-            self._hedged_until_s = now_s + self._patience_s
-            if self._lacked_since_s() < now_s - self._round_trip_s - _AGAIN_S:
-                self._trouble(now_s)
-        if end <= self._heard:
-            return b""
         if first > self._heard:
             if first in self._ahead or len(self._ahead) < _MOST_AHEAD:
                 self._ahead[first] = max(data, self._ahead.get(first, b""), key=len)
@@ -172,12 +193,6 @@ class Hedge:
         new = data[self._heard - first :]
         self._heard = end
         return new + self._continued()
-
-    def _lacked_since_s(self) -> float:
-        """When this side said the first of what the peer may lack; math.inf for nothing."""
-        if self._from == self._said:
-            return math.inf
-        return next((said_s for _, said, said_s in self._marks if said > self._from), math.inf)
 
     def _ignored(self, why: str) -> bytes:
         self._counters[f"hedge-{why}"] += 1
@@ -199,56 +214,74 @@ class Hedge:
     @property
     def due_s(self) -> float:
         """When `datagrams` is due; math.inf for never."""
-        return -math.inf if self._owes else min(self._again_s, self._check_s)
+        if self._owes or self._unhedged is not None:
+            return -math.inf
+        return min(self._again_s, self._check_s)
 
     def datagrams(self, now_s: float) -> list[bytes]:
         """What to send now; call `acknowledged` before."""
         if self._check_s <= now_s:
-            self._check(now_s)
-        hedges: list[bytes] = []
+            self._check_s = self._lacked_since_s() + self._patience_s
+            if self._check_s <= now_s:
+                self._trouble(now_s)
         if self._again_s <= now_s:
             hedges = self._again(now_s)
-        if self._owes and not hedges:
-            hedges = self._pieces(flags=0) or [self._hedge(self._from, b"", flags=0)]
-        self._owes = False
+        elif self._owes or self._unhedged is not None:
+            hedges = self._at_once(now_s)
+        else:
+            hedges = []
+        self._unhedged, self._owes = None, False
         self.sent += len(hedges)
         return hedges
 
-    def _check(self, now_s: float) -> None:
-        """Whether what was said some time ago has been acknowledged since."""
-        self._check_s = self._lacked_since_s() + self._patience_s
-        if self._check_s <= now_s:
-            self._trouble(now_s)
-            self._check_s = math.inf  # the trouble ends when there is nothing to check
+    def _at_once(self, now_s: float) -> list[bytes]:
+        """What was said lately; for a peer that asks, all that it may lack."""
+        self._next = self._from if self._owes else max(self._from, self._unhedged or 0)
+        pieces = self._pieces(flags=_RETURN if self.troubled else 0)
+        if not pieces:
+            return [self._hedge(self._from, b"", flags=0)] if self._owes else []
+        if self.troubled and self._again_s == math.inf:
+            self._again_s = now_s + self._pause_s
+        return self._copied(pieces) if self.troubled else pieces
 
     def _again(self, now_s: float) -> list[bytes]:
+        """All that the peer may lack, and of a longer stream other pieces each time."""
         pieces = self._pieces(flags=_RETURN)
         if not pieces and self._asks:
             pieces = [self._hedge(self._from, b"", flags=_RETURN)]
         if not pieces:
             self._again_s = math.inf
             return []
-        hedges = (pieces * self._copies)[: max(len(pieces), _MOST_AT_A_TIME)]
+        hedges = self._copied(pieces)
+        self._again_s = now_s + self._pause_s
         self._times += 1
-        self._asks &= self._times < _STEADY + _HOPELESS
         self._copies = min(_MOST_COPIES, 2 * self._copies)
-        pause_s = _AGAIN_S * 2.0 ** min(max(0, self._times - _STEADY), 10)
-        self._again_s = now_s + self._round_trip_s + min(pause_s, _LONGEST_S)
+        if self._times >= _HOPELESS:
+            self._asks, self._hopeless = False, True
         return hedges
 
+    @property
+    def _pause_s(self) -> float:
+        pause_s = self.round_trip_s + _AGAIN_S
+        slower = 2.0 ** min(max(0, self._times - _STEADY), 10)
+        return min(pause_s * slower, max(pause_s, _LONGEST_S))
+
+    def _copied(self, pieces: list[bytes]) -> list[bytes]:
+        return (pieces * self._copies)[: max(len(pieces), _MOST_AT_A_TIME)]
+
     def _pieces(self, *, flags: int) -> list[bytes]:
-        """Pieces of what the peer may lack, and of a longer stream other ones each time."""
-        if self._from == self._said:
+        end = min(self._said, self._from + _AHEAD_BYTES)
+        if self._from == end:
             return []
-        if not self._from <= self._next < self._said:
+        if not self._from <= self._next < end:
             self._next = self._from
         pieces = []
         for _ in range(_MOST_AT_A_TIME):
             at = self._next - self._from
-            data = bytes(self._kept[at : at + PIECE_BYTES])
+            data = bytes(self._kept[at : min(at + PIECE_BYTES, end - self._from)])
             pieces.append(self._hedge(self._next, data, flags=flags))
             self._next += len(data)
-            if self._next == self._said:
+            if self._next == end:
                 self._next = self._from
                 break
         return pieces

@@ -38,8 +38,10 @@ from testbed.transport.core.wire import fields
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
-# WORTH that comes later than so after the first datagram is probably lost.
+# WORTH that comes later than so after the first datagram is probably lost. It has a byte for each
+# chunk; so it may come at 8 Mbit/s.
 _WORTH_LATE_S = 2e-3
+_WORTH_LATE_S_PER_CHUNK = 1e-6
 
 
 class Incoming:
@@ -345,7 +347,9 @@ class Incoming:
             for receiver in self.receivers.values():  # asked for with every wake-up
                 since_s = receiver.worth_lacks_s
                 if since_s is not None and since_s > after_s:
-                    due = min(due, (since_s + _WORTH_LATE_S, since_s))
+                    chunk_count = self._settings.layout_of(receiver.transfer).chunk_count
+                    late_s = _WORTH_LATE_S + _WORTH_LATE_S_PER_CHUNK * chunk_count
+                    due = min(due, (since_s + late_s, since_s))
         return due
 
     def begun(self, transfer: int) -> bool:

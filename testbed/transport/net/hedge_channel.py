@@ -18,6 +18,7 @@ from testbed.transport.core.hedging import Hedge
 from testbed.transport.net.stream import Stream
 
 _READS_PER_TURN = 64
+_BYTES_PER_TURN = 1 << 11  # and what had come ahead of them
 _LONGEST_BYTES = 1 << 11  # above the longest hedge: a longer datagram is none, cut or not
 _SIDES = (b"server's hedge", b"worker's hedge")
 
@@ -73,13 +74,7 @@ class HedgeChannel:
 
         OSError where the stream's port is taken.
         """
-        self._hedge = Hedge(
-            session,
-            counters,
-            said=stream.said_bytes,
-            heard=stream.heard_bytes,
-            round_trip_s=stream.round_trip_s,
-        )
+        self._hedge = Hedge(session, counters, said=stream.said_bytes, heard=stream.heard_bytes)
         self._stream = stream
         self._trailer: _Trailer = _Authentication(key, is_server=is_server) if key else _Checksum()
         self._doubted_s = -math.inf  # see `Connection.doubt`, of the latest
@@ -112,9 +107,11 @@ class HedgeChannel:
         return self._hedge.from_stream(data)
 
     def read(self, now_s: float) -> bytes:
-        """What hedges bring that is new."""
+        """What hedges bring that is new, up to a limit."""
         new = b""
         for _ in range(_READS_PER_TURN):
+            if len(new) >= _BYTES_PER_TURN:
+                break
             try:
                 datagram = self._socket.recv(_LONGEST_BYTES)
             except ConnectionRefusedError:
@@ -142,6 +139,7 @@ class HedgeChannel:
             self._hedge.doubt(now_s)
         if self._hedge.due_s > now_s:
             return
+        self._hedge.round_trip_s = self._stream.round_trip_s
         self._look()
         for hedge in self._hedge.datagrams(now_s):
             # What the network does not take is lost, as it may be later on its way.
@@ -149,7 +147,8 @@ class HedgeChannel:
                 self._socket.send(hedge + self._trailer.of(hedge, sent=True))
 
     def _look(self) -> None:
-        with contextlib.suppress(OSError):  # the stream has ended
+        """Asks the kernel what has become of the stream."""
+        with contextlib.suppress(OSError):  # it has ended
             self._hedge.acknowledged(self._stream.acknowledged_bytes)
 
     @property

@@ -71,11 +71,11 @@ def unacknowledged_bytes(connection: socket.socket) -> int:
 
 
 def least_round_trip_s(connection: socket.socket) -> float:
-    """The shortest round trip so far, in seconds; 0 before one was measured."""
+    """The shortest round trip so far, in seconds; 0.1 before one was measured."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     layout, offset = _LEAST_ROUND_TRIP_US
     least_us = layout.unpack_from(info, offset)[0]
-    return 0.0 if least_us == _UNMEASURED else least_us / 1e6
+    return 0.1 if least_us == _UNMEASURED else least_us / 1e6
 
 
 class DataSocket:

@@ -1,0 +1,183 @@
+"""Hedged control through real sockets, where TCP, hedges or most packets vanish."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from testbed.transport import open_endpoint, preset
+from testbed.transport.core.messages import KEY_BYTES
+from testbed.transport.net.hedge_channel import HedgeChannel
+from testbed.transport.net.stream import Stream
+from tests.transport.loopback import in_thread, site
+from tests.transport.virtual import random_payload
+
+
+def behind(which):
+    """What `hedged_path` tells, in a network namespace of its own."""
+    namespace = ["unshare", "--user", "--map-root-user", "--net"]
+    if os.geteuid() == 0:
+        namespace = ["unshare", "--net"]
+    trial = subprocess.run([*namespace, "nft", "list", "ruleset"], capture_output=True, check=False)
+    if trial.returncode:
+        pytest.skip(f"needs '{' '.join(namespace)}' and nft")
+    done = subprocess.run(
+        [*namespace, sys.executable, "-m", "tests.transport.hedged_path", which],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["right"] == [True] * 4
+    assert told["heard"] == ["0", "1", "2", "3"]
+    return told
+
+
+def test_transfers_and_announcements_go_on_when_tcp_carries_nothing_any_more():
+    told = behind("tcp")
+    assert min(told["gained"]) >= 4  # each side, at least once a round
+
+
+def test_where_hedges_do_not_get_through_tcp_does_all():
+    told = behind("hedges")
+    assert told["gained"] == [0, 0]
+
+
+def test_transfers_end_while_four_fifths_of_all_that_comes_to_the_server_vanish():
+    assert sum(behind("most")["gained"]) > 0
+
+
+def test_a_side_that_does_not_hedge_is_refused():
+    place = site(preset("bounded-energy"))
+    other = preset("bounded-energy", control="tcp")
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with pytest.raises(Exception, match="its control hedged"):
+        open_endpoint(place.worker(protocol=other))
+    with pytest.raises(Exception, match="worker-1 cannot join"):
+        opened.result(timeout=30)
+
+
+def test_a_lost_hedge_port_leaves_the_connection_as_it_is(monkeypatch):
+    def taken(*arguments, **settings):
+        raise OSError("Address already in use")
+
+    monkeypatch.setattr("testbed.transport.net.membership.HedgeChannel", taken)
+    place = site(preset("bounded-energy"))
+    payload = random_payload(place.layout, seed=1)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+        into = {"worker-1": place.layout.new_buffer()}
+        rule = place.protocol.gather.stop_rule(critical=False)
+        receiving = in_thread(server.receive, 0, rule, into)
+        worker.send(0, {"server": payload})
+        assert receiving.result(timeout=30)["worker-1"].chunks_received
+        assert "hedges_sent" not in worker.facts()["server"]
+
+
+class Unacknowledged(Stream):
+    """Whose peer's kernel has got nothing, as far as is known."""
+
+    acknowledged_bytes = 0
+
+
+@pytest.fixture
+def streams():
+    """The two ends of a TCP connection on loopback, the server's first."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    ends = Stream(far), Unacknowledged(near)
+    yield ends
+    for each in ends:
+        each.close()
+
+
+def channels(streams, *, key=b""):
+    both = [
+        HedgeChannel(stream, session=7, counters=Counter(), key=key, is_server=index == 0)
+        for index, stream in enumerate(streams)
+    ]
+    for each in both:
+        each.write(b"hello", time.monotonic())
+    return both
+
+
+def received(channel, *, within_s=5.0):
+    until_s = time.monotonic() + within_s
+    while not (said := channel.read(time.monotonic())) and time.monotonic() < until_s:
+        time.sleep(1e-3)
+    return said
+
+
+class Quiet:
+    """A connection without any doubt."""
+
+    def doubt(self, after_s):
+        return float("inf"), float("inf")
+
+
+class Doubting(Quiet):
+    def doubt(self, after_s):
+        return (0.0, 1.0) if after_s < 1 else super().doubt(after_s)
+
+
+@pytest.mark.parametrize("key", [b"", bytes(KEY_BYTES)], ids=["checksum", "authenticated"])
+def test_what_tcp_has_not_brought_comes_in_a_hedge_once(streams, key):
+    server, worker = channels(streams, key=key)
+    worker.write(b"worth", time.monotonic())
+    worker.work(Doubting(), time.monotonic())
+    assert streams[0].read(5) == b"hello"  # TCP has brought all, and the rest is left unread
+    assert server.new(b"hello") == b"hello"
+    assert received(server) == b"worth"
+    assert server.new(streams[0].read()) == b""
+    for each in (server, worker):
+        each.close()
+
+
+def test_a_doubt_is_raised_once(streams):
+    server, worker = channels(streams)
+    worker.work(Doubting(), time.monotonic())
+    assert received(server, within_s=0.5) == b""
+    server.work(Quiet(), time.monotonic())
+    received(worker, within_s=0.5)
+    worker.work(Doubting(), time.monotonic())
+    assert worker.facts["hedges_sent"] == 1
+    for each in (server, worker):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "why"), [(b"", "hedge-corrupt"), (bytes(KEY_BYTES), "hedge-forged")]
+)
+def test_a_hedge_that_was_changed_or_forged_is_counted(streams, key, why):
+    counters = Counter()
+    server = HedgeChannel(streams[0], session=7, counters=counters, key=key, is_server=True)
+    forger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    local, peer = streams[1].ends
+    forger.bind(local)
+    for datagram in (b"", b"x" * 10, bytes(60), bytes(5000)):
+        forger.sendto(datagram, peer)
+    assert received(server, within_s=0.2) == b""
+    assert counters == {why: 4}
+    forger.close()
+    server.close()
+
+
+def test_a_hedge_cannot_be_sent_back_to_its_sender(streams):
+    key = bytes(KEY_BYTES)
+    server, worker = channels(streams, key=key)
+    worker.write(b"worth", time.monotonic())
+    worker.work(Doubting(), time.monotonic())
+    back = server._socket.recv(2048)
+    server._socket.send(back)
+    assert received(worker, within_s=0.2) == b""
+    assert worker._counters == {"hedge-forged": 1}
+    for each in (server, worker):
+        each.close()
