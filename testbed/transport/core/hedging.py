@@ -29,6 +29,8 @@ PIECE_BYTES = 1152
 _RETURN = 1
 # A kernel may delay an acknowledgement for 40 ms. Besides, two round trips count.
 _PATIENCE_S = 0.05
+# For so long, and two round trips, what a side says may answer the hedge that it got.
+_ANSWERS_S = 5e-3
 # What stays unanswered for a round trip and this goes again, with twice as many copies, up to 8.
 _AGAIN_S = 2e-3
 _MOST_COPIES = 8
@@ -171,7 +173,8 @@ class Hedge:
             self._copies = max(1, self._copies // 2)
             self._has(heard)
         if flags & _RETURN:
-            self._owes, self._answers_until_s = True, now_s + self._patience_s
+            self._owes = True
+            self._answers_until_s = now_s + _ANSWERS_S + 2 * self.round_trip_s
             if self._lacked_since_s() < now_s - self.round_trip_s - _AGAIN_S:
                 self._trouble(now_s)
         new = self._piece(first, datagram[HEAD_BYTES:])

@@ -138,13 +138,10 @@ class Link:
             connection.on_deadline(now_s)
         if self._observer is not None and now_s >= self._observe_s:
             self._observe(now_s)
+        self._say(now_s)  # what data are worth goes before them
         if data is not None:
             data.write(connection, now_s)
-        if said := connection.control():
-            if self.hedges is None:
-                self.stream.write(said)
-            else:
-                self.hedges.write(said, now_s)
+            self._say(now_s)
         if looked and self.hedges is not None:
             self.hedges.work(connection, now_s)
         if looked:
@@ -170,6 +167,14 @@ class Link:
             self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
             if self.hedges is not None:
                 self.due_s = min(self.due_s, self.hedges.due_s(connection))
+
+    def _say(self, now_s: float) -> None:
+        if not (said := self.connection.control()):
+            return
+        if self.hedges is None:
+            self.stream.write(said)
+        else:
+            self.hedges.write(said, now_s)
 
     def end_routine(self, now_s: float) -> None:
         """What was done of it counts from now on."""
