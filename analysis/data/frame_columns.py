@@ -127,8 +127,8 @@ FRAMES: dict[str, FrameColumns] = {
                     "receiver",
                     "bytes_sent": "data on the wire, with the headers of all layers",
                     "bytes_received": "the same of what arrived",
-                    "control_bytes": "wire bytes of the control messages that this side sent; for "
-                    "kernel TCP also of its pure acknowledgements",
+                    "control_bytes": "wire bytes of the control messages that this side sent, "
+                    "without hedges; for kernel TCP also of its pure acknowledgements",
                     "retransmitted_bytes": "the part of bytes_sent that had been sent before",
                     "duplicates": "valid datagrams whose chunk had arrived before",
                 },

@@ -58,7 +58,7 @@ def dissect(path: Path) -> Dissection:
         low, high = DATA_PORTS
         raise InputError(
             f"{path}: none of its {contents.packets} packets is ours "
-            f"(TCP port {CONTROL_PORT}, TCP and UDP ports {low} to {high})"
+            f"(TCP and UDP port {CONTROL_PORT}, TCP and UDP ports {low} to {high})"
         )
     return Dissection(path=path, contents=contents, problem=problem)
 

@@ -150,12 +150,12 @@ class HedgeLayer(Packet):
     """A piece of a control stream; its trailer of 4 or 16 bytes is part of the payload."""
 
     name = "Hedge"
-    fields_desc = (
+    fields_desc = [  # noqa: RUF012 - as scapy's own
         XIntField("session", 0),
         IntField("flags", 0),
         LongField("heard", 0),
         LongField("first", 0),
-    )
+    ]
 
 
 class PortRange:

@@ -172,6 +172,8 @@ def setting(protocol: str, key: str) -> Schema:
         found = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
     elif key == "patience":
         found = {"type": "number", "minimum": 1}
+        if protocol == "ltp":
+            found = {"anyOf": [found, {"type": "null"}]}
     elif key in ("within_rounds", "warm_up"):
         found = {"type": "integer", "minimum": 1}
     elif key in ("first", "last"):
@@ -191,7 +193,10 @@ def protocol_defaults(protocol: str) -> dict[str, Any]:
     """The keys of a protocol's arm with their defaults; texts for what is chosen by text."""
     build, own = protocols.PRESETS[protocol]
     parameters = inspect.signature(build).parameters
-    shared = protocols.preset(protocol).describe()
+    chosen = protocols.preset(protocol)
+    shared = chosen.describe()
+    if chosen.carrier == "udp":
+        shared["control"] = chosen.control
     return {**{key: parameters[key].default for key in own}, **shared}
 
 

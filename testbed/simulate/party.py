@@ -139,6 +139,7 @@ class Party:
         if now_s >= self._deadline_s:
             self._hear()
             connection.on_deadline(now_s)
+        self._say_all()  # what data are worth goes before them
         while len(frames := connection.offer(now_s)):
             self.batches.append((now_s, len(frames)))
             left_out = self.leave_out(len(frames)) if self.leave_out is not None else None
@@ -147,9 +148,7 @@ class Party:
             done_s = self._done_s(sent=len(gone))
             self._carry(gone, frames.shape[1], np.full(len(gone), done_s))
             connection.sent(len(frames), now_s, left_out)
-        data = connection.control()
-        if data and self.other is not None:
-            self._say(data, self.other)
+        self._say_all()
         told = connection.events()
         for event in told:
             self.events.append(event)
@@ -338,6 +337,11 @@ class Party:
         if frames.shape[1] < size_bytes:
             frames = headers.as_frames(frames, size_bytes - HEADER_BYTES)
         return frames, when_s
+
+    def _say_all(self) -> None:
+        data = self.connection.control()
+        if data and self.other is not None:
+            self._say(data, self.other)
 
     def _say(self, data: bytes, other: "Party") -> None:
         def arrive() -> None:

@@ -83,8 +83,8 @@ class ProtocolConfig:
         keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
             only. It holds for all transfers.
 
-    For `udp` the constructor takes the last three as texts, `NAME:key=value,...`, or as mappings
-    with the key `name`, and keeps texts.
+    For `udp` the constructor takes repair, order and congestion control as texts,
+    `NAME:key=value,...`, or as mappings with the key `name`, and keeps texts.
     """
 
     name: str
@@ -277,7 +277,12 @@ def _plot(
 
 
 def _ltp(
-    *, tolerance: float = 0.1, deadline_s: float = 0.1, must: str = "", **settings: Any
+    *,
+    tolerance: float = 0.1,
+    deadline_s: float = 0.1,
+    must: str = "",
+    patience: float | None = None,
+    **settings: Any,
 ) -> ProtocolConfig:
     """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
 
@@ -287,7 +292,7 @@ def _ltp(
     return ProtocolConfig(
         **{
             "name": "ltp",
-            "gather": EarlyClose(tolerance, deadline_s, must),
+            "gather": EarlyClose(tolerance, deadline_s, must, patience),
             "broadcast": Fixed(0),
             "repair": "selective",
             "congestion_control": "ltp",
@@ -380,7 +385,7 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "none": (_none, ()),
     "mlt": (_mlt, ("tolerance",)),
     "plot": (_plot, ("default", "first", "last", "tensors")),
-    "ltp": (_ltp, ("tolerance", "deadline_s", "must")),
+    "ltp": (_ltp, ("tolerance", "deadline_s", "must", "patience")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
     "optireduce": (_optireduce, ("warm_up", "quantile", "wait")),
     "bounded-energy": (

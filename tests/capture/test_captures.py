@@ -73,7 +73,7 @@ def damaged(kind, path):
         ("pcapng", "a pcapng file, which this cannot read; 'tcpdump -r"),
         ("damaged", "damaged: packet 1 claims to have 1073741824 bytes"),
         ("no packets", "none of its 0 packets is ours"),
-        ("foreign", "none of its 1 packets is ours (TCP port 46999,"),
+        ("foreign", "none of its 1 packets is ours (TCP and UDP port 46999,"),
         ("link type", "link type 147 is not supported; valid: 0, 1,"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 
 from testbed.capture.contents import CONTROL_PORT
-from testbed.transport.core import messages, wire
+from testbed.transport.core import hedging, messages, wire
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.hedging import Hedge
@@ -135,8 +135,9 @@ def test_the_script_has_the_transports_own_constants():
     types = {int(code): name for code, name in re.findall(r'\[(\d+)\] = "([A-Z_]+)"', script)}
     assert types == {kind.value: kind.name for kind in MessageType}
     assert f"VERSION = {messages.VERSION}\n" in script
-    sizes = f"HEADER_BYTES, DATA_HEADER_BYTES = {messages.HEADER_BYTES}, {wire.HEADER_BYTES}\n"
-    assert sizes in script
+    names = "HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES"
+    sizes = messages.HEADER_BYTES, wire.HEADER_BYTES, hedging.HEAD_BYTES
+    assert f"{names} = {', '.join(map(str, sizes))}\n" in script
     ports = "-".join(map(str, wire.DATA_PORTS))
     assert f'CONTROL_PORT, DATA_PORTS = {CONTROL_PORT}, "{ports}"\n' in script
 

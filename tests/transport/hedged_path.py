@@ -22,7 +22,11 @@ def rules(place: Site, which: str) -> str:
     port = place.server().control_port
     drops = {
         "tcp": ["ip protocol tcp drop"],
-        "hedges": [f"udp dport {port} drop", f"udp sport {port} drop"],
+        # And much of TCP, so that there are some.
+        "hedges": [
+            *(f"udp {side} {port} drop" for side in ("dport", "sport")),
+            f"{to_server} tcp dport {port} numgen random mod 10 < 3 drop",
+        ],
         "most": [f"{to_server} numgen random mod 10 < 8 drop"],
     }[which]
     lines = [
@@ -49,6 +53,7 @@ def main(which: str) -> None:
             rule = policy.stop_rule(critical=False)
             report = server.receive(2 * number, rule, {"worker-1": into})["worker-1"]
             got = report.received
+            assert got is not None
             rows, sent = place.layout.rows(into), place.layout.rows(payload)
             right.append(bool(got.any()) and np.array_equal(rows[got], sent[got]))
             server.announce(str(number).encode())

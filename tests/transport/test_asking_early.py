@@ -48,6 +48,7 @@ def test_it_asks_when_nothing_has_come_for_twice_the_usual_time_though_more_is_t
     assert one.deadline_s() == at_s
     one.on_deadline(at_s)
     assert len(probes(one)) == 1
+    assert one.was_silent
     assert one.remaining  # it goes on sending meanwhile
     one.on_message(answer(16), at_s + USUAL_S)
     assert one.estimates.loss > 0.5

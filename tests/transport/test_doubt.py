@@ -36,6 +36,15 @@ def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms():
     assert asked_s + 4 * DELAY_S + 2e-3 <= due_s < asked_s + 5 * DELAY_S + 2e-3
 
 
+def test_an_answer_to_a_question_that_was_due_to_a_silence_is_overdue_at_once():
+    two = Two()
+    two.receive(0)
+    two.send(0)
+    asked_s = asking(two)
+    two.worker.connection.outgoing.senders[0]._repair.was_silent = True
+    assert two.worker.connection.doubt(BEFORE) == (asked_s, asked_s)
+
+
 def test_a_doubt_is_told_of_what_was_asked_later_only():
     two = Two()
     two.receive(0)

@@ -18,7 +18,7 @@ class Side:
     """One end, and what it knows of TCP: all that was said, until it is told what arrived."""
 
     def __init__(self):
-        self.counters = Counter()
+        self.counters: Counter[str] = Counter()
         self.hedge = Hedge(SESSION, self.counters)
         self.said = b""
         self.heard = b""
@@ -154,6 +154,59 @@ def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
     assert len(worker.hedge.datagrams(70.0)) == 1  # from now on it tries once
     worker.hedge.acknowledged(len(worker.said))
     assert worker.hedge.due_s == math.inf
+
+
+def hopeless(now_s=1.0):
+    """A side whose hedges never got through, and has found that out."""
+    worker, server = pair()
+    worker.say(b"probe", now_s)
+    worker.deliver(server, 5)
+    worker.hedge.doubt(now_s)
+    while worker.hedge.due_s < math.inf:
+        worker.hedge.datagrams(worker.hedge.due_s)
+        worker.hedge.acknowledged(len(worker.said))
+    return worker, server
+
+
+def test_where_no_hedge_gets_through_a_slow_acknowledgement_costs_one_each_tenth_of_a_second():
+    worker, _ = hopeless()
+    worker.say(b"stop", 10.0)
+    sent = []
+    while (due_s := worker.hedge.due_s) < 10.5:
+        sent.append(len(worker.hedge.datagrams(due_s)))
+    assert sum(sent) <= 1 + 2 + 4 + 8 + 8
+    assert sent[0] == 1
+
+
+def test_a_hedge_of_the_peer_restores_hope():
+    worker, server = hopeless()
+    server.hedge.doubt(20.0)
+    worker.take(server.hedge.datagrams(20.0), 20.0)
+    worker.hedge.datagrams(20.0)
+    worker.say(b"stop", 21.0)
+    times = []
+    for _ in range(3):
+        times.append(worker.hedge.due_s)
+        worker.hedge.datagrams(times[-1])
+    assert times == pytest.approx([21.05, 21.052, 21.054])
+
+
+def test_who_is_asked_answers_though_its_own_timer_has_just_run_out_for_nothing():
+    worker, server = pair()
+    server.hedge.doubt(1.0)
+    server.hedge.datagrams(1.0)
+    worker.hedge.doubt(1.001)
+    server.take(worker.hedge.datagrams(1.001), 1.0021)
+    assert len(server.hedge.datagrams(1.0021)) == 1
+
+
+def test_a_stream_that_leaves_too_much_undelivered_is_hedged_again_from_then_on():
+    worker, _ = pair()
+    worker.say(bytes((1 << 20) + 1), 1.0)
+    worker.hedge.doubt(1.01)
+    assert [each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.01)] == [b""]
+    worker.say(b"after", 1.02)
+    assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.02)} == {b"after"}
 
 
 def test_talk_that_tcp_delivers_keeps_no_hopeless_doubt_alive():

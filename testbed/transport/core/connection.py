@@ -6,6 +6,7 @@ channels, an ordered reliable stream of control messages and a lossy one of data
     connection.on_datagrams(frames, now_s)      # before what came later on the control stream
     connection.on_control(data, now_s)
     connection.on_deadline(now_s)               # at next_deadline_s at the latest
+    stream.write(connection.control())          # what data are worth goes before them
     while len(frames := connection.offer(now_s)):
         connection.sent(network.send(frames), now_s)
     stream.write(connection.control())

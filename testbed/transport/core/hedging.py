@@ -12,8 +12,8 @@ follow. Flag 1 asks for a hedge in return, which tells what has come and brings 
 
 A side is *troubled* when a message that is due does not come, when the peer's kernel takes longer
 to acknowledge than it may, or when the peer has not heard what was said a while ago. Then what it
-says goes in hedges, too, again and again until the peer has it. One timer says when; only its own
-expiry makes it slower, and only a hedge of the peer makes it faster. The trouble ends when TCP has
+says goes in hedges, too, again and again until the peer has it. One timer says when: its own expiry
+makes it slower, and a hedge that confirms something makes it faster. The trouble ends when TCP has
 delivered what it had when the latest of these signs was seen. A side that is hedged answers in the
 same way, once each.
 """
@@ -31,12 +31,14 @@ _RETURN = 1
 _PATIENCE_S = 0.05
 # For so long, and two round trips, what a side says may answer the hedge that it got.
 _ANSWERS_S = 5e-3
-# What stays unanswered for a round trip and this goes again, with twice as many copies, up to 8.
+# What stays unanswered for the least round trip and this goes again, with twice as many copies, up
+# to 8.
 _AGAIN_S = 2e-3
 _MOST_COPIES = 8
 _MOST_AT_A_TIME = 8  # pieces, or copies of fewer
 # After so many times the pause doubles each time, up to the longest. After so many more, whoever
-# asks gives up: hedges do not get through. It tries once only from then on, until one comes.
+# asks gives up: hedges do not get through. New trouble begins with the longest pause from then on,
+# until one comes.
 _STEADY = 12
 _LONGEST_S = 0.1
 _HOPELESS = _STEADY + 8
@@ -120,14 +122,12 @@ class Hedge:
         """A message is overdue: it may be lost, or what it would answer."""
         self._asks = True
         self._trouble(now_s)
-        if self._hopeless:
-            self._times = _HOPELESS - 1
 
     def _trouble(self, now_s: float) -> None:
         self._until = self._taken
         if not self.troubled:
             self.troubled, self._check_s = True, math.inf
-            self._times, self._copies = 0, 1
+            self._times, self._copies = _HOPELESS - 1 if self._hopeless else 0, 1
         if self._again_s == math.inf:
             self._again_s = now_s
 
@@ -168,9 +168,9 @@ class Hedge:
             return self._ignored("wrong-session")
         if flags & ~_RETURN or heard > self._said:
             return self._ignored("malformed")
-        self._times, self._hopeless = 0, False
+        self._hopeless = False
         if heard > self._from:
-            self._copies = max(1, self._copies // 2)
+            self._times, self._copies = 0, max(1, self._copies // 2)
             self._has(heard)
         if flags & _RETURN:
             self._owes = True
@@ -227,12 +227,9 @@ class Hedge:
             self._check_s = self._lacked_since_s() + self._patience_s
             if self._check_s <= now_s:
                 self._trouble(now_s)
-        if self._again_s <= now_s:
-            hedges = self._again(now_s)
-        elif self._owes or self._unhedged is not None:
+        hedges = self._again(now_s) if self._again_s <= now_s else []
+        if not hedges and (self._owes or self._unhedged is not None):
             hedges = self._at_once(now_s)
-        else:
-            hedges = []
         self._unhedged, self._owes = None, False
         self.sent += len(hedges)
         return hedges

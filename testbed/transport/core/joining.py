@@ -8,7 +8,8 @@ given beforehand, and each worker's datagrams are authenticated with a key of it
 * A newcomer is read until its HELLO is complete, for HELLO_WITHIN_S at most. Nothing is answered
   before, so a stranger costs one connection and learns nothing.
 * On a data port, datagrams of other sessions, addresses or ports are counted and dropped. A
-  receiver answers on the control stream alone, so it cannot be used to amplify traffic.
+  receiver answers on the control stream alone, so it cannot be used to amplify traffic. A hedge
+  of control messages may be answered by up to 8, of 1.2 kB each, to the joined peer alone.
 * A joined peer is trusted with its own data only. Its messages are checked, memory and work for it
   are bounded, and an invalid message ends its connection with a reason.
 """

@@ -72,7 +72,8 @@ class EndpointConfig:
             a worker's UDP port is data_port itself (0 lets the kernel choose). A network can
             thus tell data from control by their ports.
         credentials: this side's key and the certificates of its peers, made by `keys`. Control
-            messages then travel over TLS, and each peer proves its name.
+            messages then travel over TLS, and each peer proves its name. What is hedged of them is
+            authenticated and can be read.
         authenticate: whether, with credentials, every datagram carries 16 bytes that only this
             peer can have made; equal on all sides.
         checksum: whether every datagram carries a CRC-32C; equal on all sides. Off by default

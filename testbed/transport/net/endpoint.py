@@ -316,7 +316,10 @@ class Endpoint:
         return dict(total)
 
     def facts(self) -> dict[str, Any]:
-        """What the kernel granted: buffer sizes, offloads, the congestion control in use."""
+        """What the kernel granted: buffer sizes, offloads, the congestion control in use.
+
+        With hedged control also how many hedges were sent and brought something so far.
+        """
         return self._membership.facts()
 
     def close(self) -> None:

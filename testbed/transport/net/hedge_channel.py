@@ -131,10 +131,10 @@ class HedgeChannel:
         """When `work` is due; math.inf for never."""
         return min(self._hedge.due_s, connection.doubt(self._doubted_s)[0])
 
-    def work(self, connection: Connection, now_s: float) -> None:
-        """Sends what is due."""
+    def work(self, connection: Connection, now_s: float, *, looked: bool = True) -> None:
+        """Sends what is due. What is waited for is late only once this side has `looked`."""
         due_s, since_s = connection.doubt(self._doubted_s)
-        if due_s <= now_s:
+        if looked and due_s <= now_s:
             self._doubted_s = since_s
             self._hedge.doubt(now_s)
         if self._hedge.due_s > now_s:

@@ -142,8 +142,8 @@ class Link:
         if data is not None:
             data.write(connection, now_s)
             self._say(now_s)
-        if looked and self.hedges is not None:
-            self.hedges.work(connection, now_s)
+        if self.hedges is not None:
+            self.hedges.work(connection, now_s, looked=looked)
         if looked:
             self.stream.expire(now_s)
         if self.stream.closed is not None:

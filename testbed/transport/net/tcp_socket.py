@@ -1,4 +1,4 @@
-"""A TCP connection for data: its counters, and its congestion control."""
+"""What the kernel tells of a TCP connection: its counters, and its congestion control."""
 
 import fcntl
 import math

@@ -1,11 +1,14 @@
 """A tolerance that holds only after a wait: for a deadline, or for what can be repaired quickly."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from testbed.shared.input_error import shown
 from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.lookback import ALIKE
 from testbed.transport.core.tolerance import (
     Progress,
     StopRule,
@@ -16,6 +19,9 @@ from testbed.transport.core.tolerance import (
 from testbed.transport.policies.tensor_names import matching, parse_globs
 from testbed.transport.policies.tolerance.by_phase import Fixed
 
+# A quarter of the latest transfers were as fast: the pace of calm ones.
+_CALM = 0.25
+
 
 @dataclass(frozen=True, init=False)
 class EarlyClose(Fixed):
@@ -25,29 +31,46 @@ class EarlyClose(Fixed):
     data, which protects the quality, and a cut-off time, which removes the tail. Until the deadline
     it waits for everything, afterwards only for the fraction. Some data must arrive in any case.
     Not known to us are LTP's defaults, how it adapts the limits to the network, and which packets
-    are critical. So all three are constant options here.
+    are critical. So the fraction and what must arrive are constant options here, and the cut-off
+    time is constant, or follows what was measured of each peer, by a rule of ours.
 
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
         deadline_s: the cut-off time, in seconds since the transfer's first chunk arrived.
         must: tensors that must arrive completely, such as `*.bias;head.*`; none when empty.
+        patience: once transfers from this peer have ended, the cut-off time is so many times what
+            all chunks need at the pace that a quarter of its latest 16 had or exceeded; at least 1.
+            Transfers of half to twice as many chunks count. None: `deadline_s` stays.
     """
 
     deadline_s: float
     must: tuple[str, ...]
+    patience: float | None
 
-    def __init__(self, tolerance: float, deadline_s: float, must: str | Sequence[str] = "") -> None:
+    def __init__(
+        self,
+        tolerance: float,
+        deadline_s: float,
+        must: str | Sequence[str] = "",
+        patience: float | None = None,
+    ) -> None:
         super().__init__(tolerance)
         check_seconds(deadline_s, "deadline_s")
+        number = isinstance(patience, int | float) and not isinstance(patience, bool)
+        if patience is not None and not (number and 1 <= patience < math.inf):
+            raise ValueError(f"patience is {shown(patience)}; valid: 1 or more, finite")
         object.__setattr__(self, "deadline_s", float(deadline_s))
         object.__setattr__(self, "must", parse_globs(must, "must"))
+        object.__setattr__(self, "patience", None if patience is None else float(patience))
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EarlyCloseRule(layout=layout, policy=self)
 
     def as_text(self) -> str:
         must = f",must={';'.join(self.must)}" if self.must else ""
-        return f"early-close:tolerance={self.fraction!r},deadline_s={self.deadline_s!r}{must}"
+        patience = "" if self.patience is None else f",patience={self.patience!r}"
+        limits = f"tolerance={self.fraction!r},deadline_s={self.deadline_s!r}"
+        return f"early-close:{limits}{must}{patience}"
 
 
 class EarlyCloseRule(StopRule):
@@ -55,7 +78,9 @@ class EarlyCloseRule(StopRule):
 
     def __init__(self, *, layout: PayloadLayout, policy: EarlyClose) -> None:
         self._required = required_chunks(layout.chunk_count, policy.fraction)
-        self._patience_s = policy.deadline_s
+        self._chunk_count = layout.chunk_count
+        self._policy = policy
+        self._patience_s: float | None = None
         named = [i for glob in policy.must for i in matching(layout, glob, "must")]
         pieces = layout.pieces
         self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
@@ -76,7 +101,24 @@ class EarlyCloseRule(StopRule):
 
     def _cut_off_s(self, progress: Progress) -> float | None:
         first_s = progress.first_arrival_s
-        return None if first_s is None else first_s + self._patience_s
+        if first_s is None:
+            return None
+        if self._patience_s is None:
+            self._patience_s = self._measured_s(progress)
+        return first_s + self._patience_s
+
+    def _measured_s(self, progress: Progress) -> float:
+        """How long after its first chunk this transfer is cut off."""
+        patience, chunk_count = self._policy.patience, self._chunk_count
+        paces = sorted(
+            took_s / count
+            for took_s, count in progress.recent
+            # What came in one batch took no time that could be told.
+            if took_s > 0 and chunk_count <= ALIKE * count and count <= ALIKE * chunk_count
+        )
+        if patience is None or not paces:
+            return self._policy.deadline_s
+        return patience * chunk_count * paces[int(len(paces) * _CALM)]
 
 
 @dataclass(frozen=True, init=False)
