@@ -188,6 +188,7 @@ def renewed(text: str, kept: Kept) -> str:
     """A page with each number that does not agree as it is kept; what has no entry stays.
 
     Only numbers are written anew: whether the words around them still hold is the reader's to see.
+    A text that stands there more than once stays, too: which one is meant is not known.
     """
     parts = []
     end = 0
@@ -196,6 +197,8 @@ def renewed(text: str, kept: Kept) -> str:
         new: dict[str, str] = {}
         for claim in map(_claim, comment[1].splitlines()):
             changed = _renewed(claim, kept)
+            if changed != claim.shown and _times(claim.shown, above) > 1:
+                continue
             if changed != claim.shown and new.setdefault(claim.shown, changed) == changed:
                 lines = lines.replace(claim.line, claim.line.replace(claim.shown, changed))
         parts += [_replaced(above, new), lines]
@@ -273,8 +276,7 @@ def _replaced(above: str, new: Mapping[str, str]) -> str:
     """The text with new numbers, outside its generated blocks; it may break lines anywhere."""
     if not new:
         return above
-    patterns = [r"\s+".join(map(re.escape, each.split())) for each in sorted(new, key=len)[::-1]]
-    any_of = re.compile(rf"(?<![\d.-])(?:{'|'.join(patterns)})(?!\d|\.\d)")
+    any_of = _anywhere(*sorted(new, key=len)[::-1])
 
     def of_prose(prose: str) -> str:
         return any_of.sub(lambda found: _with_words(found[0], new), prose)
@@ -284,6 +286,16 @@ def _replaced(above: str, new: Mapping[str, str]) -> str:
         parts += [of_prose(above[end : block.start()]), block[0]]
         end = block.end()
     return "".join([*parts, of_prose(above[end:])])
+
+
+def _anywhere(*texts: str) -> re.Pattern[str]:
+    """Finds any of the texts, wherever lines break."""
+    patterns = [r"\s+".join(map(re.escape, each.split())) for each in texts]
+    return re.compile(rf"(?<![\d.-])(?:{'|'.join(patterns)})(?!\d|\.\d)")
+
+
+def _times(text: str, above: str) -> int:
+    return len(_anywhere(text).findall(_GENERATED.sub("", above)))
 
 
 def _with_words(text: str, new: Mapping[str, str]) -> str:
