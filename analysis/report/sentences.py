@@ -188,7 +188,8 @@ def renewed(text: str, kept: Kept) -> str:
     """A page with each number that does not agree as it is kept; what has no entry stays.
 
     Only numbers are written anew: whether the words around them still hold is the reader's to see.
-    A text that stands there more than once stays, too: which one is meant is not known.
+    A text without an interval that stands there more than once stays, too: another number may
+    look the same.
     """
     parts = []
     end = 0
@@ -197,7 +198,7 @@ def renewed(text: str, kept: Kept) -> str:
         new: dict[str, str] = {}
         for claim in map(_claim, comment[1].splitlines()):
             changed = _renewed(claim, kept)
-            if changed != claim.shown and _times(claim.shown, above) > 1:
+            if _ambiguous(claim.shown, above):
                 continue
             if changed != claim.shown and new.setdefault(claim.shown, changed) == changed:
                 lines = lines.replace(claim.line, claim.line.replace(claim.shown, changed))
@@ -294,8 +295,10 @@ def _anywhere(*texts: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\d.-])(?:{'|'.join(patterns)})(?!\d|\.\d)")
 
 
-def _times(text: str, above: str) -> int:
-    return len(_anywhere(text).findall(_GENERATED.sub("", above)))
+def _ambiguous(text: str, above: str) -> bool:
+    """Whether a text may speak of another number as well."""
+    times = len(_anywhere(text).findall(_GENERATED.sub("", above)))
+    return times > 1 and _INTERVAL.search(text) is None
 
 
 def _with_words(text: str, new: Mapping[str, str]) -> str:

@@ -121,6 +121,14 @@ def test_numbers_are_written_anew_and_nothing_else(kept):
     assert renewed(new, kept) == new
 
 
+def test_a_short_text_that_stands_twice_is_left_to_a_reader(kept):
+    page = (
+        "It takes 2.50 as long. Another run took 2.50 s.\n<!-- stored\n"
+        "quick | ratios a/b time.mean | 2.50\n-->\n"
+    )
+    assert renewed(page, kept) == page
+
+
 def test_a_line_without_three_parts_is_refused():
     with pytest.raises(ValueError, match=r"2 parts; valid: WHERE \| ENTRY \| TEXT"):
         list(claims("<!-- stored\nquick | 1.67\n-->"))
