@@ -26,6 +26,7 @@ _PANEL_INCHES = 1.2  # the height of one of several over rounds
 _LEGEND_INCHES = 1.0  # for which figures have room
 _MARGIN = 0.07  # of an axis, at both of its ends
 _FEWEST_ARMS_WITHOUT_BANDS = 5
+_MOST_MIXTURES = 3  # of impairments that are told apart
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
 
 
@@ -165,7 +166,9 @@ def draw_lines_by_round(
 def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -> list[Patch]:
     """Shade the rounds that impairments hit; the patches are for the legend.
 
-    Rounds that loss hit together with another kind are hatched.
+    Rounds that loss hit together with another kind are hatched. Where points of a sweep have
+    impairments of their own, there are many such mixtures, and they say nothing: then all that
+    any run has are shaded alike.
     """
     kind = pl.col("impairments").replace_strict(kinds, default="other", return_dtype=pl.String)
     hit = (
@@ -176,7 +179,10 @@ def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -
         .agg(kind.unique().sort())
     )
     patches = []
-    found = {tuple(each) for each in hit["impairments"]}
+    found = {tuple(each): f"hit by {' + '.join(each)}" for each in hit["impairments"]}
+    if len(found) > _MOST_MIXTURES:
+        found = {("several",): "hit in some runs"}
+        hit = hit.with_columns(impairments=pl.lit(["several"]))
     for together in sorted(found, key=lambda names: (names != ("loss",), names)):
         colour = (style.LOSS_BAND if "loss" in together else style.OTHER_BAND).light
         look: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
@@ -185,7 +191,7 @@ def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -
         struck = hit.filter(pl.col("impairments") == pl.lit(list(together)))["round"].sort()
         for begin, end in _stretches(struck.to_list()):
             axes.axvspan(begin - 0.5, end + 0.5, zorder=0.4, **look)
-        patches.append(Patch(**look, label=f"hit by {' + '.join(together)}"))
+        patches.append(Patch(**look, label=found[together]))
     return patches
 
 
