@@ -1,10 +1,7 @@
 """Hedged control through real sockets, where TCP, hedges or most packets vanish."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -15,26 +12,13 @@ from testbed.transport.core.messages import KEY_BYTES
 from testbed.transport.net.hedge_channel import HedgeChannel
 from testbed.transport.net.stream import Stream
 from tests.transport.loopback import in_thread, site
+from tests.transport.own_namespace import told_by
 from tests.transport.virtual import random_payload
 
 
 def behind(which):
     """What `hedged_path` tells, in a network namespace of its own."""
-    namespace = ["unshare", "--user", "--map-root-user", "--net"]
-    if os.geteuid() == 0:
-        namespace = ["unshare", "--net"]
-    trial = subprocess.run([*namespace, "nft", "list", "ruleset"], capture_output=True, check=False)
-    if trial.returncode:
-        pytest.skip(f"needs '{' '.join(namespace)}' and nft")
-    done = subprocess.run(
-        [*namespace, sys.executable, "-m", "tests.transport.hedged_path", which],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(told_by("tests.transport.hedged_path", which, timeout_s=120))
     assert told["right"] == [True] * 4
     assert told["heard"] == ["0", "1", "2", "3"]
     return told

@@ -5,8 +5,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -17,6 +15,7 @@ from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
 from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
 from testbed.transport.core.wire import new_frames
 from tests.transport.loopback import in_thread, say, site, tcp_of, udp_of
+from tests.transport.own_namespace import told_by
 
 CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
 both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
@@ -180,23 +179,10 @@ def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
 
 
 def test_a_path_that_swallows_everything_is_noticed_at_both_ends_even_during_a_long_pass():
-    namespace = ["unshare", "--user", "--map-root-user", "--net"]
-    if os.geteuid() == 0:
-        namespace = ["unshare", "--net"]
-    trial = subprocess.run([*namespace, "nft", "list", "ruleset"], capture_output=True, check=False)
-    if trial.returncode:
-        pytest.skip(f"needs '{' '.join(namespace)}' and nft")
-    done = subprocess.run(
-        [*namespace, sys.executable, "-m", "tests.transport.black_hole"],
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    told = told_by("tests.transport.black_hole", timeout_s=80)
+    lines = dict(line.split(": ", 1) for line in told.splitlines())
     assert set(lines) == {"sender", "receiver"}
     for side, peer in (("sender", "server"), ("receiver", "worker-1")):
         seconds, words = lines[side].split(" ", 1)
-        assert 1 <= float(seconds) < 20, done.stdout  # the pass would take 160 s
-        assert words.startswith(f"lost {peer}: "), done.stdout
+        assert 1 <= float(seconds) < 20, told  # the pass would take 160 s
+        assert words.startswith(f"lost {peer}: "), told
