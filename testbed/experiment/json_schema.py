@@ -174,7 +174,7 @@ def setting(protocol: str, key: str) -> Schema:
         found = {"type": "number", "minimum": 1}
         if protocol == "ltp":
             found = {"anyOf": [found, {"type": "null"}]}
-    elif key in ("within_rounds", "warm_up"):
+    elif key in ("within_rounds", "warm_up", "epoch_rounds"):
         found = {"type": "integer", "minimum": 1}
     elif key in ("first", "last"):
         found = {"anyOf": [_FRACTION, {"type": "null"}]}

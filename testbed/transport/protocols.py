@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
+from testbed.transport.core.lookback import RECENT
 from testbed.transport.core.numbering import Leg
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import ORDERS, ByEnergy
@@ -282,6 +283,7 @@ def _ltp(
     deadline_s: float = 0.1,
     must: str = "",
     patience: float | None = None,
+    epoch_rounds: int = RECENT,
     **settings: Any,
 ) -> ProtocolConfig:
     """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
@@ -292,7 +294,7 @@ def _ltp(
     return ProtocolConfig(
         **{
             "name": "ltp",
-            "gather": EarlyClose(tolerance, deadline_s, must, patience),
+            "gather": EarlyClose(tolerance, deadline_s, must, patience, epoch_rounds),
             "broadcast": Fixed(0),
             "repair": "selective",
             "congestion_control": "ltp",
@@ -385,7 +387,7 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "none": (_none, ()),
     "mlt": (_mlt, ("tolerance",)),
     "plot": (_plot, ("default", "first", "last", "tensors")),
-    "ltp": (_ltp, ("tolerance", "deadline_s", "must", "patience")),
+    "ltp": (_ltp, ("tolerance", "deadline_s", "must", "patience", "epoch_rounds")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
     "optireduce": (_optireduce, ("warm_up", "quantile", "wait")),
     "bounded-energy": (

@@ -1,7 +1,6 @@
 """Stop rules that look at more than a fraction: per layer, early close, quick losses only."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import Fixed, PayloadLayout, Progress, SendingPath, as_policy
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
 from testbed.transport.policies.tolerance.per_layer import TensorBounds
 from tests.shared.entries import listed
-from tests.transport.two_parties import Two
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 # Chunks of 4 elements: 0 a | 1 a,b | 2,3 b | 4 b,c.
@@ -202,43 +199,6 @@ def test_the_deadline_counts_from_the_first_chunk():
     assert rule.deadline_s(nothing) is None
 
 
-def measured(recent, *, now_s=2.0, patience=1.5, received=None):
-    rule = EarlyClose(0.4, 0.1, patience=patience).stop_rule(critical=False)(TENSORS)
-    state = progress(but(3, 4) if received is None else received, now_s=now_s, first_s=2.0)
-    state = replace(state, recent=recent)
-    return rule.satisfied(state), rule.deadline_s(state)
-
-
-def test_a_patience_cuts_off_after_so_many_times_what_all_chunks_need_at_a_calm_pace():
-    # Two of the eight are faster than the lower quartile: 2 ms a chunk.
-    recent = [(0.001, 5), (0.003, 3), (0.006, 3), *[(0.02, 5)] * 3, (1.0, 5), (1.0, 4)]
-    assert measured(recent) == (False, pytest.approx(2.0 + 1.5 * 5 * 0.002))
-    assert measured(recent, now_s=2.0151) == (True, None)
-    assert measured(recent, now_s=2.0151, received=but(2, 3, 4)) == (False, None)
-
-
-# None yet, what came in one batch, and what is of another size.
-@pytest.mark.parametrize("recent", [[], [(0.0, 5)], [(0.001, 2), (0.001, 11)]])
-def test_until_a_pace_is_known_the_constant_deadline_holds(recent):
-    assert measured(recent) == (False, 2.1)
-
-
-def test_with_patience_a_hit_transfer_is_cut_off_by_what_calm_ones_took():
-    two = Two(chunks=100, repair="selective", rate_bps=1e6)
-    policy = EarlyClose(0.3, 5.0, patience=1.5)
-    for number in range(3):
-        two.link.loss = 0.8 if number == 2 else 0.0
-        two.send(2 * number)
-        two.receive(2 * number, rule=policy.stop_rule(critical=False)(two.layout))
-        two.run()
-    reports = [each.report for each in two.server.events if isinstance(each, TransferDone)]
-    calm, hit = reports[1], reports[2]
-    assert calm.chunks_received == 100
-    assert hit.chunks_received is not None
-    assert 70 <= hit.chunks_received < 100
-    assert hit.duration_s > 1.4 * calm.duration_s
-
-
 @pytest.mark.parametrize(
     ("deadline_s", "lost_before_nth", "received"),
     [
@@ -332,6 +292,7 @@ def test_a_question_within_a_pass_does_not_end_a_transfer():
         EarlyClose(0.1, 0.05),
         EarlyClose(0.1, 1e-4, must=["*.bias", "head.*"]),
         EarlyClose(0.1, 0.05, patience=1.5),
+        EarlyClose(0.1, 0.05, patience=1, epoch_rounds=8),
         QuickLossOnly(0.1, 0.02),
     ],
 )
@@ -367,6 +328,12 @@ def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
             {"policy": "early-close", "tolerance": 0.1, "deadline_s": 1, "patience": True},
             "patience",
         ),
+        (
+            "early-close:tolerance=0.1,deadline_s=1,epoch_rounds=17",
+            "epoch_rounds is 17; valid: a whole number, 1 to 16",
+        ),
+        ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=true", "epoch_rounds is"),
+        ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=0", "epoch_rounds is 0"),
         ("early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or globs"),
         ("quick-loss-only:tolerance=2,quiet_s=1", "tolerance is 2"),
         ("quick-loss-only:tolerance=0.1,quiet_s=-1", "quiet_s is -1"),

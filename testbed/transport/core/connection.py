@@ -150,7 +150,7 @@ class Connection:
         common = (self._events, self.counters)
         return (
             Outgoing(self.peer, self._settings, path, *common),
-            Incoming(self.peer, self._settings, *common),
+            Incoming(self.peer, self._settings, *common, path),
         )
 
     @property

@@ -31,6 +31,7 @@ from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.numbering import Numbers
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.routine import Expected
+from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.core.unasked import Unasked
 from testbed.transport.core.wire import fields
@@ -57,8 +58,12 @@ class Incoming:
         settings: ConnectionSettings,
         events: list[Event],
         counters: Counter[str],
+        path: SendingPath | None = None,
     ) -> None:
-        """Adds to `events` and `counters`, which belong to the connection."""
+        """Adds to `events` and `counters`, which belong to the connection.
+
+        `path` is the one on which this side sends to the peer.
+        """
         self.receivers: dict[int, Receiver] = {}
         self._peer = peer
         self._settings = settings
@@ -68,7 +73,8 @@ class Incoming:
         self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
         self._early: dict[int, Receiver] = {}
         self._unasked = Unasked(settings)
-        self._lookback = Lookback(settings.layout_count, settings.slowest)
+        back = None if path is None else path.estimates
+        self._lookback = Lookback(settings.layout_count, settings.slowest, back)
         settings.slowest.join(self)
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers

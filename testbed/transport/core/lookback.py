@@ -1,12 +1,15 @@
 """What earlier transfers took, for stop rules that look back on them."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from testbed.transport.core.path_estimates import PathEstimates
+
 # The latest transfers of each layout, and of all; and the first ones of all.
-_RECENT, _MOST_RECENT = 16, 512
+RECENT, _MOST_RECENT = 16, 512
 MOST_EARLIEST = 64
 
 # Transfers are of like size up to this factor between the numbers of their chunks.
@@ -74,11 +77,27 @@ class Lookback:
         slowest: what they took from whoever took longest.
     """
 
-    def __init__(self, layout_count: int = 1, slowest: Slowest | None = None) -> None:
-        """Transfers take turns with so many layouts. Without `slowest` there is only this peer."""
+    def __init__(
+        self,
+        layout_count: int = 1,
+        slowest: Slowest | None = None,
+        back: PathEstimates | None = None,
+    ) -> None:
+        """Transfers take turns with so many layouts. Without `slowest` there is only this peer.
+
+        `back` is of the path to the peer, on which this side sends.
+        """
         self.recent: deque[Took] = deque(maxlen=_most(layout_count))
         self.earliest: list[Took] = []
         self.slowest = slowest or Slowest(layout_count)
+        self._back = back
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """The smallest that this side measured when it sent; None before."""
+        if self._back is None or self._back.min_s == math.inf:
+            return None
+        return self._back.min_s
 
     def note(self, transfer: int, took: Took) -> None:
         """A transfer from this peer has ended."""
@@ -96,4 +115,4 @@ def _tells_more(took: Took, known: Took) -> bool:
 
 
 def _most(layout_count: int) -> int:
-    return min(_RECENT * layout_count, _MOST_RECENT)
+    return min(RECENT * layout_count, _MOST_RECENT)

@@ -339,6 +339,7 @@ class Receiver:
             recent=self._lookback.recent,
             earliest=self._lookback.earliest,
             slowest=self._slowest,
+            round_trip_s=self._lookback.round_trip_s,
         )
 
     def poll_messages(self) -> list[ControlMessage]:

@@ -47,6 +47,7 @@ class Progress:
         earliest: the same of the first transfers from this peer, up to `lookback.MOST_EARLIEST`.
         slowest: as `recent`, of whichever peer took longest for each transfer that had ended with
             all peers when this side asked for this one.
+        round_trip_s: the smallest to this peer that this side measured, as a sender; None before.
         ends_s: for a repair that is asked for an answer: when the stop rule looks again although
             nothing arrives; None for never.
     """
@@ -62,6 +63,7 @@ class Progress:
     recent: Sequence[tuple[float, int]] = ()
     earliest: Sequence[tuple[float, int]] = ()
     slowest: Sequence[tuple[float, int]] = ()
+    round_trip_s: float | None = None
     ends_s: float | None = None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from testbed.shared.input_error import shown
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.lookback import ALIKE
+from testbed.transport.core.lookback import ALIKE, RECENT
 from testbed.transport.core.tolerance import (
     Progress,
     StopRule,
@@ -31,21 +31,28 @@ class EarlyClose(Fixed):
     data, which protects the quality, and a cut-off time, which removes the tail. Until the deadline
     it waits for everything, afterwards only for the fraction. Some data must arrive in any case.
     Not known to us are LTP's defaults, how it adapts the limits to the network, and which packets
-    are critical. So the fraction and what must arrive are constant options here, and the cut-off
-    time is constant, or follows what was measured of each peer, by a rule of ours.
+    are critical. So what must arrive is a constant option here, and so are both limits; or with
+    `patience` they follow what was measured of each peer in the epoch before, by a rule of ours:
+
+    * The cut-off time is `patience` times what all chunks need at a calm pace, the one that a
+      quarter of the epoch's transfers had or exceeded, and a round trip for one more repair.
+    * The fraction is what transfers of that epoch would have lacked then in the mean, had their
+      chunks come evenly, and never more than `tolerance`. So after a calm epoch all is waited for.
+
+    The constant limits hold until a transfer has ended with half to twice as many chunks.
 
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
         deadline_s: the cut-off time, in seconds since the transfer's first chunk arrived.
         must: tensors that must arrive completely, such as `*.bias;head.*`; none when empty.
-        patience: once transfers from this peer have ended, the cut-off time is so many times what
-            all chunks need at the pace that a quarter of its latest 16 had or exceeded; at least 1.
-            Transfers of half to twice as many chunks count. None: `deadline_s` stays.
+        patience: both limits adapt, with this factor; at least 1. None: they are constant.
+        epoch_rounds: the epoch before a transfer is so many of the peer's latest; 1 to 16.
     """
 
     deadline_s: float
     must: tuple[str, ...]
     patience: float | None
+    epoch_rounds: int
 
     def __init__(
         self,
@@ -53,15 +60,20 @@ class EarlyClose(Fixed):
         deadline_s: float,
         must: str | Sequence[str] = "",
         patience: float | None = None,
+        epoch_rounds: int = RECENT,
     ) -> None:
         super().__init__(tolerance)
         check_seconds(deadline_s, "deadline_s")
         number = isinstance(patience, int | float) and not isinstance(patience, bool)
         if patience is not None and not (number and 1 <= patience < math.inf):
             raise ValueError(f"patience is {shown(patience)}; valid: 1 or more, finite")
+        if not (type(epoch_rounds) is int and 1 <= epoch_rounds <= RECENT):
+            valid = f"a whole number, 1 to {RECENT}"
+            raise ValueError(f"epoch_rounds is {shown(epoch_rounds)}; valid: {valid}")
         object.__setattr__(self, "deadline_s", float(deadline_s))
         object.__setattr__(self, "must", parse_globs(must, "must"))
         object.__setattr__(self, "patience", None if patience is None else float(patience))
+        object.__setattr__(self, "epoch_rounds", epoch_rounds)
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EarlyCloseRule(layout=layout, policy=self)
@@ -69,56 +81,60 @@ class EarlyClose(Fixed):
     def as_text(self) -> str:
         must = f",must={';'.join(self.must)}" if self.must else ""
         patience = "" if self.patience is None else f",patience={self.patience!r}"
+        epoch = "" if self.epoch_rounds == RECENT else f",epoch_rounds={self.epoch_rounds}"
         limits = f"tolerance={self.fraction!r},deadline_s={self.deadline_s!r}"
-        return f"early-close:{limits}{must}{patience}"
+        return f"early-close:{limits}{must}{patience}{epoch}"
 
 
 class EarlyCloseRule(StopRule):
     """Stops when the deadline has passed, the fraction has arrived, and `must` is complete."""
 
     def __init__(self, *, layout: PayloadLayout, policy: EarlyClose) -> None:
-        self._required = required_chunks(layout.chunk_count, policy.fraction)
         self._chunk_count = layout.chunk_count
         self._policy = policy
-        self._patience_s: float | None = None
+        self._limits: tuple[float, int] | None = None  # the deadline, and the chunks it asks for
         named = [i for glob in policy.must for i in matching(layout, glob, "must")]
         pieces = layout.pieces
         self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
 
     def satisfied(self, progress: Progress) -> bool:
-        cut_off_s = self._cut_off_s(progress)
+        limits = self._limits_of(progress)
         return (
-            cut_off_s is not None
-            and progress.now_s >= cut_off_s
-            and progress.received_count >= self._required
+            limits is not None
+            and progress.now_s >= limits[0]
+            and progress.received_count >= limits[1]
             and bool(progress.received[self._must].all())
         )
 
     def deadline_s(self, progress: Progress) -> float | None:
-        cut_off_s = self._cut_off_s(progress)
+        limits = self._limits_of(progress)
         # After the deadline only a new chunk can change the answer.
-        return None if cut_off_s is None or progress.now_s >= cut_off_s else cut_off_s
+        return None if limits is None or progress.now_s >= limits[0] else limits[0]
 
-    def _cut_off_s(self, progress: Progress) -> float | None:
-        first_s = progress.first_arrival_s
-        if first_s is None:
-            return None
-        if self._patience_s is None:
-            self._patience_s = self._measured_s(progress)
-        return first_s + self._patience_s
+    def _limits_of(self, progress: Progress) -> tuple[float, int] | None:
+        """None before the first chunk; afterwards they stay."""
+        if self._limits is None and progress.first_arrival_s is not None:
+            cut_off_s, tolerance = self._measured(progress)
+            required = required_chunks(self._chunk_count, tolerance)
+            self._limits = progress.first_arrival_s + cut_off_s, required
+        return self._limits
 
-    def _measured_s(self, progress: Progress) -> float:
-        """How long after its first chunk this transfer is cut off."""
-        patience, chunk_count = self._policy.patience, self._chunk_count
-        paces = sorted(
-            took_s / count
+    def _measured(self, progress: Progress) -> tuple[float, float]:
+        """How long after its first chunk this transfer is cut off, and what it may lack then."""
+        policy, chunk_count = self._policy, self._chunk_count
+        alike_s = [
+            took_s * chunk_count / count
             for took_s, count in progress.recent
             # What came in one batch took no time that could be told.
             if took_s > 0 and chunk_count <= ALIKE * count and count <= ALIKE * chunk_count
-        )
-        if patience is None or not paces:
-            return self._policy.deadline_s
-        return patience * chunk_count * paces[int(len(paces) * _CALM)]
+        ]
+        whole_s = sorted(alike_s[-policy.epoch_rounds :])
+        if policy.patience is None or not whole_s:
+            return policy.deadline_s, policy.fraction
+        calm_s = whole_s[int(len(whole_s) * _CALM)]
+        cut_off_s = policy.patience * calm_s + (progress.round_trip_s or 0.0)
+        lacking = sum(max(0.0, 1 - cut_off_s / each_s) for each_s in whole_s) / len(whole_s)
+        return cut_off_s, min(policy.fraction, lacking)
 
 
 @dataclass(frozen=True, init=False)

@@ -1,0 +1,212 @@
+"""Early Close whose limits follow what was measured of each peer."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.transport import Progress
+from testbed.transport.core.events import TransferDone
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.tolerance import StopRule, required_chunks
+from testbed.transport.policies.tolerance import EarlyClose
+from tests.transport.two_parties import DELAY_S, TIMEOUT_S, Two, gone
+from tests.transport.virtual import layout_of, random_payload
+
+CHUNKS = 20
+LAYOUT = layout_of(CHUNKS)
+FIRST_S = 2.0
+# Four times as slow in one transfer of four.
+HIT = [(0.1, CHUNKS)] * 3 + [(0.4, CHUNKS)]
+
+
+def progress(received, *, now_s=FIRST_S, recent=(), round_trip_s=None):
+    return Progress(
+        received=np.arange(CHUNKS) < received,
+        received_count=received,
+        now_s=now_s,
+        first_arrival_s=FIRST_S,
+        last_arrival_s=FIRST_S,
+        probes=0,
+        recent=recent,
+        round_trip_s=round_trip_s,
+    )
+
+
+def limits(recent, *, layout=LAYOUT, round_trip_s=None, tolerance=0.4, **options):
+    """Seconds until the cut-off, and how many chunks it asks for then."""
+    options = {"patience": 1.5, **options}
+
+    def enough(received):
+        rule = EarlyClose(tolerance, 9.0, **options).stop_rule(critical=False)(layout)
+        known = {"recent": recent, "round_trip_s": round_trip_s}
+        deadline_s = rule.deadline_s(progress(received, **known))
+        assert not rule.satisfied(progress(received, now_s=deadline_s - 1e-9, **known))
+        return deadline_s, rule.satisfied(progress(received, now_s=deadline_s, **known))
+
+    deadline_s, _ = enough(CHUNKS)
+    return deadline_s - FIRST_S, next(n for n in range(CHUNKS + 1) if enough(n)[1])
+
+
+def test_after_a_calm_epoch_all_is_waited_for_beyond_the_limit():
+    assert limits([(0.1, CHUNKS)] * 4) == (pytest.approx(0.15), CHUNKS)
+
+
+def test_the_limit_follows_the_calm_pace_and_the_fraction_what_would_have_been_lacking_then():
+    # One of four would have lacked 1 - 0.15 / 0.4: 15.6 % of a transfer in the mean.
+    assert limits(HIT) == (pytest.approx(0.15), math.ceil(CHUNKS * (1 - 0.15625)))
+    assert limits(HIT, tolerance=0.05) == (pytest.approx(0.15), 19)
+
+
+def test_a_round_trip_more_is_time_for_a_repair():
+    # 1 - 0.25 / 0.4 of one in four: 9.4 %.
+    assert limits(HIT, round_trip_s=0.1) == (pytest.approx(0.25), math.ceil(CHUNKS * 0.90625))
+
+
+def test_a_transfer_that_was_cut_off_counts_with_its_pace():
+    assert limits([(0.1, CHUNKS // 2)] * 4) == (pytest.approx(0.3), CHUNKS)
+
+
+def test_an_epoch_that_is_over_does_not_count():
+    assert limits([*HIT, *[(0.2, CHUNKS)] * 2], epoch_rounds=2) == (pytest.approx(0.3), CHUNKS)
+
+
+# None yet, what came in one batch, what is of another size, and without `patience`.
+@pytest.mark.parametrize(
+    ("recent", "patience"),
+    [([], 1.5), ([(0.0, CHUNKS)], 1.5), ([(0.1, 9), (0.1, 41)], 1.5), (HIT, None)],
+)
+def test_while_nothing_is_measured_the_constant_limits_hold(recent, patience):
+    assert limits(recent, patience=patience) == (pytest.approx(9.0), 12)
+
+
+@given(
+    recent=st.lists(
+        st.tuples(st.just(0.0) | st.floats(1e-6, 1e3), st.integers(1, CHUNKS)), max_size=16
+    ),
+    round_trip_s=st.none() | st.floats(0, 10),
+    tolerance=st.sampled_from([0.0, 0.1, 0.4, 0.95]),
+    patience=st.floats(1, 4),
+)
+def test_whatever_was_measured_no_more_than_the_tolerance_is_given_up_and_never_what_must_arrive(
+    recent, round_trip_s, tolerance, patience
+):
+    known = {"recent": recent, "round_trip_s": round_trip_s}
+    layout = PayloadLayout([("body", 4 * (CHUNKS - 1)), ("head", 4)], 16)
+    policy = EarlyClose(tolerance, 9.0, must="head", patience=patience)
+    rule = policy.stop_rule(critical=False)(layout)
+    least = required_chunks(CHUNKS, tolerance)
+    for received in range(CHUNKS):  # the last chunk is the head
+        assert not rule.satisfied(progress(received, now_s=1e9, **known))
+    free = EarlyClose(tolerance, 9.0, patience=patience).stop_rule(critical=False)(layout)
+    enough = [free.satisfied(progress(n, now_s=1e9, **known)) for n in range(CHUNKS + 1)]
+    assert enough.index(True) >= least
+    assert enough[-1]
+    assert math.isfinite(free.deadline_s(progress(0, **known)))
+
+
+# In virtual time.
+
+
+class Epochs(Two):
+    """Transfers one after another, all with the same limits to begin with."""
+
+    def __init__(self, *, tolerance=0.3, must="", **settings):
+        super().__init__(repair="selective", **{"rate_bps": 1e6, **settings})
+        self._policy = EarlyClose(tolerance, 50.0, must, patience=1.5)
+
+    def next(self, loss=0.0, *, until_s=math.inf, rest=0.0):
+        """One more, with so much loss for so long, and the rest of it; its report."""
+        number = 2 * len(self.sent)
+        self.link.loss = loss
+        if until_s < math.inf:
+            self.simulation.at(
+                self.simulation.now_s + until_s, lambda: setattr(self.link, "loss", rest)
+            )
+        self.send(number)
+        self.receive(number, rule=self._policy.stop_rule(critical=False)(self.layout))
+        self.run()
+        reports = [each.report for each in self.server.events if isinstance(each, TransferDone)]
+        assert reports[-1].transfer == number, gone(self.server)
+        return reports[-1]
+
+
+def test_the_first_hit_transfer_is_waited_for_and_later_ones_close_at_the_limit_or_before():
+    peer = Epochs()
+    calm = [peer.next(), peer.next()][1]
+    first = peer.next(0.8)
+    assert calm.chunks_received == first.chunks_received == 100
+    second = peer.next(0.8)
+    assert 70 <= second.chunks_received < 100
+    assert 1.4 * calm.duration_s < second.duration_s < first.duration_s
+    # All has come before the limit: nothing is given up.
+    assert peer.next(0.02).chunks_received == 100
+
+
+def closed_at_the_limit(rate_bps):
+    """How long a transfer took whose last part does not come in time."""
+    peer = Epochs(rate_bps=rate_bps)
+    peer.next()
+    whole_s = peer.next().duration_s
+    peer.next(0.8)
+    # Three quarters come, then little for long.
+    report = peer.next(until_s=0.9 * whole_s, rest=0.999)
+    assert 70 <= report.chunks_received < 100
+    return report.duration_s
+
+
+def test_a_slow_worker_gets_a_longer_limit_than_a_fast_one():
+    assert closed_at_the_limit(0.25e6) > 3 * closed_at_the_limit(1e6)
+
+
+@pytest.mark.parametrize("hit_before", [False, True])
+def test_what_must_arrive_survives_a_second_of_99_percent_loss(hit_before):
+    layout = PayloadLayout([("body", 396), ("head", 4)], 16)
+    peer = Epochs(layout=layout, must="head", tolerance=0.5)
+    for loss in (0.0, 0.8 if hit_before else 0.0, 0.0):
+        peer.next(loss)
+    report = peer.next(0.99, until_s=1.0)
+    assert report.received[99]
+    assert report.chunks_received >= (50 if hit_before else 100)
+    assert report.duration_s < 1.6
+    assert peer.next().chunks_received == 100
+
+
+def test_a_peer_that_dies_is_given_up_with_the_reason():
+    peer = Epochs()
+    for loss in (0.0, 0.8):
+        peer.next(loss)
+    began_s = peer.simulation.now_s
+    peer.receive(4, rule=EarlyClose(0.3, 5.0, patience=1.5).stop_rule(False)(peer.layout))
+    peer.run()
+    assert "no new chunk of transfer 4" in gone(peer.server)
+    assert peer.simulation.now_s < began_s + 2 * TIMEOUT_S
+
+
+class Noting(StopRule):
+    """Wants all, and notes the round trip that it is told."""
+
+    def satisfied(self, progress):
+        self.round_trip_s = progress.round_trip_s
+        return False
+
+
+def test_a_server_knows_the_round_trip_once_it_has_sent():
+    two = Two(repair="selective")
+    told = []
+    for number in (0, 2):
+        rule = Noting()
+        two.send(number)
+        two.receive(number, rule=rule)
+        two.run()
+        told.append(rule.round_trip_s)
+        into, payload = two.layout.new_buffer(), random_payload(two.layout)
+        every = EarlyClose(0.0, 1.0).stop_rule(False)(two.layout)
+        two.worker.connection.post_receive(number + 1, every, into, two.simulation.now_s)
+        two.server.connection.post_send(number + 1, payload, two.simulation.now_s)
+        two.worker.work()
+        two.server.work()
+        two.run()
+    assert told == [None, pytest.approx(DELAY_S, rel=0.2)]  # data come back at once
