@@ -289,7 +289,8 @@ def _ltp(
     """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
 
     Out-of-order acknowledgements and a congestion control that ignores random loss. LTP's
-    fraction, deadline and critical packets are not known to us; the values here are assumptions.
+    fraction, deadline and critical packets are not known to us; the values here are assumptions,
+    and so is the rule by which `patience` adapts both.
     """
     return ProtocolConfig(
         **{

@@ -27,7 +27,7 @@ TESTS = [
     f"tests/transport/test_{name}.py"
     for name in (
         *("ack", "acknowledged_repair", "arrivals", "bounded_energy", "cluster", "connection"),
-        *("connection_settings", "control_messages"),
+        *("connection_settings", "control_messages", "measured_limits"),
         *("early", "errors", "gathering", "hostile_machine", "hot_path"),
         *("joining", "layout", "observation", "order", "own_answers", "pacing", "path_estimates"),
         *("patience", "price_of_a_pass", "protocols", "repair_completion", "repair_machine"),

@@ -332,7 +332,10 @@ def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
             "early-close:tolerance=0.1,deadline_s=1,epoch_rounds=17",
             "epoch_rounds is 17; valid: a whole number, 1 to 16",
         ),
-        ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=true", "epoch_rounds is"),
+        (
+            {"policy": "early-close", "tolerance": 0.1, "deadline_s": 1, "epoch_rounds": True},
+            "epoch_rounds: true: must be a whole number",
+        ),
         ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=0", "epoch_rounds is 0"),
         ("early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or globs"),
         ("quick-loss-only:tolerance=2,quiet_s=1", "tolerance is 2"),
