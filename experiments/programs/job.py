@@ -28,7 +28,7 @@ from testbed.transport import (
 )
 
 WORKERS = ("worker-1", "worker-2")
-FIRST = 5  # rounds in which the jobs find each other
+FIRST = 4  # rounds in which the jobs find each other
 LAYOUT = PayloadLayout([(f"layer-{number}", 12_500) for number in range(10)], 1456)
 QUEUE_BYTES = 150_000
 PACE = 0.97  # of the link, as in the built-in training
