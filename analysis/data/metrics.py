@@ -59,6 +59,7 @@ def _loss(leg: str) -> pl.Expr:
     return 1 - received / _sum(pl.col("chunk_count").filter(on_leg))
 
 
+_FEWEST_FOR_P99 = 100
 _LATENCY, _ITERATION = pl.col("latency_s"), pl.col("iteration_s")
 _HIT = pl.col("impairments").list.len() > 0
 _CALM = pl.col("impairments").list.len() == 0
@@ -77,11 +78,15 @@ def _latency(name: str, label: str, meaning: str, value: pl.Expr, **further: Any
     return Metric(name=name, label=label, unit="s", meaning=meaning, value=value, **further)
 
 
-def _quantile(percent: int, fewest: int) -> Metric:
+def _percentile(percent: int, fewest: int) -> pl.Expr:
     """A percentile of a run's latencies; none with fewer rounds: one is to lie beyond it."""
-    value = pl.when(_LATENCY.count() >= fewest).then(
+    return pl.when(_LATENCY.count() >= fewest).then(
         _LATENCY.quantile(percent / 100, interpolation="linear")
     )
+
+
+def _quantile(percent: int, fewest: int) -> Metric:
+    value = _percentile(percent, fewest)
     meaning = f"{percent}th percentile of a run's rounds"
     absent = f"fewer than {fewest} rounds per run"
     return _latency(f"p{percent}", f"p{percent}", meaning, value, absent=absent)
@@ -114,7 +119,16 @@ METRICS = (
     _latency("mean", "mean", "mean over all rounds of a run", _LATENCY.mean()),
     _latency("p50", "median", "median over all rounds of a run", _LATENCY.median()),
     _quantile(95, 20),
-    _quantile(99, 100),
+    _quantile(99, _FEWEST_FOR_P99),
+    Metric(
+        name="round_latency_s.p99_over_p50",
+        label="Round latency, p99 / median",
+        unit="count",
+        meaning="how long the tail of a run's rounds is: 99th percentile / median",
+        value=_percentile(99, _FEWEST_FOR_P99) / _LATENCY.median(),
+        absent=f"fewer than {_FEWEST_FOR_P99} rounds per run",
+        optional=True,
+    ),
     _latency("max", "maximum", "the slowest round of a run", _LATENCY.max(), whole_log=True),
     Metric(
         name="training_time_s",

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+_WHILE = "from the first announced round's begin to the last one's end, or else while programs ran"
+_FRAMES = f"frames on its link, {_WHILE}"
+_QUEUED = f"backlog by rate, {_WHILE}"
+
 # Section and quantity -> unit, label, meaning; `{}` stands for the program, flow, host or link.
 KINDS = {
     ("programs", "duration_s"): ("s", "Duration of {}", "from the start of a program to its end"),
@@ -33,15 +37,15 @@ KINDS = {
     ("flows", "retransmits"): ("count", "Retransmits {}", "segments that TCP has sent again"),
     ("flows", "rtt_p50_s"): ("s", "Round trip {}, median", "as the sender's TCP smooths it"),
     ("flows", "rtt_p95_s"): ("s", "Round trip {}, p95", "as the sender's TCP smooths it"),
-    ("hosts", "sent_bps"): ("bps", "Sent by {}", "frames on its link, while programs ran"),
-    ("hosts", "received_bps"): ("bps", "Received by {}", "frames on its link, while programs ran"),
+    ("hosts", "sent_bps"): ("bps", "Sent by {}", _FRAMES),
+    ("hosts", "received_bps"): ("bps", "Received by {}", _FRAMES),
     ("hosts", "cpu_s"): (
         "s",
         "Processor time of {}",
         "of all processes in it that were sampled, in a whole run",
     ),
-    ("queues", "delay_p50_s"): ("s", "Queue delay {}, median", "backlog by rate, over all samples"),
-    ("queues", "delay_p95_s"): ("s", "Queue delay {}, p95", "backlog by rate, over all samples"),
+    ("queues", "delay_p50_s"): ("s", "Queue delay {}, median", _QUEUED),
+    ("queues", "delay_p95_s"): ("s", "Queue delay {}, p95", _QUEUED),
 }
 SECTIONS = tuple(dict.fromkeys(section for section, _ in KINDS))
 

@@ -47,7 +47,7 @@ def measured(directory: Path) -> dict[str, float]:
     if not times:
         return {}
     began_s, ended_s = min(began for began, _ in times), max(ended for _, ended in times)
-    inside = pl.col("t_s").is_between(began_s, ended_s)
+    inside = pl.col("t_s").is_between(*(_marked(directory) or (began_s, ended_s)))
     queues = samples.queues(directory).filter(inside)
     hosts = {str(each.get("host")) for each in programs}
     return dict(
@@ -63,6 +63,13 @@ def measured(directory: Path) -> dict[str, float]:
             *_queues(queues, samples.sampler(directory)),
         ]
     )
+
+
+def _marked(directory: Path) -> tuple[float, float] | None:
+    """From the begin of the first round that programs announced to the end of the last one."""
+    rounds = records.read_lines(directory / "events" / "rounds.jsonl", records.ROUNDS, [])
+    began_s, ended_s = rounds["began_s"].min(), rounds["ended_s"].max()
+    return None if began_s is None or ended_s is None else (_number(began_s), _number(ended_s))
 
 
 def congestion_controls(directory: Path) -> list[str]:

@@ -26,6 +26,7 @@ _METRICS = (
     "round_latency_s.burst_mean",
     "gather_latency_s.burst_mean",
     "round_latency_s.mean",
+    "round_latency_s.p99_over_p50",
     "training_time_s",
     "time_to_target_s",
     "accuracy",

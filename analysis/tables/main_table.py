@@ -32,6 +32,7 @@ ROWS = (
     "round_latency_s.mean",
     "round_latency_s.p95",
     "round_latency_s.p99",
+    "round_latency_s.p99_over_p50",
     "round_latency_s.max",
     "training_time_s",
     "accuracy",

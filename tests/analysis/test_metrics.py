@@ -58,9 +58,10 @@ def test_tail_quantiles_need_enough_rounds(tmp_path):
     assert few["round_latency_s.p95"] is None
     some = row(tmp_path / "some", rounds=99)
     assert some["round_latency_s.p95"] == pytest.approx(0.1)
-    assert some["round_latency_s.p99"] is None
+    assert some["round_latency_s.p99"] is some["round_latency_s.p99_over_p50"] is None
     many = row(tmp_path / "many", rounds=101)  # sorted, position 99 of 0 to 100 is a slow one
     assert many["round_latency_s.p99"] == pytest.approx(1.0)
+    assert many["round_latency_s.p99_over_p50"] == pytest.approx(1.0 / many["round_latency_s.p50"])
 
 
 def test_an_own_kind_of_impairment_goes_by_its_name_and_not_by_its_place(tmp_path):

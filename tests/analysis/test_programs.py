@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from analysis.data.load import load
 from analysis.data.per_run import per_run
+from analysis.data.programs import measured
 from analysis.report import writing
 from tests.analysis.build import ResultsBuilder, write, write_lines
 
@@ -125,6 +127,26 @@ def test_rounds_without_iterations_have_no_rate(results):
     frame = per_run(load(results))
     assert frame["rounds_per_s"].to_list() == [None, None]
     assert frame["round_latency_s.mean"].null_count() == 0
+
+
+def test_hosts_are_measured_while_announced_rounds_go_on(results):
+    """Before and after them, a neighbour would have the link for itself."""
+    (run,) = results.glob("*/bbr-s1*")
+    sent_bytes = {1.0: 0, 1.5: 9000, 2.0: 10_000, 2.5: 11_000, 3.0: 90_000}
+    link = {"link": "s1--server", "from": "s1", "backlog_packets": 0, "sent_packets": 0, "drops": 0}
+    (run / "samples").mkdir(exist_ok=True)
+    pl.DataFrame(
+        [
+            {**link, "t_s": t_s, "sent_bytes": each, "backlog_bytes": each // 2}
+            for t_s, each in sent_bytes.items()
+        ]
+    ).write_parquet(run / "samples" / "queues.parquet")
+    assert measured(run)["hosts.server.received_bps"] == 90_000 * 8 / 2
+    log = run / "events" / "rounds.jsonl"
+    rounds = [json.loads(line) for line in log.read_text().splitlines()]
+    times = [{"began_s": 1.4 + n / 10, "ended_s": 1.5 + n / 10} for n in range(len(rounds))]
+    write_lines(log, [{**each, **at} for each, at in zip(rounds, times, strict=True)])
+    assert measured(run)["hosts.server.received_bps"] == 1000 * 8 / 0.5
 
 
 def test_the_report_says_which_rank_others_waited_for(results, undrawn):

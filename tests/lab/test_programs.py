@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def run_programs(run_small, monkeypatch):
 
     def run(*programs: dict[str, Any], **changes: Any):
         workload = {"kind": "programs", "programs": list(programs), **changes.pop("workload", {})}
-        arms = {"mine": {"congestion_control": "reno"}}
+        arms = {"mine": {"congestion_control": changes.pop("congestion_control", "reno")}}
         return run_small(workload=workload, arms=arms, **changes)
 
     return run
@@ -85,6 +86,26 @@ def test_marked_rounds_are_hit_by_a_loss_on_their_leg_and_measured(run_programs)
     assert seen <= {("server", "reno"), ("worker-1", "reno")}
     said = f"markers: 1 of 9 lines were refused, first {refused}"
     assert said in results.verdict("mine")["reason"]
+
+
+JOB = Path(__file__).parents[2] / "experiments" / "programs" / "job.py"
+
+
+@pytest.mark.parametrize("protocol", ["tcp-cubic", "bounded-energy bbr"])
+def test_the_job_of_fairness_exchanges_and_marks_its_rounds(run_programs, protocol):
+    server = f"lab-python {JOB} server server worker-1 50e6 2 {protocol}"
+    workers = f"lab-python {JOB} workers worker-1 server 50e6 {protocol}"
+    results = run_programs(
+        {"host": "server", "run": server, "time_limit_s": 40},
+        {"host": "worker-1", "run": workers, "after": "server"},
+        congestion_control="cubic",  # which a program may not be able to choose by itself
+    )
+    results.assert_trained()
+    rounds = results.events("rounds", "mine")
+    assert [each["round"] for each in rounds] == [0, 1]
+    # Two workers get 500 kB each, which one link carries, whatever is given up on the way there.
+    least_s = 0.2 * 2 * 500_000 * 8 / SMALL["topology"]["rate_bps"]
+    assert all(each["latency_s"] > least_s for each in rounds)
 
 
 WAITS = python("import time; time.sleep(60)")

@@ -23,6 +23,7 @@ from testbed.transport.core.messages import (
 from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import (
     available_congestion_controls,
+    check_congestion_control,
     get_congestion_control,
     set_congestion_control,
     tcp_counts,
@@ -58,6 +59,20 @@ def test_a_socket_on_which_another_algorithm_is_in_force_is_noticed(monkeypatch)
     )
     with socket.socket() as trial, pytest.raises(ValueError, match="'other' although 'cubic'"):
         set_congestion_control(trial, "cubic")
+
+
+def test_what_a_process_may_not_choose_is_left_to_the_route_and_looked_at_later():
+    class OfNoPowers(socket.socket):
+        def setsockopt(self, *option):
+            raise PermissionError(1, "Operation not permitted")
+
+    with OfNoPowers() as trial:
+        default = get_congestion_control(trial)
+        other = next(each for each in available_congestion_controls() if each != default)
+        set_congestion_control(trial, other)
+        check_congestion_control(trial, default)
+        with pytest.raises(ValueError, match=f"'{default}' although '{other}'"):
+            check_congestion_control(trial, other)
 
 
 def test_bytes_come_from_the_kernels_counters():

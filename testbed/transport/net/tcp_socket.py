@@ -130,10 +130,15 @@ def available_congestion_controls() -> list[str]:
 def set_congestion_control(connection: socket.socket, name: str) -> None:
     """Sets the algorithm of one socket (and of what it accepts) and reads it back.
 
+    A process without powers may not choose every algorithm. A route may have it all the same: so
+    then nothing is set, and whoever connects must `check_congestion_control`.
+
     Raises ValueError, which names the available algorithms, when the kernel refuses.
     """
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except PermissionError:
+        return
     except OSError as error:
         raise ValueError(
             f"the kernel refuses TCP congestion control {name!r} ({error.strerror}); "
