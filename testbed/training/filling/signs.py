@@ -66,9 +66,8 @@ class Quantised(SenderMemory):
     def settle(self, report: TransferReport) -> None:
         if report.chunks_received != report.chunk_count:
             raise InputError(
-                f"filling signs: the transfer to {report.peer} lost "
-                f"{report.chunk_count - report.chunks_received} chunks; valid: with a protocol "
-                "that delivers all, such as one-bit"
+                f"filling signs: the transfer to {report.peer} does not say that all chunks have "
+                "arrived; valid: with a protocol that delivers all, such as one-bit"
             )
 
     def state(self) -> dict[str, Buffer]:
