@@ -80,5 +80,7 @@ def test_a_checkpoint_continues_with_what_is_owed():
 def test_a_lost_chunk_is_refused_because_nobody_would_owe_it():
     memory = Signs().sender_memory(LAYOUT)
     memory.payload(buffer_of(1.0))
-    with pytest.raises(InputError, match="transfer to server does not say that all chunks have arrived"):
+    with pytest.raises(
+        InputError, match="transfer to server does not say that all chunks have arrived"
+    ):
         memory.settle(report(np.array([True, True, False, True])))
