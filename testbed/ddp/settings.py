@@ -84,11 +84,11 @@ class Settings:
                 f"{shown(self.filling)}; valid: 0, or a share with mode='bounded' and "
                 "filling='error-feedback'"
             )
-        if self.protocol.keep != 1:
+        if self.protocol.compresses:
             raise InputError(
-                f"protocol {self.protocol.name!r} keeps {self.protocol.keep:g} of the chunks; "
-                "valid: one that keeps all: a complete mean keeps replicas equal; compress by "
-                "PyTorch's own hooks, such as powerSGD"
+                f"protocol {self.protocol.name!r} {self.protocol.compresses}; "
+                "valid: one that sends all of them: a complete mean keeps replicas equal; compress "
+                "by PyTorch's own hooks, such as powerSGD"
             )
         if self.late_share and self.protocol.carrier == "tcp":
             raise InputError(

@@ -18,7 +18,8 @@ from testbed.shared.named_sections import folders
 from testbed.shared.registry import did_you_mean
 from testbed.shared.section import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
-from testbed.transport import protocols
+from testbed.transport import Leg, protocols
+from testbed.transport.policies.tolerance import Fixed
 from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
@@ -123,6 +124,25 @@ class Arm(AnyArm):
             raise problems.raised(
                 [problems.of_message(str(error)), *self._wrong_values()]
             ) from None
+        return self
+
+    @model_validator(mode="after")
+    def _quantises_what_goes_as_bits(self) -> Arm:
+        protocol = self.resolved()
+        for leg, text in self.resolved_filling().items():
+            name = text.partition(":")[0]
+            if protocol.coding == "two-values" and name in FILLINGS and name != "signs":
+                raise ValueError(
+                    f"filling.{leg}: {text}; coding two-values sends payloads with two values in "
+                    "each chunk; valid: signs, ./FILE.py"
+                )
+            whole = protocol.policy(Leg[leg.upper()]) == Fixed(0) and protocol.keep == 1
+            if name == "signs" and not whole:
+                raise ValueError(
+                    f"filling.{leg}: signs; {protocol.name} gives up chunks of this leg, which "
+                    "would be owed by nobody; valid: with a protocol that delivers all, such as "
+                    "one-bit"
+                )
         return self
 
     def _wrong_values(self) -> Iterator[problems.Problem]:

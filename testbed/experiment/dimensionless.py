@@ -26,6 +26,7 @@ from testbed.training import datasets, models, pace
 from testbed.training.datasets import DatasetParameters
 from testbed.transport import Leg, PayloadLayout
 from testbed.transport.core import wire
+from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS, Passes
 from testbed.transport.protocols import NEED_RATE
@@ -223,7 +224,10 @@ def _whole_bytes(run: Run, layout: PayloadLayout) -> float:
 
 def _needed_bytes(run: Run, layout: PayloadLayout, leg: Leg) -> float:
     """The bytes of frames that one transfer of a calm round sends."""
-    return (run.protocol.keep - _tolerance(run, leg)) * _whole_bytes(run, layout)
+    compression, sent = compression_of(run.protocol), 1.0
+    if compression is not None:
+        sent = compression.size(layout) / (layout.chunk_count * layout.chunk_bytes)
+    return (sent - _tolerance(run, leg)) * _whole_bytes(run, layout)
 
 
 def _tolerance(run: Run, leg: Leg) -> float:

@@ -153,7 +153,7 @@ def _axis(registry: Registry[Any]) -> Schema:
 def setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
     found: Schema = _FRACTION
-    if key == "congestion_control" and protocol in ("tcp", "top-k"):
+    if key == "congestion_control" and protocol in ("tcp", "top-k", "one-bit"):
         found = {"type": "string", "pattern": r"^\w+$"}
     elif key in protocols.REGISTRIES:
         found = {"$ref": f"#/$defs/axis.{key}"}
@@ -161,6 +161,8 @@ def setting(protocol: str, key: str) -> Schema:
         found = {"enum": ["udp", "tcp"]}
     elif key == "control":
         found = {"enum": ["tcp", "hedged"]}
+    elif key == "coding":
+        found = {"enum": ["plain", "two-values"]}
     elif key in ("name", "must"):
         found = {"type": "string"}
     elif unit := units.of(key):

@@ -261,18 +261,18 @@ class Experiment(Section):
         return self
 
     def _whole_states_fit(self) -> None:
-        """Refuse arms that send parts of payloads where whole replicas travel, too."""
+        """Refuse arms that compress payloads where whole replicas travel, too."""
         for name in self.arms:
-            keep = self.protocol_arm(name).resolved().keep
+            compresses = self.protocol_arm(name).resolved().compresses
             for key, whole in (
                 ("resynchronise_every", self.training.resynchronise_every > 0),
                 ("on_worker_loss", self.training.on_worker_loss == "rejoin"),
             ):
-                if keep != 1 and whole:
+                if compresses and whole:
                     raise ValueError(
                         f"training.{key}: {getattr(self.training, key)} sends whole replicas, but "
-                        f"arms.{name} keeps {keep:g} of the chunks of all that it sends; valid: "
-                        "leave the key out, or an arm with keep: 1"
+                        f"arms.{name} {compresses} of all that it sends; valid: leave the key out, "
+                        "or an arm that does not compress"
                     )
 
     @model_serializer(mode="wrap")

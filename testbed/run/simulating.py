@@ -250,8 +250,8 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
 def _computes_with(config: Mapping[str, Any]) -> bool:
     """Whether anybody computes with what payloads hold."""
     protocol = config["protocol"]
-    # `keep` chooses chunks by what they hold.
-    if "keep" in protocol or ORDERS.create(protocol["order"], seed=0).tells_worth:
+    # `keep` chooses chunks by what they hold, and `coding` makes other bytes of it.
+    if {"keep", "coding"} & set(protocol) or ORDERS.create(protocol["order"], seed=0).tells_worth:
         return True
     asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
     return not (asked and config["training"]["pace"]["kind"] == "payload-only")

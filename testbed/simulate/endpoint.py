@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from testbed.simulate import headers, kernel_tcp
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.cluster import Cluster
+from testbed.simulate.compressed import Compressed
 from testbed.simulate.engine import Simulation
-from testbed.simulate.kept_chunks import KeptChunks
 from testbed.simulate.party import Party
 from testbed.simulate.processor import Costs, Processor
 from testbed.simulate.tasks import Signal, Tasks
@@ -37,7 +37,7 @@ from testbed.transport.native import HOT_PATH
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
 from testbed.transport.net.handle import Handle
-from testbed.transport.net.tcp_selection import Selection
+from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS
@@ -140,17 +140,17 @@ def _more_header_bytes(config: EndpointConfig) -> int:
     return kernel_tcp.MORE_HEADER_BYTES if _is_tcp(config) else 0
 
 
-def _kept(config: EndpointConfig) -> KeptChunks | None:
-    """Of each transfer, where not all chunks are sent."""
-    selection = Selection(config.protocol.keep)
-    return None if selection.whole else KeptChunks(selection, config.layout)
+def _compressed(config: EndpointConfig) -> Compressed | None:
+    """Of each transfer, where a protocol compresses."""
+    compression = compression_of(config.protocol)
+    return None if compression is None else Compressed(compression, config.layout)
 
 
 def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
-    protocol, kept = config.protocol, _kept(config)
+    protocol, compressed = config.protocol, _compressed(config)
     return ConnectionSettings(
         session=config.session,
-        layout=config.layout if kept is None else kept.layout,
+        layout=config.layout if compressed is None else compressed.layout,
         repair=kernel_tcp.TcpModel() if _is_tcp(config) else REPAIRS.create(protocol.repair),
         order=ORDERS.create(protocol.order, seed=config.seed),
         peer_timeout_s=config.peer_timeout_s,
@@ -196,7 +196,7 @@ class Endpoint:
         self._gone: dict[str, str] = {}
         self._active: list[Handle] = []
         self._announcements: deque[bytes] = deque()
-        self._kept = _kept(config)
+        self._compressed = _compressed(config)
 
     def __enter__(self) -> "Endpoint":
         self._world.join(self)
@@ -262,17 +262,17 @@ class Endpoint:
     ) -> dict[str, TransferReport]:
         """As the transport's."""
         arrangers: dict[int, Arrange] | None = {} if len(payloads) > 1 else None
-        kept, streams = self._kept, payloads
-        if kept is not None:
-            chosen, streams = kept.pack(payloads)
+        compressed, streams = self._compressed, payloads
+        if compressed is not None:
+            chosen, streams = compressed.pack(payloads)
 
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_send(transfer, streams[connection.peer], now_s, arrangers)
 
         reports = self._transfer(transfer, streams, begin, sending=True)
-        if kept is None:
+        if compressed is None:
             return reports
-        return {peer: kept.told(report, chosen[peer]) for peer, report in reports.items()}
+        return {peer: compressed.told(report, chosen[peer]) for peer, report in reports.items()}
 
     def receive(
         self,
@@ -282,18 +282,19 @@ class Endpoint:
     ) -> dict[str, TransferReport]:
         """As the transport's."""
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
-        layout, kept, streams = self.config.layout_of(transfer), self._kept, into
-        if kept is not None:
-            layout, streams = kept.layout, {peer: kept.layout.new_buffer() for peer in into}
+        layout, compressed, streams = self.config.layout_of(transfer), self._compressed, into
+        if compressed is not None:
+            layout = compressed.layout
+            streams = {peer: layout.new_buffer() for peer in into}
 
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_receive(transfer, make(layout), streams[connection.peer], now_s)
 
         reports = self._transfer(transfer, streams, begin, sending=False)
-        if kept is None:
+        if compressed is None:
             return reports
         return {
-            peer: kept.told(report, kept.unpack(streams[peer], into[peer]))
+            peer: compressed.told(report, compressed.unpack(streams[peer], into[peer]))
             for peer, report in reports.items()
         }
 

@@ -39,6 +39,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
 # What kernel TCP does by itself, and what stands there when a configuration does not name it.
 _OF_UDP = {"repair": "passes", "order": "in-order"}
 _CONTROLS = ("tcp", "hedged")
+_CODINGS = ("plain", "two-values")
 _TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
 
 
@@ -83,6 +84,8 @@ class ProtocolConfig:
             `hedged`: so, too, and while that is slow also in datagrams; see `core.hedging`.
         keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
             only. It holds for all transfers.
+        coding: how chunks go; `tcp` only. `plain`: as they are. `two-values`: as a bit for each
+            element, which takes payloads with two values in each chunk at most, and no other.
 
     For `udp` the constructor takes repair, order and congestion control as texts,
     `NAME:key=value,...`, or as mappings with the key `name`, and keeps texts.
@@ -97,6 +100,7 @@ class ProtocolConfig:
     congestion_control: str = "fixed"
     control: Literal["tcp", "hedged"] = "tcp"
     keep: float = 1.0
+    coding: Literal["plain", "two-values"] = "plain"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -104,6 +108,10 @@ class ProtocolConfig:
         object.__setattr__(self, "keep", _part("keep", self.keep))
         if self.control not in _CONTROLS:
             raise ValueError(f"control is {shown(self.control)}; valid: {', '.join(_CONTROLS)}")
+        if self.coding not in _CODINGS:
+            raise ValueError(f"coding is {shown(self.coding)}; valid: {', '.join(_CODINGS)}")
+        if self.coding != "plain" and self.keep != 1:
+            raise ValueError(f"keep is {self.keep}; coding {self.coding} sends all chunks: keep: 1")
         for leg in Leg:
             key = leg.name.lower()
             with _named(key):
@@ -141,6 +149,11 @@ class ProtocolConfig:
                 f"keep is {self.keep}; our own transport's receivers decide what to give up: leave "
                 "it out, or choose the carrier tcp"
             )
+        if self.coding != "plain":
+            raise ValueError(
+                f"coding is {self.coding}; our own transport sends chunks as they are: leave it "
+                "out, or choose the carrier tcp"
+            )
         # Building each part once finds unknown names and options before a socket is opened.
         given = {"order": {"seed": 0}, "congestion_control": _TYPICAL_LINK}
         for axis in (*_OF_UDP, "congestion_control"):
@@ -171,6 +184,13 @@ class ProtocolConfig:
         return self.gather if leg is Leg.GATHER else self.broadcast
 
     @property
+    def compresses(self) -> str:
+        """What it does to payloads, in words; none where they travel as they are."""
+        if self.coding != "plain":
+            return "sends two values of each chunk"
+        return "" if self.keep == 1 else f"keeps {self.keep:g} of the chunks"
+
+    @property
     def measures(self) -> bool:
         """Whether the congestion control measures the path; `udp` only."""
         return CONGESTION_CONTROLS.create(self.congestion_control, **_TYPICAL_LINK).measures
@@ -183,6 +203,8 @@ class ProtocolConfig:
             del told["keep"]
         if self.control == "tcp":
             del told["control"]
+        if self.coding == "plain":
+            del told["coding"]
         return told
 
 
@@ -378,6 +400,17 @@ def _top_k(
     return _tcp(**{"name": "top-k", **axes, **settings})
 
 
+def _one_bit(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:
+    """Compression in place of tolerance: a bit for each element, over kernel TCP.
+
+    1-bit SGD (Seide et al., Interspeech 2014): an element is sent as the mean of the positive or of
+    the other ones, and the error is owed, on both legs; the filling `signs` does that. Their means
+    are of a column of a matrix, ours of a chunk.
+    """
+    axes: dict[str, Any] = {"coding": "two-values", "congestion_control": congestion_control}
+    return _tcp(**{"name": "one-bit", **axes, **settings})
+
+
 PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "dblp": (_dblp, ("low", "high")),
     "dblp-stream": (_dblp_stream, ("low", "high")),
@@ -396,6 +429,7 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
         ("floor", "share", "at_most", "patience", "within_rounds", "per"),
     ),
     "top-k": (_top_k, ()),
+    "one-bit": (_one_bit, ()),
     "tcp": (_tcp, ()),
 }
 

@@ -276,7 +276,11 @@ def test_a_gradient_that_cannot_be_sent_is_refused(kind, found):
         ({"protocol": "dblb"}, "protocol: unknown protocol 'dblb'; valid: "),
         (
             {"protocol": "top-k"},
-            "protocol 'top-k' keeps 0.1 of the chunks; valid: one that keeps all",
+            "protocol 'top-k' keeps 0.1 of the chunks; valid: one that sends all of them",
+        ),
+        (
+            {"protocol": "one-bit"},
+            "protocol 'one-bit' sends two values of each chunk; valid: one that sends all of them",
         ),
         ({"protocol": 3}, "protocol is 3; valid: a preset's name or a ProtocolConfig"),
         ({"protocol": "mlt"}, "protocol mlt: it bounds the loss of each layer"),

@@ -183,7 +183,7 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
         (
             {"arms": {"x": {"protocol": "tcp", "filing": "zero"}}},
             "arms.x.filing: protocol 'tcp' has no such key; valid: name, carrier, gather, "
-            "broadcast, repair, order, congestion_control, control, keep, filling",
+            "broadcast, repair, order, congestion_control, control, keep, coding, filling",
         ),
         (
             {"arms": {"x": {"protocol": "dblp", "filling": 3}}},
@@ -239,6 +239,27 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
             "arms.a.keep: 0; valid: above 0, up to",
         ),
         ({"arms": {"a": {"protocol": "dblp", "keep": 0.5}}}, "keep is 0.5; our own transport's"),
+        (
+            {"arms": {"a": {"protocol": "one-bit"}}, "training": {"on_worker_loss": "rejoin"}},
+            "training.on_worker_loss: rejoin sends whole replicas, but arms.a sends two values of",
+        ),
+        (
+            {"arms": {"a": {"protocol": "one-bit", "filling": {"gather": "zero"}}}},
+            "filling.gather: zero; coding two-values sends payloads with two values in each chunk; "
+            "valid: signs, ./FILE.py",
+        ),
+        (
+            {"arms": {"a": {"protocol": "ltp", "filling": "signs"}}},
+            "filling.gather: signs; ltp gives up chunks of this leg, which would be owed by nobody",
+        ),
+        (
+            {"arms": {"a": {"protocol": "top-k", "filling": {"broadcast": "signs"}}}},
+            "filling.broadcast: signs; top-k gives up chunks of this leg",
+        ),
+        (
+            {"arms": {"a": {"protocol": "one-bit", "coding": "bits"}}},
+            "arms.a.coding: 'bits'; valid: plain, two-values",
+        ),
         ({"factors": {"rounds": 3}}, "factors.rounds: 3: must be a list of at least one value"),
     ],
 )

@@ -109,6 +109,19 @@ def test_compression_over_tcp_sends_its_part_of_the_chunks(chosen, tmp_path):
         assert each["chunks_received"] == math.ceil(0.2 * each["chunk_count"])
 
 
+def test_one_bit_over_tcp_sends_a_small_part_of_the_bytes(chosen, tmp_path):
+    bytes_of = {}
+    for arm in ("one-bit", "tcp-cubic"):
+        changes = f"arms.tcp={{protocol: {arm}}}", "impairments=[]", "training.pace.scale=0.02"
+        (run,) = chosen("tcp", *changes)
+        outcome = simulating.execute(tmp_path / arm, run, lambda record: None)
+        assert (outcome.verdict, outcome.reason) == ("ok", "")
+        transfers = records(outcome.directory, "transfers-server.jsonl")
+        assert all(each["chunks_received"] == each["chunk_count"] for each in transfers)
+        bytes_of[arm] = sum(each["bytes_received"] for each in transfers)
+    assert 24 < bytes_of["tcp-cubic"] / bytes_of["one-bit"] < 32
+
+
 def test_a_host_does_not_drop_what_its_own_tcp_sends_and_a_switch_does(chosen, tmp_path):
     (run,) = chosen("tcp", "impairments=[]", "topology.queue_bytes=15_000")
     outcome = simulating.execute(tmp_path / "out", run, lambda record: None)

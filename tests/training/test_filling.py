@@ -162,7 +162,7 @@ def test_a_receiver_may_rescale_while_the_sender_remembers():
         FILLINGS.create("error-feedback:fill=previous")
 
 
-@pytest.mark.parametrize("filling", [text for text in EVERY if "feedback" not in text])
+@pytest.mark.parametrize("filling", [t for t in EVERY if "feedback" not in t and t != "signs"])
 def test_a_sender_without_memory_sends_the_gradient_itself(filling):
     memory = FILLINGS.create(filling).sender_memory(LAYOUT)
     gradient = buffer_of(1.0)

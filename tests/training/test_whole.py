@@ -50,6 +50,17 @@ def test_gradients_are_added_in_rank_order_whichever_came_first(tmp_path, protoc
     assert_weights(whole, ALL, [[0, 1, 2]] * 10)
 
 
+def test_replicas_of_quantised_gradients_are_equal_in_the_end(tmp_path):
+    settings: dict[str, Any] = {"filling": "signs", "rounds": 6, "pace": "real"}
+    whole = Whole(tmp_path, protocol=preset("one-bit"), **settings)
+    assert whole.run() == 0
+    begun, first = whole.context.model_and_data.model(0), whole.weights("worker-1")
+    for name in ("worker-2", "worker-3"):
+        other = whole.weights(name)
+        assert all(torch.equal(first[key], other[key]) for key in first)
+    assert all(not torch.equal(first[key], each) for key, each in begun.named_parameters())
+
+
 @pytest.mark.parametrize(
     ("protocol", "settings"),
     [

@@ -82,6 +82,9 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("dblp", {"carrier": "sctp"}, "valid: udp, tcp"),
         ("tcp", {"gather": 0.1}, "reliable"),
         ("tcp", {"control": "hedged"}, "leave it out"),
+        ("dblp", {"coding": "two-values"}, "coding is two-values; our own transport sends chunks"),
+        ("one-bit", {"coding": "bits"}, "coding is 'bits'; valid: plain, two-values"),
+        ("one-bit", {"keep": 0.5}, r"keep is 0\.5; coding two-values sends all chunks: keep: 1"),
         ("dblp", {"control": "quic"}, "control is 'quic'; valid: tcp, hedged"),
         ("tcp", {"congestion_control": "fixed:rate_bps=1"}, "kernel's name"),
     ],
@@ -102,6 +105,11 @@ def test_runs_without_hedges_are_described_as_before_there_were_any():
     assert "control" not in preset("dblp").describe()
     assert preset("dblp", control="hedged").describe()["control"] == "hedged"
     assert preset("bounded-energy").control == "hedged"
+
+
+def test_runs_that_send_chunks_as_they_are_are_described_as_before_there_were_codings():
+    assert "coding" not in preset("tcp").describe()
+    assert preset("one-bit").describe()["coding"] == "two-values"
 
 
 def test_transfers_are_numbered_by_round_and_leg():

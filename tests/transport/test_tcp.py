@@ -369,11 +369,11 @@ def test_a_bitmap_that_names_more_chunks_than_were_agreed_breaks_the_connection(
     layout = PayloadLayout([("w", 100_000)])
     place = site(preset("top-k", keep=0.1), layout=layout, peer_timeout_s=5.0)
 
-    def choose(self, layout, payload):
+    def pack(self, layout, payload):
         chosen = np.ones(layout.chunk_count, dtype=bool)
-        return chosen, pack_bitmap(chosen), layout.rows(payload).reshape(-1).data
+        return chosen, memoryview(pack_bitmap(chosen) + payload.tobytes())
 
-    monkeypatch.setattr(Selection, "choose", choose)
+    monkeypatch.setattr(Selection, "pack", pack)
 
     def reason(call):
         with pytest.raises(PeerLost) as caught:

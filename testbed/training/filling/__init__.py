@@ -21,6 +21,7 @@ from testbed.training.filling.error_feedback import CommonFeedback, ErrorFeedbac
 from testbed.training.filling.hadamard import Hadamard
 from testbed.training.filling.previous import Previous
 from testbed.training.filling.rescale import Rescale
+from testbed.training.filling.signs import Signs
 from testbed.training.filling.whole_tensors import WholeTensors
 from testbed.training.filling.zero import Zero
 from testbed.training.vectors import mean_into
@@ -35,6 +36,7 @@ FILLINGS: Registry[Filling] = Registry(
         "common-feedback": CommonFeedback,
         "whole-tensors": WholeTensors,
         "hadamard": Hadamard,
+        "signs": Signs,
     },
     own="Filling",
     base=Filling,
@@ -50,6 +52,7 @@ PRESET_FILLINGS = {
     "bounded-energy": {"gather": "error-feedback", "broadcast": "common-feedback"},
     "optireduce": {"gather": "hadamard", "broadcast": "hadamard"},
     "top-k": {"gather": "error-feedback", "broadcast": "error-feedback"},
+    "one-bit": {"gather": "signs", "broadcast": "signs"},
 }
 
 __all__ = [
@@ -65,6 +68,7 @@ __all__ = [
     "Previous",
     "Rescale",
     "SenderMemory",
+    "Signs",
     "Unread",
     "WholeTensors",
     "Zero",

@@ -208,6 +208,7 @@ class EndpointConfig:
         carried = ", tensor by tensor" if self.tensor_by_tensor else ""
         if protocol.carrier == "tcp":
             part = "" if protocol.keep == 1 else f", keeping {protocol.keep:g} of the chunks"
+            part += "" if protocol.coding == "plain" else f", coding {protocol.coding}"
             return f"kernel TCP with {protocol.congestion_control}{part}{carried}"
         # By its own a receiver knows how soon the sender's wants to be answered.
         measured = "the path" if protocol.measures else "nothing"

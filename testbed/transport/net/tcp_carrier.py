@@ -20,8 +20,8 @@ from testbed.transport.net.addresses import Host
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
+from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.net.tcp_data import TcpConnection, TcpData
-from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_socket import (
     DataSocket,
     check_congestion_control,
@@ -73,7 +73,7 @@ class TcpCarrier(Carrier):
         if previous is not None:
             previous.socket.close()
         channel = self._channels[connection.peer] = TcpData(
-            connection, DataSocket(data), Selection(self._config.protocol.keep)
+            connection, DataSocket(data), compression_of(self._config.protocol)
         )
         return channel
 

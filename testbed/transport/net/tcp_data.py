@@ -4,8 +4,7 @@ On the data connection each payload is preceded by 16 bytes in network order:
 
     u32 session | u32 transfer | u64 payload bytes
 
-A protocol that keeps only some chunks sends a bitmap of them next, and then those alone, each of
-them whole.
+A protocol that compresses sends the block of `tcp_compression` in place of the payload.
 
 The receiver sends STOP on the control stream once the payload is complete, so a transfer ends with
 the same event as in our own transport.
@@ -31,7 +30,7 @@ from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.net.link import DataChannel
-from testbed.transport.net.tcp_selection import Selection
+from testbed.transport.net.tcp_compression import Compression
 from testbed.transport.net.tcp_socket import SEGMENT_OVERHEAD_BYTES, DataSocket, TcpCounts
 
 _FRAME = struct.Struct("!IIQ")
@@ -50,7 +49,7 @@ class _Transfer:
         transfer: int,
         settings: ConnectionSettings,
         data: DataSocket,
-        selection: Selection,
+        compression: Compression | None,
         now_s: float,
     ) -> None:
         self.transfer = transfer
@@ -59,10 +58,16 @@ class _Transfer:
         self.layout: PayloadLayout = settings.layout_of(transfer)
         self.head = _FRAME.pack(settings.session, transfer, self.layout.payload_bytes)
         self.data = data
-        self.selection = selection
+        self.compression = compression
         self.chosen: NDArray[np.bool_] | None = None  # None: all chunks
         self.began_s = now_s
         self.ended_s = now_s
+
+    @property
+    def count(self) -> int:
+        """How many chunks are sent."""
+        compression = self.compression
+        return self.layout.chunk_count if compression is None else compression.count(self.layout)
 
     def on_deadline(self, now_s: float) -> None:
         """Nothing is ever due."""
@@ -71,12 +76,12 @@ class _Transfer:
         return None
 
     def made_report(self, peer: str, **measured: Any) -> TransferReport:
-        """TCP delivers every chunk that was chosen, once."""
+        """TCP delivers every chunk that was sent, once."""
         return TransferReport(
             transfer=self.transfer,
             peer=peer,
             chunk_count=self.layout.chunk_count,
-            chunks_received=self.selection.count(self.layout),
+            chunks_received=self.count,
             began_s=self.began_s,
             ended_s=self.ended_s,
             **measured,
@@ -93,12 +98,12 @@ class _Sending(_Transfer):
     def __init__(self, payload: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)
         self.left = [memoryview(self.head)]
-        if self.selection.whole:
+        if self.compression is None:
             rows = self.layout.rows(payload).reshape(-1)
             self.left.append(rows.data[: self.layout.payload_bytes])
         else:
-            self.chosen, bitmap, body = self.selection.choose(self.layout, payload)
-            self.left += [memoryview(bitmap), body]
+            self.chosen, block = self.compression.pack(self.layout, payload)
+            self.left.append(block)
 
     @property
     def asked_s(self) -> float:
@@ -139,7 +144,7 @@ class _Sending(_Transfer):
             peer,
             role="sender",
             received=self.chosen,
-            chunks_sent=self.selection.count(self.layout),
+            chunks_sent=self.count,
             bytes_sent=counts.wire_bytes_sent,
             retransmitted_bytes=counts.bytes_retransmitted,
         )
@@ -148,7 +153,7 @@ class _Sending(_Transfer):
 class _Receiving(_Transfer):
     """Reads one payload from the connection, then sends STOP.
 
-    A whole one goes straight into its buffer, chosen chunks to their places when all are there.
+    One that is not compressed goes straight into its buffer, another when all of it is there.
     """
 
     probes = 0
@@ -156,16 +161,14 @@ class _Receiving(_Transfer):
 
     def __init__(self, into: NDArray[np.uint8], *common: Any) -> None:
         super().__init__(*common)
-        self._head, self._bitmap, rows = bytearray(_FRAME.size), bytearray(), self.layout.rows(into)
-        self._rows = rows
-        if self.selection.whole:
-            body = rows.reshape(-1).data[: self.layout.payload_bytes]
+        self._head, self._rows = bytearray(_FRAME.size), self.layout.rows(into)
+        if self.compression is None:
+            body = self._rows.reshape(-1).data[: self.layout.payload_bytes]
         else:
-            self._bitmap = bytearray(-(-self.layout.chunk_count // 8))
-            self._body = np.empty_like(rows[: self.selection.count(self.layout)])
-            body = self._body.reshape(-1).data
+            self._block = np.empty(self.compression.size(self.layout), dtype=np.uint8)
+            body = self._block.data
         # What is still to be read of the frame's parts, in order.
-        self._left = [memoryview(self._head), memoryview(self._bitmap), body]
+        self._left = [memoryview(self._head), body]
         self._stream_bytes = sum(part.nbytes for part in self._left)
         self._begun = False
         self._stop = ControlMessage(MessageType.STOP, self.transfer)
@@ -187,14 +190,15 @@ class _Receiving(_Transfer):
         if size and not self._begun:
             self._begun, self.began_s = True, now_s
         self._left[0] = self._left[0][size:]
-        while self._left and not self._left[0]:
+        if not self._left[0]:
             del self._left[0]
-            self._check(parts_left=len(self._left))
+            if self._left:
+                self._check_head()
         if size:
             self.data.read_s = now_s
         if not self._left:
-            if self.chosen is not None:
-                self._rows[self.chosen] = self._body
+            if self.compression is not None:
+                self.chosen = self.compression.unpack(self.layout, self._block, self._rows)
             self.stopped = True
             self.ended_s = time.monotonic()
             # Count before STOP, after which the peer may begin the next transfer.
@@ -202,15 +206,12 @@ class _Receiving(_Transfer):
             self._outbox.append(self._stop)
         return size
 
-    def _check(self, *, parts_left: int) -> None:
-        """Checks the part that has been read."""
-        if parts_left == 2 and self._head != self.head:
+    def _check_head(self) -> None:
+        if self._head != self.head:
             theirs, ours = _FRAME.unpack(self._head), _FRAME.unpack(self.head)
             raise ProtocolError(
                 f"session, transfer and payload bytes are {theirs} instead of {ours}"
             )
-        if parts_left == 1 and not self.selection.whole:
-            self.chosen = self.selection.chosen(self.layout, bytes(self._bitmap))
 
     def poll_messages(self) -> list[ControlMessage]:
         messages, self._outbox = self._outbox, []
@@ -230,7 +231,7 @@ class _Receiving(_Transfer):
 
 class _TcpOutgoing(Outgoing):
     data: DataSocket
-    selection: Selection
+    compression: Compression | None
 
     def on_deadline(self, now_s: float) -> None:
         if self.senders:
@@ -249,7 +250,7 @@ class _TcpOutgoing(Outgoing):
         now_s: float,
         arrangers: dict[int, Arrange] | None,
     ) -> Any:
-        return _Sending(payload, transfer, self._settings, self.data, self.selection, now_s)
+        return _Sending(payload, transfer, self._settings, self.data, self.compression, now_s)
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         return self.nothing
@@ -257,13 +258,13 @@ class _TcpOutgoing(Outgoing):
 
 class _TcpIncoming(Incoming):
     data: DataSocket
-    selection: Selection
+    compression: Compression | None
 
     def _new(
         self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
     ) -> Any:
         """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
-        return _Receiving(into, transfer, self._settings, self.data, self.selection, now_s)
+        return _Receiving(into, transfer, self._settings, self.data, self.compression, now_s)
 
     def keep_waiting(self, now_s: float) -> None:
         """The peer has sent what nobody receives yet; it stays in the socket."""
@@ -302,11 +303,13 @@ class TcpConnection(Connection):
 class TcpData(DataChannel):
     """A connection's data connection."""
 
-    def __init__(self, connection: Connection, data: DataSocket, selection: Selection) -> None:
+    def __init__(
+        self, connection: Connection, data: DataSocket, compression: Compression | None
+    ) -> None:
         assert isinstance(connection.incoming, _TcpIncoming)
         assert isinstance(connection.outgoing, _TcpOutgoing)
         connection.incoming.data = connection.outgoing.data = data
-        connection.incoming.selection = connection.outgoing.selection = selection
+        connection.incoming.compression = connection.outgoing.compression = compression
         self._incoming, self._outgoing = connection.incoming, connection.outgoing
         self.socket = data.socket
 

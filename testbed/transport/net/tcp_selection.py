@@ -1,6 +1,6 @@
 """Which chunks of a payload kernel TCP carries, where a protocol keeps only the largest.
 
-A bitmap of them goes before their bytes; see `tcp_data`. Both sides know how many there are.
+A block has a bitmap of them, and then those alone, each of them whole, ascending.
 """
 
 import math
@@ -17,38 +17,45 @@ from testbed.transport.core.messages import pack_bitmap, unpack_bitmap
 
 @dataclass(frozen=True)
 class Selection:
-    """The part `keep` of the chunks, above 0 and up to 1, one at least."""
+    """The part `keep` of the chunks, above 0 and up to 1, one at least; see `tcp_compression`."""
 
     keep: float
 
-    @property
-    def whole(self) -> bool:
-        """Whether all chunks are sent, without a bitmap."""
-        return self.keep == 1
-
     def count(self, layout: PayloadLayout) -> int:
-        """How many chunks of a payload are sent."""
         return max(1, math.ceil(self.keep * layout.chunk_count))
 
-    def choose(
+    def size(self, layout: PayloadLayout) -> int:
+        return _bitmap_bytes(layout) + self.count(layout) * layout.chunk_bytes
+
+    def pack(
         self, layout: PayloadLayout, payload: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.bool_], bytes, memoryview]:
+    ) -> tuple[NDArray[np.bool_], memoryview]:
         """Those with the most energy, the first of equals.
 
-        Returns which they are, shape (chunk_count,), the bitmap, and their bytes, ascending. One
-        with a NaN or an infinity has the most, so that the receiver learns of it.
+        One with a NaN or an infinity has the most, so that the receiver learns of it.
         """
         rows = layout.rows(payload)
         energy = worth.energies(rows)
         energy[~np.isfinite(energy)] = np.inf
         chosen = np.zeros(layout.chunk_count, dtype=np.bool_)
         chosen[np.argsort(-energy, kind="stable")[: self.count(layout)]] = True
-        return chosen, pack_bitmap(chosen), rows[chosen].reshape(-1).data
+        block, bitmap = np.empty(self.size(layout), dtype=np.uint8), _bitmap_bytes(layout)
+        block[:bitmap] = np.frombuffer(pack_bitmap(chosen), dtype=np.uint8)
+        np.compress(chosen, rows, axis=0, out=block[bitmap:].reshape(-1, layout.chunk_bytes))
+        return chosen, block.data
 
-    def chosen(self, layout: PayloadLayout, bitmap: bytes) -> NDArray[np.bool_]:
-        """What a bitmap says; ProtocolError unless it names as many as are sent."""
-        chosen = unpack_bitmap(bitmap, layout.chunk_count)
+    def unpack(
+        self, layout: PayloadLayout, block: NDArray[np.uint8], rows: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """ProtocolError unless its bitmap names as many chunks as are sent."""
+        bitmap = _bitmap_bytes(layout)
+        chosen = unpack_bitmap(block[:bitmap].tobytes(), layout.chunk_count)
         named = int(np.count_nonzero(chosen))
         if named != self.count(layout):
             raise ProtocolError(f"a bitmap of {named} chunks instead of {self.count(layout)}")
+        rows[chosen] = block[bitmap:].reshape(named, layout.chunk_bytes)
         return chosen
+
+
+def _bitmap_bytes(layout: PayloadLayout) -> int:
+    return -(-layout.chunk_count // 8)

@@ -62,6 +62,57 @@ def test_a_simulated_and_a_real_connection_choose_deliver_and_owe_the_same(keep,
         assert np.array_equal(owed[0] + delivered, sent)
 
 
+def two_valued(layout):
+    """One value above 0 and one below in each chunk; in one of them a NaN, in one zeros alone."""
+    random, buffer = np.random.default_rng(6), layout.new_buffer()
+    rows = layout.rows(buffer).view("<f4")
+    values = random.standard_normal((2, layout.chunk_count, 1)).astype(np.float32)
+    rows[:] = np.where(random.random(rows.shape) < 0.5, *values)
+    rows[7, 1:] = np.nan
+    rows[8] = 0
+    layout.rows(buffer).reshape(-1)[layout.payload_bytes :] = 0
+    return buffer
+
+
+def test_a_bit_for_each_element_arrives_as_on_a_real_connection(monkeypatch):
+    protocol = preset("one-bit")
+    net = Star(workers=1, chunks=CHUNKS - 0.5, protocol=protocol, loss=0.02, contents=True)
+    layout, sent = net.layout, two_valued(net.layout)
+    monkeypatch.setattr(net, "payload", lambda number: sent)
+    (simulated,) = net.run(1)
+    place = site(protocol, layout=layout)
+
+    def server(endpoint):
+        return endpoint.receive(0, 0, {"worker-1": layout.new_buffer()})["worker-1"]
+
+    def worker(endpoint, index):
+        return endpoint.send(0, {"server": sent})["server"]
+
+    gathered, [delivered] = run_all(place, server, worker)
+    assert net.buffers["worker-1"].tobytes() == sent.tobytes()
+    for report in (gathered, delivered, simulated.gathered["worker-1"]):
+        assert report.received is not None and report.received.all()
+        assert report.chunks_received == report.chunk_count == CHUNKS
+    # Two values and a bit for each element of a chunk, in segments.
+    stream = 16 + CHUNKS * (8 + -(-CHUNK_BYTES // 32))
+    segments = -(-stream // CHUNK_BYTES)
+    assert simulated.gathered["worker-1"].bytes_received >= segments * (CHUNK_BYTES + 66)
+    assert stream <= gathered.bytes_received < 1.2 * stream
+
+
+def test_what_is_sent_as_bits_takes_the_segments_of_its_bits():
+    net = Star(workers=2, chunks=CHUNKS, protocol=preset("one-bit"), contents=True)
+    net.payload = lambda number: two_valued(net.layout)
+    (only,) = net.run(1)
+    segments = -(-(16 + CHUNKS * (8 + -(-CHUNK_BYTES // 32))) // CHUNK_BYTES)
+    assert segments == 12
+    for report in only.gathered.values():
+        assert report.bytes_received == segments * (CHUNK_BYTES + 66)
+    for name in net.names:
+        net.links[name, "switch"].serve()
+        assert net.links[name, "switch"].sent == segments
+
+
 def test_head_and_bitmap_take_their_segments_on_the_link():
     """34 chunks of 300 at a ninth: 54 bytes more than they hold, so one segment more."""
     net = Star(workers=2, chunks=CHUNKS, protocol=preset("top-k", keep=0.112), contents=True)

@@ -1,0 +1,102 @@
+"""Kernel TCP that carries a bit for each element: what arrives, how many bytes, what is refused."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from testbed.shared.input_error import InputError
+from testbed.transport import PayloadLayout, open_endpoint, preset
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.net.tcp_two_values import TwoValues
+from tests.transport.loopback import in_thread, run_all, site
+
+LAYOUT = PayloadLayout([("w", 100_001)])  # the last chunk is shorter than others
+# What is not equal to itself, or equal to another one: bits decide.
+ODD = [
+    (np.nan, 1.0),
+    (np.inf, -np.inf),
+    (0.0, -0.0),
+    (np.nan, np.uint32(0x7FC00001).view(np.float32)),
+    (5.0, 5.0),
+    (1e-45, 0.0),
+]
+
+
+def payload_of(layout, pairs=ODD, seed=1):
+    """Each chunk has the two values of a pair, the others two drawn ones."""
+    random, buffer = np.random.default_rng(seed), layout.new_buffer()
+    values = random.standard_normal((layout.chunk_count, 2)).astype(np.float32)
+    values[: len(pairs)] = pairs
+    bits = random.integers(0, 2, (layout.chunk_count, layout.elements_per_chunk))
+    layout.rows(buffer).view("<f4")[:] = np.take_along_axis(values, bits, axis=1)
+    buffer[layout.payload_bytes :] = 0
+    return buffer
+
+
+@pytest.mark.parametrize("elements", [1, 7, 364, 365, 10_000])
+@pytest.mark.parametrize("chunk_bytes", [1456, 36])  # 9 elements are no whole byte of bits
+def test_a_block_brings_every_bit_back_and_nothing_behind_the_end(elements, chunk_bytes):
+    layout, coding = PayloadLayout([("w", elements)], chunk_bytes), TwoValues()
+    sent = payload_of(layout, ODD[: layout.chunk_count])
+    chosen, block = coding.pack(layout, sent)
+    into = np.full_like(sent, 0xAB)
+    received = coding.unpack(layout, np.frombuffer(block, np.uint8), layout.rows(into))
+    assert into.tobytes() == sent.tobytes()
+    assert chosen.all() and received.all() and len(received) == layout.chunk_count
+    assert len(block) == coding.size(layout)
+    assert coding.size(layout) == layout.chunk_count * (8 + -(-chunk_bytes // 32))
+
+
+def test_both_legs_of_a_connection_carry_about_a_bit_for_each_element():
+    place, sent = site(preset("one-bit"), layout=LAYOUT, workers=2), payload_of(LAYOUT)
+
+    def server(endpoint):
+        into = {f"worker-{index}": LAYOUT.new_buffer() for index in (1, 2)}
+        gathered = endpoint.receive(0, 0, into)
+        return into, gathered, endpoint.send(1, dict.fromkeys(into, sent))
+
+    def worker(endpoint, index):
+        told = endpoint.send(0, {"server": sent})["server"]
+        buffer = LAYOUT.new_buffer()
+        return told, endpoint.receive(1, 0, {"server": buffer})["server"], buffer
+
+    (into, gathered, broadcast), workers = run_all(place, server, worker)
+    for buffer in (*into.values(), *(buffer for _, _, buffer in workers)):
+        assert buffer.tobytes() == sent.tobytes()
+    came = [*gathered.values(), *(report for _, report, _ in workers)]
+    went = [*broadcast.values(), *(report for report, _, _ in workers)]
+    for report in (*came, *went):
+        assert report.received is not None and report.received.all()
+        assert report.chunks_received == report.chunk_count == LAYOUT.chunk_count
+    # Of 32 bits one goes, and with it two values for 364 elements, headers, and a frame's head.
+    assert all(LAYOUT.payload_bytes / 32 < each.bytes_received for each in came)
+    assert all(each.bytes_received < LAYOUT.payload_bytes / 24 for each in came)
+    assert all(each.bytes_sent < LAYOUT.payload_bytes / 24 for each in went)
+
+
+def test_a_payload_with_a_third_value_is_refused_and_the_next_one_goes():
+    place, sent = site(preset("one-bit"), layout=LAYOUT), payload_of(LAYOUT)
+    wrong = sent.copy()
+    words = LAYOUT.rows(wrong).view("<u4")
+    words[9, -1] = words[9, -1] ^ 1  # by the last bit alone
+    line = "coding is two-values, and chunk 9 of a payload has more"
+
+    def worker(endpoint, index):
+        with pytest.raises(InputError, match=re.escape(line)):
+            endpoint.send(0, {"server": wrong})
+        return endpoint.send(0, {"server": sent})["server"]
+
+    into = LAYOUT.new_buffer()
+    run_all(place, lambda endpoint: endpoint.receive(0, 0, {"worker-1": into}), worker)
+    assert into.tobytes() == sent.tobytes()
+
+
+def test_sides_with_different_codings_do_not_join():
+    place = site(preset("one-bit"))
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    other = dataclasses.replace(place.worker(), protocol=preset("tcp"))
+    with pytest.raises(ProtocolError, match="coding two-values"):
+        open_endpoint(other)
+    assert isinstance(opened.exception(timeout=30), ProtocolError)
