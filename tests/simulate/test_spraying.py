@@ -97,7 +97,8 @@ def test_a_repair_that_learns_of_reordering_sends_less_in_vain():
     """Every second datagram comes 0.1 ms late: 15 of them are then on the longer path.
 
     `selective` declares some of them lost before it has learned that they come, and again when it
-    has forgotten half of that, after a transfer without any. A receiver of `passes` says what it lacks when all has been sent, and `streaming` repeats what seems lost.
+    has forgotten half of that, after a transfer without any. A receiver of `passes`
+    says what it lacks when all has been sent, and `streaming` repeats what seems lost.
     """
     learns, does_not, repeats = (
         [pair.transfer(number).retransmitted_bytes for number in (2, 4, 6)]
