@@ -55,6 +55,7 @@ class Chosen:
         found = {run.key: run for each in self._selected for run in each.runs}
         if not self.simulated:
             requirements.refuse_too_many_workers(found.values())
+            requirements.refuse_spraying(found.values())
         requirements.refuse_missing_files(found.values())
         requirements.refuse_wrong_controls(found.values())
         return experiment.ordered(list(found.values()))

@@ -45,7 +45,7 @@ class Transport(Section):
 
 
 class Simulation(Section):
-    """What hosts need in virtual time; in a lab they need what they need.
+    """What hosts need in virtual time, where in a lab they need what they need; and its switches.
 
     `./lab bench transport` measures `cpu_s_per_gb_wire_sender` and `_receiver`: divided by the
     660,502 full-size frames of a GB, what a datagram costs, its share of a batch included.
@@ -72,4 +72,9 @@ class Simulation(Section):
         le=3600,
         description="for each iteration of a worker, where `training.pace` is `real`: simulated "
         "runs are paced at it; 0: they are refused",
+    )
+    spray: bool = Field(
+        default=False,
+        description="switches choose among equally short paths for each datagram, in turn, not for "
+        "each flow; a lab refuses it",
     )

@@ -74,6 +74,19 @@ def refuse_too_many_workers(runs: Iterable[Run]) -> None:
             raise InputError(f"{place} in a lab; './lab simulate' takes more")
 
 
+def refuse_spraying(runs: Iterable[Run]) -> None:
+    """Refuse runs whose switches choose a path for each datagram, which a lab's do not.
+
+    Raises:
+        InputError: one line with the experiment's file, the key and the value.
+    """
+    for run in runs:
+        if run.experiment.simulation.spray:
+            said = "simulation.spray: true: a lab's switches choose a path for each flow"
+            place = ": ".join(filter(None, (str(run.source or ""), said)))
+            raise InputError(f"{place}; valid: false, or './lab simulate'")
+
+
 def refuse_missing_files(runs: Iterable[Run]) -> None:
     """Refuse runs whose programs are given by paths where nothing is that could be executed.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import topologies
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
-from testbed.run.simulated_routes import Routes
+from testbed.run.simulated_routes import Hop, Routes
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
 from testbed.simulate.gate import Gate
@@ -92,11 +92,13 @@ class RoutedWay(Way):
         else:
             super().say(simulation, arrive)
 
-    def lead(self, simulation: Simulation, links: Sequence[Link]) -> None:
-        """Over these links from now on."""
-        if not self.broken and list(links) == list(self.links):
+    def lead(self, simulation: Simulation, paths: Sequence[Sequence[Link]]) -> None:
+        """Over the first of these paths from now on, or where it sprays over all of them."""
+        links, kept = paths[0], list(paths[1:]) == list(self.paths[1:])
+        if not self.broken and list(links) == list(self.links) and kept:
             return
         self.links, self.broken = links, False
+        self.paths = paths if len(paths) > 1 else ()
         held, self._held = self._held, []
         for arrive in held:
             super().say(simulation, arrive)
@@ -118,16 +120,24 @@ class SimulatedNetwork:
     """
 
     def __init__(
-        self, simulation: Simulation, info: LabInfo, *, seed: int, delays_change: bool = False
+        self,
+        simulation: Simulation,
+        info: LabInfo,
+        *,
+        seed: int,
+        delays_change: bool = False,
+        spray: bool = False,
     ) -> None:
         """`seed` is that of random loss and jitter, and of the switches' hash.
 
-        `delays_change` is whether anybody is going to change delays of links.
+        `delays_change` is whether anybody is going to change delays of links, and `spray` whether
+        switches choose a path for each datagram, not for each flow.
         """
         self.info = info.as_json()
         self.links: dict[tuple[str, str], Link] = {}
         self._simulation = simulation
         self._routes = Routes(self.info, seed=seed)
+        self._spray = spray
         self._ways: dict[tuple[str, str], RoutedWay] = {}
         self._before: dict[tuple[str, str], Gate] = {}
         self._behind: dict[tuple[str, str], Gate] = {}
@@ -162,18 +172,25 @@ class SimulatedNetwork:
         return {name: (self._way(name, "server"), self._way("server", name)) for name in workers}
 
     def _way(self, first: str, second: str) -> Way:
-        way = self._ways[first, second] = RoutedWay(self._passed(first, second) or ())
+        paths = self._passed(first, second)
+        way = self._ways[first, second] = RoutedWay(paths[0] if paths else ())
+        way.paths = paths if len(paths) > 1 else ()
         return way
 
     def path(self, first: str, second: str) -> list[Link]:
         """The links from one host to another, without gates; none where no path is left."""
         return [self.links[hop] for hop in self._routes.path(first, second) or ()]
 
-    def _passed(self, first: str, second: str) -> list[Link] | None:
-        """What the transport's datagrams pass; None where no path is left."""
-        hops = self._routes.path(first, second)
-        if hops is None:
-            return None
+    def _passed(self, first: str, second: str) -> list[list[Link]]:
+        """The paths of the transport's datagrams, first the flow's; none where none is left."""
+        if self._spray:
+            paths = self._routes.paths(first, second)
+        else:
+            path = self._routes.path(first, second)
+            paths = [] if path is None else [path]
+        return [self._with_gates(hops) for hops in paths]
+
+    def _with_gates(self, hops: Sequence[Hop]) -> list[Link]:
         found: list[Link | None] = []
         for hop in hops:
             found += [self._before.get(hop), self.links[hop], self._behind.get(hop)]
@@ -219,8 +236,7 @@ class SimulatedNetwork:
 
     def _reroute(self) -> None:
         for ends, way in self._ways.items():
-            links = self._passed(*ends)
-            if links is None:
-                way.broken = True
+            if paths := self._passed(*ends):
+                way.lead(self._simulation, paths)
             else:
-                way.lead(self._simulation, links)
+                way.broken = True

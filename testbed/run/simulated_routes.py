@@ -3,11 +3,14 @@
 Where several are equally short, a switch chooses by a hash of the flow, which is one direction
 between two hosts, so all datagrams of a flow take one path. The lab's hash is that of Open vSwitch,
 of addresses and ports. This one is of the two hosts' names, the switch's, and the run's seed.
+
+Switches that spray send each datagram on by itself: those of a flow take all its paths in turn.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -60,6 +63,26 @@ class Routes:
             hops.append((node, chosen))
             node = chosen
         return [*hops, ends[1]]
+
+    def paths(self, first: str, second: str) -> list[list[Hop]]:
+        """All shortest paths from one host to another: the one above, and those behind it by name.
+
+        None are left where `path` is None.
+        """
+        if (one := self.path(first, second)) is None:
+            return []
+        last = self._switch_of[second]
+        distances, found = self._to(last), [[self._switch_of[first]]]
+        while found[0][-1] != last:
+            found = [
+                [*nodes, each]
+                for nodes in found
+                for each in self._open(nodes[-1])
+                if distances.get(each) == distances[nodes[-1]] - 1
+            ]
+        every = [list(itertools.pairwise([first, *nodes, second])) for nodes in found]
+        begin = every.index(one)
+        return every[begin:] + every[:begin]
 
     def _to(self, last: str) -> dict[str, int]:
         found = self._distances.get(last)

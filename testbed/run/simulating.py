@@ -157,13 +157,17 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
     topology = topologies.parse(config["topology"])
     info = describe(topology)
     kinds = {each["kind"] for each in config["impairments"]}
+    costs = dict(config.get("simulation", {}))
     network = SimulatedNetwork(
-        simulation, info, seed=config["seed"], delays_change="trace" in kinds
+        simulation,
+        info,
+        seed=config["seed"],
+        delays_change="trace" in kinds,
+        spray=costs.pop("spray", False),
     )
     if config["protocol"]["carrier"] == "tcp":
         network.hold_back_senders()
     names = topology.host_names()
-    costs = dict(config.get("simulation", {}))
     wakes_s = costs.pop("wakes_s", 0.0)
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}

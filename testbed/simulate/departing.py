@@ -104,15 +104,16 @@ class Ahead:
         """When the last one departs."""
         return float(self.times_s[-1])
 
-    def settle(self, connection: Connection, now_s: float) -> None:
-        """Reports what has departed by now; nothing else does."""
+    def settle(self, connection: Connection, now_s: float) -> int:
+        """Reports what has departed by now; nothing else does. Returns how many have not."""
         times_s, sizes, tokens = self._schedule
         count = int(times_s.searchsorted(now_s, side="right"))
         self.batch.recall(now_s)
         if not count:
-            return
+            return len(self.times_s)
         pacer = self._departures.pacer
         pacer.tokens = tokens[count - 1] if count <= len(tokens) else 0.0
         pacer.refilled_s = float(times_s[count - 1])
         sent = list(zip(sizes[:count].tolist(), times_s[:count].tolist(), strict=True))
         connection.departed(self._departures, sent)
+        return int(sizes[count:].sum())

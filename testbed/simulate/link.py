@@ -287,8 +287,9 @@ class Link:
         index, marked, begin = index[places], marked[places], 0
         for part, end in zip(parts, ends, strict=True):
             if end > begin:
-                mine = slice(begin, end)
-                Train(part.batch, index[mine], times_s[mine], marked[mine], part.hop + 1).go_on()
+                batch, links, mine = part.batch, part.links, slice(begin, end)
+                gone = Train(batch, links, index[mine], times_s[mine], marked[mine], part.hop + 1)
+                gone.go_on()
             begin = end
 
     def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:

@@ -127,7 +127,9 @@ class Party:
         """What was sent ahead has departed, or does not."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            ahead.settle(self.connection, self._simulation.now_s)
+            stays = ahead.settle(self.connection, self._simulation.now_s)
+            if ahead.batch.spray is not None:
+                self.way.sprayed -= stays
 
     def work(self) -> None:
         """Does what is due; call it after anything was asked of the connection."""
@@ -192,6 +194,7 @@ class Party:
         batch = Batch(
             size_bytes=datagram_bytes + self._header_bytes,
             links=way.links,
+            spray=way.spray(len(frames)) if way.paths else None,
             deliver=arrive,
             frames=frames,
             pulled=True,
@@ -242,9 +245,10 @@ class Party:
 
         def heed_links() -> None:
             self._heeded = math.inf
-            for link in set(way.links) - heeded:
+            links = set(way.links).union(*way.paths)
+            for link in links - heeded:
                 link.on_change.append(self._hurry_anew)
-            heeded.update(way.links)
+            heeded.update(links)
 
         way.on_change.append(heed_links)
         heed_links()

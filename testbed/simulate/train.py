@@ -44,6 +44,21 @@ class Entrance(Protocol):
         """From then on something may come from another one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spray:
+    """How datagrams of a batch spread over paths.
+
+    Attributes:
+        paths: of which each datagram takes one.
+        common: so many links at their beginnings are the same.
+        takes: which of them each datagram takes, shape (k,).
+    """
+
+    paths: Sequence[Sequence[Entrance]]
+    common: int
+    takes: NDArray[np.int64]
+
+
 @dataclass(eq=False, kw_only=True)
 class Batch:
     """What trains are cut from.
@@ -51,6 +66,7 @@ class Batch:
     Attributes:
         size_bytes: of each datagram on the wire.
         links: what they pass, one after the other.
+        spray: how they spread over several paths, in place of `links`.
         deliver: is called with each train that comes out of the last link, when it is known when:
             its times may lie ahead.
         frames: the datagrams themselves, shape (k, bytes that matter), where they do.
@@ -65,6 +81,7 @@ class Batch:
     links: Sequence[Entrance]
     deliver: "Callable[[Train], None]"
     frames: NDArray[np.uint8] | None = None
+    spray: Spray | None = None
     pulled: bool = False
     rank: int = 0
     trains: "dict[Train, None]" = field(default_factory=dict)
@@ -81,6 +98,7 @@ class Train:
 
     Attributes:
         batch: of which they are.
+        links: what they pass; where paths part, a train of each path goes on.
         index: their numbers in it, shape (n,).
         times_s: when each is there, ascending.
         marked: which of them a queue has marked.
@@ -88,6 +106,7 @@ class Train:
     """
 
     batch: Batch
+    links: Sequence[Entrance]
     index: NDArray[np.int64]
     times_s: NDArray[np.float64]
     marked: NDArray[np.bool_]
@@ -99,18 +118,17 @@ class Train:
             count = len(self.times_s)
         else:
             count = int(self.times_s.searchsorted(now_s, side="right"))
-        here = Train(
-            self.batch, self.index[:count], self.times_s[:count], self.marked[:count], self.hop
-        )
+        here = self.of(slice(count))
         self.index = self.index[count:]
         self.times_s, self.marked = self.times_s[count:], self.marked[count:]
         if not len(self.times_s):
             self.batch.trains.pop(self, None)
         return here
 
-    def of(self, kept: NDArray[np.bool_]) -> "Train":
+    def of(self, kept: NDArray[np.bool_] | slice) -> "Train":
         """Those that are kept."""
-        return Train(self.batch, self.index[kept], self.times_s[kept], self.marked[kept], self.hop)
+        index, times_s, marked = self.index[kept], self.times_s[kept], self.marked[kept]
+        return Train(self.batch, self.links, index, times_s, marked, self.hop)
 
     def keep(self, count: int) -> None:
         """Forgets all but the first ones."""
@@ -123,35 +141,54 @@ class Train:
     def earliest_s(self, which: slice) -> NDArray[np.float64]:
         """When those could come out of the last link, if nothing held them up on their way."""
         times_s, hop = self.times_s[which], self.hop
-        if hop < len(links := self.batch.links):
+        if hop < len(links := self.links):
             times_s = np.maximum(times_s, links[hop].free_s) + self._least_s
         return times_s
 
     @property
     def _least_s(self) -> float:
         """What one needs at least from here to the end."""
-        batch, least_s = self.batch, 0.0
-        for link in batch.links[self.hop :]:
-            least_s += link.least_s(batch.size_bytes)
-        return least_s
+        spray, hop, size_bytes = self.batch.spray, self.hop, self.batch.size_bytes
+        if spray is not None and hop <= spray.common:  # on the shortest of its paths
+            return min(_least_s(links[hop:], size_bytes) for links in spray.paths)
+        return _least_s(self.links[hop:], size_bytes)
 
     def place_s(self, place: int) -> float:
         """The same of one of them, in a tenth of the time."""
         time_s, hop = float(self.times_s[place]), self.hop
-        if hop < len(links := self.batch.links):
+        if hop < len(links := self.links):
             time_s = max(time_s, links[hop].free_s) + self._least_s
         return time_s
 
     def go_on(self) -> None:
         """To the next link, or to the end."""
-        batch = self.batch
-        if self.hop < len(batch.links):
+        batch, spray = self.batch, self.batch.spray
+        if spray is not None and self.hop == spray.common:
+            self._part(spray)
+        elif self.hop < len(self.links):
             batch.trains[self] = None
-            batch.links[self.hop].send(self)
+            self.links[self.hop].send(self)
         else:
             if batch.pulled:
                 batch.trains[self] = None
             batch.deliver(self)
+
+    def _part(self, spray: Spray) -> None:
+        """Each datagram goes on over its own path."""
+        takes = spray.takes[self.index]
+        for path in np.unique(takes).tolist():
+            part = self.of(takes == path)
+            part.links = spray.paths[path]
+            self.batch.trains[part] = None
+            part.links[part.hop].send(part)
+
+
+def _least_s(links: Sequence[Entrance], size_bytes: int) -> float:
+    """What a datagram needs at least for these."""
+    least_s = 0.0
+    for link in links:
+        least_s += link.least_s(size_bytes)
+    return least_s
 
 
 class Pool:
@@ -199,10 +236,11 @@ def depart(batch: Batch, times_s: NDArray[np.float64]) -> None:
     """Sends a batch on its way: its datagrams come to the first link at these times, ascending."""
     if not (count := len(times_s)):
         return
-    links, first_s = batch.links, float(times_s[0])
-    for before, link in itertools.pairwise(links):
-        link.fed_by(before, first_s)
-    Train(batch, np.arange(count), times_s, np.zeros(count, np.bool_)).go_on()
+    first_s = float(times_s[0])
+    for links in [batch.links] if batch.spray is None else batch.spray.paths:
+        for before, link in itertools.pairwise(links):
+            link.fed_by(before, first_s)
+    Train(batch, batch.links, np.arange(count), times_s, np.zeros(count, np.bool_)).go_on()
 
 
 def send_along(

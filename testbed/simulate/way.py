@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
+from testbed.simulate.train import Spray
 
 Frame = NDArray[np.uint8]  # one datagram, shape (datagram bytes,)
 
@@ -22,7 +23,9 @@ class Way:
     anything else, and are not slowed down by losses.
 
     Attributes:
-        links: what datagrams pass, one after the other.
+        links: what datagrams pass, one after the other; and control messages, in any case.
+        paths: where datagrams are sprayed, all paths that they take in turn.
+        sprayed: how many have gone so.
         control_delay_s: what control messages need; None for what the links need.
         blocked: whether the path swallows all datagrams, while control messages pass.
         survives: asked of each datagram as it is sent; what does not is lost behind the links.
@@ -36,7 +39,20 @@ class Way:
     survives: Callable[[Frame], bool] | None = None
     altered: Callable[[Frame], Frame] | None = None
     on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
+    paths: Sequence[Sequence[Link]] = ()
+    sprayed: int = field(default=0, init=False)
     _last_control_s: float = field(default=-math.inf, init=False)
+
+    def spray(self, count: int) -> Spray | None:
+        """The paths of the next `count` datagrams, round robin; None where there is only one."""
+        if len(self.paths) < 2:
+            return None
+        takes = (self.sprayed + np.arange(count)) % len(self.paths)
+        self.sprayed += count
+        common = 0
+        while len({id(links[common]) for links in self.paths}) == 1:
+            common += 1
+        return Spray(paths=self.paths, common=common, takes=takes)
 
     def say(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
         """Sends a control message now; `arrive` is called when it is there."""
