@@ -21,7 +21,7 @@ from tests.transport.own_namespace import told_by
 from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, pair, two
 from tests.transport.virtual import layout_of
 
-BLOCK = 256
+BLOCK = 64
 
 
 def context_of(values):

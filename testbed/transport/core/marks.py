@@ -15,7 +15,7 @@ from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
 
 # A batch is of one class, so chunks of a class are sent together, in blocks of the order of so
 # many: enough that batches are rarely cut, few enough that both classes are on the way at a time.
-_BLOCK = 256
+_BLOCK = 64
 
 
 class Marks(ABC):
