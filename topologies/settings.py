@@ -64,6 +64,14 @@ class LinkParameters(BaseModel):
         le=64 << 20,
         description="a queue longer than this marks packets (ECN); none: never",
     )
+    priority_queue_bytes: int | None = Field(
+        default=None,
+        ge=2 * FRAME_BYTES,
+        le=64 << 20,
+        exclude_if=lambda value: value is None,
+        description="a second queue of each direction, for datagrams that an arm's marks protect, "
+        "served before the other; none: marks mean nothing",
+    )
     preset: Preset | None = Field(
         default=None,
         exclude=True,
@@ -128,7 +136,12 @@ class LinkParameters(BaseModel):
                 f"ecn_threshold_bytes is {self.ecn_threshold_bytes}, but the queue holds "
                 f"{queue_bytes} bytes: it would drop and never mark; valid: up to {most}"
             )
-        return {
+        if self.ecn_threshold_bytes is not None and self.priority_queue_bytes is not None:
+            raise ValueError(
+                "priority_queue_bytes and ecn_threshold_bytes exclude each other: of two queues "
+                "none marks; give one of them"
+            )
+        found = {
             "rate_bps": self.rate_bps,
             "queue_bytes": queue_bytes,
             "delay_s": delay_s,
@@ -136,6 +149,9 @@ class LinkParameters(BaseModel):
             "loss": self.loss or 0.0,
             "ecn_threshold_bytes": self.ecn_threshold_bytes,
         }
+        if self.priority_queue_bytes is not None:
+            found["priority_queue_bytes"] = self.priority_queue_bytes
+        return found
 
     def _given(self) -> dict[str, Any]:
         return self.model_dump(include=set(LinkParameters.model_fields), exclude_none=True)

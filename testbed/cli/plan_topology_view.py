@@ -81,6 +81,8 @@ def options_in_words(options: dict[str, Any]) -> str:
         parts.append(f"loss {100 * options['loss']:g} %")
     if options["ecn_threshold_bytes"] is not None:
         parts.append(f"ECN above {_quantity(options['ecn_threshold_bytes'], 'B')}")
+    if "priority_queue_bytes" in options:
+        parts.append(f"{_quantity(options['priority_queue_bytes'], 'B')} for protected datagrams")
     return ", ".join(parts)
 
 

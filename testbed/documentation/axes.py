@@ -23,6 +23,7 @@ from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS, Entry
 from testbed.training.optimisers import OPTIMISERS
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.marks import MARKS
 from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import POLICIES
@@ -32,6 +33,7 @@ AXES: dict[str, tuple[Registry[Any], str, str]] = {
     "Tolerances": (POLICIES, "arms.NAME.gather, broadcast", "phased:low=0.008,high=0.408"),
     "Repairs": (REPAIRS, "arms.NAME.repair", "streaming:residual=0.05"),
     "Chunk orders": (ORDERS, "arms.NAME.order", "rotating:share=0.5"),
+    "Marks": (MARKS, "arms.NAME.marks", "layer-and-magnitude:back=0.5"),
     "Congestion controls": (CONGESTION_CONTROLS, "arms.NAME.congestion_control", "cubic:beta=0.8"),
     "Fillings": (FILLINGS, "arms.NAME.filling", "rescale:by=fraction"),
 }

@@ -198,7 +198,7 @@ def protocol_defaults(protocol: str) -> dict[str, Any]:
     chosen = protocols.preset(protocol)
     shared = chosen.describe()
     if chosen.carrier == "udp":
-        shared["control"] = chosen.control
+        shared |= {"control": chosen.control, "marks": chosen.marks}
     return {**{key: parameters[key].default for key in own}, **shared}
 
 

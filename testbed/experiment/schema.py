@@ -330,7 +330,7 @@ class Experiment(Section):
         protocol, training = self.protocol_arm(arm).resolved().describe(), self.training
         of_training = own_code.places(
             [
-                *(protocol[key] for key in protocols.REGISTRIES),
+                *(protocol[key] for key in protocols.REGISTRIES if key in protocol),
                 *self.protocol_arm(arm).resolved_filling().values(),
                 *(training.model, training.optimiser, training.schedule.kind),
                 *(training.dataset.name, self.phases.detector),

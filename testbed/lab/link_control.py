@@ -21,7 +21,7 @@ from testbed.lab.delay import (
     netem,
     untouched,
 )
-from testbed.lab.kernel import link_counters, rtnetlink, shaping
+from testbed.lab.kernel import link_counters, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
@@ -54,6 +54,7 @@ class LinkControl:
                     rate_bps=link["rate_bps"],
                     queue_bytes=link["queue_bytes"],
                     ecn_threshold_bytes=link["ecn_threshold_bytes"],
+                    priority_queue_bytes=link.get("priority_queue_bytes"),
                 )
                 self._settings[way] = DelaySettings.of_link(link)
 
@@ -110,7 +111,10 @@ class LinkControl:
         return time.monotonic()
 
     def change_queue(self, first: str, second: str, queue_bytes: int) -> float:
-        """Change a direction's queue limit; frames that wait beyond a smaller limit still leave."""
+        """Change a direction's queue limit; frames that wait beyond a smaller limit still leave.
+
+        A queue of its own for protected datagrams stays as it is.
+        """
         _, port = self._require(first, second)
         shape = replace(self._shapes[first, second], queue_bytes=queue_bytes)
         if shape.ecn_threshold_bytes is not None:
@@ -118,10 +122,7 @@ class LinkControl:
         else:
             kernel = self._kernel(port["pid"])
             index = kernel.index(port["interface"])
-            limit = rtnetlink.bfifo(
-                index, limit_bytes=queue_bytes, new=False, name=port["interface"]
-            )
-            kernel.send([limit])
+            kernel.send([shaping.limit_message(index, shape, port["interface"], new=False)])
         self._shapes[first, second] = shape
         return time.monotonic()
 

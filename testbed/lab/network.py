@@ -16,7 +16,7 @@ from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
 
 _LINK_OPTIONS = {
     *("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss"),
-    *("ecn_threshold_bytes", "most_delay_s"),
+    *("ecn_threshold_bytes", "priority_queue_bytes", "most_delay_s"),
 }
 
 
@@ -48,6 +48,7 @@ class LinkEnds:
     jitter_s: float = 0.0
     loss: float = 0.0
     ecn_threshold_bytes: int | None = None
+    priority_queue_bytes: int | None = None
     most_delay_s: float | None = None
     middle: tuple[str, str] | None = None
 
@@ -58,6 +59,7 @@ class LinkEnds:
             rate_bps=self.rate_bps,
             queue_bytes=self.queue_bytes,
             ecn_threshold_bytes=self.ecn_threshold_bytes,
+            priority_queue_bytes=self.priority_queue_bytes,
         )
 
 

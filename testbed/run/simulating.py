@@ -78,6 +78,12 @@ def _marks(topology: topologies.TopologyParameters) -> bool:
     return any(link.ecn_threshold_bytes is not None for link in describe(topology).links)
 
 
+def _has_key(key: str, section: Any) -> bool:
+    if isinstance(section, Mapping):
+        return key in section or any(_has_key(key, each) for each in section.values())
+    return isinstance(section, list) and any(_has_key(key, each) for each in section)
+
+
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     """Keys that ask for what is lacking, their values, and what would be valid."""
     if not run.experiment.trains:
@@ -97,6 +103,8 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
         found.append(("training.on_worker_loss", repr(after), "fail, continue"))
     if every := training["checkpoint_every"]:
         found.append(("training.checkpoint_every", str(every), "0"))
+    if _has_key("priority_queue_bytes", topology):  # in any scope; it is left out where it is none
+        found.append(("topology.priority_queue_bytes", "a second queue", "none"))
     if topology.get("host_cpu"):
         found.append(("topology.host_cpu", "a share of the processors", "none"))
     return found

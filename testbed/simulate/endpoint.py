@@ -39,7 +39,7 @@ from testbed.transport.net.data_sockets import DataSockets
 from testbed.transport.net.handle import Handle
 from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.marks import sending_order
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
 
@@ -152,7 +152,7 @@ def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
         session=config.session,
         layout=config.layout if compressed is None else compressed.layout,
         repair=kernel_tcp.TcpModel() if _is_tcp(config) else REPAIRS.create(protocol.repair),
-        order=ORDERS.create(protocol.order, seed=config.seed),
+        order=sending_order(protocol.order, protocol.marks, seed=config.seed),
         peer_timeout_s=config.peer_timeout_s,
         late_s=config.late_s,
         transfers_in_flight=config.transfers_in_flight,

@@ -2,7 +2,7 @@
 
 This package holds the protocols and the endpoints that run them. It imports nothing else of the
 project except `testbed.shared`, and knows nothing of the lab. To add a tolerance, repair,
-congestion control or chunk order, see `policies`; presets are in `protocols`.
+congestion control, chunk order or marks, see `policies`; presets are in `protocols`.
 
 One endpoint is the server, the others are workers. They send payloads in numbered transfers. A
 minimal round between a server at 127.0.0.1 and one worker at 127.0.0.2, which share `session`, a
@@ -31,7 +31,8 @@ policy's rule for the current phase. When a peer dies, the calls that need it ra
 names it.
 
 A protocol is a `ProtocolConfig`: one entry of each axis. `preset(NAME)` gives the published ones.
-Each axis is a registry: POLICIES (when a receiver may stop), REPAIRS, CONGESTION_CONTROLS, ORDERS.
+Each axis is a registry: POLICIES (when a receiver may stop), REPAIRS, CONGESTION_CONTROLS, ORDERS,
+MARKS (what switches are to drop last).
 `Sender` and `Receiver` are the protocol without sockets and clocks, for tests and simulators.
 """
 
@@ -51,6 +52,7 @@ from testbed.transport.policies.congestion import (
     CongestionControl,
     Feedback,
 )
+from testbed.transport.policies.marks import MARKS, Marks
 from testbed.transport.policies.order import ORDERS, ChunkOrder, OrderContext
 from testbed.transport.policies.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.policies.tolerance import (
@@ -68,6 +70,7 @@ from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 
 __all__ = [
     "CONGESTION_CONTROLS",
+    "MARKS",
     "ORDERS",
     "POLICIES",
     "PRESETS",
@@ -82,6 +85,7 @@ __all__ = [
     "FractionRule",
     "Handle",
     "Leg",
+    "Marks",
     "Observation",
     "Observer",
     "OrderContext",

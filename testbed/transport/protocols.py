@@ -11,6 +11,7 @@ from testbed.shared.registry import Registry, one_of
 from testbed.transport.core.lookback import RECENT
 from testbed.transport.core.numbering import Leg
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.marks import MARKS, NONE
 from testbed.transport.policies.order import ORDERS, ByEnergy
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import (
@@ -32,12 +33,13 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "broadcast": POLICIES,
     "repair": REPAIRS,
     "order": ORDERS,
+    "marks": MARKS,
     "congestion_control": CONGESTION_CONTROLS,
 }
 
 
 # What kernel TCP does by itself, and what stands there when a configuration does not name it.
-_OF_UDP = {"repair": "passes", "order": "in-order"}
+_OF_UDP = {"repair": "passes", "order": "in-order", "marks": NONE}
 _CONTROLS = ("tcp", "hedged")
 _CODINGS = ("plain", "two-values")
 _TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
@@ -82,12 +84,15 @@ class ProtocolConfig:
             the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
         control: how control messages go; `udp` only. `tcp`: over a connection of kernel TCP.
             `hedged`: so, too, and while that is slow also in datagrams; see `core.hedging`.
+        marks: which chunks are marked as those that switches are to drop last, and the others as
+            those to drop first; `udp` only. Queues that know the marks: `priority_queue_bytes` in a
+            lab's topology.
         keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
             only. It holds for all transfers.
         coding: how chunks go; `tcp` only. `plain`: as they are. `two-values`: as a bit for each
             element, which takes payloads with two values in each chunk at most, and no other.
 
-    For `udp` the constructor takes repair, order and congestion control as texts,
+    For `udp` the constructor takes repair, order, marks and congestion control as texts,
     `NAME:key=value,...`, or as mappings with the key `name`, and keeps texts.
     """
 
@@ -99,6 +104,7 @@ class ProtocolConfig:
     order: str = _OF_UDP["order"]
     congestion_control: str = "fixed"
     control: Literal["tcp", "hedged"] = "tcp"
+    marks: str = _OF_UDP["marks"]
     keep: float = 1.0
     coding: Literal["plain", "two-values"] = "plain"
 
@@ -125,7 +131,7 @@ class ProtocolConfig:
                 if getattr(self, axis) != default:
                     raise ValueError(
                         f"{axis} is {shown(getattr(self, axis))}; "
-                        "kernel TCP repairs and orders by itself: leave it out"
+                        "kernel TCP has its own way of repair and order, and no marks: leave it out"
                     )
             if self.control != "tcp":
                 raise ValueError(
@@ -166,7 +172,13 @@ class ProtocolConfig:
                         "it needs congestion marks, and datagrams of a socket carry none here; "
                         "choose another"
                     )
-        if not ORDERS.create(self.order, seed=0).tells_worth:
+        tells_worth = ORDERS.create(self.order, seed=0).tells_worth
+        if tells_worth and self.marks != NONE:
+            raise ValueError(
+                f"marks is {shown(self.marks)}, and {self.order.partition(':')[0]} tells the "
+                f"receiver of an order that marks would change; valid: {NONE}, or another order"
+            )
+        if not tells_worth:
             for leg in Leg:
                 if self.policy(leg).needs_worth:
                     policy = str(self.policy(leg)).partition(":")[0]
@@ -205,6 +217,8 @@ class ProtocolConfig:
             del told["control"]
         if self.coding == "plain":
             del told["coding"]
+        if self.marks == NONE:
+            del told["marks"]
         return told
 
 
@@ -276,10 +290,19 @@ def _none(**settings: Any) -> ProtocolConfig:
 def _mlt(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
     """MLT-style, end hosts only (NSDI 2024): one constant bound, counted per tensor; TIMELY.
 
-    10 % is the bound of MLT's evaluation. MLT's switch policies are left out. MLT keeps the old
+    10 % is the bound of MLT's evaluation. MLT's marks are those of `mlt-marked`. MLT keeps the old
     value of a lost parameter; for a lost gradient of the broadcast that is the same as zero.
     """
     return _lossy("mlt", PerLayer(default=tolerance), settings, congestion_control="timely")
+
+
+def _mlt_marked(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
+    """MLT-style with its marks: switches that know them drop small values of front layers first.
+
+    Only the marks; MLT's ECN and its priority of front layers are left out. See `policies.marks`.
+    """
+    marked = {"name": "mlt-marked", "marks": "layer-and-magnitude"}
+    return _mlt(tolerance=tolerance, **{**marked, **settings})
 
 
 def _plot(
@@ -420,6 +443,7 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "dblp-uplink": (_dblp_uplink, ("low", "high")),
     "none": (_none, ()),
     "mlt": (_mlt, ("tolerance",)),
+    "mlt-marked": (_mlt_marked, ("tolerance",)),
     "plot": (_plot, ("default", "first", "last", "tensors")),
     "ltp": (_ltp, ("tolerance", "deadline_s", "must", "patience", "epoch_rounds")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),

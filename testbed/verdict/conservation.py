@@ -228,7 +228,8 @@ class _Books:
             if later.is_root:
                 sent = grown(earlier.sent_packets, later.sent_packets)
                 all_drops = refused
-            if not later.is_root or len(new) == 1:
+            # A shaper below the shaper counts what its queues refuse, too.
+            if (not later.is_root and later.kind != "htb") or len(new) == 1:
                 drops += refused
         return _QueueSums(sent=sent, drops=drops, filtered=all_drops - drops)
 

@@ -75,6 +75,7 @@ def judge(seen: Evidence) -> list[Gate]:
     limits = seen.config["limits"]
     deepest_bytes = {
         (link.name, end.node): max(link.queue_bytes, seen.changes.shape(link, end.node).queue_bytes)
+        + (link.priority_queue_bytes or 0)
         for link in seen.network.links
         for end in (link.first, link.second)
     }

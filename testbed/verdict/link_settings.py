@@ -129,11 +129,12 @@ def differing(shape: LinkShape, found: ShapeInForce) -> Iterator[tuple[str, int,
         "burst_bytes": shape.burst_bytes,
         "queue_bytes": shape.queue_bytes,
         "ecn_threshold_bytes": shape.ecn_threshold_bytes or 0,
+        "priority_queue_bytes": shape.priority_queue_bytes or 0,
         "most_segments": 1,
     }
     for setting, wanted in configured.items():
         value = getattr(found, setting)
-        exact = setting in ("queue_bytes", "ecn_threshold_bytes", "most_segments")
+        exact = setting not in ("rate_bps", "ceiling_bps", "burst_bytes")
         if value is None or abs(value - wanted) > (0 if exact else max(8, _ROUNDING * wanted)):
             yield setting, wanted, value
 

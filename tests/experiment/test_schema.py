@@ -183,7 +183,7 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
         (
             {"arms": {"x": {"protocol": "tcp", "filing": "zero"}}},
             "arms.x.filing: protocol 'tcp' has no such key; valid: name, carrier, gather, "
-            "broadcast, repair, order, congestion_control, control, keep, coding, filling",
+            "broadcast, repair, order, congestion_control, control, marks, keep, coding, filling",
         ),
         (
             {"arms": {"x": {"protocol": "dblp", "filling": 3}}},

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -26,6 +27,8 @@ from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape, Output, inside
 from testbed.lab.network import HostInfo, Network
 from testbed.lab.openvswitch import OpenVSwitch
+from testbed.shared import dscp
+from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
 
 RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
 _DRAINED_WITHIN_S = 2.0
@@ -35,6 +38,13 @@ def network(
     delayed_by: str = "auto", adjustable: bool = False, /, **links: dict[str, Any]
 ) -> Network:
     """Hosts around one switch that forwards as an ordinary one; a link's options by its host."""
+    return switched(delayed_by, adjustable, **links)[0]
+
+
+def switched(
+    delayed_by: str = "auto", adjustable: bool = False, /, **links: dict[str, Any]
+) -> tuple[Network, OpenVSwitch]:
+    """The same, and the switch's daemon."""
     from mininet.topo import Topo
 
     class Star(Topo):
@@ -52,7 +62,7 @@ def network(
     )
     built.start()
     run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "s1", "actions=NORMAL"])
-    return built
+    return built, switch
 
 
 def ping(
@@ -288,8 +298,38 @@ def marks() -> dict[str, Any]:
     return {"marked": queue["marked"], "drops": queue["drops"]}
 
 
+def classes() -> dict[str, Any]:
+    """Datagrams of two classes in turn, 20 times as fast as a switch's port lets them out."""
+    two = {"rate_bps": 5_000_000, "queue_bytes": 10_000, "priority_queue_bytes": 100_000}
+    built, switch = switched(near={}, far=two)
+    near, far = (built.info.hosts[name] for name in ("near", "far"))
+    ping(near, far, count=1)
+    whole = switch.deepen_buffers().whole_batches
+    sink = socket_in(far.pid, socket.AF_INET, socket.SOCK_DGRAM)
+    sink.bind((far.address, 5000))
+    sink.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)  # it is read afterwards
+    sink.settimeout(1)
+    sources = {}
+    for mark in (dscp.PROTECTED, dscp.DROPPED_FIRST):
+        sources[mark] = socket_in(near.pid, socket.AF_INET, socket.SOCK_DGRAM)
+        sources[mark].setsockopt(socket.IPPROTO_IP, socket.IP_TOS, mark << 2)
+    for _ in range(60):
+        for mark, source in sources.items():
+            source.sendto(bytes([mark]) * 1000, (far.address, 5000))
+    received = dict.fromkeys(sources, 0)
+    with contextlib.suppress(TimeoutError):
+        while data := sink.recv(2000):
+            received[data[0]] += 1
+    queues = {each["handle"]: each for each in shaping.queue_statistics(far.switch_interface)}
+    return {
+        "whole_batches": whole,
+        "received": [received[mark] for mark in sources],
+        "drops": [queues[handle]["drops"] for handle in ("11:", "12:", "1:")],
+    }
+
+
 TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
-    **{each.__name__: each for each in (delays, steered, losses, changes, many, marks)},
+    **{each.__name__: each for each in (delays, steered, losses, changes, many, marks, classes)},
     "woken": functools.partial(changes, delay_s=0.0, frame_bytes=500),
     **{name: functools.partial(chosen, name) for name in ("netem", "relay")},
 }

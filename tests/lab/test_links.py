@@ -106,6 +106,16 @@ def test_rate_queue_and_delay_change_under_a_flow_without_a_gap(trial):
     assert queue["drops"] == 0
 
 
+def test_a_switchs_port_with_two_queues_drops_what_is_not_protected():
+    found = measured("classes")
+    if not found["whole_batches"]:
+        pytest.skip("this kernel cannot keep a refusal from the rest of a batch")
+    protected, others = found["received"]
+    assert protected == 60
+    assert others <= 20  # the second queue holds 9
+    assert found["drops"] == [0, 60 - others, 60 - others]
+
+
 def test_64_links_are_shaped_in_a_moment():
     found = measured("many")
     assert found["took_s"] < 1.0

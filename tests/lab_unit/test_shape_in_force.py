@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from testbed.lab.kernel import rtnetlink, shape_in_force
+from testbed.lab.kernel import link_counters, rtnetlink, shape_in_force
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.netlink import attribute, text
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shape_in_force import ShapeInForce
-from testbed.lab.kernel.shaping import LinkShape, Output, rate_message, shape_all
+from testbed.lab.kernel.shaping import (
+    OWN_ETHERTYPE,
+    LinkShape,
+    Output,
+    limit_message,
+    queue_statistics,
+    rate_message,
+    shape_all,
+)
 from testbed.lab.network import LabInfo, LinkEnds, Port
+from testbed.shared import dscp
 from testbed.verdict import link_settings
 from testbed.verdict.link_settings import SettingsReader, differing
 from tests.lab_unit.test_netlink import elsewhere
@@ -28,7 +40,9 @@ SHAPES = [
     LinkShape(rate_bps=100_000_000, queue_bytes=150_000),
     LinkShape(rate_bps=99_999_999, queue_bytes=1),
     LinkShape(rate_bps=40_000_000_000, queue_bytes=6_000_000),
+    LinkShape(rate_bps=200_000_000, queue_bytes=45_000, priority_queue_bytes=30_000),
 ]
+TWO = SHAPES[-1]
 
 
 @pytest.fixture
@@ -51,6 +65,7 @@ def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link):
     found = shape_in_force.read(shaped, "a")
     assert found.queue_bytes == link.queue_bytes
     assert found.most_segments == 1
+    assert found.priority_queue_bytes == (link.priority_queue_bytes or 0)
     assert list(differing(link, found)) == []
 
 
@@ -66,6 +81,79 @@ def test_what_is_shaped_otherwise_differs(elsewhere, shaped, changes, settings):
     shape(elsewhere, replace(wanted, **changes))
     found = differing(wanted, shape_in_force.read(shaped, "a"))
     assert {setting for setting, *_ in found} == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({"queue_bytes": 44_999}, {"queue_bytes"}),
+        ({"priority_queue_bytes": 30_001}, {"priority_queue_bytes"}),
+        ({"priority_queue_bytes": None}, {"priority_queue_bytes"}),
+        ({"rate_bps": 198_000_000}, {"rate_bps", "ceiling_bps", "burst_bytes"}),
+    ],
+)
+def test_two_queues_that_are_shaped_otherwise_differ(elsewhere, shaped, changes, settings):
+    shape(elsewhere, replace(TWO, **changes))
+    found = differing(TWO, shape_in_force.read(shaped, "a"))
+    assert {setting for setting, *_ in found} == settings
+
+
+def test_one_of_two_queues_and_the_rate_change_while_they_work(elsewhere, shaped):
+    shape(elsewhere, TWO)
+    changed = replace(TWO, queue_bytes=9_000, rate_bps=50_000_000)
+    index = shaped.index("a")
+    shaped.send([rate_message(index, changed, "a"), limit_message(index, changed, "a", new=False)])
+    assert list(differing(changed, shape_in_force.read(shaped, "a"))) == []
+
+
+MACS = bytes.fromhex("02000000ca1b 02000000ca1c")  # of no host
+
+
+def ip(version: int, mark: int, ecn: int = 0) -> bytes:
+    """How an IP packet begins: its DSCP lies beside the two bits of ECN."""
+    byte = mark << 2 | ecn
+    head = 4 << 28 | 5 << 24 | byte << 16 if version == 4 else 6 << 28 | byte << 20
+    return struct.pack("!I", head)
+
+
+@pytest.mark.parametrize(
+    ("ethertype", "packet", "first"),
+    [
+        (0x0800, ip(4, dscp.PROTECTED), True),
+        (0x0800, ip(4, dscp.PROTECTED, ecn=3), True),
+        (0x86DD, ip(6, dscp.PROTECTED), True),
+        (0x0800, ip(4, dscp.DROPPED_FIRST), False),
+        (0x86DD, ip(6, dscp.DROPPED_FIRST), False),
+        (0x0800, ip(4, 0), False),
+        (OWN_ETHERTYPE, bytes(4), False),
+        (0x0806, bytes.fromhex("00010800"), False),
+    ],
+)
+def test_packets_wait_in_the_queue_of_their_class(elsewhere, shaped, ethertype, packet, first):
+    shape(elsewhere, replace(TWO, rate_bps=8_000))
+    with entered(elsewhere):
+        for each in ("a", "b"):
+            rtnetlink.bring_up_silent(each)
+    frame = MACS + ethertype.to_bytes(2) + packet.ljust(1_500, b"\0")
+    with socket_in(elsewhere, socket.AF_PACKET, socket.SOCK_RAW) as opened, entered(elsewhere):
+        opened.bind(("a", 0))
+        while not any(link_counters.offered("a", elsewhere)):  # until the kernel finds it is up
+            time.sleep(0.01)
+            opened.send(frame)
+        with pytest.raises(OSError, match="No buffer space") as full:
+            for _ in range(40):
+                opened.send(frame)
+        assert full.value.errno == errno.ENOBUFS
+        queues = {each["handle"]: each for each in queue_statistics("a")}
+        waiting, kind = link_counters.waiting("a")
+    used, other = ("11:", "12:") if first else ("12:", "11:")
+    limit = TWO.priority_queue_bytes if first else TWO.queue_bytes
+    assert limit is not None
+    backlog = queues[used]["backlog"]
+    assert limit - len(frame) < backlog <= limit
+    assert (queues[other]["backlog"], queues[other]["drops"]) == (0, 0)
+    assert (waiting, kind) == (backlog, "bfifo")
+    assert link_counters.offered("a", elsewhere) == (queues["1:"]["packets"], 1)
 
 
 MARKING = LinkShape(rate_bps=100_000_000, queue_bytes=150_000, ecn_threshold_bytes=30_000)

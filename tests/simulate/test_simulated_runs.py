@@ -299,6 +299,11 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
             ("impairments=[{kind: straggler, host: worker-1, rounds: [1], factor: 2}]",),
             "impairments.0: resource: 'cpu' is not simulated; valid: link",
         ),
+        (
+            "dblp",
+            ("topology.links={server--s1: {priority_queue_bytes: 30000}}",),
+            "topology.priority_queue_bytes: a second queue is not simulated; valid: none",
+        ),
     ],
 )
 def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings, said):

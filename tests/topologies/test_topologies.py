@@ -55,6 +55,16 @@ def test_a_clos_network_has_the_rates_of_its_oversubscription():
     }
 
 
+def test_a_second_queue_is_told_where_there_is_one_and_changes_no_key_where_there_is_none():
+    given = {"name": "leaf-spine", "workers": 3, "core": {"priority_queue_bytes": 60_000}}
+    options = built(**given).link_options()
+    found = {name: each.get("priority_queue_bytes") for name, each in options.items()}
+    assert found["leaf-1--spine-1"] == 60_000
+    assert found["worker-1--leaf-2"] is None
+    plain = topologies.parse({"name": "star"}).model_dump(mode="json")
+    assert "priority_queue_bytes" not in {*plain, *plain["core"]}
+
+
 def test_the_longest_round_trip_is_that_of_the_farthest_two_hosts():
     """Compared with a search from every host."""
     given = {"name": "leaf-spine", "workers": 7, "leaves": 3, "spines": 2, "delay_s": 0.001}
@@ -173,6 +183,11 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
             {"name": "star", "queue_bytes": 30_000, "ecn_threshold_bytes": 30_000},
             "ecn_threshold_bytes is 30000, but the queue holds 30000 bytes",
         ),
+        (
+            {"name": "star", "priority_queue_bytes": 30_000, "ecn_threshold_bytes": 30_000},
+            "priority_queue_bytes and ecn_threshold_bytes exclude each other",
+        ),
+        ({"name": "star", "priority_queue_bytes": 100}, "must be a whole number from 3_028"),
         ({"name": "star", "queue_bdp": 1}, "queue_bdp is 1, but no link has a delay"),
         (
             {"name": "star", "delay_s": 0.001, "jitter_s": 0.002},

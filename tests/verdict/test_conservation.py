@@ -170,6 +170,18 @@ def test_counted_drops_are_explained():
     assert gate(found, "emulator_losses").outcome == "passed"
 
 
+def test_of_two_queues_below_a_second_shaper_no_drop_counts_twice():
+    before, after = counters(), counters(packets=5000, drops=40)
+    for each in (before, after):
+        root, low = each.namespaces[None].queues["s1-eth2"]
+        inner, high = replace(root, is_root=False), replace(low, drops=0)
+        each.namespaces[None].queues["s1-eth2"] = [root, inner, high, low]
+    found = conservation.close(NETWORK, before, after, [])
+    to_b = link(found, "b--s1", "s1")
+    assert (to_b.queue_drops, to_b.filtered, to_b.sent) == (40, 0, 4960)
+    assert found.worst()[0] == 0
+
+
 @pytest.mark.parametrize(
     ("after", "where", "unexplained"),
     [

@@ -187,6 +187,18 @@ def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
     ]
 
 
+def test_both_queues_of_a_port_are_in_the_switch_s_socket():
+    faithful = evidence()
+    [link] = faithful.network.links
+    network = replace(faithful.network, links=[replace(link, priority_queue_bytes=60_000)])
+    (gate,) = (
+        each
+        for each in judge(replace(faithful, network=network, switch_holds_bytes=200_000))
+        if each.key == "socket_buffer_bytes"
+    )
+    assert (gate.outcome, gate.value) == ("failed", 150_000 + 60_000 - 200_000)
+
+
 @pytest.mark.parametrize(("ports", "told"), [(1, False), (2, True)])
 def test_queues_that_the_switch_s_socket_cannot_hold_together_are_told(ports, told):
     faithful = evidence()

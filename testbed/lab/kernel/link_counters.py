@@ -16,6 +16,7 @@ from testbed.lab.kernel.netlink import NetlinkError
 from testbed.lab.kernel.rtnetlink import (
     GET_QDISC,
     IN_CLASS,
+    LAST_SERVED,
     NEW_QDISC,
     ROOT,
     TCMSG,
@@ -102,19 +103,21 @@ def waiting(interface: str) -> tuple[int, str]:
     """Bytes that wait at a shaped interface of this namespace, and the kind of their queue.
 
     It takes 0.1 ms, however many other interfaces there are. The kind is empty where there is no
-    queue below the shaper.
+    queue below the shaper; of two, it is that of the one that is served last.
     """
     with netlink.connect(netlink.ROUTE) as opened:
         index = interface_index(opened, interface)
         found = []
-        for parent in (ROOT, IN_CLASS):
+        for parent in (ROOT, IN_CLASS, LAST_SERVED):
             try:
                 content = netlink.ask(opened, GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
             except NetlinkError:
                 break
             found.append(_queue(interface, parent, content))
+            if parent == IN_CLASS and found[-1].kind != "htb":
+                break
     backlog_bytes = found[0].backlog_bytes if found else 0
-    return backlog_bytes, found[1].kind if len(found) > 1 else ""
+    return backlog_bytes, found[-1].kind if len(found) > 1 else ""
 
 
 def _queue(interface: str, parent: int, data: memoryview) -> Queue:

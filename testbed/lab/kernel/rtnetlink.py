@@ -25,7 +25,14 @@ NEW_QDISC, GET_QDISC = 36, 38
 TCMSG = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
 ROOT = 0xFFFFFFFF  # as parent
 IN_CLASS = (1 << 16) | 0x10  # as parent: HTB's class 1:10, in which the queue is
+# As parents, where the class holds two queues: `10:1`, which is served first, and `10:2`.
+FIRST_SERVED, LAST_SERVED = (0x10 << 16) | 1, (0x10 << 16) | 2
 _NEW_LINK, _GET_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR, _NEW_CLASS = 16, 18, 19, 20, 28, 40
+_NEW_FILTER = 44
+_ALL_PROTOCOLS = 0x0003  # ETH_P_ALL
+# Faster than any link, so that a class of this rate never waits for it; in byte/s.
+_UNLIMITED = 0xFFFFFFFF
+_UNLIMITED_BURST_BYTES = 1 << 20
 _GSO_MAX_SEGMENTS = 40  # IFLA_GSO_MAX_SEGS
 _REPLACE, _EXCLUSIVE, _CREATE = 0x100, 0x200, 0x400
 _UP, _NO_ARP = 0x1, 0x80
@@ -239,11 +246,7 @@ def htb_class(
 ) -> Message:
     """Make class `1:10`, or change it while it works. Rates in bit/s."""
     rate = rate_bps // 8
-    # With link layer Ethernet the kernel does not ask for a table of packet times.
-    spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 0xFFFFFFFF))
-    ticks = round(burst_bytes / rate / TICK_S)
-    parameters = spec + spec + struct.pack("=IIIII", ticks, ticks, quantum_bytes, 0, 0)
-    options = attribute(1, parameters)
+    options = attribute(1, _htb_parameters(rate, burst_bytes, quantum_bytes))
     if rate > 0xFFFFFFFF:
         options += attribute(6, struct.pack("=Q", rate)) + attribute(7, struct.pack("=Q", rate))
     body = _queue_header(index, (1 << 16) | 0x10, 1 << 16) + text(1, "htb")
@@ -252,9 +255,54 @@ def htb_class(
     )
 
 
-def bfifo(index: int, *, limit_bytes: int, new: bool = True, name: str = "") -> Message:
-    """A queue of so many bytes in class `1:10` as `10:`; with `new` false, change its limit."""
-    body = _queue_header(index, 0x10 << 16, (1 << 16) | 0x10) + text(1, "bfifo")
+def _htb_parameters(rate: int, burst_bytes: int, quantum_bytes: int, priority: int = 0) -> bytes:
+    """A class's rate and ceiling, in byte/s, and the bucket of both."""
+    # With link layer Ethernet the kernel does not ask for a table of packet times.
+    spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 0xFFFFFFFF))
+    ticks = round(burst_bytes / rate / TICK_S)
+    return spec + spec + struct.pack("=IIIII", ticks, ticks, quantum_bytes, 0, priority)
+
+
+def two_classes(index: int, *, quantum_bytes: int, dscp: int, name: str = "") -> list[Message]:
+    """Two classes in class `1:10`: IP packets with this DSCP in `10:1`, served first, others not.
+
+    Strict priority by a second HTB, whose own rates never limit: not all kernels have prio.
+    """
+    defaults = struct.pack("=IIIII", 3, 10, 2, 0, 0)  # version, rate2quantum, default class
+    body = _queue_header(index, 0x10 << 16, IN_CLASS) + text(1, "htb")
+    body += attribute(2, attribute(2, defaults))
+    found = [Message(NEW_QDISC, _CREATE | _REPLACE, body, f"two classes of {name or index}")]
+    for priority, place in enumerate((FIRST_SERVED, LAST_SERVED)):
+        parameters = _htb_parameters(_UNLIMITED, _UNLIMITED_BURST_BYTES, quantum_bytes, priority)
+        body = _queue_header(index, place, 0x10 << 16) + text(1, "htb")
+        body += attribute(2, attribute(1, parameters))
+        found.append(Message(_NEW_CLASS, _CREATE, body, f"class {priority} of {name or index}"))
+    # The first 32 bits of a packet have its version and its DSCP, at other places in IPv6.
+    versions = ((0xF0FC0000, 4 << 28 | dscp << 18), (0xFFC00000, 6 << 28 | dscp << 22))
+    found += [_u32(index, number, *each, name) for number, each in enumerate(versions, 1)]
+    return found
+
+
+def _u32(index: int, number: int, mask: int, value: int, name: str) -> Message:
+    """Packets whose first 32 bits have this value under the mask belong in `10:1`."""
+    # struct tc_u32_sel: terminal, one key; struct tc_u32_key: mask, value, two offsets.
+    selector = struct.pack("=BBB13x", 1, 0, 1) + struct.pack("!II8x", mask, value)
+    options = attribute(1, struct.pack("=I", FIRST_SERVED)) + attribute(5, selector)
+    about = number << 16 | socket.htons(_ALL_PROTOCOLS)
+    header = TCMSG.pack(0, index, 0, 0x10 << 16, about)
+    body = header + text(1, "u32") + attribute(2, options)
+    return Message(_NEW_FILTER, _CREATE | _EXCLUSIVE, body, f"filter {number} of {name or index}")
+
+
+def bfifo(
+    index: int, *, limit_bytes: int, new: bool = True, parent: int = IN_CLASS, name: str = ""
+) -> Message:
+    """A queue of so many bytes in class `1:10` as `10:`; with `new` false, change its limit.
+
+    With one of two classes as `parent` it is `11:` or `12:`.
+    """
+    handle = 0x10 if parent == IN_CLASS else 0x10 + (parent & 0xFFFF)
+    body = _queue_header(index, handle << 16, parent) + text(1, "bfifo")
     body += attribute(2, struct.pack("=I", limit_bytes))
     flags = _CREATE | _REPLACE if new else 0
     return Message(NEW_QDISC, flags, body, f"queue of {name or index}: {limit_bytes}")

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from testbed.lab.kernel import netlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.netlink import NetlinkError
-from testbed.lab.kernel.rtnetlink import GET_QDISC, IN_CLASS, TCMSG, TICK_S, Rtnetlink
+from testbed.lab.kernel.rtnetlink import (
+    FIRST_SERVED,
+    GET_QDISC,
+    IN_CLASS,
+    LAST_SERVED,
+    TCMSG,
+    TICK_S,
+    Rtnetlink,
+)
 
 _GET_CLASS = 42
 _KIND, _OPTIONS = 1, 2
@@ -28,9 +36,12 @@ class ShapeInForce:
     Attributes:
         rate_bps, ceiling_bps: of HTB's class, bit/s of Ethernet frames.
         burst_bytes: HTB's bucket.
-        queue_bytes: the limit of the queue in that class; None: it has none in bytes.
+        queue_bytes: the limit of the queue in that class, of two the one that is served last; None:
+            it has none in bytes.
         ecn_threshold_bytes: above this the queue marks packets; 0: it is one that marks none. None:
             it may drop packets before it is full, which no configuration asks for.
+        priority_queue_bytes: the limit of the queue that is served first; 0: there is one queue.
+            None: it has none in bytes. Which packets it takes is not read.
         most_segments: the most that one packet may hold.
     """
 
@@ -40,6 +51,7 @@ class ShapeInForce:
     queue_bytes: int | None
     ecn_threshold_bytes: int | None
     most_segments: int
+    priority_queue_bytes: int | None = 0
 
 
 def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
@@ -53,7 +65,9 @@ def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
     for _, content in kernel.dump(_GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
         if TCMSG.unpack_from(content)[2] == IN_CLASS:
             rate, ceiling, ticks = _htb(content)
-            queue_bytes, ecn_threshold_bytes = _queue(kernel, index)
+            first = _queue(kernel, index, FIRST_SERVED)
+            last = _queue(kernel, index, IN_CLASS if first is None else LAST_SERVED)
+            queue_bytes, ecn_threshold_bytes = (None, 0) if last is None else queue_of(last)
             return ShapeInForce(
                 rate_bps=8 * rate,
                 ceiling_bps=8 * ceiling,
@@ -61,6 +75,7 @@ def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
                 queue_bytes=queue_bytes,
                 ecn_threshold_bytes=ecn_threshold_bytes,
                 most_segments=kernel.most_segments(interface),
+                priority_queue_bytes=0 if first is None else queue_of(first)[0],
             )
     raise CommandError(f"{interface}: nothing limits its rate")
 
@@ -84,13 +99,12 @@ def _htb(content: memoryview) -> tuple[int, int, int]:
     return rate, ceiling, ticks
 
 
-def _queue(kernel: Rtnetlink, index: int) -> tuple[int | None, int | None]:
-    """The limit of the queue in a link's class, and above how many bytes it marks."""
+def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
+    """What the kernel says of the queue in a class; None: there is none."""
     try:
-        content = kernel.ask(GET_QDISC, TCMSG.pack(0, index, 0, IN_CLASS, 0))
+        return kernel.ask(GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
     except NetlinkError:
-        return None, 0
-    return queue_of(content)
+        return None
 
 
 def queue_of(content: memoryview) -> tuple[int | None, int | None]:

@@ -1,4 +1,8 @@
-"""Rate and queue of one link direction: HTB, below it a byte-limited FIFO or a marking queue."""
+"""Rate and queue of one link direction: HTB, below it a byte-limited FIFO or a marking queue.
+
+Or two FIFOs: one for protected datagrams (see `testbed.shared.dscp`), which is served first, and
+one for all else.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.shared import dscp
 
 ETHERNET_FRAME_BYTES = 1514  # what the kernel counts for a full frame: no preamble, no FCS
 # IEEE 802 local experimental: of bursts and of what fills queues. Receiving kernels ignore it.
@@ -29,11 +34,14 @@ class LinkShape:
         rate_bps: bit/s of Ethernet frames.
         queue_bytes: the queue's limit.
         ecn_threshold_bytes: above this, packets that allow it are marked; None: never.
+        priority_queue_bytes: the limit of a second queue, for protected datagrams, which is served
+            before the other; None: there is none. It excludes `ecn_threshold_bytes`.
     """
 
     rate_bps: int
     queue_bytes: int
     ecn_threshold_bytes: int | None = None
+    priority_queue_bytes: int | None = None
 
     @property
     def burst_bytes(self) -> int:
@@ -95,8 +103,19 @@ def _shape(kernel: Rtnetlink, output: Output) -> None:
         rtnetlink.htb(index, name=name),
         rate_message(index, link, name),
     ]
-    if link.ecn_threshold_bytes is None:
-        messages.append(rtnetlink.bfifo(index, limit_bytes=link.queue_bytes, name=name))
+    if link.priority_queue_bytes is not None:
+        messages += rtnetlink.two_classes(
+            index, quantum_bytes=ETHERNET_FRAME_BYTES, dscp=dscp.PROTECTED, name=name
+        )
+        protected = rtnetlink.bfifo(
+            index,
+            limit_bytes=link.priority_queue_bytes,
+            parent=rtnetlink.FIRST_SERVED,
+            name=name,
+        )
+        messages += [protected, limit_message(index, link, name)]
+    elif link.ecn_threshold_bytes is None:
+        messages.append(limit_message(index, link, name))
     kernel.send(messages)
     if link.ecn_threshold_bytes is not None:
         mark(name, link, pid=output.pid)
@@ -111,6 +130,13 @@ def rate_message(index: int, link: LinkShape, name: str) -> rtnetlink.Message:
         quantum_bytes=ETHERNET_FRAME_BYTES,
         name=name,
     )
+
+
+def limit_message(index: int, link: LinkShape, name: str, *, new: bool = True) -> rtnetlink.Message:
+    """The message that sets `queue_bytes` of a shaped interface, which may be in use."""
+    two = link.priority_queue_bytes is not None
+    parent = rtnetlink.LAST_SERVED if two else rtnetlink.IN_CLASS
+    return rtnetlink.bfifo(index, limit_bytes=link.queue_bytes, new=new, parent=parent, name=name)
 
 
 def mark(interface: str, link: LinkShape, *, pid: int | None, verb: str = "replace") -> None:

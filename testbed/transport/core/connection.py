@@ -365,6 +365,14 @@ class Connection:
         """
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
 
+    @property
+    def protected(self) -> bool | None:
+        """Whether switches are to drop what the last offer or the last `departures` hold last.
+
+        It is all of one class; None: it is not marked.
+        """
+        return self.outgoing.protected
+
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
         """The network took the first `count` datagrams of the last offer.
 

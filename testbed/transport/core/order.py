@@ -50,6 +50,8 @@ class Arranger:
             repair may wait for its answer before it sends others.
         urgent: chunks that decide when the receiver has the least that it needs, shape
             (chunk_count,); a repair may send them again before they are known to be lost.
+        protected: chunks that switches are to drop last, shape (chunk_count,); None: all are sent
+            unmarked.
     """
 
     def __init__(
@@ -58,9 +60,11 @@ class Arranger:
         worth: NDArray[np.uint8] | None = None,
         enough: int | None = None,
         urgent: NDArray[np.bool_] | None = None,
+        protected: NDArray[np.bool_] | None = None,
     ) -> None:
         """`permutation` has each chunk's number once, in the order of sending."""
         self.worth = worth
+        self.protected = protected
         self.urgent = np.zeros(len(permutation), np.bool_) if urgent is None else urgent
         self.enough = len(permutation) if enough is None else enough
         self._permutation = permutation

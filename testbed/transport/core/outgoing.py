@@ -160,6 +160,11 @@ class Outgoing:
                 return frames
         return self.nothing
 
+    @property
+    def protected(self) -> bool | None:
+        """`Connection.protected`."""
+        return None if self._offering is None else self._offering.protected
+
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None) -> None:
         """`Connection.sent`."""
         if self._offering is not None:

@@ -52,6 +52,8 @@ class Sender:
         held: whether the receiver has said that it has not asked for this transfer yet.
         attentive: the driver sets it to False while it hands over messages that waited for an
             unknown time.
+        protected: whether switches are to drop what was offered last, or the last `departures`,
+            after others; None: it is not marked.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class Sender:
         arranger = arrangers[place]
         self._worth = arranger.worth if isinstance(arranger, Arranger) else None
         self._enough = arranger.enough if isinstance(arranger, Arranger) else layout.chunk_count
+        self._classes = arranger.protected if isinstance(arranger, Arranger) else None
+        self.protected: bool | None = None
         if self._worth is not None:
             told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
             self._repair.outbox.append(told)
@@ -170,9 +174,12 @@ class Sender:
             return self._path.frames[:0]
         chunks = self._offered = self._repair.upcoming(room)
         count = len(chunks) if isinstance(chunks, np.ndarray) and chunks.ndim == 1 else 0
+        fits = 0 < count <= room and chunks.dtype.kind in "iu"
+        if fits and self._classes is not None:
+            chunks = self._offered = self._of_one_class(chunks)
+            count = len(chunks)
         if not (
-            0 < count <= room
-            and chunks.dtype.kind in "iu"
+            fits
             and self._composer.compose(
                 chunks,
                 self._datagrams_sent,
@@ -187,6 +194,14 @@ class Sender:
             )
         return self._path.frames[:count]
 
+    def _of_one_class(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first of some chunks that switches are to treat alike; sets `protected`."""
+        assert self._classes is not None
+        each = self._classes.take(chunks, mode="clip")  # who composes refuses what is no chunk
+        self.protected = bool(each[0])
+        others = np.flatnonzero(each != each[0])
+        return chunks[: others[0]] if len(others) else chunks
+
     def departures(self) -> Departures | None:
         """What may go without an `offer` each; None while that is no more than a batch."""
         path, repair = self._path, self._repair
@@ -198,11 +213,16 @@ class Sender:
         path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
         if count <= path.pacer.quantum:
             return None
+        chunks = repair.upcoming(count)
+        if self._classes is not None:
+            chunks = self._of_one_class(chunks)
+            if len(chunks) <= path.pacer.quantum:
+                return None
         return Departures(
             composer=self._composer,
-            chunks=repair.upcoming(count),
+            chunks=chunks,
             first=self._datagrams_sent,
-            beyond=repair.remaining - count,
+            beyond=repair.remaining - len(chunks),
             pacer=path.pacer,
         )
 

@@ -14,7 +14,7 @@ from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import Host
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
-from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.marks import NONE, sending_order
 from testbed.transport.policies.repair import REPAIRS
 
 
@@ -23,13 +23,15 @@ class Carrier(ABC):
 
     kind = Connection
 
-    def __init__(self, config: EndpointConfig, *, repair: str, order: str) -> None:
+    def __init__(
+        self, config: EndpointConfig, *, repair: str, order: str, marks: str = NONE
+    ) -> None:
         self._config = config
         self._settings = ConnectionSettings(
             session=config.session,
             layout=config.layout,
             repair=REPAIRS.create(repair),
-            order=ORDERS.create(order, seed=config.seed),
+            order=sending_order(order, marks, seed=config.seed),
             peer_timeout_s=config.peer_timeout_s,
             late_s=config.late_s,
             transfers_in_flight=config.transfers_in_flight,

@@ -32,6 +32,7 @@ class Routine:
         self._departing = self._departing or self._udp.departing()
         if self._departing is None:
             return
+        self._udp.mark(connection.protected)
         waiting = len(departures.chunks) + departures.beyond
         due_s = departures.pacer.next_s(now_s, waiting)
         if self._departing.begin(departures, due_s, segmented=self._udp.segmentation):

@@ -119,6 +119,7 @@ class UdpData(DataChannel):
             frames = connection.offer(now_s)
             if not len(frames):
                 return
+            self._udp.mark(connection.protected)
             left_out = self._leave_out(len(frames)) if self._leave_out is not None else None
             taken = self._pass_on(connection, frames, left_out, now_s)
             if taken < len(frames):
@@ -189,7 +190,7 @@ class UdpCarrier(Carrier):
     ) -> None:
         """Makes what a user may have written: ValueError where it does not fit."""
         protocol = config.protocol
-        super().__init__(config, repair=protocol.repair, order=protocol.order)
+        super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
         self._sockets = sockets
         self._hosts = hosts
         wanted = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]

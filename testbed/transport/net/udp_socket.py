@@ -18,6 +18,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import dscp
 from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.native.routine import Arriving, Departing
 from testbed.transport.native.sealing import TAG_BYTES, Tagging
@@ -41,6 +42,12 @@ _SO_MEMINFO = 55
 _MTU_DISCOVER = {
     socket.AF_INET: (socket.IPPROTO_IP, 10, 3),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 3),
+}
+
+# The byte of the IP header whose upper six bits are the DSCP.
+_TRAFFIC_CLASS = {
+    socket.AF_INET: (socket.IPPROTO_IP, socket.IP_TOS),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
 }
 
 BUFFER_BYTES = 8 << 20
@@ -109,6 +116,7 @@ class UdpSocket:
         self.taken_bytes = 0
         self.seal: Seal | None = None
         self.datagram_bytes = datagram_bytes
+        self._protected: bool | None = None
         self._peer: SocketAddress | None = None
         self._arrivals = BatchReceiver(datagram_bytes)
         self._departures = BatchSender(datagram_bytes)
@@ -165,6 +173,14 @@ class UdpSocket:
         self._peer = address
         self._arrivals.set_peer(address)
         self._departures.set_peer(address)
+
+    def mark(self, protected: bool | None) -> None:
+        """Marks what is sent from now on: to be dropped last, or first; None changes nothing."""
+        if protected is None or protected is self._protected:
+            return
+        value = dscp.PROTECTED if protected else dscp.DROPPED_FIRST
+        self._socket.setsockopt(*_TRAFFIC_CLASS[self._socket.family], value << 2)
+        self._protected = protected
 
     def send(self, frames: NDArray[np.uint8]) -> int:
         """Sends datagrams, one per row; returns how many the kernel took.

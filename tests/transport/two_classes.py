@@ -1,0 +1,145 @@
+"""Sends payloads through a queue with two classes, and prints what became of them as JSON.
+
+In a network namespace of its own: `unshare --net python -m tests.transport.two_classes MARKS`. A
+worker in a second namespace sends to the server in this one over a veth pair, faster than its end
+of the link lets out. What is counted is the beginning of the payload, which the first pass reaches
+before the receiver has enough.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from testbed.lab.kernel import rtnetlink, shaping
+from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.lab.kernel.shaping import LinkShape, Output
+from testbed.transport import EndpointConfig, PayloadLayout, ProtocolConfig, open_endpoint
+from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
+
+CHUNKS, CHUNK_BYTES = 2_000, 1456
+RATE_BPS = 40_000_000
+SHAPE = LinkShape(rate_bps=RATE_BPS, queue_bytes=45_000, priority_queue_bytes=300_000)
+LAYOUT = PayloadLayout([("weights", CHUNKS * CHUNK_BYTES // 4)])
+SERVER, WORKER = "10.77.0.1", "10.77.0.2"
+_DATA_PORT = 31_100
+# A third of the first three quarters has large values, and the default marks protect just these
+# chunks and the last quarter.
+FRONT = 1_500
+LARGE = np.random.default_rng(1).permutation(FRONT)[:500]
+_TOO_FAST = 1.6  # so five of eight datagrams find room, and the large ones alone fit the link
+# The receiver has enough before the first pass ends, and after it has come past the counted part.
+_TOLERANCE = 0.45
+COUNTED = 1_280  # chunks: blocks of the sending order
+
+
+def payload() -> np.ndarray:
+    """Small values, but for the large chunks."""
+    size = CHUNK_BYTES // 4
+    values = np.full((CHUNKS, size), 1e-3, dtype=np.float32)
+    values[LARGE] = 1.0
+    return values.ravel()
+
+
+def config(marks: str, name: str, **changes: Any) -> EndpointConfig:
+    """One of the two ends."""
+    server = name == "server"
+    return EndpointConfig(
+        session=77,
+        name=name,
+        is_server=server,
+        bind_address=SERVER if server else WORKER,
+        peers={"worker": WORKER} if server else {"server": SERVER},
+        protocol=ProtocolConfig(name="marked", marks=marks),
+        layout=LAYOUT,
+        control_port=31_000,
+        data_port=_DATA_PORT,
+        insecure=True,
+        **changes,
+    )
+
+
+def sniff(received: Counter[int], over: Event) -> None:
+    """Counts the datagrams that reach the server by the byte of their header that has the DSCP."""
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+    with suppress(PermissionError):
+        opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+    opened.settimeout(0.1)
+    while True:
+        try:
+            packet = opened.recv(64)
+        except TimeoutError:
+            if over.is_set():
+                return
+            continue
+        if packet[9] == socket.IPPROTO_UDP and packet[22:24] == _DATA_PORT.to_bytes(2):
+            received[packet[1]] += 1
+
+
+def main(marks: str) -> None:
+    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as other:
+        try:
+            print(json.dumps(trial(marks, other.pid)))
+        finally:
+            other.kill()
+
+
+def trial(marks: str, pid: int) -> dict[str, Any]:
+    ends = {None: ("near", SERVER), pid: ("far", WORKER)}
+    while Path(f"/proc/{pid}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
+        time.sleep(0.01)
+    with Rtnetlink() as kernel:
+        kernel.send([rtnetlink.veth("near", "far", peer_pid=pid)])
+    for place, (name, address) in ends.items():
+        with Rtnetlink(place) as kernel:
+            index = kernel.index(name)
+            kernel.send([rtnetlink.up(index), rtnetlink.address(index, f"{address}/24")])
+    shaping.shape_all([Output(interface="far", pid=pid, shape=SHAPE)])
+
+    def worker() -> Any:
+        with (
+            entered(pid),
+            open_endpoint(
+                config(marks, "worker", rate_bps=_TOO_FAST * RATE_BPS, segmentation=False)
+            ) as endpoint,
+        ):
+            buffer = LAYOUT.new_buffer()
+            LAYOUT.floats(buffer)[:] = payload()
+            return endpoint.send(6, {"server": buffer})["server"]
+
+    seen, over = Counter[int](), Event()
+    with ThreadPoolExecutor() as pool:
+        sniffed = pool.submit(sniff, seen, over)
+        sent = pool.submit(worker)
+        with open_endpoint(config(marks, "server", rate_bps=RATE_BPS)) as endpoint:
+            into = LAYOUT.new_buffer()
+            report = endpoint.receive(6, _TOLERANCE, {"worker": into})["worker"]
+            left = sent.result()
+        over.set()
+        sniffed.result()
+    large = np.zeros(CHUNKS, dtype=np.bool_)
+    large[LARGE] = True
+    assert report.received is not None
+    lost = ~report.received[:COUNTED]
+    queues = shaping.queue_statistics("far", pid=pid)
+    return {
+        "passes": left.passes,
+        "lost_large": float(lost[large[:COUNTED]].mean()),
+        "lost_small": float(lost[~large[:COUNTED]].mean()),
+        "seen": seen,
+        "drops": {each["handle"]: each["drops"] for each in queues},
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
