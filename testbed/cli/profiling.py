@@ -8,7 +8,7 @@ import typer
 
 from testbed.cli.options import Selection, grouped
 
-EXAMPLE = "Example: ./lab profile-layers rivals-rtt --arms dblp --out layers.yaml"
+EXAMPLE = "Example: ./lab profile-layers rivals-rtt --out layers.yaml"
 _FIRST_SEED = 1001  # that no experiment of the lab uses, as those of `tune`
 _SEEDS = 5
 

@@ -50,8 +50,8 @@ class _Parts(NamedTuple):
 class Losses:
     """Zeroes parts of gradients, as a lost chunk does, but of one group's tensors alone.
 
-    The order in which parts are lost depends on the seed, round, worker and group, and not on the
-    share. So what a smaller share loses is part of what a larger one loses.
+    The order in which parts are lost depends on the seed, round, worker and group's place in
+    `shares`, and not on the share itself. So a larger share loses all that a smaller one does.
 
     Args:
         layout: of the gradient.
