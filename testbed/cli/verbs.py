@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import benchmarks, comparing, exporting, reporting
+from testbed.cli import benchmarks, comparing, exporting, profiling, reporting
 from testbed.cli.benchmarks import Benchmark
 from testbed.cli.options import AsJson, Draw, Execution, Out, Pcap, Selection, Sweep, What, grouped
 from testbed.cli.terminal import console, say
@@ -278,6 +278,9 @@ def tune(
 ) -> None:
     """Choose each arm's learning rate on a validation part, in virtual time."""
     benchmarks.tune(selection, json_file)
+
+
+app.command(epilog=profiling.EXAMPLE)(profiling.profile_layers)
 
 
 @app.command(epilog="Example: LAB_TORCH=0 ./lab setup    (or --packages alone, as root)")

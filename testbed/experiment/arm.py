@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from testbed.experiment import layer_profile
 from testbed.shared import problems
 from testbed.shared.named_sections import folders
 from testbed.shared.registry import did_you_mean
@@ -23,6 +24,7 @@ from testbed.transport.policies.tolerance import Fixed
 from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
+_MEASURED = "plot"  # the preset whose bounds are those of a profile
 
 
 class Filling(Section):
@@ -59,6 +61,8 @@ class Arm(AnyArm):
 
     The transport knows which keys a preset has and says so when one is wrong. `filling` and
     `learning_rate` are matters of training; a filling is one for both legs, or a mapping of legs.
+
+    `tensors` may name a profile's file, whose bounds then stand in its place.
 
     Attributes:
         protocol: a preset, or `tcp-NAME` for kernel TCP with that congestion control.
@@ -99,6 +103,11 @@ class Arm(AnyArm):
                     found[key] = registry.relocated(found[key], folders(info))
                 except ValueError as error:
                     wrong_code.append(problems.Problem((key,), str(error)))
+        if layer_profile.is_file(found.get("tensors")):
+            try:
+                found["tensors"] = layer_profile.bounds(found["tensors"], folders(info))
+            except ValueError as error:
+                wrong_code.append(problems.Problem(("tensors",), str(error)))
         if wrong_code:
             raise problems.raised(wrong_code)
         return found
@@ -118,6 +127,12 @@ class Arm(AnyArm):
                     for key, meant in zip(unknown, near, strict=True)
                 ]
             )
+        if self.protocol == _MEASURED and not {"tensors", "gather"} & set(self.model_extra or {}):
+            told = (
+                "missing; valid: bounds, or the file, of ./lab profile-layers; assumed bounds are "
+                "those of protocol: per-layer"
+            )
+            raise problems.raised([problems.Problem(("tensors",), told)])
         try:
             self.resolved()
         except (TypeError, ValueError) as error:  # also a value of a wrong kind

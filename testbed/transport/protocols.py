@@ -305,7 +305,7 @@ def _mlt_marked(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
     return _mlt(tolerance=tolerance, **{**marked, **settings})
 
 
-def _plot(
+def _per_layer(
     *,
     default: float = 0.1,
     first: float | None = None,
@@ -313,13 +313,28 @@ def _plot(
     tensors: str | Mapping[str, float] = "",
     **settings: Any,
 ) -> ProtocolConfig:
-    """PLOT-style (IEEE TNSM 2024): a bound per layer; the bounds themselves are our assumption.
+    """PLOT's idea (IEEE TNSM 2024), a bound per layer, with bounds that are our assumption.
 
     Every layer has MLT's 10 % except the last, which has less: 0.4 / 1.1 of it, the ratio by which
     back layers tolerated less than front layers in DLCP (arXiv 2008.08445). PLOT's repair and rate
     control are not known to us, so these are DBLP's.
     """
-    return _lossy("plot", PerLayer(default, first, last, tensors), settings)
+    return _lossy("per-layer", PerLayer(default, first, last, tensors), settings)
+
+
+def _plot(
+    *, tensors: str | Mapping[str, float] = "", default: float = 0.0, **settings: Any
+) -> ProtocolConfig:
+    """PLOT-style (IEEE TNSM 2024): a bound per layer, as a profile of the training measured it.
+
+    `./lab profile-layers` measures `tensors`, or the name of its file stands there. A tensor that
+    is not named has `default` and loses nothing. A profile loses chunks at random and in the gather
+    alone, so chunks are shuffled here, and the broadcast is whole. How PLOT finds its bounds, its
+    repair and its rate control are not known to us; the last two are DBLP's.
+    """
+    bounds = PerLayer(default, tensors=tensors)
+    axes: dict[str, Any] = {"order": "shuffled", "broadcast": Fixed(0)}
+    return _lossy("plot", bounds, {**axes, **settings})
 
 
 def _ltp(
@@ -444,7 +459,8 @@ PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
     "none": (_none, ()),
     "mlt": (_mlt, ("tolerance",)),
     "mlt-marked": (_mlt_marked, ("tolerance",)),
-    "plot": (_plot, ("default", "first", "last", "tensors")),
+    "per-layer": (_per_layer, ("default", "first", "last", "tensors")),
+    "plot": (_plot, ("tensors", "default")),
     "ltp": (_ltp, ("tolerance", "deadline_s", "must", "patience", "epoch_rounds")),
     "apnet": (_apnet, ("tolerance", "quiet_s")),
     "optireduce": (_optireduce, ("warm_up", "quantile", "wait")),

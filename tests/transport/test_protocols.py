@@ -33,8 +33,11 @@ def test_the_presets_in_the_style_of_others_are_composed_as_documented():
     apnet = preset("apnet")
     assert apnet.gather == apnet.broadcast == QuickLossOnly(0.1, 0.02)
     assert (apnet.repair, apnet.congestion_control) == ("selective", "fixed")
-    plot = preset("plot")
-    assert plot.gather == plot.broadcast == PerLayer(0.1, last=0.036)
+    per_layer = preset("per-layer")
+    assert per_layer.gather == per_layer.broadcast == PerLayer(0.1, last=0.036)
+    plot = preset("plot", tensors={"conv.*": 0.4})
+    assert (plot.gather, plot.broadcast) == (PerLayer(0, tensors={"conv.*": 0.4}), Fixed(0))
+    assert (plot.repair, plot.order) == ("passes", "shuffled")
     mlt = preset("mlt")
     assert mlt.gather == mlt.broadcast == PerLayer(0.1)
     assert (mlt.repair, mlt.congestion_control) == ("passes", "timely")
@@ -54,7 +57,7 @@ def test_overrides_reach_the_preset_and_its_fields():
     assert preset("tcp-bbr").congestion_control == "bbr"
     assert preset("tcp-bbr").name == "tcp-bbr"
     assert preset("ltp", deadline_s=0.5, must="*.bias").gather == EarlyClose(0.1, 0.5, "*.bias")
-    assert preset("plot", tensors={"head.*": 0}).gather == PerLayer(
+    assert preset("per-layer", tensors={"head.*": 0}).gather == PerLayer(
         0.1, last=0.036, tensors={"head.*": 0}
     )
     assert preset("dblp-stream", order="rotating").order == "rotating"
@@ -66,7 +69,8 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("dbpl", {}, "valid: dblp, dblp-stream, fixed-low, .*, tcp"),
         ("dblp", {"lo": 0.1}, "valid: low, high, name"),
         ("dblp", {"low": 1}, "low is 1"),
-        ("plot", {"tolerance": 0.1}, "valid: default, first, last, tensors, name"),
+        ("per-layer", {"tolerance": 0.1}, "valid: default, first, last, tensors, name"),
+        ("plot", {"last": 0.1}, "valid: tensors, default, name"),
         ("ltp", {"deadline_s": 0}, "deadline_s is 0"),
         ("apnet", {"quiet_s": "x"}, "quiet_s is 'x'"),
         ("mlt", {"tolerance": 1}, "default is 1"),

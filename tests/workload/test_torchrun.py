@@ -291,7 +291,7 @@ def test_legs_are_free_where_all_arms_have_them(tmp_path: Path) -> None:
     assert load(tmp_path, arms=arms, impairments=[{**LOSS, "rounds": [0], "leg": "round"}])
 
 
-@pytest.mark.parametrize("protocol", ["mlt", "plot"])
+@pytest.mark.parametrize("protocol", ["mlt", "per-layer", "plot"])
 def test_a_bound_for_each_layer_is_refused_as_the_hook_does(tmp_path: Path, protocol: str) -> None:
     others: dict[str, Any] = {
         **dict.fromkeys(field.name for field in dataclasses.fields(settings.Settings)),
