@@ -21,6 +21,7 @@ from testbed.shared.section import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import Leg, protocols
 from testbed.transport.policies.tolerance import Fixed
+from testbed.transport.protocol_config import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
@@ -79,7 +80,7 @@ class Arm(AnyArm):
         presets = PRESET_FILLINGS.get(self.protocol, {})
         return {leg: text or presets.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
 
-    def resolved(self) -> protocols.ProtocolConfig:
+    def resolved(self) -> ProtocolConfig:
         """The transport's configuration.
 
         Raises:
@@ -97,7 +98,7 @@ class Arm(AnyArm):
         if "protocol" not in given and (wrong := problems.misspelt("protocol", given)):
             raise problems.raised([wrong])
         wrong_code = []
-        for key, registry in protocols.REGISTRIES.items():
+        for key, registry in REGISTRIES.items():
             if key in found:
                 try:
                     found[key] = registry.relocated(found[key], folders(info))

@@ -22,7 +22,7 @@ from testbed.experiment.factors import Point
 from testbed.shared import own_code, yaml_input
 from testbed.shared.registry import one_of
 from testbed.shared.yaml_input import InputError
-from testbed.transport import protocols
+from testbed.transport.protocol_config import REGISTRIES
 
 MARK = "@"
 _DEFAULT = "default"  # stands for a setting of the file that the changed arm does not have
@@ -237,9 +237,9 @@ def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
 
 
 def _text(key: str, value: Any) -> str:
-    if key in protocols.REGISTRIES and isinstance(value, Mapping):
+    if key in REGISTRIES and isinstance(value, Mapping):
         with suppress(TypeError, ValueError):  # the schema says what is wrong with it
-            value = protocols.REGISTRIES[key].text(value)
+            value = REGISTRIES[key].text(value)
     if not isinstance(value, str):
         return json.dumps(value, separators=(",", ":"))
     # A file of the user's own by its name: folders are of no interest in a table.

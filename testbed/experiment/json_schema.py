@@ -27,10 +27,11 @@ from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
 from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.tolerance import POLICIES, Fixed
+from testbed.transport.protocol_config import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
 
-_AXES: dict[str, Registry[Any]] = {**protocols.REGISTRIES, "filling": FILLINGS}
+_AXES: dict[str, Registry[Any]] = {**REGISTRIES, "filling": FILLINGS}
 _FRACTION: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
 _PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
@@ -155,7 +156,7 @@ def setting(protocol: str, key: str) -> Schema:
     found: Schema = _FRACTION
     if key == "congestion_control" and protocol in ("tcp", "top-k", "one-bit"):
         found = {"type": "string", "pattern": r"^\w+$"}
-    elif key in protocols.REGISTRIES:
+    elif key in REGISTRIES:
         found = {"$ref": f"#/$defs/axis.{key}"}
     elif key == "carrier":
         found = {"enum": ["udp", "tcp"]}
@@ -187,7 +188,7 @@ def _description(protocol: str, key: str) -> str:
     """What a key of an arm means: from the protocol's own part, or from all protocols'."""
     preset = protocols.preset(protocol)
     order = ORDERS.entry(ORDERS.parse(preset.order)[0])
-    parts = (Fixed, type(preset.gather), order, protocols.ProtocolConfig)  # a later one counts more
+    parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     return {name: text for part in parts for name, text in docstrings.arguments(part).items()}[key]
 
 

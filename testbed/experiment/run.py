@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from testbed.experiment.profiles import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
 from testbed.training import prerequisites
-from testbed.transport import protocols
+from testbed.transport.protocol_config import ProtocolConfig
 from testbed.verdict.limits import Limits
 from testbed.workload.settings import Programs
 
@@ -86,7 +86,7 @@ class Run(BaseModel):
         return f"{self.arm}, seed {self.seed}{factors}"
 
     @property
-    def protocol(self) -> protocols.ProtocolConfig:
+    def protocol(self) -> ProtocolConfig:
         """The arm's transport configuration, of an experiment that trains."""
         return self.experiment.protocol_arm(self.name_in_file).resolved()
 

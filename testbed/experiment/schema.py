@@ -33,7 +33,7 @@ from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training
-from testbed.transport import protocols
+from testbed.transport.protocol_config import REGISTRIES
 from testbed.verdict.limits import Limits
 from testbed.workload.kinds import AnyWorkload
 from testbed.workload.settings import AnyArm, BuiltIn, Programs, ProgramsArm
@@ -330,7 +330,7 @@ class Experiment(Section):
         protocol, training = self.protocol_arm(arm).resolved().describe(), self.training
         of_training = own_code.places(
             [
-                *(protocol[key] for key in protocols.REGISTRIES if key in protocol),
+                *(protocol[key] for key in REGISTRIES if key in protocol),
                 *self.protocol_arm(arm).resolved_filling().values(),
                 *(training.model, training.optimiser, training.schedule.kind),
                 *(training.dataset.name, self.phases.detector),

@@ -66,7 +66,8 @@ from testbed.transport.policies.tolerance import (
     TolerancePolicy,
     as_policy,
 )
-from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
+from testbed.transport.protocol_config import ProtocolConfig
+from testbed.transport.protocols import PRESETS, preset
 
 __all__ = [
     "CONGESTION_CONTROLS",

@@ -25,6 +25,7 @@ from testbed.shared.section import Section
 from testbed.transport import protocols
 from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
 from testbed.transport.policies.tolerance import PerLayer
+from testbed.transport.protocol_config import ProtocolConfig
 from testbed.workload.interpreter import LAB_PYTHON
 from testbed.workload.settings import AnyArm, Arguments, Programs
 
@@ -225,7 +226,7 @@ class TorchrunArm(AnyArm):
             raise problems.raised([Problem(("protocol",), said)])
         return self
 
-    def _is_per_layer(self, protocol: protocols.ProtocolConfig) -> bool:
+    def _is_per_layer(self, protocol: ProtocolConfig) -> bool:
         """Whether the hook refuses it, since its loss has a bound for each layer."""
         return self.mode in (None, "bounded") and isinstance(protocol.gather, PerLayer)
 

@@ -12,7 +12,7 @@ from testbed.transport.policies.congestion import (
 )
 from testbed.transport.policies.congestion.path import DeliveryPlateau, MaxFilter, PathMonitor
 from testbed.transport.policies.congestion.window import WindowControl
-from testbed.transport.protocols import NEED_RATE
+from testbed.transport.protocol_config import NEED_RATE
 from tests.shared.entries import listed
 from tests.transport.congestion_rounds import (
     ALL,

@@ -17,7 +17,7 @@ from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.core.reports import Observer
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.tls import Credentials
-from testbed.transport.protocols import ProtocolConfig
+from testbed.transport.protocol_config import ProtocolConfig
 
 # What the fields must be, and how that is said.
 _KINDS: Mapping[str, tuple[Any, str]] = {

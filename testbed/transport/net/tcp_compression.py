@@ -12,7 +12,7 @@ sides know it. It has
 
 from testbed.transport.net.tcp_selection import Selection
 from testbed.transport.net.tcp_two_values import TwoValues
-from testbed.transport.protocols import ProtocolConfig
+from testbed.transport.protocol_config import ProtocolConfig
 
 Compression = Selection | TwoValues
 
