@@ -100,9 +100,9 @@ def test_a_bit_for_each_element_arrives_as_on_a_real_connection(monkeypatch):
     assert stream <= gathered.bytes_received < 1.2 * stream
 
 
-def test_what_is_sent_as_bits_takes_the_segments_of_its_bits():
+def test_what_is_sent_as_bits_takes_the_segments_of_its_bits(monkeypatch):
     net = Star(workers=2, chunks=CHUNKS, protocol=preset("one-bit"), contents=True)
-    net.payload = lambda number: two_valued(net.layout)
+    monkeypatch.setattr(net, "payload", lambda number: two_valued(net.layout))
     (only,) = net.run(1)
     segments = -(-(16 + CHUNKS * (8 + -(-CHUNK_BYTES // 32))) // CHUNK_BYTES)
     assert segments == 12
