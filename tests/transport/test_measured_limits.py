@@ -43,6 +43,7 @@ def limits(recent, *, layout=LAYOUT, round_trip_s=None, tolerance=0.4, **options
         rule = EarlyClose(tolerance, 9.0, **options).stop_rule(critical=False)(layout)
         known = {"recent": recent, "round_trip_s": round_trip_s}
         deadline_s = rule.deadline_s(progress(received, **known))
+        assert deadline_s is not None
         assert not rule.satisfied(progress(received, now_s=deadline_s - 1e-9, **known))
         return deadline_s, rule.satisfied(progress(received, now_s=deadline_s, **known))
 
@@ -104,7 +105,8 @@ def test_whatever_was_measured_no_more_than_the_tolerance_is_given_up_and_never_
     enough = [free.satisfied(progress(n, now_s=1e9, **known)) for n in range(CHUNKS + 1)]
     assert enough.index(True) >= least
     assert enough[-1]
-    assert math.isfinite(free.deadline_s(progress(0, **known)))
+    deadline_s = free.deadline_s(progress(0, **known))
+    assert deadline_s is not None and math.isfinite(deadline_s)
 
 
 # In virtual time.
