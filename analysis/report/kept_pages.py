@@ -53,15 +53,22 @@ _ROWS = (
 )
 # What the tables of a sweep show where it is not how many times longer than the reference arm
 # rounds took that were hit: ratios of another metric, or the arms' own values.
-_RATIOS: dict[str, Sequence[str]] = {"training-time": ("training_time_s",)}
+_RATIOS: dict[str, Sequence[str]] = {
+    "fairness": ("round_latency_s.mean",),
+    "training-time": ("training_time_s",),
+}
 _VALUES = {
     "accuracy": ("accuracy",),
+    "apnet-loss": ("round_latency_s.mean", "accuracy"),
     "burst-accuracy": ("accuracy",),
     "detector-loop": ("critical_share", "replayed.before_loss.critical"),
     "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
+    "equivalence": ("accuracy", "training_time_s"),
+    "equivalence-text": ("perplexity", "training_time_s"),
     "fig1-phase-loss": ("accuracy",),
     "fig1-whole-tensors": ("accuracy",),
     "fig2-k-sweep": ("accuracy",),
+    "optireduce-tail": ("round_latency_s.mean", "round_latency_s.p99_over_p50"),
     "perplexity": ("perplexity",),
     "rivals": (
         "round_latency_s.calm_mean",
@@ -75,6 +82,11 @@ _VALUES = {
         "round_latency_s.burst_mean",
         "time_to_target_s",
         "accuracy",
+    ),
+    "workers": (
+        "round_latency_s.calm_mean",
+        "round_latency_s.burst_mean",
+        "time_to_target_s",
     ),
 }
 # The experiments whose results stand beside the paper's, in the order of its tables.
