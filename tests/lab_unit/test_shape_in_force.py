@@ -22,6 +22,7 @@ from testbed.lab.kernel.shape_in_force import ShapeInForce
 from testbed.lab.kernel.shaping import (
     OWN_ETHERTYPE,
     LinkShape,
+    MissingCapabilityError,
     Output,
     limit_message,
     queue_statistics,
@@ -104,6 +105,17 @@ def test_one_of_two_queues_and_the_rate_change_while_they_work(elsewhere, shaped
     index = shaped.index("a")
     shaped.send([rate_message(index, changed, "a"), limit_message(index, changed, "a", new=False)])
     assert list(differing(changed, shape_in_force.read(shaped, "a"))) == []
+
+
+def test_a_kernel_that_cannot_tell_the_classes_apart_is_named_as_such(
+    elsewhere, shaped, monkeypatch
+):
+    def lacking(kind: int, value: str) -> bytes:
+        return text(kind, "u32-of-none" if value == "u32" else value)
+
+    monkeypatch.setattr(rtnetlink, "text", lacking)
+    with pytest.raises(MissingCapabilityError, match=r"^priority-queue: this kernel has no u32 "):
+        shape(elsewhere, TWO)
 
 
 MACS = bytes.fromhex("02000000ca1b 02000000ca1c")  # of no host

@@ -15,7 +15,9 @@ from testbed.transport import (
     preset,
 )
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
-from tests.transport.loopback import SESSION, in_thread, site
+from testbed.transport.net.addresses import resolve
+from testbed.transport.net.data_sockets import open_data_sockets
+from tests.transport.loopback import SESSION, in_thread, poll_until, site
 
 CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
 both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
@@ -24,9 +26,9 @@ both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protoc
 # Joining.
 
 
-def lonely(config):
+def lonely(config, sockets=None):
     with pytest.raises((PeerLost, ProtocolError, ValueError)) as caught:
-        open_endpoint(config)
+        open_endpoint(config, sockets)
     return caught.value
 
 
@@ -201,3 +203,52 @@ def test_a_crowd_of_silent_strangers_does_not_keep_the_workers_out():
     assert server.counters()["stranger-crowded-out"] >= 100 - 64
     for each in (worker, server, *crowd):
         each.close()
+
+
+def of_another_control(place):
+    """A server's sockets, on which its workers' connections have reno."""
+    config = place.server()
+    return open_data_sockets(
+        carrier="tcp",
+        local=resolve(config.bind_address, what="local"),
+        peers={name: resolve(each, what="peer") for name, each in place.addresses.items()},
+        ports={name: config.local_data_port(name) for name in place.addresses},
+        is_server=True,
+        chunk_bytes=place.layout.chunk_bytes,
+        congestion_control="reno",
+    )
+
+
+def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_both_sides():
+    place = site(preset("tcp", congestion_control="cubic"))
+    refused = in_thread(lonely, place.worker())
+    at_server = lonely(place.server(), of_another_control(place))
+    why = (
+        "TCP congestion control is 'reno' instead of 'cubic': this process may not set it, or the "
+        "route has another"
+    )
+    assert isinstance(at_server, ProtocolError)
+    assert str(at_server) == f"worker-1 cannot join: {why}"
+    at_worker = refused.result(timeout=30)
+    assert isinstance(at_worker, ProtocolError)
+    assert str(at_worker) == f"the server refused the connection for data: {why}"
+
+
+def test_one_that_joins_again_with_another_congestion_control_does_not_end_the_server():
+    place = site(preset("tcp", congestion_control="cubic"), workers=2, survive_peers=True)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    workers = [in_thread(lambda i=i: open_endpoint(place.worker(i))) for i in (1, 2)]
+    buffer = place.layout.new_buffer()
+    with opened.result(timeout=30) as server, workers[1].result(timeout=30) as other:
+        workers[0].result(timeout=30).close()
+        poll_until(server, lambda: server.here == {"worker-2"})
+        listener = server._membership._sockets.tcp["worker-1"]
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+        again = in_thread(lonely, place.worker())
+        poll_until(server, again.done)
+        assert isinstance(again.result(timeout=30), ProtocolError)
+        assert server.counters()["stranger-refused"] == 1
+        sending = in_thread(other.send, 0, {"server": buffer})
+        received = server.receive(0, 0, {"worker-2": place.layout.new_buffer()})
+        assert received.keys() == {"worker-2"}
+        sending.result(timeout=30)

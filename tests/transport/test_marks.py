@@ -18,7 +18,7 @@ from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.marks import LayerAndMagnitude, sending_order
 from testbed.transport.policies.order import InOrder, Shuffled
 from tests.transport.own_namespace import told_by
-from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, pair, two
+from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
 from tests.transport.virtual import layout_of
 
 BLOCK = 64
@@ -127,14 +127,21 @@ def test_what_goes_without_an_offer_is_of_one_class_too():
     assert connection.protected is True
 
 
+def marks_in(control, level, kind):
+    """The DSCPs in what the kernel tells of a datagram."""
+    return [value[0] >> 2 for at, what, value in control if (at, what) == (level, kind)]
+
+
 @NEEDS_C
-def test_the_socket_is_marked_before_the_routine_sends():
+def test_what_the_routine_sends_carries_its_class():
     parties = sending()
     with pair() as (udp, other):
         other._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-        data = data_of(udp)
-        data.begin_routine(parties.worker.connection, 0.0)
-        assert udp._socket.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == dscp.PROTECTED << 2
+        routine = data_of(udp).begin_routine(parties.worker.connection, 0.0)
+        depart(routine.going, 1.0)
+        assert routine.going.worked
+        _, control, _, _ = other._socket.recvmsg(1 << 16, 256)
+    assert marks_in(control, socket.IPPROTO_IP, socket.IP_TOS) == [dscp.PROTECTED]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,8 @@ def test_datagrams_carry_their_class_in_the_ip_header(address, level, told, kind
             udp.mark(protected)
             assert udp.send(np.zeros((1, 32), np.uint8)) == 1
             _, control, _, _ = other.recvmsg(64, 64)
-            seen += [value[0] >> 2 for at, what, value in control if (at, what) == (level, kind)]
+            seen += marks_in(control, level, kind)
+            assert udp._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == 0
     udp.close()
     assert seen == [0, 34, 34, 38, 34]
 

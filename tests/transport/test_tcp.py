@@ -71,7 +71,7 @@ def test_what_a_process_may_not_choose_is_left_to_the_route_and_looked_at_later(
         other = next(each for each in available_congestion_controls() if each != default)
         set_congestion_control(trial, other)
         check_congestion_control(trial, default)
-        with pytest.raises(ValueError, match=f"'{default}' although '{other}'"):
+        with pytest.raises(ProtocolError, match=f"'{default}' instead of '{other}'"):
             check_congestion_control(trial, other)
 
 

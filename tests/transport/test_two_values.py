@@ -86,11 +86,46 @@ def test_a_payload_with_a_third_value_is_refused_and_the_next_one_goes():
     def worker(endpoint, index):
         with pytest.raises(InputError, match=re.escape(line)):
             endpoint.send(0, {"server": wrong})
-        return endpoint.send(0, {"server": sent})["server"]
+        handle = endpoint.post_send(0, {"server": sent})
+        assert endpoint.poll(10.0) == [handle]
+        return handle.wait()["server"]
 
     into = LAYOUT.new_buffer()
     run_all(place, lambda endpoint: endpoint.receive(0, 0, {"worker-1": into}), worker)
     assert into.tobytes() == sent.tobytes()
+
+
+def test_what_goes_to_several_is_coded_once_and_to_all_or_none(monkeypatch):
+    place, sent = site(preset("one-bit"), layout=LAYOUT, workers=3), payload_of(LAYOUT)
+    wrong = sent.copy()
+    LAYOUT.rows(wrong).view("<u4")[9, -1] ^= 1
+    coded: list[object] = []
+    pack = TwoValues.pack
+
+    def noted(self, layout, payload):
+        coded.append(payload)
+        return pack(self, layout, payload)
+
+    monkeypatch.setattr(TwoValues, "pack", noted)
+
+    def server(endpoint):
+        good = dict.fromkeys(place.addresses, sent)
+        with pytest.raises(InputError, match="chunk 9 of a payload has more"):
+            endpoint.send(1, {**good, "worker-3": wrong})
+        links = endpoint._driver.links
+        assert not any(links[name].connection.outgoing.senders for name in good)
+        coded.clear()
+        return endpoint.send(1, good).keys()
+
+    def worker(endpoint, index):
+        buffer = LAYOUT.new_buffer()
+        endpoint.receive(1, 0, {"server": buffer})
+        return buffer.tobytes()
+
+    reached, received = run_all(place, server, worker)
+    assert reached == place.addresses.keys()
+    assert received == [sent.tobytes()] * 3
+    assert len(coded) == 1
 
 
 def test_sides_with_different_codings_do_not_join():

@@ -77,7 +77,7 @@ def shape_all(outputs: Iterable[Output]) -> None:
     """Shape many interfaces, whose queues then hold single packets: about 0.1 ms for each.
 
     Raises:
-        MissingCapabilityError: the kernel cannot mark.
+        MissingCapabilityError: the kernel cannot mark, or not tell protected datagrams from others.
         CommandError: it refuses something else, or still builds packets of several segments.
     """
     by_namespace: dict[int | None, list[Output]] = {}
@@ -116,7 +116,15 @@ def _shape(kernel: Rtnetlink, output: Output) -> None:
         messages += [protected, limit_message(index, link, name)]
     elif link.ecn_threshold_bytes is None:
         messages.append(limit_message(index, link, name))
-    kernel.send(messages)
+    try:
+        kernel.send(messages)
+    except CommandError as error:
+        if str(error).startswith("filter ") and "No such file" in str(error):
+            raise MissingCapabilityError(
+                "priority-queue: this kernel has no u32 classifier (cls_u32), which "
+                "priority_queue_bytes needs"
+            ) from None
+        raise
     if link.ecn_threshold_bytes is not None:
         mark(name, link, pid=output.pid)
 

@@ -32,6 +32,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,6 @@ from testbed.transport.core.messages import (
     reason_message,
 )
 from testbed.transport.core.outgoing import Outgoing
-from testbed.transport.core.repair import Arrange
 from testbed.transport.core.routine import Departures, Expected
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import Machine
@@ -178,13 +178,13 @@ class Connection:
         transfer: int,
         payload: NDArray[np.uint8],
         now_s: float,
-        arrangers: dict[int, Arrange] | None = None,
+        arrangers: dict[int, Any] | None = None,
     ) -> None:
         """Begins to send a payload, which must not change before its TransferDone.
 
         Several peers that are sent payloads of this transfer now may share `arrangers`, which
-        begins empty: each payload's order is then computed once. Raises ValueError for a number
-        that does not ascend, or more transfers than may be in flight.
+        begins empty: each payload's order or coding is then computed once. Raises ValueError for a
+        number that does not ascend, or more transfers than may be in flight.
         """
         self._look(now_s)
         self.outgoing.post(transfer, payload, now_s, arrangers)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.numbering import REMEMBERED, Leg, Numbers
-from testbed.transport.core.repair import Arrange
 from testbed.transport.core.routine import Departures
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
@@ -62,14 +62,21 @@ class Outgoing:
         """Raises ValueError unless a transfer of this number can be posted now."""
         self._numbers.check(transfer, len(self.senders))
 
+    def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
+        """Finds what is wrong with a payload for several peers, before any is sent one.
+
+        What is made of it is added to `arrangers`, which `post` then takes. Raises ValueError for
+        a payload that cannot be carried; datagrams carry all.
+        """
+
     def post(
         self,
         transfer: int,
         payload: NDArray[np.uint8],
         now_s: float,
-        arrangers: dict[int, Arrange] | None,
+        arrangers: dict[int, Any] | None,
     ) -> None:
-        """Begins a transfer; `arrangers` as a `Sender` takes them."""
+        """Begins a transfer; `arrangers` as a `Sender` takes them, or what `prepare` has made."""
         self.check(transfer)
         self.senders[transfer] = self._new(transfer, payload, now_s, arrangers)
         self._numbers.begin(transfer)
@@ -81,7 +88,7 @@ class Outgoing:
         transfer: int,
         payload: NDArray[np.uint8],
         now_s: float,
-        arrangers: dict[int, Arrange] | None,
+        arrangers: dict[int, Any] | None,
     ) -> Sender:
         settings = self._settings
         assert self._path is not None

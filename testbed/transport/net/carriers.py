@@ -73,6 +73,10 @@ class Carrier(ABC):
         """Server: where each worker's connection for data is accepted, if it needs one."""
         return {}
 
+    def check(self, data: socket.socket) -> None:
+        """Server: ProtocolError for a worker's connection to a data listener that will not do."""
+        raise NotImplementedError
+
     def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
         """Server: the channel of a connection whose worker has connected to a data listener."""
         raise NotImplementedError

@@ -18,7 +18,6 @@ from testbed.transport.core.errors import PeerLost, TransportError
 from testbed.transport.core.events import Announced, Event, Joined, PeerGone, TransferDone
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
-from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
@@ -89,7 +88,7 @@ class Endpoint:
         """Joins the peers: the server waits for all workers, a worker connects to the server.
 
         Raises PeerLost naming who did not come within connect_timeout_s, ProtocolError when a
-        peer has another layout (saying what differs), ValueError for a congestion control that
+        peer has another layout (saying what differs) or congestion control, ValueError for one that
         the kernel does not have or a chunk larger than the path's MTU, or for addresses beyond
         this system without credentials, OSError when an address or port cannot be used.
         """
@@ -128,17 +127,20 @@ class Endpoint:
     def post_send(self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]) -> Handle:
         """Begins to send; the payloads must not change before the handle is done.
 
-        Raises ValueError for an unknown peer, a number that does not ascend, or more transfers
-        than may be in flight.
+        Raises ValueError, and nothing is sent, for an unknown peer, a number that does not ascend,
+        more transfers than may be in flight, or a payload that kernel TCP's coding cannot carry.
         """
-        arrangers: dict[int, Arrange] | None = {} if len(payloads) > 1 else None
+        arrangers: dict[int, Any] | None = {} if len(payloads) > 1 else None
+
+        def check(connection: Connection) -> None:
+            connection.outgoing.check(transfer)
+            if arrangers is not None:
+                connection.outgoing.prepare(transfer, payloads[connection.peer], arrangers)
 
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_send(transfer, payloads[connection.peer], now_s, arrangers)
 
-        return self._post(
-            transfer, payloads, begin, lambda each: each.outgoing.check(transfer), sending=True
-        )
+        return self._post(transfer, payloads, begin, check, sending=True)
 
     def post_receive(
         self,
@@ -180,7 +182,6 @@ class Endpoint:
         for peer in buffers.keys() & links.keys():
             check(links[peer].connection)
         handle = Handle(transfer, sending, self._await)
-        self._active.append(handle)
         now_s = time.monotonic()
         for peer in buffers:
             handle.await_peer(peer)
@@ -190,6 +191,7 @@ class Endpoint:
                 handle.end(peer, self._gone[peer])
                 continue
             self._driver.touch(peer)  # if it has just ended, to hear why
+        self._active.append(handle)  # nothing that was refused is awaited
         return handle
 
     def _present(self) -> dict[str, Link]:

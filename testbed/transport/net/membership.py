@@ -201,11 +201,7 @@ class Membership:
                 )
                 link.hedges = self._hedges(connection, stream, key)
         except ProtocolError as error:
-            stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
-            self._driver.let_go(stream)
-            self._strangers.add("refused", arrival, name)
-            if not self._started:
-                self._refused = ProtocolError(f"{name} cannot join: {error}")
+            self._refuse(name, arrival, error)
             return
         if name in self._driver.links:
             self._on_event(name, PeerGone("it has joined again"))
@@ -213,6 +209,14 @@ class Membership:
         self._driver.links[name] = link
         if link.data is not None:
             self._complete(name)
+
+    def _refuse(self, name: str, arrival: Arrival, error: ProtocolError) -> None:
+        """Tells a worker why it is not let in."""
+        arrival.stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
+        self._driver.let_go(arrival.stream)
+        self._strangers.add("refused", arrival, name)
+        if not self._started:
+            self._refused = ProtocolError(f"{name} cannot join: {error}")
 
     def _judge_data(self, peer: str, hello: Hello, arrival: Arrival) -> None:
         """Takes a worker's connection for data."""
@@ -224,6 +228,11 @@ class Membership:
         link = self._driver.links.get(peer)
         if link is None or link.data is not None:
             raise StrangerError("twice", hello.name)
+        try:
+            self._carrier.check(arrival.connection)
+        except ProtocolError as error:
+            self._refuse(peer, arrival, error)
+            return
         welcome = Welcome(session=config.session, data_port=config.local_data_port(peer))
         arrival.stream.write(welcome.message().encode())
         link.data = self._carrier.accepted(link.connection, arrival.connection)

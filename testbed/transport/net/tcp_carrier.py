@@ -11,6 +11,7 @@ from typing import Any
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import (
+    ControlMessage,
     ControlParser,
     Hello,
     MessageType,
@@ -58,6 +59,7 @@ class TcpCarrier(Carrier):
             data.settimeout(config.connect_timeout_s)
             data.bind(self._local.at(0))
             data.connect(host.at(port))
+            self.check(data)
             data.sendall(hello.message().encode())
             _await_welcome(data)
         except OSError as error:
@@ -67,8 +69,10 @@ class TcpCarrier(Carrier):
     def data_listeners(self) -> Mapping[str, socket.socket]:
         return self._sockets
 
-    def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
+    def check(self, data: socket.socket) -> None:
         check_congestion_control(data, self._config.protocol.congestion_control)
+
+    def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
         previous = self._channels.pop(connection.peer, None)
         if previous is not None:
             previous.socket.close()
@@ -89,12 +93,16 @@ class TcpCarrier(Carrier):
 
 
 def _await_welcome(connection: socket.socket) -> None:
-    """Waits for the server's answer; ProtocolError when there is none."""
-    parser = ControlParser({MessageType.WELCOME: body_limits(1)[MessageType.WELCOME]})
-    while True:
+    """Waits for the server's answer; ProtocolError when there is none, or it refuses."""
+    kinds = (MessageType.WELCOME, MessageType.REFUSED)
+    parser = ControlParser({kind: body_limits(1)[kind] for kind in kinds})
+    said: list[ControlMessage] = []
+    while not said:
         # Data may follow the WELCOME at once; their bytes must stay in the socket.
         data = connection.recv(parser.missing_bytes)
         if not data:
             raise ProtocolError("the connection for data was closed without a WELCOME")
-        if parser.feed(data):
-            return
+        said = parser.feed(data)
+    if said[0].type is MessageType.REFUSED:
+        reason = said[0].body.decode(errors="replace")
+        raise ProtocolError(f"the server refused the connection for data: {reason}")

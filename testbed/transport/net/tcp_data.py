@@ -25,7 +25,6 @@ from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.outgoing import Outgoing
-from testbed.transport.core.repair import Arrange
 from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
@@ -35,6 +34,8 @@ from testbed.transport.net.tcp_socket import SEGMENT_OVERHEAD_BYTES, DataSocket,
 
 _FRAME = struct.Struct("!IIQ")
 HEAD_BYTES = _FRAME.size
+# Which chunks go, None for all, and the bytes that follow a frame's head.
+_Packed = tuple[NDArray[np.bool_] | None, memoryview]
 # Reads in a row before other peers get their turn.
 _READS_PER_TURN = 64
 
@@ -95,15 +96,10 @@ class _Sending(_Transfer):
     # The kernel does not tell that the peer is busy with others, so the peer is asked all along.
     held = True
 
-    def __init__(self, payload: NDArray[np.uint8], *common: Any) -> None:
+    def __init__(self, packed: _Packed, *common: Any) -> None:
         super().__init__(*common)
-        self.left = [memoryview(self.head)]
-        if self.compression is None:
-            rows = self.layout.rows(payload).reshape(-1)
-            self.left.append(rows.data[: self.layout.payload_bytes])
-        else:
-            self.chosen, block = self.compression.pack(self.layout, payload)
-            self.left.append(block)
+        self.chosen, block = packed
+        self.left = [memoryview(self.head), block]
 
     @property
     def asked_s(self) -> float:
@@ -248,9 +244,27 @@ class _TcpOutgoing(Outgoing):
         transfer: int,
         payload: NDArray[np.uint8],
         now_s: float,
-        arrangers: dict[int, Arrange] | None,
+        arrangers: dict[int, Any] | None,
     ) -> Any:
-        return _Sending(payload, transfer, self._settings, self.data, self.compression, now_s)
+        packed = self._packed(transfer, payload, {} if arrangers is None else arrangers)
+        return _Sending(packed, transfer, self._settings, self.data, self.compression, now_s)
+
+    def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
+        self._packed(transfer, payload, arrangers)
+
+    def _packed(
+        self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]
+    ) -> _Packed:
+        """What goes of a payload, which is made once for all peers that get it."""
+        layout = self._settings.layout_of(transfer)
+        rows = layout.rows(payload)
+        if (place := rows.ctypes.data) not in arrangers:
+            if self.compression is None:
+                arrangers[place] = None, rows.reshape(-1).data[: layout.payload_bytes]
+            else:
+                arrangers[place] = self.compression.pack(layout, payload)
+        packed: _Packed = arrangers[place]
+        return packed
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         return self.nothing

@@ -8,6 +8,8 @@ import termios
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from testbed.transport.core.errors import ProtocolError
+
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 # Ethernet, IPv4 and TCP headers with the timestamp option, per segment.
 SEGMENT_OVERHEAD_BYTES = 14 + 20 + 32
@@ -131,7 +133,7 @@ def set_congestion_control(connection: socket.socket, name: str) -> None:
     """Sets the algorithm of one socket (and of what it accepts) and reads it back.
 
     A process without powers may not choose every algorithm. A route may have it all the same: so
-    then nothing is set, and whoever connects must `check_congestion_control`.
+    then nothing is set, and whoever has connected must `check_congestion_control`.
 
     Raises ValueError, which names the available algorithms, when the kernel refuses.
     """
@@ -144,7 +146,9 @@ def set_congestion_control(connection: socket.socket, name: str) -> None:
             f"the kernel refuses TCP congestion control {name!r} ({error.strerror}); "
             f"available: {' '.join(available_congestion_controls()) or 'unknown'}"
         ) from None
-    check_congestion_control(connection, name)
+    actual = get_congestion_control(connection)
+    if actual != name:
+        raise ValueError(f"TCP congestion control is {actual!r} although {name!r} was set")
 
 
 def get_congestion_control(connection: socket.socket) -> str:
@@ -153,7 +157,10 @@ def get_congestion_control(connection: socket.socket) -> str:
 
 
 def check_congestion_control(connection: socket.socket, name: str) -> None:
-    """Raises ValueError when an algorithm other than `name` is in use."""
+    """Raises ProtocolError when a connection has another algorithm than `name`."""
     actual = get_congestion_control(connection)
     if actual != name:
-        raise ValueError(f"TCP congestion control is {actual!r} although {name!r} was set")
+        raise ProtocolError(
+            f"TCP congestion control is {actual!r} instead of {name!r}: this process may not set "
+            "it, or the route has another"
+        )

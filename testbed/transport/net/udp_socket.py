@@ -180,6 +180,8 @@ class UdpSocket:
             return
         value = dscp.PROTECTED if protected else dscp.DROPPED_FIRST
         self._socket.setsockopt(*_TRAFFIC_CLASS[self._socket.family], value << 2)
+        # IP_TOS sets a priority, too, by which AF41 would leave this host after AF43.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)
         self._protected = protected
 
     def send(self, frames: NDArray[np.uint8]) -> int:

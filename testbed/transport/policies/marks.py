@@ -17,12 +17,8 @@ from testbed.transport.policies.order import ORDERS, LargestMagnitudeFirst
 NONE = "none"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unmarked(Marks):
+def unmarked() -> None:
     """No marks: datagrams are sent as any other traffic."""
-
-    def protected(self, context: OrderContext) -> NDArray[np.bool_]:
-        return np.zeros(context.layout.chunk_count, dtype=np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +54,9 @@ class LayerAndMagnitude(Marks):
         return found
 
 
-MARKS: Registry[Marks] = Registry(
+MARKS: Registry[Marks | None] = Registry(
     "kind of marks",
-    {NONE: Unmarked, "layer-and-magnitude": LayerAndMagnitude},
+    {NONE: unmarked, "layer-and-magnitude": LayerAndMagnitude},
     own="Marks",
     base=Marks,
 )
@@ -69,4 +65,5 @@ MARKS: Registry[Marks] = Registry(
 def sending_order(order: str, marks: str, *, seed: int) -> ChunkOrder:
     """The order of these names, whose chunks have classes where there are marks."""
     plain = ORDERS.create(order, seed=seed)
-    return plain if marks == NONE else MarkedOrder(plain, MARKS.create(marks))
+    kind = MARKS.create(marks)
+    return plain if kind is None else MarkedOrder(plain, kind)
