@@ -164,6 +164,8 @@ def setting(protocol: str, key: str) -> Schema:
         found = {"enum": ["tcp", "hedged"]}
     elif key == "coding":
         found = {"enum": ["plain", "two-values"]}
+    elif key == "per":
+        found = {"enum": ["payload", "tensor"]}
     elif key in ("name", "must"):
         found = {"type": "string"}
     elif unit := units.of(key):
