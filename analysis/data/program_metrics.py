@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-_WHILE = "from the first announced round's begin to the last one's end, or else while programs ran"
+_WHILE = (
+    "from the first announced round's begin to the last one's end; while programs ran where none "
+    "is announced, or a link was not sampled twice in between"
+)
 _FRAMES = f"frames on its link, {_WHILE}"
 _QUEUED = f"backlog by rate, {_WHILE}"
+_ROUND_TRIP = f"as the sender's TCP smooths it, {_WHILE}"
 
 # Section and quantity -> unit, label, meaning; `{}` stands for the program, flow, host or link.
 KINDS = {
@@ -31,12 +35,16 @@ KINDS = {
         "bps",
         "Goodput {}",
         "bits that the receiver's kernel has confirmed, by the time between the first and the last "
-        "sample of the flow's TCP connections",
+        f"sample of the flow's TCP connections, {_WHILE}",
     ),
     ("flows", "bytes"): ("bytes", "Bytes {}", "what TCP connections have delivered in a whole run"),
-    ("flows", "retransmits"): ("count", "Retransmits {}", "segments that TCP has sent again"),
-    ("flows", "rtt_p50_s"): ("s", "Round trip {}, median", "as the sender's TCP smooths it"),
-    ("flows", "rtt_p95_s"): ("s", "Round trip {}, p95", "as the sender's TCP smooths it"),
+    ("flows", "retransmits"): (
+        "count",
+        "Retransmits {}",
+        "segments that TCP has sent again in a whole run",
+    ),
+    ("flows", "rtt_p50_s"): ("s", "Round trip {}, median", _ROUND_TRIP),
+    ("flows", "rtt_p95_s"): ("s", "Round trip {}, p95", _ROUND_TRIP),
     ("hosts", "sent_bps"): ("bps", "Sent by {}", _FRAMES),
     ("hosts", "received_bps"): ("bps", "Received by {}", _FRAMES),
     ("hosts", "cpu_s"): (

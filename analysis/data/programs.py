@@ -13,6 +13,7 @@ from analysis.data import records, samples
 
 _LEAST_BYTES = 10_000  # a flow of less only answers
 _LEAST_QUEUE_BYTES = 3_000  # two packets: with less, nothing ever had to wait
+_LEAST_SAMPLES = 2  # of one there is no rate
 Found = Iterator[tuple[str, float]]  # the name of a metric (`program_metrics`), and its value
 
 
@@ -47,14 +48,17 @@ def measured(directory: Path) -> dict[str, float]:
     if not times:
         return {}
     began_s, ended_s = min(began for began, _ in times), max(ended for _, ended in times)
-    inside = pl.col("t_s").is_between(*(_marked(directory) or (began_s, ended_s)))
-    queues = samples.queues(directory).filter(inside)
+    queues = samples.queues(directory)
+    inside = _announced(directory, queues)
+    if inside is None:
+        inside = pl.col("t_s").is_between(began_s, ended_s)
+    queues = queues.filter(inside)
     hosts = {str(each.get("host")) for each in programs}
     return dict(
         [
             *_durations(programs),
             *_waits(directory, programs),
-            *_flows(samples.flows(directory)),
+            *_flows(samples.flows(directory), inside),
             *_hosts(queues, hosts),
             *(
                 (f"hosts.{_key(host)}.cpu_s", used_s)
@@ -65,11 +69,18 @@ def measured(directory: Path) -> dict[str, float]:
     )
 
 
-def _marked(directory: Path) -> tuple[float, float] | None:
-    """From the begin of the first round that programs announced to the end of the last one."""
+def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
+    """Whether a sample is from the first announced round's begin to the last one's end.
+
+    None where no round is announced, or a link was not sampled twice between them.
+    """
     rounds = records.read_lines(directory / "events" / "rounds.jsonl", records.ROUNDS, [])
     began_s, ended_s = rounds["began_s"].min(), rounds["ended_s"].max()
-    return None if began_s is None or ended_s is None else (_number(began_s), _number(ended_s))
+    if began_s is None or ended_s is None:
+        return None
+    inside = pl.col("t_s").is_between(_number(began_s), _number(ended_s))
+    of_links = queues.group_by("link", "from").agg(pl.col("t_s").filter(inside).n_unique())
+    return None if (of_links["t_s"] < _LEAST_SAMPLES).any() else inside
 
 
 def congestion_controls(directory: Path) -> list[str]:
@@ -118,24 +129,24 @@ def _waited_for_s(rank: int, waited: Mapping[tuple[int, int], tuple[int, float]]
     return sum(longest_s.values()) / len(longest_s)
 
 
-def _flows(flows: pl.DataFrame) -> Found:
+def _flows(flows: pl.DataFrame, inside: pl.Expr) -> Found:
     connection = ["host", "peer", "port", "peer_port"]
     big = pl.col("acked_bytes").max().over(connection) >= _LEAST_BYTES
     for (host, peer), rows in (
         flows.filter(big).sort("t_s").group_by(["host", "peer"], maintain_order=True)
     ):
-        each = rows.group_by(connection).agg(
-            pl.col("acked_bytes").first().alias("first"),
-            pl.col("acked_bytes", "retransmits").last(),
+        within = rows.filter(inside)
+        each = within.group_by(connection).agg(
+            pl.col("acked_bytes").last() - pl.col("acked_bytes").first()
         )
         place = f"flows.{_key(host)}->{_key(peer)}"
-        span_s = _number(rows["t_s"].max()) - _number(rows["t_s"].min())
+        span_s = _number(within["t_s"].max()) - _number(within["t_s"].min())
         if span_s > 0:
-            delivered = _number((each["acked_bytes"] - each["first"]).sum())
-            yield f"{place}.goodput_bps", delivered * 8 / span_s
+            yield f"{place}.goodput_bps", _number(each["acked_bytes"].sum()) * 8 / span_s
+        each = rows.group_by(connection).agg(pl.col("acked_bytes", "retransmits").last())
         yield f"{place}.bytes", _number(each["acked_bytes"].sum())
         yield f"{place}.retransmits", _number(each["retransmits"].sum())
-        yield from _quantiles(f"{place}.rtt", rows["rtt_s"].drop_nulls())
+        yield from _quantiles(f"{place}.rtt", within["rtt_s"].drop_nulls())
 
 
 def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Found:

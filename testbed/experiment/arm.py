@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -74,6 +76,12 @@ class Arm(AnyArm):
     protocol: str
     filling: Annotated[Filling, BeforeValidator(_on_both_legs)] = Filling()
     learning_rate: float | None = Field(default=None, gt=0, le=1000)
+    _caution: str = PrivateAttr(default="")
+
+    @property
+    def caution(self) -> str:
+        """What a reader must know of a profile that it names; none without one."""
+        return self._caution
 
     def resolved_filling(self) -> dict[str, str]:
         """The filling of each leg as text."""
@@ -88,6 +96,16 @@ class Arm(AnyArm):
         """
         changes = self.model_extra or {}
         return protocols.preset(self.protocol, **changes)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _caution_is_kept(
+        cls, given: Any, check: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        arm = check(given)
+        if isinstance(given, Mapping) and layer_profile.is_file(given.get("tensors")):
+            arm._caution = layer_profile.caution(given["tensors"], folders(info))
+        return arm
 
     @model_validator(mode="before")
     @classmethod

@@ -154,7 +154,7 @@ def _axis(registry: Registry[Any]) -> Schema:
 def setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
     found: Schema = _FRACTION
-    if key == "congestion_control" and protocol in ("tcp", "top-k", "one-bit"):
+    if key == "congestion_control" and protocols.preset(protocol).carrier == "tcp":
         found = {"type": "string", "pattern": r"^\w+$"}
     elif key in REGISTRIES:
         found = {"$ref": f"#/$defs/axis.{key}"}
@@ -164,6 +164,8 @@ def setting(protocol: str, key: str) -> Schema:
         found = {"enum": ["tcp", "hedged"]}
     elif key == "coding":
         found = {"enum": ["plain", "two-values"]}
+    elif key == "per":
+        found = {"enum": ["payload", "tensor"]}
     elif key in ("name", "must"):
         found = {"type": "string"}
     elif unit := units.of(key):

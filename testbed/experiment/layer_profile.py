@@ -27,17 +27,32 @@ def bounds(name: str, folders: Sequence[Path]) -> dict[str, float]:
     Raises:
         InputError: there is no such file, or it is no profile.
     """
+    found = _read(name, folders).get("tensors")
+    if not isinstance(found, Mapping) or not found:
+        raise InputError(
+            f"{name}: tensors is {shown(found)}; valid: a profile, as ./lab profile-layers writes"
+        )
+    return dict(found)
+
+
+def caution(name: str, folders: Sequence[Path]) -> str:
+    """What a reader must know of a profile's bounds; none where they hold together.
+
+    Args, Raises: as `bounds`.
+    """
+    together = _read(name, folders).get("together")
+    if isinstance(together, Mapping) and together.get("holds") is False:
+        return f"{name}: by its own measurement each bound holds alone, and all together do not"
+    return ""
+
+
+def _read(name: str, folders: Sequence[Path]) -> dict[str, Any]:
     looked = [each.resolve() for each in (*folders, Path())]
     path = next((each / name for each in looked if (each / name).is_file()), None)
     if path is None:
         where = " or ".join(dict.fromkeys(map(str, looked)))
         raise InputError(f"{name}: no such file; looked in {where}")
     try:
-        found = yaml_input.read(path).get("tensors")
+        return yaml_input.read(path)
     except InputError as error:
         raise InputError(str(error).replace(str(path), name)) from None
-    if not isinstance(found, Mapping) or not found:
-        raise InputError(
-            f"{name}: tensors is {shown(found)}; valid: a profile, as ./lab profile-layers writes"
-        )
-    return dict(found)

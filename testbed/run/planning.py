@@ -98,7 +98,7 @@ def _extended(
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
     keys = {each["key"] for each in entries}
     left = [each for each in stored.get("runs", []) if each["key"] not in keys]
-    remarks: list[str] = []
+    remarks = _cautions(runs)
 
     different = _differences(stored.get("settings", {}), settings)
     if different:
@@ -152,6 +152,16 @@ def _extended(
         remarks,
         bool(never),
     )
+
+
+def _cautions(runs: Sequence[Run]) -> list[str]:
+    """What arms know of the profiles that they name, each once."""
+    told = (
+        f"{run.arm}: {said}"
+        for run in runs
+        if run.experiment.trains and (said := run.experiment.protocol_arm(run.name_in_file).caution)
+    )
+    return list(dict.fromkeys(told))
 
 
 def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:

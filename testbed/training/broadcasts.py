@@ -28,8 +28,8 @@ class Debts:
     def __init__(self, filling: Filling, layout: PayloadLayout, workers: Sequence[str]) -> None:
         self._filling, self._layout = filling, layout
         first = self._new()
-        shared = first if filling.common or first.shared else None
-        self._memories = {name: shared or self._new() for name in workers}
+        self._is_everyones = filling.common or first.shared
+        self._memories = {name: first if self._is_everyones else self._new() for name in workers}
 
     def _new(self) -> SenderMemory:
         return self._filling.sender_memory(self._layout)
@@ -64,7 +64,7 @@ class Debts:
 
     def forget(self, name: str) -> None:
         """A worker begins anew; it is owed what the others are, or nothing."""
-        if not self._filling.common:
+        if not self._is_everyones:
             self._memories[name] = self._new()
 
     def state(self) -> dict[str, Any]:

@@ -126,9 +126,10 @@ def _plot(
     """PLOT-style (IEEE TNSM 2024): a bound per layer, as a profile of the training measured it.
 
     `./lab profile-layers` measures `tensors`, or the name of its file stands there. A tensor that
-    is not named has `default` and loses nothing. A profile loses chunks at random and in the gather
-    alone, so chunks are shuffled here, and the broadcast is whole. How PLOT finds its bounds, its
-    repair and its rate control are not known to us; the last two are DBLP's.
+    is not named has `default` and loses nothing; without `tensors` none does, and experiments
+    refuse that. A profile loses chunks at random and in the gather alone, so chunks are shuffled
+    here, and the broadcast is whole. How PLOT finds its bounds, its repair and its rate control are
+    not known to us; the last two are DBLP's.
     """
     bounds = PerLayer(default, tensors=tensors)
     axes: dict[str, Any] = {"order": "shuffled", "broadcast": Fixed(0)}

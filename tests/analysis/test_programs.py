@@ -129,24 +129,75 @@ def test_rounds_without_iterations_have_no_rate(results):
     assert frame["round_latency_s.mean"].null_count() == 0
 
 
-def test_hosts_are_measured_while_announced_rounds_go_on(results):
-    """Before and after them, a neighbour would have the link for itself."""
-    (run,) = results.glob("*/bbr-s1*")
-    sent_bytes = {1.0: 0, 1.5: 9000, 2.0: 10_000, 2.5: 11_000, 3.0: 90_000}
-    link = {"link": "s1--server", "from": "s1", "backlog_packets": 0, "sent_packets": 0, "drops": 0}
+LINK = {"link": "s1--server", "from": "s1", "backlog_packets": 0, "sent_packets": 0, "drops": 0}
+FLOW = {
+    "host": "worker-1",
+    "peer": "server",
+    "leg": "",
+    "kind": "tcp",
+    "port": 1.0,
+    "peer_port": 2.0,
+    "cwnd_bytes": 1.0,
+    "rate_bps": 1.0,
+}
+SENT_BYTES = {1.0: 0, 1.5: 9000, 2.0: 10_000, 2.5: 11_000, 3.0: 90_000}
+
+
+def write_samples(run: Path) -> None:
+    """Of a link and of a flow over it, at the same times."""
     (run / "samples").mkdir(exist_ok=True)
     pl.DataFrame(
         [
-            {**link, "t_s": t_s, "sent_bytes": each, "backlog_bytes": each // 2}
-            for t_s, each in sent_bytes.items()
+            {**LINK, "t_s": t_s, "sent_bytes": each, "backlog_bytes": each // 2}
+            for t_s, each in SENT_BYTES.items()
         ]
     ).write_parquet(run / "samples" / "queues.parquet")
-    assert measured(run)["hosts.server.received_bps"] == 90_000 * 8 / 2
+    pl.DataFrame(
+        [
+            {**FLOW, "t_s": t_s, "acked_bytes": float(each), "retransmits": t_s, "rtt_s": t_s / 10}
+            for t_s, each in SENT_BYTES.items()
+        ]
+    ).write_parquet(run / "samples" / "flows.parquet")
+
+
+def announce_rounds(run: Path, each_s: float) -> None:
+    """From 1.4 s on, one after the other."""
     log = run / "events" / "rounds.jsonl"
     rounds = [json.loads(line) for line in log.read_text().splitlines()]
-    times = [{"began_s": 1.4 + n / 10, "ended_s": 1.5 + n / 10} for n in range(len(rounds))]
-    write_lines(log, [{**each, **at} for each, at in zip(rounds, times, strict=True)])
-    assert measured(run)["hosts.server.received_bps"] == 1000 * 8 / 0.5
+    times_s = [1.4 + number * each_s for number in range(len(rounds))]
+    write_lines(
+        log,
+        [
+            {**each, "began_s": began_s, "ended_s": began_s + each_s}
+            for each, began_s in zip(rounds, times_s, strict=True)
+        ],
+    )
+
+
+def test_hosts_and_flows_are_measured_while_announced_rounds_go_on(results):
+    """Before and after them, a neighbour would have the link for itself."""
+    (run,) = results.glob("*/bbr-s1*")
+    write_samples(run)
+    flow = "flows.worker-1->server"
+    all_the_time = measured(run)
+    assert all_the_time["hosts.server.received_bps"] == 90_000 * 8 / 2
+    assert all_the_time[f"{flow}.goodput_bps"] == 90_000 * 8 / 2
+    assert all_the_time[f"{flow}.rtt_p50_s"] == 0.2
+    announce_rounds(run, 0.1)
+    found = measured(run)
+    assert found["hosts.server.received_bps"] == 1000 * 8 / 0.5
+    assert found[f"{flow}.goodput_bps"] == 1000 * 8 / 0.5
+    assert found[f"{flow}.rtt_p50_s"] == pytest.approx(0.175)
+    # These are of a whole run.
+    assert (found[f"{flow}.bytes"], found[f"{flow}.retransmits"]) == (90_000, 3)
+
+
+def test_rounds_that_are_over_before_a_second_sample_have_the_time_of_the_programs(results):
+    (run,) = results.glob("*/bbr-s1*")
+    write_samples(run)
+    all_the_time = measured(run)
+    announce_rounds(run, 0.02)  # only the sample at 1.5 s is inside
+    assert measured(run) == all_the_time
 
 
 def test_the_report_says_which_rank_others_waited_for(results, undrawn):

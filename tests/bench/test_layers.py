@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from typer.testing import CliRunner
 
 from testbed import experiment
 from testbed.bench import simulated, trainings
-from testbed.bench.layers import console, ladder, losses, rule, training
+from testbed.bench.layers import console, ladder, losses, rule, training, written
 from testbed.cli.verbs import app
-from testbed.run import simulating
+from testbed.run import planning, simulating
 from testbed.shared import jsonl
 from testbed.shared.yaml_input import InputError
 from testbed.training.learner import Replica
@@ -182,6 +183,12 @@ def test_each_group_climbs_until_it_fails_and_all_are_tried_together(small):
     assert (profile.tensors["1.weight"], profile.tensors["3.weight"]) == (0.2, 0)
     assert profile.tensors["1.bias"] == 0.8
     assert profile.together is not None and profile.together.holds
+    # The last group bore all that was tried.
+    measured = yaml.safe_load(written.text(profile, {}))["measured"]
+    found = [(each["bound"], each["at_least"]) for each in measured]
+    assert found == [(0.2, False), (0, False), (0.8, True)]
+    rows = console.table(profile, margin=0.01).rows
+    assert [row[2].text for row in rows] == ["0.2", "0", "at least 0.8", "holds"]
 
 
 # The training.
@@ -228,7 +235,13 @@ def test_what_cannot_be_profiled_is_refused(small, tmp_path):
     assert said(small(), ("seeds", 1)) == "--seeds 1: no spread is known; valid: at least 2"
     arms = {"a": {"protocol": "none"}, "b": {"protocol": "none", "learning_rate": 0.1}}
     assert "train differently; valid: one task, chosen with --arms" in said(small(arms=arms))
-    for wrong, says in ((tmp_path / "no" / "f", "no such folder"), (tmp_path, "is a folder")):
+    for wrong, says in (
+        (tmp_path / "no" / "f", "no such folder"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "layers", r"layers: valid: a name that ends in \.yaml or \.yml"),
+        (tmp_path / "layers.json", r"layers\.json: valid: a name that ends in \.yaml or \.yml"),
+        (Path("/proc/layers.yaml"), r"^--out /proc/layers\.yaml: cannot be written: "),
+    ):
         with pytest.raises(InputError, match=says):
             console.run(experiment.load(small()), margin=0.01, file=wrong)
 
@@ -260,6 +273,7 @@ def test_the_verb_writes_bounds_and_how_they_were_measured(profiled):
         assert [rung["share"] for rung in each["rungs"]] == [0.1, 0.2, 0.4, 0.6, 0.8]
         assert all(rung["holds"] and len(rung["differences"]) == 2 for rung in each["rungs"])
         assert all(rung["lost"] <= rung["share"] for rung in each["rungs"])
+    assert output.count("at least 0.8") == len(document["measured"])
     assert document["together"]["holds"]
     assert yaml.safe_load(output.splitlines()[-2]) == {"tensors": document["tensors"]}
 
@@ -282,6 +296,21 @@ def test_an_arm_takes_the_file_and_its_key_is_that_of_the_bounds(profiled, small
     other = file.with_name("other.yaml")
     other.write_text(other.read_text().replace("1.weight: 0.8", "1.weight: 0.7"))
     assert first != key("other.yaml")
+
+
+def test_a_profile_whose_bounds_do_not_hold_together_is_told_and_taken(profiled, small, tmp_path):
+    file, _ = profiled
+    arms = {"plot": {"protocol": "plot", "tensors": "layers.yaml"}, "none": {"protocol": "none"}}
+    path = small(arms=arms)
+    runs = experiment.load(path)
+    assert planning.check(tmp_path / "out", runs) == []
+    document = yaml.safe_load(file.read_text())
+    document["together"]["holds"] = False
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    again = experiment.load(path)
+    assert [each.key for each in again] == [each.key for each in runs]
+    said = "by its own measurement each bound holds alone, and all together do not"
+    assert planning.check(tmp_path / "out", again) == [f"plot: layers.yaml: {said}"]
 
 
 @pytest.mark.parametrize(

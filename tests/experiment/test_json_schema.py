@@ -22,7 +22,7 @@ _SHIPPED = [
     path
     for folder in (EXPERIMENTS, EXPERIMENTS.parent / "examples")
     for path in sorted(folder.rglob("*.yaml"))
-    if "results" not in path.parts
+    if not {"results", "profiles"} & set(path.parts)
 ]
 SCHEMA = json_schema.build()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

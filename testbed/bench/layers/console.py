@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from testbed.bench.layers.rule import Finding
 from testbed.bench.layers.training import Trial, train
 from testbed.experiment import Run
 from testbed.run import manifest
+from testbed.shared import yaml_input
 from testbed.shared.yaml_input import InputError
 
 _COLUMNS = ("tensors", "elements", "bound", "difference at each share, and its lower end")
 _NOTE = (
     "Paired over seeds {}, on the validation part. A share holds if the lower end of the one-sided "
-    "95 % interval is not below -{:g}."
+    "95 % interval is not below -{:g}. At least: the ladder ended there, more was not tried."
 )
 
 
@@ -33,10 +35,8 @@ def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
     base = ladder.task(runs)
     if len(base) < rule.FEWEST_SEEDS:
         raise InputError(f"--seeds {len(base)}: no spread is known; valid: at least 2")
-    if file is not None and not file.absolute().parent.is_dir():
-        raise InputError(f"--out {file}: no such folder")
-    if file is not None and file.is_dir():
-        raise InputError(f"--out {file}: is a folder; expected a file")
+    if file is not None:
+        _refuse_unwritable(file)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     commit = manifest.commit()  # as it was when training began
 
@@ -67,6 +67,25 @@ def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
     console.print(f"profile: {file}")
 
 
+def _refuse_unwritable(file: Path) -> None:
+    """Training takes long: what could not be written after it is refused before."""
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"--out {file}: no such folder")
+    if file.is_dir():
+        raise InputError(f"--out {file}: is a folder; expected a file")
+    if file.suffix not in yaml_input.SUFFIXES:  # an arm would take its name for bounds
+        valid = " or ".join(yaml_input.SUFFIXES)
+        raise InputError(f"--out {file}: valid: a name that ends in {valid}")
+    try:
+        if file.exists():
+            file.open("ab").close()
+        else:
+            with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=".lab-"):
+                pass
+    except OSError as error:
+        raise InputError(f"--out {file}: cannot be written: {error.strerror}") from None
+
+
 def table(profile: Profile, *, margin: float) -> rendering.Table:
     """What each group of tensors bears, and all of them at once."""
     seeds = ", ".join(str(each["seed"]) for each in profile.without)
@@ -84,11 +103,15 @@ def _rows(profile: Profile) -> Iterator[tuple[str, ...]]:
         name, climbed = group.name, profile.climbed[group.name]
         shown = f"{name} ({', '.join(group.tensors)})" if name not in group.tensors else name
         told = "; ".join(map(_told, climbed))
-        yield shown, str(profile.elements[name]), f"{rule.bound(climbed):g}", told
+        yield shown, str(profile.elements[name]), _bound(rule.bound(climbed)), told
     if profile.together is not None:
         total = str(sum(profile.elements.values()))
         holds = "holds" if profile.together.holds else "does not hold: choose lower bounds"
         yield "all at their bounds", total, holds, _told(profile.together)
+
+
+def _bound(share: float) -> str:
+    return f"at least {share:g}" if rule.is_ladder_end(share) else f"{share:g}"
 
 
 def _told(found: Finding) -> str:

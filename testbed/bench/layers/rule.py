@@ -79,6 +79,11 @@ def bound(climbed: Sequence[Finding]) -> float:
     return found
 
 
+def is_ladder_end(bound_of_a_group: float) -> bool:
+    """Whether a bound is the ladder's last rung: more was not tried, so it is a least one."""
+    return bound_of_a_group == LADDER[-1]
+
+
 def _seed(record: Record) -> int:
     return int(record["seed"])
 

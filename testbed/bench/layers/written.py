@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
+from testbed.bench.layers import rule
 from testbed.bench.layers.ladder import Profile
 from testbed.bench.layers.rule import LADDER, Finding
 
@@ -29,6 +31,7 @@ def text(profile: Profile, facts: dict[str, Any]) -> str:
                 "group": group.name,
                 "tensors": list(group.tensors),
                 "elements": profile.elements[group.name],
+                **_bound(profile.climbed[group.name]),
                 "rungs": [_finding(each) for each in profile.climbed[group.name]],
             }
             for group in profile.groups
@@ -45,6 +48,12 @@ def as_setting(profile: Profile) -> str:
         {"tensors": dict(profile.tensors)}, sort_keys=False, width=10_000, default_flow_style=None
     )
     return setting.strip()
+
+
+def _bound(climbed: Sequence[Finding]) -> dict[str, Any]:
+    """A group's bound; `at_least` where the ladder ended with it."""
+    bound = rule.bound(climbed)
+    return {"bound": bound, "at_least": rule.is_ladder_end(bound)}
 
 
 def _finding(found: Finding) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class SenderMemory:
 
     Attributes:
         shared: whether one serves all receivers of a broadcast, because its payloads depend on the
-            gradient alone.
+            gradients that it was given, and not on what receivers got. One that returns has it too.
     """
 
     shared = False

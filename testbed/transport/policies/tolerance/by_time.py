@@ -39,7 +39,9 @@ class EarlyClose(Fixed):
     * The fraction is what transfers of that epoch would have lacked then in the mean, had their
       chunks come evenly, and never more than `tolerance`. So after a calm epoch all is waited for.
 
-    The constant limits hold until a transfer has ended with half to twice as many chunks.
+    Only transfers that ended with half to twice as many chunks count for an epoch, so it may begin
+    earlier than the latest ones. What was cut off with fewer, as a `tolerance` above 0.5 allows, is
+    left out; the constant limits hold while there is none.
 
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
