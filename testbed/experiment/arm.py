@@ -171,9 +171,9 @@ class Arm(AnyArm):
                     "each chunk; valid: signs, ./FILE.py"
                 )
             whole = protocol.policy(Leg[leg.upper()]) == Fixed(0) and protocol.keep == 1
-            if name == "signs" and not whole:
+            if not whole and FILLINGS.create(text).whole:
                 raise ValueError(
-                    f"filling.{leg}: signs; {protocol.name} gives up chunks of this leg, which "
+                    f"filling.{leg}: {text}; {protocol.name} gives up chunks of this leg, which "
                     "would be owed by nobody; valid: with a protocol that delivers all, such as "
                     "one-bit"
                 )

@@ -52,9 +52,11 @@ class Filling(ABC):
     Attributes:
         common: whether, of a broadcast, all workers are to have the same chunks; others are then
             lost to all. The server has one memory for all of them. It has no part in a gather.
+        whole: whether it needs a leg that delivers all chunks.
     """
 
     common = False
+    whole = False
 
     def begin_round(  # noqa: B027 - optional to override
         self, critical: bool, draws: np.random.Generator

@@ -84,6 +84,8 @@ class Signs(Filling):
     The server has one residual for all workers of a broadcast, so replicas stay the same.
     """
 
+    whole = True
+
     def estimate_mean(
         self,
         layout: PayloadLayout,
