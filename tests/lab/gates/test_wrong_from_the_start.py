@@ -23,10 +23,10 @@ def rate_message(index, link, name):
 CHANGED_LIMIT = """
 _right_bfifo = bfifo
 
-def bfifo(index, *, limit_bytes, name=""):
+def bfifo(index, *, limit_bytes, name="", **others):
     if name == "worker-1-eth0":
         limit_bytes = limit_bytes * {percent} // 100
-    return _right_bfifo(index, limit_bytes=limit_bytes, name=name)
+    return _right_bfifo(index, limit_bytes=limit_bytes, name=name, **others)
 """
 # Before the calibration: one probe of ten that arrives at the server is dropped, and nothing else.
 DROPPING = """
