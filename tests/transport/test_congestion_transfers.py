@@ -157,6 +157,8 @@ def test_kernel_names_are_for_tcp_and_ours_for_udp():
     ("axis", "value"), [("repair", "pases"), ("order", "shuffled"), ("repair", 5)]
 )
 def test_kernel_tcp_takes_no_repair_and_no_order(axis, value):
-    with pytest.raises(ValueError, match=f"{axis} is .*kernel TCP has its own way of repair and order"):
+    with pytest.raises(
+        ValueError, match=f"{axis} is .*kernel TCP has its own way of repair and order"
+    ):
         preset("tcp", **{axis: value})
     assert preset("tcp", repair="passes", order="in-order") == preset("tcp")
