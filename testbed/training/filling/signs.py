@@ -10,14 +10,14 @@ Over any number of rounds, what was sent plus the residual equals the sum of all
 rounding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.input_error import InputError
-from testbed.training.filling.base import Buffer, Filling, Mask, SenderMemory, chunk_elements
+from testbed.training.filling.base import Buffer, SenderMemory, chunk_elements
 from testbed.training.filling.zero import Zero
 from testbed.transport import PayloadLayout, TransferReport
 
@@ -78,22 +78,13 @@ class Quantised(SenderMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signs(Filling):
+class Signs(Zero):
     """Sends one of two values for each element, and owes the error; for what delivers all chunks.
 
     The server has one residual for all workers of a broadcast, so replicas stay the same.
     """
 
     whole = True
-
-    def estimate_mean(
-        self,
-        layout: PayloadLayout,
-        buffers: Sequence[Buffer],
-        received: Sequence[Mask],
-        out: Buffer,
-    ) -> None:
-        Zero().estimate_mean(layout, buffers, received, out)
 
     def sender_memory(self, layout: PayloadLayout) -> Quantised:
         return Quantised(layout)
