@@ -1,4 +1,4 @@
-"""Optimisers by name: torch's own, with an experiment's options.
+"""Optimisers by name: torch's own and one of ours, with an experiment's options.
 
 To add one: a line in `OPTIMISERS`; or a file of your own, `optimiser: ./mine.py`, with a subclass
 of `torch.optim.Optimizer`. It is given those of `lr`, `momentum` and `weight_decay` that it takes.
@@ -21,6 +21,7 @@ OPTIMISERS: Registry[torch.optim.Optimizer] = Registry(
         "nesterov": "testbed.training.optimisers:nesterov",
         "adam": "torch.optim:Adam",
         "adamw": "torch.optim:AdamW",
+        "lazy-adamw": "testbed.training.lazy_adamw:LazyAdamW",
         "rmsprop": "torch.optim:RMSprop",
     },
     own="Optimiser",

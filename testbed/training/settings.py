@@ -44,7 +44,9 @@ class Training(Section):
     batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
     optimiser: str = Field(default="sgd", examples=list(OPTIMISERS))
     learning_rate: float = Field(default=0.05, gt=0, le=1000)
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd, nesterov and rmsprop only")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="of sgd, nesterov and rmsprop; beta 1 of lazy-adamw"
+    )
     weight_decay: float = Field(default=0.0, ge=0)
     schedule: AnySchedule = ConstantRate()
     pace: AnyPace = RealPace()

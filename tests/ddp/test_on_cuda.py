@@ -258,8 +258,9 @@ def test_a_learner_on_a_gpu_computes_what_one_on_a_processor_does():
         on_gpu.apply(10 * first, 0.05)
         take_back()
         close(*both.told(lambda learner, vector: learner.weights(vector)))
-        on_gpu.gradient(again)
+        on_cpu.gradient(again)  # of the batch that `first` is of
         close(first, again)
+        close(*both.told(lambda learner, vector: learner.gradient(vector)))
 
         on_cpu.restore(through_a_file(on_gpu.state()), 0)
         on_gpu.replace_weights(10 * first)

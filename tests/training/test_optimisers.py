@@ -1,5 +1,6 @@
 """Optimisers, learning rates and the pace of iterations."""
 
+import copy
 import time
 
 import numpy as np
@@ -111,3 +112,53 @@ def test_a_paced_iteration_takes_its_time_and_says_when_it_took_more():
     assert time.monotonic() - began_s >= 0.05
     assert paced({"kind": "paced", "compute_s": 0.01}, began_s) > 0.03
     assert paced("real", began_s - 100) == 0
+
+
+def trained(optimiser, gradients, **options):
+    """The weights after each of `gradients`, one row a round."""
+    weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
+    options = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, **options}
+    found = optimisers.build(optimiser, [weight], **options)
+    after = []
+    for each in gradients:
+        weight.grad = torch.tensor(each)
+        found.step()
+        after.append(weight.detach().clone())
+    return torch.stack(after)
+
+
+def test_lazy_adamw_is_adamw_where_everything_comes():
+    gradients = [[1.0, -2.0], [0.5, 3.0], [-4.0, 0.1], [0.2, 0.2]]
+    ours = trained("lazy-adamw", gradients, weight_decay=0.3)
+    torch.testing.assert_close(ours, trained("adamw", gradients, weight_decay=0.3))
+
+
+def test_with_lazy_adamw_a_round_without_a_gradient_is_as_if_it_had_not_been():
+    with_gaps = [[1.0, 1.0], [0.0, 2.0], [0.0, 3.0], [2.0, 0.0], [0.0, -4.0], [-3.0, 5.0]]
+    moved = trained("lazy-adamw", with_gaps)
+    dense = trained("lazy-adamw", [[1.0, 1.0], [2.0, 2.0], [-3.0, 3.0], [1.0, -4.0], [1.0, 5.0]])
+    assert torch.equal(moved[[0, 3, 5], 0], dense[[0, 1, 2], 0])
+    assert torch.equal(moved[[0, 1, 2, 4, 5], 1], dense[:, 1])
+    assert torch.equal(moved[1, 0], moved[0, 0])
+    assert trained("adamw", with_gaps)[1, 0] != trained("adamw", with_gaps)[0, 0]
+
+
+def test_lazy_adamw_decays_what_nothing_came_for_and_goes_on_from_a_checkpoint():
+    torch.testing.assert_close(
+        trained("lazy-adamw", [[0.0, 1.0]], weight_decay=0.5)[0, 0], torch.tensor(3.0 * 0.95)
+    )
+    weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
+    options = {"learning_rate": 0.1, "momentum": 0.8, "weight_decay": 0.0}
+    first, second = (optimisers.build("lazy-adamw", [weight], **options) for _ in range(2))
+    for gradient in ([1.0, 0.0], [0.0, 2.0]):
+        weight.grad = torch.tensor(gradient)
+        first.step()
+    kept = copy.deepcopy((weight.detach(), first.state_dict()))
+    after = []
+    for each in (first, second):
+        weight.grad = torch.tensor([3.0, 4.0])
+        each.step()
+        after.append(weight.detach().clone())
+        weight.data.copy_(kept[0])
+        second.load_state_dict(kept[1])
+    assert torch.equal(*after)

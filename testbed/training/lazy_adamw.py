@@ -1,0 +1,69 @@
+"""AdamW for gradients of which a part comes in each round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+
+class LazyAdamW(torch.optim.Optimizer):
+    """AdamW whose elements move, and whose moments age, only in rounds that brought them something.
+
+    Plain Adam takes a missing gradient for one of zero. Where a protocol sends a quarter of the
+    chunks a round and owes the rest, an element then gets a sum of several gradients, seldom: its
+    moments decay in between, and it goes on moving by what is out of date. Here a zero is read as
+    "nothing came", and each element counts its own steps. Weight decay takes no gradient, so it
+    acts on all in each round. Without zeros this is AdamW (Loshchilov and Hutter, ICLR 2019);
+    `torch.optim.SparseAdam` does the same for the rows of sparse gradients.
+
+    Args:
+        params: dense parameters.
+        lr: learning rate.
+        momentum: beta 1. It counts the gradients that came, so it reaches over more rounds than
+            AdamW's does.
+        weight_decay: decoupled, times `lr` a round.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter],
+        *,
+        lr: float = 1e-3,
+        momentum: float = 0.9,
+        weight_decay: float = 0.01,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+    ) -> None:
+        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "beta2": beta2, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One round: takes each parameter's `grad`, in which 0 stands for "nothing came"."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._move(weight, weight.grad, group)
+        return loss
+
+    def _move(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        if not state:
+            for name in ("came", "mean", "square"):
+                state[name] = torch.zeros_like(weight)
+        beta1, beta2 = group["momentum"], group["beta2"]
+        came = (gradient != 0).to(weight.dtype)
+        state["came"] += came
+        state["mean"].lerp_(gradient, (1 - beta1) * came)
+        state["square"].lerp_(gradient.square(), (1 - beta2) * came)
+        # Where nothing has come yet, both are 0 / 0, and the last factor is not looked at.
+        mean = state["mean"] / (1 - beta1 ** state["came"])
+        size = (state["square"] / (1 - beta2 ** state["came"])).sqrt() + group["eps"]
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
+        weight.sub_(torch.where(came > 0, mean / size, 0.0), alpha=group["lr"])
