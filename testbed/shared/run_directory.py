@@ -48,12 +48,17 @@ def now() -> str:
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON file so that it is either complete or not there."""
+    write_text(path, json.dumps(document, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is either complete or as it was."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open_file(temporary, "x", encoding="utf-8") as file:
-            file.write(json.dumps(document, indent=2) + "\n")
+            file.write(text)
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 

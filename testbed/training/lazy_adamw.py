@@ -40,7 +40,7 @@ class LazyAdamW(torch.optim.Optimizer):
         super().__init__(params, {**options, "beta2": beta2, "eps": eps})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One round: takes each parameter's `grad`, in which 0 stands for "nothing came"."""
         loss = None
         if closure is not None:

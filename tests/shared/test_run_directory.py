@@ -13,6 +13,7 @@ from testbed.shared.run_directory import (
     read_json,
     write_json,
     write_status,
+    write_text,
 )
 
 
@@ -116,6 +117,14 @@ def test_a_json_file_is_replaced_whole_and_leaves_no_temporary(tmp_path):
     write_json(tmp_path / "a.json", {"n": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert read_json(tmp_path / "a.json") == {"n": 2}
+
+
+def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
+    write_text(tmp_path / "a.yaml", "as it was")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "a.yaml", "much that can be encoded" * 10_000 + "\ud800")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
+    assert (tmp_path / "a.yaml").read_text() == "as it was"
 
 
 def test_event_lines_carry_the_schema_and_are_on_disk_at_once(tmp_path):

@@ -16,7 +16,7 @@ from testbed.bench.layers.rule import Finding
 from testbed.bench.layers.training import Trial, train
 from testbed.experiment import Run
 from testbed.run import manifest
-from testbed.shared import yaml_input
+from testbed.shared import run_directory, yaml_input
 from testbed.shared.yaml_input import InputError
 
 _COLUMNS = ("tensors", "elements", "bound", "difference at each share, and its lower end")
@@ -63,7 +63,7 @@ def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
         "evaluated_on": "validation",
         "margin": margin,
     }
-    file.write_text(written.text(profile, facts), encoding="utf-8")
+    run_directory.write_text(file, written.text(profile, facts))
     console.print(f"profile: {file}")
 
 
