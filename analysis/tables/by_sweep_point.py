@@ -39,6 +39,7 @@ _RATIOS = (
     "round_latency_s.mean",
     "training_time_s",
 )
+_MANY_ARMS = 9  # do not stand beside each other in a page
 _BOUNDED = "fixed-low/dblp"  # whose ratio a point's limits are about
 _LIMITS = {"bytes": "byte_bound", "passes": "pass_limit"}
 _BOUNDS = (
@@ -51,7 +52,10 @@ _BOUNDS = (
 
 
 def metric_tables(summary: dict[str, Any], *, only: Sequence[str] = _METRICS) -> list[Table]:
-    """One table per metric that has a value: a row per point of the sweep, a column per arm."""
+    """One table per metric that has a value: a row per point of the sweep, a column per arm.
+
+    Many arms have a row each, and the points a column.
+    """
     return [
         _metric_table(summary, name)
         for name in only
@@ -71,16 +75,19 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
     label, unit = formatting.metric_unit(
         name, [e.value for _, arms in found for e in arms.values()]
     )
+    shown = [
+        [_cell(each, point["arms"][arm]["n_runs"], unit) for arm, each in arms.items()]
+        for point, arms in found
+    ]
+    headings = [factors_text(point["factors"]) for point, _ in found]
+    first, by, others = "Point", "point of the sweep", list(summary["arms"])
+    if len(others) >= _MANY_ARMS:
+        shown = [list(each) for each in zip(*shown, strict=True)]
+        first, by, headings, others = "Arm", "arm", others, headings
     return Table(
-        title=f"{summary['experiment']}: {label}, by point of the sweep",
-        columns=["Point", *summary["arms"]],
-        rows=[
-            row(
-                factors_text(point["factors"]),
-                *(_cell(each, point["arms"][arm]["n_runs"], unit) for arm, each in arms.items()),
-            )
-            for point, arms in found
-        ],
+        title=f"{summary['experiment']}: {label}, by {by}",
+        columns=[first, *others],
+        rows=[row(head, *each) for head, each in zip(headings, shown, strict=True)],
         notes=[
             "Each number is a mean over n seeds, with its 95 % interval "
             f"({interval_words(summary)}) or, where there is none, the seeds' values."

@@ -285,3 +285,18 @@ def test_many_runs_are_folded_away_but_not_those_that_failed(tmp_path, undrawn):
     assert len(folded) == 2
     assert "the server ended with signal 9" in folded[0]
     assert "7 of 8" in folded[0] and "1 failed" in folded[0]
+
+
+def test_many_arms_have_a_row_each(tmp_path, monkeypatch):
+    sweep(tmp_path)
+    summary = summary_of(tmp_path)
+    (few,) = by_sweep_point.metric_tables(summary, only=["round_latency_s.burst_mean"])
+    monkeypatch.setattr(by_sweep_point, "_MANY_ARMS", 2)
+    (many,) = by_sweep_point.metric_tables(summary, only=["round_latency_s.burst_mean"])
+    assert few.columns == ["Point", "dblp", "fixed-low"]
+    assert many.columns == ["Arm", *(each[0].text for each in few.rows)]
+    assert [each[0].text for each in many.rows] == few.columns[1:]
+    assert [each[1:] for each in many.rows] == [
+        [of_point[1 + at] for of_point in few.rows] for at in range(2)
+    ]
+    assert many.records == few.records
