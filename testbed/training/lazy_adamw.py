@@ -9,21 +9,23 @@ import torch
 
 
 class LazyAdamW(torch.optim.Optimizer):
-    """AdamW whose elements move, and whose moments age, only in rounds that brought them something.
+    """AdamW whose elements, and their moments, wait in rounds that bring them nothing.
 
     Plain Adam takes a missing gradient for one of zero. Where a protocol sends a quarter of the
     chunks a round and owes the rest, an element then gets a sum of several gradients, seldom: its
     moments decay in between, and it goes on moving by what is out of date. Here a zero is read as
     "nothing came", and each element counts its own steps. Weight decay takes no gradient, so it
-    acts on all in each round. Without zeros this is AdamW (Loshchilov and Hutter, ICLR 2019);
-    `torch.optim.SparseAdam` does the same for the rows of sparse gradients.
+    acts on all in each round. Without zeros this is AdamW (Loshchilov and Hutter, ICLR 2019), to
+    rounding; `torch.optim.SparseAdam` does the same for the rows of sparse gradients.
 
     Args:
-        params: dense parameters.
+        params: float32 or float64, with dense gradients; others raise TypeError in `step`.
         lr: learning rate.
         momentum: beta 1. It counts the gradients that came, so it reaches over more rounds than
             AdamW's does.
         weight_decay: decoupled, times `lr` a round.
+        beta2: of the second moments; counts the gradients that came, too.
+        eps: added to the root of the second moments.
     """
 
     def __init__(
@@ -53,6 +55,9 @@ class LazyAdamW(torch.optim.Optimizer):
         return loss
 
     def _move(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        # In half precision the counts of gradients would stick, and 1 - beta2 be 0.
+        if gradient.is_sparse or weight.dtype not in (torch.float32, torch.float64):
+            raise TypeError("lazy-adamw takes dense float32 or float64 parameters")
         state = self.state[weight]
         if not state:
             for name in ("came", "mean", "square"):

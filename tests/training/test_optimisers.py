@@ -9,6 +9,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from testbed.training import optimisers, pace
+from testbed.training.lazy_adamw import LazyAdamW
 from testbed.training.learning_rate import AnySchedule, Position
 from testbed.training.pace import AnyPace
 
@@ -162,3 +163,12 @@ def test_lazy_adamw_decays_what_nothing_came_for_and_goes_on_from_a_checkpoint()
         weight.data.copy_(kept[0])
         second.load_state_dict(kept[1])
     assert torch.equal(*after)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64])
+def test_lazy_adamw_refuses_what_it_would_train_wrongly(dtype):
+    weight = torch.nn.Parameter(torch.ones(2, dtype=dtype))
+    weight.grad = torch.ones(2, dtype=dtype)
+    with pytest.raises(TypeError, match="float32 or float64"):
+        LazyAdamW([weight]).step()
+    assert torch.equal(weight.detach(), torch.ones(2, dtype=dtype))
