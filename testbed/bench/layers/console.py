@@ -63,7 +63,7 @@ def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
         "evaluated_on": "validation",
         "margin": margin,
     }
-    run_directory.write_text(file, written.text(profile, facts))
+    run_directory.write_text(file.resolve(), written.text(profile, facts))
     console.print(f"profile: {file}")
 
 
@@ -77,11 +77,9 @@ def _refuse_unwritable(file: Path) -> None:
         valid = " or ".join(yaml_input.SUFFIXES)
         raise InputError(f"--out {file}: valid: a name that ends in {valid}")
     try:
-        if file.exists():
-            file.open("ab").close()
-        else:
-            with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=".lab-"):
-                pass
+        # The file is replaced in the end, or a link's target.
+        with tempfile.NamedTemporaryFile(dir=file.resolve().parent, prefix=".lab-"):
+            pass
     except OSError as error:
         raise InputError(f"--out {file}: cannot be written: {error.strerror}") from None
 
