@@ -59,7 +59,8 @@ class DaskWorkers:
             InputError: the scheduler has gone.
         """
         try:
-            found = self._client.scheduler_info()["workers"]
+            # A client that has just lost its scheduler knows nothing: not even that key.
+            found = self._client.scheduler_info().get("workers")
         except (OSError, TimeoutError):
             found = None
         if found is None or self._client.status != "running":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,17 @@ def test_a_scheduler_that_does_not_answer_is_one_line(address):
     with pytest.raises(InputError, match=r"no scheduler answers: .*refused") as told:
         DaskWorkers(address)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("known", "status"), [({}, "running"), ({"workers": {}}, "connecting")], ids=str
+)
+def test_a_client_that_has_lost_its_scheduler_says_so(known, status):
+    workers = object.__new__(DaskWorkers)
+    workers._address = "tcp://127.0.0.1:1"
+    workers._client = SimpleNamespace(scheduler_info=lambda: known, status=status)
+    with pytest.raises(InputError, match="the scheduler has gone; what came back stays"):
+        workers.there()
 
 
 def test_the_lab_and_a_worker_s_function_need_no_dask():
