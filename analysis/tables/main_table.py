@@ -69,8 +69,8 @@ def main_table(
 ) -> Table:
     """One column per arm, one row per metric; the records hold every metric unrounded.
 
-    `shown` names the rows' metrics; `with_runs` adds the number of runs and the congestion
-    control.
+    `shown` names the rows' metrics; `with_runs` adds the number of runs, the congestion
+    control, and what was measured of programs, hosts, flows and queues.
     """
     arms: dict[str, Any] = summary["arms"]
     counts = [cell["n_runs"] for cell in arms.values()]
@@ -80,7 +80,7 @@ def main_table(
         rows.append(row("Congestion control, read back", *(each or DASH for each in used)))
     estimates = {
         name: [entry(summary, "arms", arm, name) for arm in arms]
-        for name in with_programs(shown, arms)
+        for name in (with_programs(shown, arms) if with_runs else shown)
     }
     # All latencies share a unit, so that they can be compared within a column too.
     latencies = [
