@@ -64,7 +64,6 @@ _VALUES = {
     "detector-loop": ("critical_share", "replayed.before_loss.critical"),
     "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
     "equivalence": ("accuracy", "training_time_s"),
-    "equivalence-lazy": ("perplexity", "training_time_s"),
     "equivalence-text": ("perplexity", "training_time_s"),
     "every-rival": (
         "round_latency_s.calm_mean",
