@@ -15,7 +15,7 @@ import typer
 
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
-from testbed.shared.run_directory import PLAN, RESULTS
+from testbed.shared.run_directory import PLAN, RESULTS, is_name
 
 Name = Annotated[
     str,
@@ -83,7 +83,7 @@ class Selection:
         """Whether the name stands for results: a folder, or an own experiment's name in them."""
         from testbed import experiment
 
-        is_planned = "/" not in self.name and (results / self.name / PLAN).is_file()
+        is_planned = is_name(self.name) and (results / self.name / PLAN).is_file()
         return self.name not in experiment.names() and (Path(self.name).is_dir() or is_planned)
 
     def runs(self, results: Path = RESULTS) -> list[Any]:

@@ -29,6 +29,12 @@ class Place:
     experiment: str | None = None
     key: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raise InputError where a part of the place is a path, which could lead out of it."""
+        for kind, name in (("an experiment", self.experiment), ("a run", self.key)):
+            if name is not None:
+                run_directory.require_name(name, f"the name of {kind}")
+
     @property
     def folder(self) -> Path:
         """The folder of the run, of the experiment, or of all of them."""
@@ -74,9 +80,7 @@ def find(what: str | None, results: Path) -> Place:
     _refuse_empty(what)
     path = Path(what)
     if path.suffix in yaml_input.SUFFIXES and not path.is_dir():
-        name = yaml_input.read(path).get("name")
-        if not isinstance(name, str):
-            raise InputError(f"{path}: name: this key is missing, or no text")
+        name = run_directory.require_name(yaml_input.read(path).get("name"), f"{path}: name")
         return Place(results=results, experiment=name)
     if _is_name(what, results):
         return Place(results=results, experiment=what)
@@ -184,7 +188,7 @@ def _refuse_empty(what: str | None) -> None:
 
 def _is_name(what: str, results: Path) -> bool:
     """Whether an experiment of this name has results."""
-    return "/" not in what and (results / what).is_dir()
+    return run_directory.is_name(what) and (results / what).is_dir()
 
 
 def _some(runs: list[Path]) -> str:

@@ -45,7 +45,7 @@ def clean_experiment(
         InputError: there are none, one of its runs is going on, or they cannot be removed.
     """
     folder = out / name
-    if "/" in name or not _is_own_folder(folder) or not _is_of_the_lab(folder):
+    if not run_directory.is_name(name) or not _is_own_folder(folder) or not _is_of_the_lab(folder):
         known = [path.name for path in sorted(out.glob("*")) if _is_of_the_lab(path)]
         valid = f"; valid: {', '.join(known)}" if known else ""
         raise InputError(f"{folder}: holds no experiment's results{valid}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from testbed.run import planning
-from testbed.shared import run_directory
+from testbed.shared import own_code, run_directory
 from testbed.shared.input_error import InputError
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +134,8 @@ def _files(folder: Path, runs: Iterable[Path], *, everything: bool) -> Iterator[
                 yield f"{results}/{run.name}/{inside.as_posix()}", path
         places: Mapping[str, str] = run_directory.read_or_empty(run / "config.json").get("code", {})
         for place, sha256 in places.items():
-            if Path(place).is_file():
+            # What a configuration names is not packed unless it is the very file that was run.
+            if Path(place).is_file() and own_code.fingerprint(place) == sha256:
                 code[f"code/{sha256[:12]}/{Path(place).name}"] = Path(place)
     yield from code.items()
     for path in (folder / _REPORT).glob("*"):

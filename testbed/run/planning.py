@@ -211,7 +211,8 @@ def _place(entry: Mapping[str, Any]) -> str:
 
 def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> list[str]:
     """The keys of those runs that are ok."""
-    keys = [str(each["key"]) for each in entries]
+    plan = folder / FILE
+    keys = [run_directory.require_name(each["key"], f"{plan}: key") for each in entries]
     return [key for key in keys if RunDirectory(folder / key).verdict() == "ok"]
 
 

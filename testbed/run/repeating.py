@@ -56,9 +56,12 @@ def place_beside(directory: Path, config: Mapping[str, Any], results: Path) -> R
         config: its configuration.
         results: the folder of results of the repetitions.
     """
-    folder = results / str(config["experiment"])
+    experiment, key = (
+        run_directory.require_name(config.get(each), f"{directory / 'config.json'}: {each}")
+        for each in ("experiment", "key")
+    )
+    folder = results / experiment
     folder.mkdir(parents=True, exist_ok=True)
-    key = str(config["key"])
     before, plan = planning.read(directory.parent), planning.read(folder)
     entry = {name: config.get(name) for name in ("key", "arm", "seed", "factors")}
     entries = [each for each in before.get("runs", []) if each.get("key") == key] or [entry]

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from testbed.shared.input_error import InputError, shown
 from testbed.shared.unlinked import open_file
 
 SCHEMA = 1
@@ -39,6 +40,31 @@ BALLAST_BYTES = 1 << 20
 
 class InUseError(Exception):
     """Another process is executing this run at the moment."""
+
+
+_LONGEST_NAME_BYTES = 255  # of a file, on every file system of Linux
+
+
+def is_name(text: object) -> bool:
+    """Whether a text is the name of one entry of a folder, and no path that leads elsewhere."""
+    return (
+        isinstance(text, str)
+        and text not in ("", ".", "..")
+        and "/" not in text
+        and text.isprintable()
+        and len(os.fsencode(text)) <= _LONGEST_NAME_BYTES
+    )
+
+
+def require_name(name: object, where: str) -> str:
+    """A name that a file gives, before it becomes a part of a path.
+
+    Raises:
+        InputError: it is none; `where` says which file and key.
+    """
+    if not is_name(name):
+        raise InputError(f"{where}: {shown(name)}; valid: a name alone, which is no path")
+    return str(name)
 
 
 def now() -> str:

@@ -226,10 +226,11 @@ def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
 def _log_of(directory: Path, reason: str) -> str:
     """The first log that the reason names; else that of the process which it begins with."""
     named = [each for each in _LOG.findall(reason) if (directory / each).exists()]
-    first = f"logs/{reason.partition(':')[0]}.log"
+    first = f"{reason.partition(':')[0]}.log"
     if named:
         return named[0]
-    return first if (directory / first).exists() else "logs/supervisor.log"
+    exists = run_directory.is_name(first) and (directory / "logs" / first).exists()
+    return f"logs/{first if exists else 'supervisor.log'}"
 
 
 def _end_of(log: Path) -> list[str]:

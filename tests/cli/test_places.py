@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from testbed.cli import places
 from testbed.cli.places import Place
+from testbed.run import repeating
 from testbed.shared.input_error import InputError
-from tests.cli.test_verbs import lab
+from tests.cli.test_verbs import in_process, lab
 
 KEY = "dblp-s1-0123456789"
 
@@ -95,6 +98,28 @@ def test_folders_that_hold_no_results_are_not_removed(results, tmp_path):
         done = lab("clean", f"out/{name}", "--yes", cwd=tmp_path)
         assert done.returncode == 2, done
         assert (results / name).is_dir()
+
+
+@pytest.mark.parametrize("name", ["../victim/gate", "..", "/etc", "a/b", "", 7, None])
+def test_a_name_in_a_file_is_never_a_path(results, tmp_path, monkeypatch, capsys, name):
+    for each in ("victim/gate", "out/a/b"):
+        shutil.copytree(results / "small", tmp_path / each)
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"name": name, "rounds": 2, "seeds": [1]}))
+    before = sorted(tmp_path.rglob("*"))
+    for verb in (
+        *(["run"], ["simulate"], ["plan"], ["watch"], ["report"], ["explain"], ["dissect"]),
+        *(["export", "-o", "x.zip"], ["clean", "--yes"]),
+    ):
+        words = (verb[0], "bad.yaml", *verb[1:], "--out", "out")
+        status, _, err = in_process(monkeypatch, capsys, *words)
+        assert status == 2 and "bad.yaml" in err and "name" in err, (verb, err)
+    for place in ({"experiment": name}, {"experiment": "small", "key": name}):
+        if name is not None:
+            with pytest.raises(InputError, match="no path"):
+                Place(results=results, **place)
+    with pytest.raises(InputError, match="no path"):
+        repeating.place_beside(results, {"experiment": "small", "key": name}, results)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("what", ["first", "./first/", "."])

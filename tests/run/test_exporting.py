@@ -29,6 +29,9 @@ def folder(tmp_path):
     own.write_text("x = 1\n")
     config = run_directory.read_json(run / "config.json")
     config["code"] = {str(own): hashlib.sha256(own.read_bytes()).hexdigest()}
+    secret = tmp_path / "secret.txt"
+    secret.write_text("of nobody's run")
+    config["code"][str(secret)] = "../../../x"  # somebody else's results may name any file
     run_directory.write_json(run / "config.json", config)
     return build.folder
 
