@@ -61,7 +61,11 @@ def load(
 
 
 def write_report(
-    results_dir: Path | str, experiment: str | None = None, detect: Detect | None = None
+    results_dir: Path | str,
+    experiment: str | None = None,
+    detect: Detect | None = None,
+    *,
+    include_invalid: bool = False,
 ) -> ReportPaths:
     """Write `results_dir/EXPERIMENT/report/`: page, `summary.json`, tables and figures.
 
@@ -72,6 +76,7 @@ def write_report(
         experiment: as of `load`.
         detect: what asks phase detectors again, such as `testbed.training.phases.replay.replay`;
             without it the report says nothing of gradients without loss.
+        include_invalid: invalid runs enter the numbers; page, tables and figures are marked so.
 
     Raises:
         ValueError: as `load`.
@@ -79,7 +84,9 @@ def write_report(
     """
     from analysis.report import writing
 
-    return writing.write_report(Path(results_dir), experiment, detect)
+    return writing.write_report(
+        Path(results_dir), experiment, detect, include_invalid=include_invalid
+    )
 
 
 def write_index(results_dir: Path | str) -> Path | None:

@@ -1,7 +1,7 @@
-"""Says where a run was measured: on which machine, and with which commit of the lab.
+"""Says where a run was measured: on which machine, and with which code of the lab.
 
-Runs of one machine and one commit are a block. Runs of two blocks differ in more than their arms,
-so they are no pair.
+Runs of one machine and one code are a block. Runs of two blocks differ in more than their arms,
+so they are no pair. The code is known by its hash; of older runs, which have none, by the commit.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import polars as pl
 
 from analysis.data.evidence import Run
 
-BLOCK = ("machine", "commit")  # the columns of `per_run` that say a run's block
+BLOCK = ("machine", "code", "commit")  # the columns of `per_run` that say a run's block
 _OF_MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
 # Of a manifest: what says where a run was measured, and with which code.
-IDENTITY = ("commit", "sources", *_OF_MACHINE, "machine_id")
+IDENTITY = ("commit", "sources", "code_sha256", *_OF_MACHINE, "machine_id")
 _GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a little on one machine
 
 
@@ -41,11 +41,15 @@ def one_machine(manifest: Mapping[str, Any]) -> str:
     return machine_text(manifest) + (f", machine {found}" if found else "")
 
 
+def code_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """The hash of the lab's code; of an older run an empty one, and the commit."""
+    sha256 = str(manifest.get("code_sha256") or "")
+    return sha256, "" if sha256 else str(manifest.get("commit") or "")
+
+
 def with_blocks(rows: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
     """The rows of some runs, each with the columns `BLOCK` of its run's manifest."""
-    found = {
-        run.key: (one_machine(run.manifest), str(run.manifest.get("commit") or "")) for run in runs
-    }
+    found = {run.key: (one_machine(run.manifest), *code_of(run.manifest)) for run in runs}
     return rows.with_columns(
         pl.Series(name, [found[key][at] for key in rows["run_key"]], dtype=pl.String)
         for at, name in enumerate(BLOCK)

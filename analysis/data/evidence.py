@@ -11,6 +11,7 @@ from analysis.data import programs
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
+INVALID_INCLUDED = "INVALID RUNS INCLUDED"  # the mark of numbers that are of such runs, too
 NOT_STARTED = "planned, not started"  # its reason, of a sweep that is not divided
 FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
@@ -65,6 +66,7 @@ class Evidence:
         levels: the levels of each factor, in the experiment's order.
         runs: all planned runs, whatever their verdict.
         others: earlier attempts, and runs that the plan does not name.
+        include_invalid: invalid runs enter statistics, too, which are then marked everywhere.
     """
 
     experiment: str
@@ -75,6 +77,7 @@ class Evidence:
     levels: dict[str, list[str | None]]
     runs: list[Run]
     others: list[Run]
+    include_invalid: bool = False
 
     @property
     def left_out(self) -> list[Run]:
@@ -83,8 +86,18 @@ class Evidence:
 
     @property
     def ok_runs(self) -> list[Run]:
-        """The runs that enter statistics."""
-        return [run for run in self.runs if run.verdict == "ok"]
+        """The runs that enter statistics: the ok ones, unless `include_invalid` says more."""
+        return [run for run in self.runs if self.counts(run)]
+
+    def counts(self, run: Run) -> bool:
+        """Whether a planned run enters statistics."""
+        invalid = self.include_invalid and run.verdict == "invalid" and bool(run.config)
+        return run.verdict == "ok" or invalid
+
+    @property
+    def invalid_included(self) -> int:
+        """How many invalid runs enter statistics."""
+        return sum(run.verdict == "invalid" for run in self.ok_runs)
 
     @property
     def runs_programs(self) -> bool:

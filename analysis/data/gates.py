@@ -26,6 +26,22 @@ def stops(gate: dict[str, Any]) -> bool:
     return calls_attention(gate) and gate.get("decides") is not False
 
 
+def beyond_limits(runs: Iterable[Run]) -> dict[str, str]:
+    """The gates that made runs invalid: by key the value furthest beyond its limit, in words."""
+    found: dict[str, tuple[float, str]] = {}
+    for run in runs:
+        for gate in run.gates if run.verdict == "invalid" else ():
+            if not stops(gate):
+                continue
+            key = str(gate.get("key") or gate.get("name"))
+            value, limit = gate.get("value"), gate.get("limit")
+            words, excess = NOT_MEASURED, 0.0
+            if value is not None and limit:
+                words, excess = f"{value:.3g} over {limit:g}", value / limit
+            found[key] = max(found.get(key, (-1.0, "")), (excess, words))
+    return {key: words for key, (_, words) in found.items()}
+
+
 def another_attempt_may_help(run: Run) -> bool:
     """Whether a command can repeat a run that is not ok, with another end than the same gates."""
     stopping = [gate for gate in run.gates if stops(gate)]

@@ -9,7 +9,7 @@ Five files, small enough to commit (docs/reference/kept-results.md says what eac
     rows.csv         a row per ok run: every metric (`per_run`)
 
 `manifest.json` beside them is the manifest of the first ok run; `plan.jsonl` says where the machine
-or the commit of another one differs.
+or the code of another one differs.
 """
 
 from __future__ import annotations

@@ -130,10 +130,13 @@ def load(
     experiment: str | None = None,
     detect: Detect | None = None,
     chosen: Chosen | None = None,
+    *,
+    include_invalid: bool = False,
 ) -> Results:
     """Read an experiment's runs; by default those of the experiment that was planned last.
 
-    With `chosen`, nothing of the other planned runs is read.
+    With `chosen`, nothing of the other planned runs is read. With `include_invalid`, invalid runs
+    enter statistics.
 
     Raises:
         ValueError: no such folder, no runs in it, an unknown experiment, or another schema. A
@@ -145,7 +148,8 @@ def load(
         records.read_document(folder / name, problems, require_schema=True)
         for name in ("experiment.json", "plan.json")
     )
-    runs, others = _runs(folder, plan, chosen)
+    whole = ("ok", "invalid") if include_invalid else ("ok",)
+    runs, others = _runs(folder, plan, chosen, whole)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
     published = document.get("published")
@@ -161,11 +165,17 @@ def load(
         others=others,
         problems=problems,
         detect=detect,
+        include_invalid=include_invalid,
     )
 
 
-def _runs(folder: Path, plan: dict[str, Any], chosen: Chosen | None) -> tuple[list[Run], list[Run]]:
-    """The planned runs in the plan's order, and everything else that was found."""
+def _runs(
+    folder: Path, plan: dict[str, Any], chosen: Chosen | None, whole: Sequence[str]
+) -> tuple[list[Run], list[Run]]:
+    """The planned runs in the plan's order, and everything else that was found.
+
+    Of runs with a verdict in `whole` more is read than what became of them.
+    """
     found = run_directories.of_experiment(folder)
     entries = plan.get("runs")
     planned = [
@@ -181,12 +191,12 @@ def _runs(folder: Path, plan: dict[str, Any], chosen: Chosen | None) -> tuple[li
     runs: list[Run] = []
     others: list[Run] = []
     for entry in planned:
-        read = [_read(entry, each.path, each.note) for each in found.pop(entry["key"], [])]
+        read = [_read(entry, each.path, each.note, whole) for each in found.pop(entry["key"], [])]
         missing = Run(**_identity(entry), verdict=MISSING, reason=_not_started(entry))
         runs.append(read.pop() if read else missing)
         others.extend(read)
     for key, left in found.items():
-        others.extend(_read({"key": key}, each.path, each.note) for each in left)
+        others.extend(_read({"key": key}, each.path, each.note, whole) for each in left)
     planned_configs = [run.config for run in runs if run.config]
     return runs, [
         run if run.note else replace(run, note=not_planned.reason(run.config, planned_configs))
@@ -233,7 +243,7 @@ def _without_places(document: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(text)) if places else document
 
 
-def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
+def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str]) -> Run:
     problems: list[str] = []
     status_problems: list[str] = []
     config = _without_places(records.read_document(directory / "config.json", problems))
@@ -244,7 +254,7 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
     if "this version reads" in reason:
         reason += f"; './lab resume {directory.parent.name}' runs it again"
     facts: dict[str, Any] = {}
-    if verdict == "ok":
+    if verdict in whole:
         for name in ("manifest", "calibration"):
             found = records.read_document(directory / f"{name}.json", problems)
             facts[name] = _without_places(found)
@@ -264,7 +274,7 @@ def _read(entry: dict[str, Any], directory: Path, note: str) -> Run:
         gates=[gate for gate in gates if isinstance(gate, dict)] if isinstance(gates, list) else [],
         config=config,
         **facts,
-        problems=problems if verdict == "ok" else [],
+        problems=problems if verdict in whole else [],
     )
 
 

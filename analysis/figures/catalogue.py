@@ -16,10 +16,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from analysis.data import learning as of_config
-from analysis.data.evidence import impairment_kinds
+from analysis.data.evidence import INVALID_INCLUDED, impairment_kinds
 from analysis.data.load import Results
 from analysis.figures import critical_path, detector, latency, learning, ratios, style
-from analysis.figures.parts import render, too_many_for_bands
+from analysis.figures.parts import render, too_many_for_bands, watermark
 from analysis.summary.detector_sweep import MOST_SEEDS, Sweep
 
 _STRIPS = (
@@ -196,6 +196,8 @@ def draw_all(
     with matplotlib.rc_context(style.RC):
         for name, title, text, make in makers:
             if (figure := make()) is not None:
+                if results.invalid_included:
+                    watermark(figure, INVALID_INCLUDED)
                 svg, png = render(figure, "svg").decode(), render(figure, "png")
                 caption = " ".join(text.split())
                 drawings.append(Drawing(name=name, title=title, caption=caption, svg=svg, png=png))

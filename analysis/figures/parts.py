@@ -264,6 +264,13 @@ def add_legend(
         legend.remove()
 
 
+def watermark(figure: Figure, mark: str) -> None:
+    """Write a mark across a figure, over whatever it shows."""
+    size = 72 * figure.get_figwidth() / len(mark)
+    where = {"ha": "center", "va": "center", "rotation": 20, "zorder": 100}
+    figure.text(0.5, 0.5, mark, fontsize=size, alpha=0.3, color=style.ORANGE.light, **where)
+
+
 def render(figure: Figure, kind: str) -> bytes:
     """The bytes of an `svg` or `png` file, the same for the same figure."""
     buffer = io.BytesIO()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import gates, kept_measures, run_directories
+from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.load import Detect, Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
@@ -30,7 +31,7 @@ from analysis.tables.main_table import main_table
 from analysis.tables.programs import program_table
 from analysis.tables.published_values import experiment_table
 from analysis.tables.ratios import ratio_table
-from analysis.tables.rendering import Table, to_csv, to_latex, to_markdown
+from analysis.tables.rendering import Table, marked, to_csv, to_latex, to_markdown
 from analysis.words import cautions, headline, methods
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
@@ -43,7 +44,9 @@ class ReportPaths:
     """The files that `write_report` wrote, the main table, and what to know before its numbers.
 
     `overview` is the index of the reports of all experiments. `resumable`: some run is not ok, and
-    may be at another attempt. `damaged`: for each run whose logs are not whole, its key and what is
+    may be at another attempt. `beyond_limits`: the gates that made runs invalid, by key, each with
+    its worst value and limit in words. `invalid_included`: how many invalid runs the numbers are
+    of, too. `damaged`: for each run whose logs are not whole, its key and what is
     wrong with them.
     """
 
@@ -58,15 +61,22 @@ class ReportPaths:
     cautions: list[str]
     damaged: list[tuple[str, list[str]]]
     resumable: bool
+    beyond_limits: dict[str, str]
+    invalid_included: int
 
 
 def write_report(
-    results_dir: Path, experiment: str | None = None, detect: Detect | None = None
+    results_dir: Path,
+    experiment: str | None = None,
+    detect: Detect | None = None,
+    *,
+    include_invalid: bool = False,
 ) -> ReportPaths:
     """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
-    results = load(results_dir, experiment, detect)
-    with contextlib.suppress(OSError):  # it would only save time
-        kept_measures.keep(results.folder, results.measured)
+    results = load(results_dir, experiment, detect, include_invalid=include_invalid)
+    if not results.invalid_included:
+        with contextlib.suppress(OSError):  # it would only save time
+            kept_measures.keep(results.folder, results.measured)
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
     replayed = sweep(results)
@@ -75,6 +85,8 @@ def write_report(
     runs = explore.values(results)
     tables = _tables(results, summary, replayed)
     tables[explore.NAME] = explore.table(results, runs, in_timeline)
+    if results.invalid_included:
+        tables = {name: marked(table, INVALID_INCLUDED) for name, table in tables.items()}
     drawings = catalogue.draw_all(results, summary, replayed)
     explored = explore.page_data(results, runs, in_timeline)
     page = render_page(results, summary, tables, drawings, timeline=timeline, explored=explored)
@@ -107,6 +119,8 @@ def write_report(
         cautions=summary["cautions"],
         damaged=_damaged(results),
         resumable=_resumable(results),
+        beyond_limits=gates.beyond_limits(results.runs),
+        invalid_included=results.invalid_included,
     )
 
 
@@ -162,6 +176,7 @@ def render_page(
     return render(
         "report.html.j2",
         results=results,
+        mark=INVALID_INCLUDED if results.invalid_included else "",
         verdicts=summary["verdicts"],
         planned=len(results.runs),
         headline=headline.sentences(summary),

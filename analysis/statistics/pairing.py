@@ -1,6 +1,6 @@
 """Lines up runs by seed and point of the sweep, so that arms are compared over what both have.
 
-A pair is of one machine and one commit, too (`analysis.data.blocks`): between two runs of which one
+A pair is of one machine and one code, too (`analysis.data.blocks`): between two runs of which one
 is from elsewhere, more differs than the arm. `no_pairs` counts the seeds that are lost so.
 """
 
@@ -23,7 +23,7 @@ from analysis.statistics.intervals import Floats
 class Measured:
     """Every arm's values: `values[arm]` has shape (units, metrics), NaN where there is none.
 
-    A unit is a seed at a point of the sweep on one machine, with one commit; `seeds` has shape
+    A unit is a seed at a point of the sweep on one machine, with one code; `seeds` has shape
     (units,).
     """
 
@@ -89,7 +89,7 @@ def measured(per_run: pl.DataFrame, arms: Sequence[str], metrics: Sequence[str])
 
 
 def no_pairs(per_run: pl.DataFrame, left: str, right: str) -> dict[str, Any] | None:
-    """The seeds that both arms have, but at some point on no common machine, or with no commit.
+    """The seeds that both arms have, but at some point with no machine or no code in common.
 
     Returns:
         Those `seeds`, `of` how many that both arms have, and which of `BLOCK` `differ`; or None.

@@ -31,7 +31,7 @@ def between_points(
     """The contrasts of a sweep: `from`, `to`, and in `ratios` by pair and metric the change.
 
     Each is the geometric mean over the seeds that both arms have at both points on one machine with
-    one commit, with Student's interval, the p-value of no change, and this corrected (Holm) for all
+    one code, with Student's interval, the p-value of no change, and this corrected (Holm) for all
     contrasts of the metric.
     """
     metrics = [each for each in METRICS if each in per_run.columns]

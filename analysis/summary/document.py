@@ -1,7 +1,7 @@
 """Makes the content of `summary.json`: the numbers of an experiment for programs.
 
 Arms are compared over what both of them have: runs are paired by seed, point of the sweep, machine
-and commit, averaged over the points of a seed, and then over seeds.
+and code, averaged over the points of a seed, and then over seeds.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ def summarise(results: Evidence) -> dict[str, Any]:
         "experiment": results.experiment,
         "intervals": METHOD,
         "verdicts": results.verdicts(),
+        **({"invalid_included": n} if (n := results.invalid_included) else {}),
         "waived_gates": list(gates.waived(results.ok_runs)),
         "task_metric": learning.task_metric(measured),
         "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
         **_cells(whole, results.arms),
-        "unpaired": _unpaired(results.runs, results.arms),
+        "unpaired": _unpaired(results, results.runs),
         **_no_pairs(measured, results.arms),
     }
     if results.runs_programs:
@@ -121,7 +122,7 @@ def _points(
             "conditions": conditions,
             "n_planned": len(runs),
             **_cells(rows, results.arms),
-            "unpaired": _unpaired(runs, results.arms),
+            "unpaired": _unpaired(results, runs),
             **_no_pairs(rows, results.arms),
             "limits": _limits(runs, conditions),
             "critical_shares": phases.critical_shares(runs, measured, phased),
@@ -136,7 +137,7 @@ def _points(
             )
             and published_comparison.meets(cell["factors"] | conditions, each.applies_to)
         ]
-        ok_runs = [run for run in runs if run.verdict == "ok"]
+        ok_runs = [run for run in runs if results.counts(run)]
         cell["published"] = published_comparison.between_arms(here, cell, ok_runs)
         points.append(cell)
     return points
@@ -150,23 +151,23 @@ def _is_limit_of(published_limit: published.Published, limits: dict[str, float])
     return any(math.isclose(each, value, rel_tol=_SAME_LIMIT) for each in limits.values())
 
 
-def _unpaired(runs: Sequence[Run], arms: Sequence[str]) -> dict[str, list[int]]:
+def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:
     """Seeds that a pair lacks at some point since only one of its arms has an ok run there."""
-    ok = {arm: set[tuple[int, str]]() for arm in arms}
+    ok = {arm: set[tuple[int, str]]() for arm in results.arms}
     for run in runs:
-        if run.verdict == "ok":
+        if results.counts(run):
             ok[run.arm].add((run.seed, str(run.factors)))
     lacking = {
         f"{left}/{right}": sorted({seed for seed, _ in ok[left] ^ ok[right]})
-        for left, right in pairs(arms)
+        for left, right in pairs(results.arms)
     }
     return {pair: seeds for pair, seeds in lacking.items() if seeds}
 
 
 def _no_pairs(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
-    """`no_pairs`: by pair the seeds of which its arms have runs of different machines or commits.
+    """`no_pairs`: by pair the seeds of which its arms have runs of different machines or codes.
 
-    Nothing where there are none, as where all runs share one machine and one commit.
+    Nothing where there are none, as where all runs share one machine and one code.
     """
     found = {
         f"{left}/{right}": apart

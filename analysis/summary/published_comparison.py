@@ -56,7 +56,7 @@ def between_arms(
 def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.DataFrame) -> Compared:
     """The entries that compare one arm with itself at two points of a sweep.
 
-    Runs are paired by seed, machine and commit: `no_pairs` of an entry says which seeds are none.
+    Runs are paired by seed, machine and code: `no_pairs` of an entry says which seeds are none.
     An entry with a point that was not run is left out.
     """
     found: Compared = {}

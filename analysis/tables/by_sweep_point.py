@@ -164,7 +164,7 @@ def _ratio(point: dict[str, Any], pair: str, estimate: Estimate, p: float | None
         empty = [arm for arm in pair.split("/") if not point["arms"][arm]["n_runs"]]
         why = f"0 ok runs of {' and '.join(empty)}" if empty else "no seed in common"
         if pair in point.get("no_pairs", {}):
-            why = "no seed in common on one machine with one commit"
+            why = "no seed in common on one machine with the same code"
         return cells.missing(detail=why)
     cell = cells.ratio(estimate, p=p)
     if left_out := no_pairs.left_out(point, pair):

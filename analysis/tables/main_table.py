@@ -20,6 +20,7 @@ from analysis.summary.lookup import (
 )
 from analysis.tables.cells import measured, missing
 from analysis.tables.rendering import Cell, Table, row
+from analysis.words import no_pairs
 from analysis.words.formatting import DASH, Unit, metric_unit
 
 WAIVED = "With waived gates: "  # begins a note; the cautions tell more of it
@@ -142,7 +143,7 @@ def _of_different_runs(summary: dict[str, Any]) -> list[str]:
     pairs = " and ".join(unlike(summary))
     if not pairs:
         return []
-    both = "both have, of one machine and commit" if "no_pairs" in summary else "both have"
+    both = f"both have, {no_pairs.same(summary)}" if "no_pairs" in summary else "both have"
     return [f"The means of {pairs} are of different runs. The ratios are of those that {both}."]
 
 
@@ -166,9 +167,12 @@ def _notes(summary: dict[str, Any]) -> list[str]:
             "These are averages over the points of the sweep; tables by point follow below."
         )
     verdicts = summary["verdicts"]
-    left_out = [f"{count} {name}" for name, count in verdicts.items() if name != "ok" and count]
-    if left_out:
-        planned = sum(verdicts.values())
+    planned = sum(verdicts.values())
+    outside = verdicts | {
+        "ok": 0,
+        "invalid": verdicts["invalid"] - summary.get("invalid_included", 0),
+    }
+    if left_out := [f"{count} {name}" for name, count in outside.items() if count]:
         notes.append(f"Left out of these numbers: {', '.join(left_out)} (of {planned}).")
     notes += _of_different_runs(summary)
     if waived := summary.get("waived_gates"):

@@ -44,6 +44,21 @@ class Table:
         return {note: number for number, note in enumerate(notes, start=1)}
 
 
+def marked(table: Table, mark: str) -> Table:
+    """The table with a mark in all its forms: in the title, in a note, in each record."""
+    records = table.records or [_as_record(table, row) for row in table.rows]
+    return replace(
+        table,
+        title=f"{mark}: {table.title}",
+        notes=[mark, *table.notes],
+        records=[{**each, "mark": mark} for each in records],
+    )
+
+
+def _as_record(table: Table, cells: list[Cell]) -> dict[str, str]:
+    return dict(zip(table.columns, map(_full, cells), strict=True))
+
+
 def narrowed(table: Table, most: int) -> list[Table]:
     """A table in parts of about `most` characters, each with the first column and some others.
 
@@ -92,9 +107,7 @@ def to_markdown(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """The unrounded numbers, one record per line; without records, the cells' texts."""
-    records = table.records or [
-        dict(zip(table.columns, map(_full, row), strict=True)) for row in table.rows
-    ]
+    records = table.records or [_as_record(table, row) for row in table.rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO()
     writer = csv.DictWriter(text, names or table.columns, lineterminator="\n")

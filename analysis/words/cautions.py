@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from analysis.data import gates, learning, published
-from analysis.data.blocks import one_machine
-from analysis.data.evidence import MISSING, NOT_STARTED, Evidence, Run
+from analysis.data.blocks import code_of, one_machine
+from analysis.data.evidence import INVALID_INCLUDED, MISSING, NOT_STARTED, Evidence, Run
 from analysis.data.per_run import WORKERS_BACK, logged
 from analysis.words import formatting, no_pairs, phase_cautions
 
@@ -18,6 +18,7 @@ from analysis.words import formatting, no_pairs, phase_cautions
 def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where nothing calls for caution."""
     return [
+        *_invalid_included(results),
         *_simulated(results.ok_runs),
         *_missing_shards(results),
         *_arms_without_ok_runs(results),
@@ -66,6 +67,16 @@ def _missing_shards(results: Evidence) -> list[str]:
     ]
 
 
+def _invalid_included(results: Evidence) -> list[str]:
+    if not results.invalid_included:
+        return []
+    return [
+        f"{INVALID_INCLUDED}: {results.invalid_included} of the {len(results.ok_runs)} runs behind "
+        "these numbers are invalid. There the emulator was the limit, and not the protocol, or it "
+        "could not be told. Look at them; do not compare or publish them."
+    ]
+
+
 def _arms_without_ok_runs(results: Evidence) -> list[str]:
     """One sentence per arm without a number; none where no arm has any: the headline says so."""
     ok = {run.arm for run in results.ok_runs}
@@ -106,14 +117,14 @@ def _mixed_machines(runs: Sequence[Run]) -> list[str]:
     listed = "; ".join(f"{count} on {machine}" for machine, count in found.items())
     return [
         f"Results of {len(found)} different machines are mixed here: {listed}. Only runs of one "
-        "machine and commit are pairs. An arm's own mean is of all of them: do not compare such "
+        "machine and code are pairs. An arm's own mean is of all of them: do not compare such "
         "times; use --out to keep machines apart."
     ]
 
 
 def _mixed_versions(runs: Sequence[Run]) -> list[str]:
-    commits = Counter(str(run.manifest.get("commit") or "") for run in runs)
-    known = [each for each in commits if each]
+    commits = {code_of(run.manifest): str(run.manifest.get("commit") or "") for run in runs}
+    known = [commits[each] or each[0] for each in commits if any(each)]
     if len(known) < 2:
         return []
     short = ", ".join(each[:10] + each[40:] for each in known[:4])

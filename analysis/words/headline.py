@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, describe
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, true_reduction
 from analysis.summary import phases
@@ -21,7 +22,7 @@ from analysis.summary.lookup import (
     points,
     unlike,
 )
-from analysis.words import formatting
+from analysis.words import formatting, no_pairs
 from analysis.words.formatting import PERCENT
 
 Summary = Mapping[str, Any]
@@ -30,6 +31,12 @@ _FLOWS_TOLD = _TASKS_TOLD = 3
 
 def sentences(summary: Summary) -> list[str]:
     """The findings, most important sentence first; every number is measured."""
+    first, *others = _findings(summary)
+    mark = f"{INVALID_INCLUDED}: " if summary.get("invalid_included") else ""
+    return [mark + first, *others]
+
+
+def _findings(summary: Summary) -> list[str]:
     compared = sorted(pairs(list(summary["arms"])), key=lambda pair: pair[0] != BASELINE)
     found: list[str] = []
     for left, right in compared[:1]:
@@ -210,7 +217,7 @@ def _paired(summary: Summary) -> str:
 
 
 def _of_one(summary: Summary) -> str:
-    return ", of one machine and commit" if "no_pairs" in summary else ""
+    return f", {no_pairs.same(summary)}" if "no_pairs" in summary else ""
 
 
 def _nothing_compared(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""Says which seeds enter no ratio: above all since runs of two machines or commits are no pair."""
+"""Says which seeds enter no ratio, such as those measured on two machines or with two codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Any
 from analysis.summary.lookup import points, published_entries
 from analysis.words.formatting import seeds_text
 
-_WHY = {"machine": "measured on different machines", "commit": "measured with different commits"}
+_WHY = {
+    ("machine",): "measured on different machines",
+    ("code",): "measured with different code",
+    ("commit",): "measured with different commits",
+    ("code", "commit"): "measured with different code",
+    ("machine", "commit"): "measured on different machines or with different commits",
+}
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
@@ -25,6 +31,13 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     return [said.format(", ".join(names)) for said, names in comparisons.items()]
 
 
+def same(summary: Mapping[str, Any]) -> str:
+    """What the two runs of a pair have in common; older runs were told apart by their commits."""
+    differ = [apart["differ"] for _, apart, _ in _apart(summary)]
+    by_commit = any("commit" in each and "code" not in each for each in differ)
+    return f"of one machine and {'commit' if by_commit else 'code'}"
+
+
 def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
     """Which seeds enter no ratio of a pair, and why; of a whole summary or of a point of it."""
     found = []
@@ -37,9 +50,7 @@ def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
 
 def _why(apart: Mapping[str, Any]) -> str:
     """Why some seeds are no pairs, from their entry in `no_pairs`."""
-    if len(apart["differ"]) > 1:
-        return "measured on different machines or with different commits"
-    return _WHY[apart["differ"][0]]
+    return _WHY.get(tuple(apart["differ"]), "measured on different machines or with different code")
 
 
 def _apart(summary: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str]]:

@@ -14,6 +14,7 @@ from analysis.tables.main_table import WAIVED
 from analysis.tables.rendering import to_text
 from testbed.cli import terminal
 from testbed.cli.places import Place
+from testbed.run import planning
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 from testbed.training.phases.replay import replay
@@ -21,7 +22,9 @@ from testbed.training.phases.replay import replay
 _FEW = 3  # runs with damaged logs that are told; the page has all
 
 
-def write(place: Place, *, as_json: bool = False) -> list[ReportPaths]:
+def write(
+    place: Place, *, as_json: bool = False, include_invalid: bool = False
+) -> list[ReportPaths]:
     """Write the report of an experiment, or of all; print its main table and where it is.
 
     That of a script's run lies in the run's own folder.
@@ -29,6 +32,7 @@ def write(place: Place, *, as_json: bool = False) -> list[ReportPaths]:
     Args:
         place: whose reports.
         as_json: print to standard error, since standard output is for JSON.
+        include_invalid: invalid runs' numbers, too, marked as such.
 
     Returns:
         What was written, for each experiment.
@@ -45,7 +49,9 @@ def write(place: Place, *, as_json: bool = False) -> list[ReportPaths]:
                 run_directory.read_or_empty(place.folder / "config.json")
             )
             where = (place.folder, None) if own else (place.results, name)
-            written.append(analysis.write_report(*where, detect=replay))
+            written.append(
+                analysis.write_report(*where, detect=replay, include_invalid=include_invalid)
+            )
             _show(written[-1], console)
     except ValueError as error:
         raise InputError(str(error)) from None
@@ -62,6 +68,7 @@ def records(written: Sequence[ReportPaths]) -> list[dict[str, Any]]:
             "report": str(each.index),
             "summary": str(each.summary),
             "verdicts": each.verdicts,
+            "invalid_included": each.invalid_included,
             "cautions": each.cautions,
             "damaged": dict(each.damaged),
             "resumable": each.resumable,
@@ -72,7 +79,7 @@ def records(written: Sequence[ReportPaths]) -> list[dict[str, Any]]:
 
 
 def _show(paths: ReportPaths, console: Console) -> None:
-    if paths.verdicts.get("ok"):
+    if paths.verdicts.get("ok") or paths.invalid_included:
         table = paths.main_table  # a caution tells the waived gates
         notes = [each for each in table.notes if not each.startswith(WAIVED)]
         width = console.width if console.is_terminal else None
@@ -87,6 +94,25 @@ def _show(paths: ReportPaths, console: Console) -> None:
         folder = shlex.quote(str(paths.index.parents[1]))
         again = f", ./lab resume {folder} runs them" if paths.resumable else ""
         console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
+        for line in _of_invalid(paths, folder):
+            console.print(line)
+
+
+def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
+    """What can be done about invalid runs: wait, looser limits, virtual time, or look at them."""
+    if not paths.beyond_limits:
+        return []
+    gates = ", ".join(f"{key} {words}" for key, words in paths.beyond_limits.items())
+    waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
+    stored = planning.selections(paths.index.parents[1])
+    name = shlex.quote(str(stored[0].get("name") if stored else paths.experiment))
+    return [
+        f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
+        f"  wait until it is idle (./lab check says so), then ./lab resume {folder}",
+        f"  take its word without these gates: ./lab run {name} --set {waive} --out DIR",
+        f"  need no idle machine: ./lab simulate {name} --out DIR",
+        f"  look at them, marked as invalid: ./lab report {folder} --include-invalid",
+    ]
 
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:

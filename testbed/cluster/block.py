@@ -17,7 +17,7 @@ import topologies
 from testbed.cluster import turn
 from testbed.machine import capabilities
 from testbed.run import manifest, requirements, runner
-from testbed.shared import own_code
+from testbed.shared import own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RunDirectory
 from testbed.training import prerequisites
@@ -26,7 +26,7 @@ from testbed.training.settings import Training
 
 def task(configs: list[dict[str, Any]], capture: list[str]) -> str:
     """What `main` reads: the configurations, for this machine's own version of the lab."""
-    code = {"commit": manifest.commit(), "code": manifest.fingerprint()}
+    code = {"commit": manifest.commit(), "code": manifest.code_sha256()}
     return json.dumps({**code, "runs": configs, "capture": capture})
 
 
@@ -36,6 +36,7 @@ def main() -> int:
     try:
         _require_same_code(wanted)
         for config in wanted["runs"]:
+            run_directory.require_name(config["key"], "the sweep's runs: key")
             _require(config)
         for config in wanted["runs"]:
             place = RunDirectory(folder / config["key"])
@@ -55,7 +56,7 @@ def main() -> int:
 
 def _require_same_code(wanted: Mapping[str, Any]) -> None:
     here, there = manifest.commit(), wanted["commit"]
-    if (here, manifest.fingerprint()) != (there, wanted["code"]):
+    if (here, manifest.code_sha256()) != (there, wanted["code"]):
         how = "" if here != there else ", with other files"
         raise InputError(f"has commit {_short(here)}{how}, and this sweep is of {_short(there)}")
 

@@ -33,6 +33,13 @@ _SYSCTLS = (
 _MACHINE_ID = Path("/etc/machine-id")
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("testbed", "controllers", "topologies")  # what of this tree a run executes
+# What of it no run imports: the contract "Rooms import downwards only" says so.
+_ABOVE_RUNS = {
+    f"testbed/{room}"
+    for room in (
+        *("__main__.py", "bench", "cli", "cluster", "documentation", "machine", "prompt", "watch"),
+    )
+}
 
 
 def of_machine() -> dict[str, Any]:
@@ -45,6 +52,7 @@ def of_machine() -> dict[str, Any]:
         "version": version(),
         "commit": code,
         "sources": None if code is None or "+" in code else sources(),
+        "code_sha256": code_sha256(),
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
         "mininet": mininet.net.VERSION,
@@ -132,12 +140,16 @@ def _in_user_namespace() -> bool:
 
 
 def commit() -> str | None:
-    """The commit of the lab's code, with `+changes` where files differ from it."""
+    """The commit of the lab's code, with `+changes` where the code differs from it.
 
+    A file that git does not know counts where runs import it.
+    """
     try:
-        return _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain") else "")
+        head = _git("rev-parse", "HEAD")
+        changed = _git("diff", "--name-only", "HEAD", "--", *_SOURCES)
     except (OSError, subprocess.CalledProcessError):
         return None  # an unpacked archive, or somebody else's checkout
+    return head + ("+changes" if changed or _untracked().intersection(_code()) else "")
 
 
 def sources() -> dict[str, str] | None:
@@ -152,13 +164,44 @@ def sources() -> dict[str, str] | None:
     return dict(zip(_SOURCES, trees, strict=True))
 
 
-def fingerprint() -> str:
-    """A hash of all Python files that runs execute, whether they are committed or not."""
+def code_sha256() -> str:
+    """A hash of the lab's code that runs import, whether it is committed or not.
+
+    Runs of one hash are of one code, whatever else lies in the folder and whatever its commit.
+    """
     found = hashlib.sha256()
-    for path in sorted(each for name in _SOURCES for each in (_ROOT / name).rglob("*.py")):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        found.update(f"{path.relative_to(_ROOT)} {content}\n".encode())
+    for path, content in _code().items():
+        sha256 = hashlib.sha256(content).hexdigest()
+        found.update(f"{path.relative_to(_ROOT)} {sha256}\n".encode())
     return found.hexdigest()
+
+
+def _code() -> dict[Path, bytes]:
+    """The sources that runs import, with their content.
+
+    Of files that git does not know, those that no other names are left out: nobody imports them.
+    """
+    found = {
+        path: path.read_bytes()
+        for folder in _SOURCES
+        for path in sorted((_ROOT / folder).rglob("*.*"))
+        if path.suffix in (".py", ".c", ".h")
+        and "/".join(path.relative_to(_ROOT).parts[:2]) not in _ABOVE_RUNS
+    }
+    for path in _untracked().intersection(found):
+        name = re.compile(rb"\b%s\b" % re.escape(path.stem.encode()))
+        if not any(name.search(text) for other, text in found.items() if other != path):
+            del found[path]
+    return found
+
+
+def _untracked() -> set[Path]:
+    """The files below the sources that git does not know, ignored ones too."""
+    try:
+        listed = _git("ls-files", "--others", "-z", "--", *_SOURCES)
+    except (OSError, subprocess.CalledProcessError):
+        return set()
+    return {_ROOT / name for name in listed.split("\0") if name}
 
 
 def _git(*arguments: str) -> str:

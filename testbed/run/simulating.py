@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import topologies
 from controllers.controller_socket import ControllerClient
-from testbed.experiment import Run
+from testbed.experiment import Run, computing
 from testbed.lab import paths
 from testbed.run import manifest, runner, simulated_kinds
 from testbed.run.runner import OnProgress, Outcome, directory_of
@@ -84,6 +84,18 @@ def _has_key(key: str, section: Any) -> bool:
     return isinstance(section, list) and any(_has_key(key, each) for each in section)
 
 
+def _compute_s(run: Run) -> str:
+    """The key that gives simulated hosts their pace, with what a worker needs on this machine."""
+    try:
+        (here,) = computing.of_runs([run], lambda words: None)
+    except RuntimeError:  # torch's, of a model that does not fit to the data
+        here = None
+    key = "simulation.compute_s, the seconds in which a worker computes an iteration"
+    if here is None or not here.step_s:
+        return key
+    return f"{key} (here {here.step_s:.3g}: --set simulation.compute_s={here.step_s:.3g})"
+
+
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     """Keys that ask for what is lacking, their values, and what would be valid."""
     if not run.experiment.trains:
@@ -96,8 +108,8 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
             (f"arms.{run.name_in_file}.congestion_control", f"kernel TCP's {name!r}", valid)
         )
     if training["pace"]["kind"] == "real":
-        # What this machine needs says nothing of a host that is simulated.
-        valid = "paced, payload-only, or real with simulation.compute_s above 0"
+        # What this machine needs says nothing of a host that is simulated: the user decides.
+        valid = f"real with {_compute_s(run)}, paced, payload-only"
         found.append(("training.pace.kind", "'real'", valid))
     if (after := training["on_worker_loss"]) == "rejoin":
         found.append(("training.on_worker_loss", repr(after), "fail, continue"))

@@ -1,4 +1,4 @@
-"""A pair is of one machine and one commit: other seeds are left out, counted, and said to be."""
+"""A pair is of one machine and one code: other seeds are left out, counted, and said to be."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def said(folder: Path) -> tuple[dict[str, Any], str]:
         ({"kernel": "6.2.0"}, ON_MACHINES),
         ({"commit": "b" * 40}, "measured with different commits"),
         ({"commit": "a" * 40 + "+changes"}, "measured with different commits"),
+        ({"code_sha256": "b" * 64}, "measured with different code"),
         (
             {"cpu": "Other CPU", "commit": "b" * 40},
             "measured on different machines or with different commits",
@@ -69,8 +70,9 @@ def test_seeds_that_are_no_pairs_are_left_out_and_counted(tmp_path, elsewhere, w
     assert entry(summary, "arms", "fixed-low", LATENCY).n == 5
     assert f"2 seeds of 5 are no pairs of {PAIR}: {why}." in told
     assert f"{PAIR} leaves out seeds 2, 5: {why}." in ratios.ratio_table(summary).notes
-    assert any("both have, of one machine and commit" in each for each in main_table(summary).notes)
-    assert "as dblp, where both are ok, of one machine and commit" in headline.sentences(summary)[0]
+    same = f"of one machine and {'commit' if 'commit' in why else 'code'}"
+    assert any(f"both have, {same}" in each for each in main_table(summary).notes)
+    assert f"as dblp, where both are ok, {same}" in headline.sentences(summary)[0]
 
 
 def test_the_line_is_in_the_report_once_for_all_pairs_that_it_is_true_of(tmp_path, undrawn):
@@ -82,6 +84,17 @@ def test_the_line_is_in_the_report_once_for_all_pairs_that_it_is_true_of(tmp_pat
     page = analysis.write_report(tmp_path).index.read_text()
     line = f"1 seed of 2 is no pair of tcp-cubic/dblp, tcp-bbr/dblp: {ON_MACHINES}."
     assert page.count(line) == 1
+
+
+def test_runs_of_one_code_are_pairs_whatever_their_commits(tmp_path):
+    facts = {"commit": "a" * 40, "code_sha256": "c" * 64}
+    five_seeds(tmp_path, {2: {"commit": "b" * 40}, 3: {"commit": "a" * 40 + "+changes"}}, **facts)
+    summary, told = said(tmp_path)
+    assert "no_pairs" not in summary and "no pair" not in told and "versions of" not in told
+    elsewhere(tmp_path / "quick" / "fixed-low-s2", code_sha256="d" * 64)
+    summary, told = said(tmp_path)
+    assert summary["no_pairs"][PAIR] == {"seeds": [2], "of": 5, "differ": ["code"]}
+    assert "2 versions of the lab's code" in told
 
 
 @pytest.mark.parametrize("memory", [25_276_502_016, 25_276_502_016 - 4_000_000])
@@ -133,7 +146,7 @@ def test_a_point_without_any_pair_says_why(tmp_path):
     build.run(arm="dblp", seed=1, factors={"q": 0.9})
     build.run(arm="fixed-low", seed=1, factors={"q": 0.9}, machine="Other CPU")
     (table,) = by_sweep_point.ratio_tables(said(tmp_path)[0], only=(LATENCY,))
-    assert table.rows[1][1].detail == "no seed in common on one machine with one commit"
+    assert table.rows[1][1].detail == "no seed in common on one machine with the same code"
 
 
 def test_an_arm_is_compared_with_itself_on_one_machine_only(tmp_path):

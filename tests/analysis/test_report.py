@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import analysis
+from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.load import load
 from analysis.report import folder, writing
 from analysis.summary.document import summarise
@@ -23,6 +25,7 @@ from analysis.tables import published_values
 from analysis.tables.main_table import main_table
 from analysis.words import headline
 from tests.analysis.build import ResultsBuilder, write_lines
+from tests.cli.test_verbs import in_process
 
 GOLDEN = Path(__file__).with_name("golden")
 HOSTILE = "<script>alert('x')</script>$y$|&"
@@ -54,6 +57,65 @@ def three_arms(folder: Path, seeds: int = 2) -> ResultsBuilder:
             passes=None,
         )
     return build
+
+
+def test_invalid_runs_are_shown_when_asked_for_and_marked_everywhere(tmp_path):
+    build = three_arms(tmp_path / "runs")
+    shown = {
+        each.name: each.read_bytes() for each in analysis.write_report(tmp_path / "runs").figures
+    }
+    for status in build.folder.glob("*/status.json"):
+        document = json.loads(status.read_text()) | {"verdict": "invalid"}
+        document["gates"][0] |= {"key": "cpu_others", "value": 0.76, "outcome": "failed"}
+        status.write_text(json.dumps(document))
+    paths = analysis.write_report(tmp_path / "runs")
+    assert not paths.figures and "invalid_included" not in json.loads(paths.summary.read_text())
+    assert INVALID_INCLUDED not in paths.index.read_text()
+
+    paths = analysis.write_report(tmp_path / "runs", include_invalid=True)
+    summary = json.loads(paths.summary.read_text())
+    assert summary["invalid_included"] == 6
+    assert summary["verdicts"]["ok"] == 0 and summary["verdicts"]["invalid"] == 6
+    assert summary["ratios"]["fixed-low/dblp"]["round_latency_s"]["burst_mean"]["value"] == (
+        pytest.approx(5.0)
+    )
+    assert summary["cautions"][0].startswith(INVALID_INCLUDED)
+    assert headline.sentences(summary)[0].startswith(INVALID_INCLUDED)
+    assert paths.index.read_text().count(INVALID_INCLUDED) > 5
+    for each in paths.tables:
+        text = each.read_text()
+        assert INVALID_INCLUDED in text or text.count("\n") < 2, each
+    assert {each.name for each in paths.figures} == shown.keys()
+    assert all(each.read_bytes() != shown[each.name] for each in paths.figures)
+    index = (tmp_path / "runs" / "report" / "index.html").read_text()
+    assert INVALID_INCLUDED in index
+
+
+def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, monkeypatch, capsys):
+    build = ResultsBuilder(tmp_path / "runs")
+    for seed in (1, 2):
+        status = build.run(arm="dblp", seed=seed, verdict="invalid") / "status.json"
+        document = json.loads(status.read_text())
+        document["gates"][0] |= {"key": "cpu_others", "value": 0.5 + 0.13 * seed, "limit": 0.25}
+        status.write_text(json.dumps(document))
+    words = ("report", "quick", "--out", tmp_path / "runs")
+    status, out, _ = in_process(monkeypatch, capsys, *words)
+    assert status == 0
+    assert "2 invalid (cpu_others 0.76 over 0.25), as when others use the machine. Valid:" in out
+    folder = tmp_path / "runs" / "quick"
+    *_, wait, waive, simulate, look = out.splitlines()
+    assert wait.endswith(f"./lab resume {folder}")
+    assert waive.endswith("./lab run quick --set 'limits.waive=[cpu_others]' --out DIR")
+    assert simulate.endswith("./lab simulate quick --out DIR")
+    assert look.endswith(f"./lab report {folder} --include-invalid")
+    for command in (waive, simulate):  # what is shown is valid
+        verb, *options = shlex.split(command.partition("./lab ")[2].replace("DIR", f"{tmp_path}/x"))
+        status, _, err = in_process(monkeypatch, capsys, verb, *options, "--dry-run")
+        assert status == 0, err
+    status, out, _ = in_process(monkeypatch, capsys, *words, "--include-invalid")
+    assert status == 0 and INVALID_INCLUDED in out and "84.8" in out
+    status, _, err = in_process(monkeypatch, capsys, *words, "--include-invalid", "--readme")
+    assert status == 2 and "--include-invalid: valid without --readme" in err
 
 
 def summary_of(folder: Path) -> dict:

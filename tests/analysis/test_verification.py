@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from testbed.cli import verification_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
+from tests.run.test_manifest import git
 
 PAGE = """# Title
 
@@ -263,12 +263,6 @@ def test_a_sweep_and_the_overview_are_recomputed(tmp_path, undrawn):
     kept_results.keep(tmp_path / "runs", root=place)
     kept_pages.write_readme(root=place)
     assert verification_view.verify(write=False, root=place)
-
-
-def git(root: Path, *arguments: str) -> str:
-    name = ("-c", "user.name=n", "-c", "user.email=e")
-    argv = ["git", "-C", str(root), *name, *arguments]
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def committed(root: Path, message: str) -> str:

@@ -31,6 +31,7 @@ def simulate(tmp_path, monkeypatch, capsys):
         (tmp_path / "id").write_text(machine)
         monkeypatch.setattr(manifest, "_MACHINE_ID", tmp_path / "id")
         monkeypatch.setattr(manifest, "commit", lambda: commit)
+        monkeypatch.setattr(manifest, "code_sha256", lambda: f"hash of {commit}")
         words = ("simulate", path, "--out", tmp_path / folder, *options)
         ended, out, err = in_process(monkeypatch, capsys, *words)
         assert ended == status, err

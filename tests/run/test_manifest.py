@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,11 @@ def test_the_kernels_own_draws_are_listed(delayed_by: Any, threshold_bytes: Any,
 
 
 def git(root: Path, *arguments: str) -> str:
+    """What git prints in a folder, with the settings of no user."""
     argv = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e", *arguments]
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+    settings = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, env=settings)
+    return done.stdout.strip()
 
 
 def test_the_sources_stay_the_same_in_a_commit_of_another_name(tmp_path: Path, monkeypatch: Any):
@@ -63,6 +67,43 @@ def test_the_sources_stay_the_same_in_a_commit_of_another_name(tmp_path: Path, m
     assert manifest.of_machine()["sources"] is None
 
 
+def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
+    tmp_path: Path, monkeypatch: Any
+):
+    monkeypatch.setattr(manifest, "_ROOT", tmp_path)
+    git(tmp_path, "init", "-q")
+    code = ("testbed/run/part.py", "testbed/transport/native/hot.c", "controllers/__main__.py")
+    others = ("page.md", "tests/test_part.py", "experiments/quick.yaml", "testbed/cli/verbs.py")
+    for name in (*code, "topologies/star.py", *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("# part of it\n")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    clean = manifest.code_sha256()
+
+    def change(name: str) -> tuple[bool, bool]:
+        """Whether a change of a file, which is taken back, changes the hash and the commit."""
+        path = tmp_path / name
+        before = path.read_text() if path.exists() else None
+        path.write_text("# changed\n")
+        found = manifest.code_sha256() != clean, str(manifest.commit()).endswith("+changes")
+        path.unlink() if before is None else path.write_text(before)
+        return found
+
+    new = ("mine.yaml", "mine.py", "testbed/mine.py", "topologies/my notes.txt")
+    assert {name: change(name) for name in (*others[:3], *new)} == dict.fromkeys(
+        (*others[:3], *new), (False, False)
+    )
+    assert change("testbed/cli/verbs.py") == (False, True)
+    assert {name: change(name) for name in code} == dict.fromkeys(code, (True, True))
+    # A file that git does not know counts once a run imports it.
+    (tmp_path / code[0]).write_text("from testbed import mine\n")
+    git(tmp_path, "commit", "-q", "-a", "-m", "two")
+    clean = manifest.code_sha256()
+    assert change("testbed/mine.py") == (True, True)
+
+
 def test_outside_a_checkout_no_code_is_named(tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr(manifest, "_ROOT", tmp_path)
     assert manifest.commit() is manifest.sources() is None
+    assert manifest.code_sha256()

@@ -276,8 +276,8 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
         (
             "dblp",
             ("training.pace={kind: real}",),
-            "training.pace.kind: 'real' is not simulated; valid: paced, payload-only, or real with "
-            "simulation.compute_s above 0",
+            "training.pace.kind: 'real' is not simulated; valid: real with simulation.compute_s, "
+            "the seconds in which a worker computes an iteration",
         ),
         (
             "dblp",
@@ -312,6 +312,18 @@ def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings,
         simulating.refuse(run)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_refusal_of_a_real_pace_shows_a_setting_that_is_taken(chosen):
+    real = ("training.model=mlp", "training.pace={kind: real}")
+    (run,) = chosen("dblp", *real)
+    with pytest.raises(InputError) as refused:
+        simulating.refuse(run)
+    setting = str(refused.value).partition("--set ")[2].partition(")")[0]
+    (run,) = chosen("dblp", *real, setting)
+    simulating.refuse(run)
+    pace = run.config()["training"]["pace"]
+    assert pace["kind"] == "paced" and 0 < pace["compute_s"] < 60
 
 
 def test_thresholds_of_marks_are_taken_and_said_to_mark_nothing(chosen):
