@@ -11,11 +11,16 @@ are late. The next try waits until that is over, half a minute at most.
 
 The closing summary warns of every test that was tried again, with what it said and what became of
 it, so a fault that shows only now and then is not hidden.
+
+All run in a used clone, in another user's home (used_clone.py), and none may touch its `runs/`.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +30,7 @@ import pytest
 
 from testbed.lab.kernel import machine_ticks
 from testbed.machine import steadiness
+from tests import used_clone
 from tests.stalls import Witness
 
 # A busy machine may take any time to draw an example and to try it. Half as many examples as usual:
@@ -44,6 +50,8 @@ _LABS = _TESTS / "lab"
 _LONGEST_ROOMS = ("ddp", "documentation", "fuzz", "bench", "examples", "training")
 MACHINE = pytest.StashKey[str]()  # what the probe found, in words; filled by the first lab test
 STALLS = pytest.StashKey[Witness]()  # from the first lab test on
+_HOME = pytest.StashKey[Path]()  # of the process that made it
+_OF_HOME = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "MPLCONFIGDIR")
 _TRIES_MORE = 3
 _CALM_WITHIN_S = 30.0
 # Of all processors' time during a test. A pause of 5 ms at the wrong moment fails a gate, and takes
@@ -62,6 +70,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         hypothesis.settings.load_profile("thorough")
+    if not hasattr(config, "workerinput"):  # those side by side inherit it
+        home = Path(tempfile.mkdtemp(prefix="lab-tests-"))
+        home.chmod(0o755)  # some tests become another user
+        config.stash[_HOME] = home
+        os.environ["HOME"] = str(used_clone.make_home(home / "another user"))
+        for name in _OF_HOME:
+            os.environ.pop(name, None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -103,6 +118,26 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if STALLS in config.stash:
         config.stash[STALLS].close()
+    if _HOME in config.stash:
+        shutil.rmtree(config.stash[_HOME], ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A used clone, which everything runs in from now on."""
+    before, clone = Path.cwd(), used_clone.make(tmp_path_factory.mktemp("clone"))
+    os.chdir(clone)
+    yield clone
+    os.chdir(before)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_the_clone(_clone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test that has written into the clone's results."""
+    before = used_clone.state(_clone)
+    monkeypatch.chdir(_clone)  # and back to it, wherever the test goes
+    yield
+    assert used_clone.state(_clone) == before, "it wrote into runs/; give it a folder of its own"
 
 
 @pytest.fixture(autouse=True)

@@ -102,6 +102,9 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     """What can be done about invalid runs: wait, looser limits, virtual time, or look at them."""
     if not paths.beyond_limits:
         return []
+    look = f"look at them, marked as invalid: ./lab report {folder} --include-invalid"
+    if not paths.resumable:  # another attempt would end the same
+        return [look]
     gates = ", ".join(f"{key} {words}" for key, words in paths.beyond_limits.items())
     waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
     stored = planning.selections(paths.index.parents[1])
@@ -111,7 +114,7 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
         f"  wait until it is idle (./lab check says so), then ./lab resume {folder}",
         f"  take its word without these gates: ./lab run {name} --set {waive} --out DIR",
         f"  need no idle machine: ./lab simulate {name} --out DIR",
-        f"  look at them, marked as invalid: ./lab report {folder} --include-invalid",
+        f"  {look}",
     ]
 
 

@@ -287,11 +287,12 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_words_are_whole_in_a_pipe():
-    done = lab("list", env={**os.environ, "COLUMNS": "40"})
+def test_words_are_whole_in_a_pipe(tmp_path):
+    narrow = {"env": {**os.environ, "COLUMNS": "40"}, "cwd": tmp_path}
+    done = lab("list", **narrow)
     assert "Accuracy and latency against k = P_high - P_low, 20 to 80 points" in done.stdout
     label = "tcp-cubic@congestion_control=bbr"
-    done = lab("run", "quick", "--dry-run", "--arms", label, env={**os.environ, "COLUMNS": "40"})
+    done = lab("run", "quick", "--dry-run", "--arms", label, **narrow)
     assert f" {label}-s1-" in done.stdout
     assert "\u2026" not in done.stdout
 
@@ -353,15 +354,16 @@ ALSO_HEAVY = {"numpy", "networkx", "mininet", "testbed.experiment.schema"}
         (["run", "quick", "--set", "arms.dblp.high=1"], HEAVY),
     ],
 )
-def test_a_quick_answer_imports_nothing_heavy(words, heavy):
+def test_a_quick_answer_imports_nothing_heavy(words, heavy, tmp_path):
     code = (
         "import contextlib, sys, testbed.__main__\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):\n"
         "    testbed.__main__.main()\n"
         "print(*sys.modules)"
     )
+    argv = [sys.executable, "-c", code, *words]
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, timeout=60
+        argv, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
     )
     assert set(done.stdout.split()) & heavy == set()
 

@@ -80,7 +80,7 @@ def test_without_the_switch_nothing_runs_and_it_says_how_to_get_it(path_without)
     assert "apt-get install openvswitch-switch" in done.stdout
 
 
-def test_where_a_host_cannot_mount_its_sys_no_run_is_possible():
+def test_where_a_host_cannot_mount_its_sys_no_run_is_possible(tmp_path):
     """As an ordinary user of a container: the kernel refuses a `/sys` beside a read-only one."""
     user = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*user, "true"], check=False).returncode:
@@ -96,9 +96,8 @@ def test_where_a_host_cannot_mount_its_sys_no_run_is_possible():
     assert hosts["available"] is False
     reason = "the namespaces of a-host cannot be made: mount /sys: Operation not permitted"
     assert reason in hosts["reason"]
-    done = subprocess.run(
-        [*read_only, "run", "quick"], capture_output=True, text=True, timeout=100, check=False
-    )
+    run = [*read_only, "run", "quick", "--out", str(tmp_path)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2, done
     assert "this machine or user cannot run a lab: hosts: " in done.stderr
 
