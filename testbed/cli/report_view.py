@@ -112,7 +112,7 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     return [
         f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
         f"  wait until it is idle (./lab check says so), then ./lab resume {folder}",
-        f"  take its word without these gates: ./lab run {name} --set {waive} --out DIR",
+        f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR",
         f"  need no idle machine: ./lab simulate {name} --out DIR",
         f"  {look}",
     ]
