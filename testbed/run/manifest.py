@@ -186,6 +186,7 @@ def _code() -> dict[Path, bytes]:
         for folder in _SOURCES
         for path in sorted((_ROOT / folder).rglob("*.*"))
         if path.suffix in (".py", ".c", ".h")
+        and path.is_file()  # an editor's lock is a link to nothing
         and "/".join(path.relative_to(_ROOT).parts[:2]) not in _ABOVE_RUNS
     }
     for path in _untracked().intersection(found):

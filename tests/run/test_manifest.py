@@ -90,6 +90,7 @@ def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
         path.unlink() if before is None else path.write_text(before)
         return found
 
+    (tmp_path / "testbed" / "run" / ".#part.py").symlink_to("user@host.7")  # of an editor
     new = ("mine.yaml", "mine.py", "testbed/mine.py", "topologies/my notes.txt")
     assert {name: change(name) for name in (*others[:3], *new)} == dict.fromkeys(
         (*others[:3], *new), (False, False)
