@@ -76,6 +76,7 @@ _TRAINING: dict[str, Any] = {
         "cpu_wait_s": 10,
         "cpu_others": 100,
         "clock_stall_s": 30,
+        "standstill_s": 30,
         "run_timeout_s": 500,
     },
 }

@@ -28,6 +28,7 @@ def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
         *no_pairs.sentences(summary),
         *_pace(results, summary),
         *_lost_workers(results),
+        *_stood_still(results.ok_runs),
         *phase_cautions.sentences(results, summary),
         *_left_out(results),
         *(
@@ -172,6 +173,11 @@ def _lost_workers(results: Evidence) -> list[str]:
     said = f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers"
     back = frame.filter(WORKERS_BACK).height
     return [said + (f"; in {back} of them all came back later." if back else ".")]
+
+
+def _stood_still(runs: Sequence[Run]) -> list[str]:
+    """One sentence per ok run in which a host's program was stopped: its times hold the pause."""
+    return [f"{run.key}: {run.reason}." for run in runs if "stood still" in run.reason]
 
 
 def _left_out(results: Evidence) -> list[str]:

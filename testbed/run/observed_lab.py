@@ -20,7 +20,7 @@ from testbed.run.assembly import Lab
 from testbed.run.inside import Inside
 from testbed.sampling import other_programs
 from testbed.shared import run_directory
-from testbed.verdict import calibration
+from testbed.verdict import calibration, standstill
 from testbed.verdict.gate import Gate
 from testbed.verdict.run_observer import Observation
 
@@ -100,6 +100,7 @@ class ObservedLab:
             sampling.sampled(self.directory, order, first=self._observation.begin) as sampler,
             link_report.recorded(self.info.as_json(), self.directory / "delay.json"),
             self._captured(self.config["capture"]),
+            self._observation.attended(sampler.pid),
         ):
             yield sampler
 
@@ -115,6 +116,10 @@ class ObservedLab:
             switch_holds_bytes=self._buffers.queue_bytes,
             other_programs=other_programs.largest(self.directory) if others is None else others,
         )
+
+    def remark(self) -> str:
+        """What a reader must know of a run that counts: programs of hosts that stood still."""
+        return standstill.of_hosts(self.directory)
 
     @contextmanager
     def _captured(self, names: Sequence[str]) -> Iterator[None]:

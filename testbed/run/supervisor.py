@@ -61,7 +61,7 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         progress.stage(workload.stage)
         workload.run(lab)
     workload.check(lab)
-    return lab.judge(), workload.remark()
+    return lab.judge(), "; ".join(filter(None, (workload.remark(), lab.remark())))
 
 
 def main() -> None:

@@ -76,6 +76,10 @@ class RunningSampler:
         self._begun = False
         self._asked = 0
 
+    @property
+    def pid(self) -> int:
+        return self._helper.pid
+
     def wait(self) -> None:
         """Return when it samples.
 

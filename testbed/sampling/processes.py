@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.kernel import process_status
-from testbed.lab.kernel.process_status import PARENT, RESIDENT_PAGES, SYSTEM_TICKS, USER_TICKS
+from testbed.lab.kernel.process_status import (
+    PARENT,
+    RESIDENT_PAGES,
+    STATE,
+    SYSTEM_TICKS,
+    USER_TICKS,
+)
 from testbed.sampling.store import ChunkedTable, index_names
 
 # Processor time is counted in ticks of 10 ms, so more often would show no more.
@@ -21,6 +27,8 @@ _FIRST_SCANS = 12
 # A forked worker enters its namespace a moment later: a name is final after so many scans.
 _SCANS_UNTIL_FINAL = 4
 _CHUNK_ROWS = 5_000
+_STOPPED = (b"T", b"t")
+_MOST_STOPS = 1000
 _DTYPE = [("t_s", "f8"), ("name", "u4"), ("pid", "i4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -34,6 +42,8 @@ class _Process:
     # Of a process that workers share the workers' threads are followed, and not itself.
     threads: set[int] = field(default_factory=set)
     sharers: int = 1  # of the memory
+    ran_s: float = -1.0  # its processor time at the latest look
+    stop: dict[str, Any] | None = None  # since when it has been stopped
 
 
 class ProcessSampler:
@@ -44,6 +54,8 @@ class ProcessSampler:
 
     Attributes:
         latest: name -> (time, processor seconds, resident bytes).
+        stopped: each time that a program of a host was stopped for so long that it was seen twice:
+            its `name` and `host`, `at_s` and `for_s`.
     """
 
     def __init__(
@@ -51,6 +63,7 @@ class ProcessSampler:
     ) -> None:
         self.table = ChunkedTable(folder, "processes", _DTYPE, chunk_rows=_CHUNK_ROWS)
         self.latest: dict[str, tuple[float, float, int]] = {}
+        self.stopped: list[dict[str, Any]] = []
         self._hosts = {_namespace(host["pid"]): name for name, host in hosts.items()}
         self._ignored = {int(host["pid"]) for host in hosts.values()}
         self._named = {pid: name for name, pid in named.items()}
@@ -87,8 +100,21 @@ class ProcessSampler:
             number = self._numbers.setdefault(process.name, len(self._numbers))
             self.table.take(1)[0] = (read_s, number, pid, cpu_s, resident_bytes)
             latest[process.name] = (read_s, cpu_s, resident_bytes)
+            self._note_stop(process, read_s, cpu_s, fields[STATE])
         self.latest = latest
         return True
+
+    def _note_stop(self, process: _Process, now_s: float, cpu_s: float, state: bytes) -> None:
+        """Note for how long a program of a host has been stopped, and has not run meanwhile."""
+        if state not in _STOPPED or cpu_s != process.ran_s:
+            process.ran_s, process.stop = cpu_s, None
+        elif process.stop is None and process.name in self._hosts_of:
+            host = self._hosts_of[process.name]
+            process.stop = {"name": process.name, "host": host, "at_s": now_s, "for_s": 0.0}
+        elif process.stop is not None:
+            if not process.stop["for_s"] and len(self.stopped) < _MOST_STOPS:
+                self.stopped.append(process.stop)
+            process.stop["for_s"] = now_s - process.stop["at_s"] + INTERVAL_S
 
     def _scan(self) -> None:
         self._scans += 1

@@ -197,6 +197,7 @@ class Sampler:
                 "rows": {name: each.table.rows for name, each in self._samplers.items()},
                 "parts": {name: part.as_json() for name, part in self._parts.items()},
                 "congestion_controls": self._flows.congestion_controls(),
+                "stopped": self._processes.stopped,
                 "problems": problems,
             },
         )

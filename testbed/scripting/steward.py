@@ -239,7 +239,7 @@ class Steward:
             run_directory.write_status(
                 self._directory,
                 status,
-                gates.reasons(found),
+                "; ".join(filter(None, (gates.reasons(found), self._observed.remark()))),
                 began_at=self._began_at,
                 wall_s=time.monotonic() - self._began_s,
                 gates=[gate.as_json() for gate in found],

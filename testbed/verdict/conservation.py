@@ -15,6 +15,9 @@ tables:
     looked up + PacketOut  =  sent by all shapers + refused by all queues + table misses
                               + drop flows and meters
 
+For a host: what came to its IP layer was delivered, or counted as an error there. A packet filter
+that drops it in between counts it nowhere.
+
 Each equation is judged by itself, since a packet too many does not make up for one that vanished.
 
 What cannot be known is bounded, and the ledger has the bound (`hidden`):
@@ -44,6 +47,11 @@ from testbed.verdict.switch_counters import lasting
 
 BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST
 _WORD = 1 << 32
+# What an IP layer counts of packets that it does not deliver (RFC 4293).
+_NOT_DELIVERED = (
+    *("InHdrErrors", "InAddrErrors", "InUnknownProtos", "InDiscards"),
+    *("ForwDatagrams", "ReasmReqds"),
+)
 
 
 def close(
@@ -180,9 +188,12 @@ class _Books:
             old, new = self._namespace(pid)
             return new.protocols.get(key, 0) - old.protocols.get(key, 0)
 
+        # Fragments become one packet; the errors are counted, and so is what passes through.
+        others = sum(gained(f"Ip.{key}") for key in _NOT_DELIVERED) - gained("Ip.ReasmOKs")
         return HostLedger(
             host=name,
             received=gained("Ip.InReceives"),
+            vanished=gained("Ip.InReceives") - gained("Ip.InDelivers") - others,
             udp_buffer_drops=gained("Udp.RcvbufErrors"),
             udp_checksum_errors=gained("Udp.InCsumErrors"),
             udp_no_socket=gained("Udp.NoPorts"),

@@ -110,7 +110,9 @@ GATES: dict[str, Explanation] = {
         title="settings",
         measured="Before and after the training, the kernel is asked how it shapes every link: "
         "HTB's rate, ceiling and bucket, the queue's limit, from where on it marks (ECN), and the "
-        "most segments of a packet. The gate counts the settings that are not as configured.",
+        "most segments of a packet. Meanwhile the kernel tells of every change, and is asked "
+        "again. The gate counts the settings that are not as configured and that no impairment "
+        "in force may have changed.",
         evidence="link_settings.json: differences[]",
         causes="A program outside the lab changed an interface, or an impairment did not set back "
         "what it had changed.",
@@ -274,5 +276,18 @@ GATES: dict[str, Explanation] = {
         "machine was suspended.",
         remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
         "machine, ask for processors of its own. ./lab resume tries again.",
+    ),
+    "standstill_s": Explanation(
+        title="standstill",
+        measured="A hundred times a second, of real-time priority where that is allowed, a thread "
+        "looks whether the switch, the controller, the delay relay and the sampler have run since "
+        "the last look, or sleep because they have nothing to do. The gate takes the longest time "
+        "in which one of them was stopped, or waited for a lock, a disk or a processor; or in "
+        "which nobody looked, since the whole sandbox stood still. A quarter of the median round "
+        "passes if that is more than the limit.",
+        evidence="conservation.json: standstills[]",
+        causes="Something stopped the process (SIGSTOP, a debugger, a container that was paused), "
+        "the machine was suspended, or other programs took the processors.",
+        remedy=f"Leave the lab's processes alone, and keep the machine awake. {_ALONE}",
     ),
 }

@@ -24,16 +24,19 @@ from testbed.verdict import (
     realised_loss,
     sampler_gates,
     share_gates,
+    standstill,
     waivers,
 )
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.gate import Gate
 from testbed.verdict.ledgers import Conservation
+from testbed.verdict.limits import Limits
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.share_gates import ShareUse
+from testbed.verdict.standstill import Standstill
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,8 @@ class Evidence:
         host_cpu: what hosts with a share of the processors used of it.
         switch_holds_bytes: what the switch's socket buffer holds; None: it sends by no socket.
         other_programs: those outside the lab that used most of the processors, in words.
+        standstills: the longest of each part of the emulator.
+        rounds: the records of `events/rounds.jsonl`.
     """
 
     directory: Path
@@ -68,11 +73,15 @@ class Evidence:
     changes: LinkChanges = field(default_factory=LinkChanges)
     unreadable: str = ""
     other_programs: str = ""
+    standstills: Sequence[Standstill] = ()
+    rounds: Sequence[Mapping[str, Any]] = ()
 
 
 def judge(seen: Evidence) -> list[Gate]:
     """Compare a finished run with the limits of its experiment."""
-    limits = seen.config["limits"]
+    # Keys that are younger than the run's key are written only where they are not the default.
+    limits = {key: each.default for key, each in Limits.model_fields.items()}
+    limits |= seen.config["limits"]
     deepest_bytes = {
         (link.name, end.node): max(link.queue_bytes, seen.changes.shape(link, end.node).queue_bytes)
         + (link.priority_queue_bytes or 0)
@@ -89,6 +98,7 @@ def judge(seen: Evidence) -> list[Gate]:
         ),
         *conservation_gates.gates(seen.ledgers, limits, seen.unreadable),
         *headroom_gates.gates(seen.headroom, limits, seen.other_programs),
+        *standstill.gates(seen.standstills, seen.rounds, limits),
         *share_gates.gates(seen.host_cpu, limits),
         *lateness_gates.gates(seen.events, seen.config),
         *impairments_met.gates(seen.events, limits),
@@ -99,7 +109,7 @@ def judge(seen: Evidence) -> list[Gate]:
             seen.ledgers,
             changed=seen.changes.of(seen.network, "loss"),
         ),
-        *link_settings.gates(seen.settings, limits),
+        *link_settings.gates(seen.settings, limits, seen.rounds),
         *links_under_load.gates(seen.load, limits),
         *sampler_gates.gates(seen.directory, limits),
         *delay_gates.gates(

@@ -117,13 +117,29 @@ class SwitchLedger(_Balance):
 
 @dataclass(frozen=True, kw_only=True)
 class HostLedger:
-    """What happened in the host: datagrams that found a socket's buffer full, and errors."""
+    """What happened in the host: datagrams that found a socket's buffer full, and errors.
+
+    Attributes:
+        host: its name.
+        received: packets that came to its IP layer.
+        vanished: those of them that its kernel neither delivered, nor put together with others, nor
+            counted as an error: a packet filter dropped them.
+        udp_buffer_drops: datagrams that found a socket's buffer full.
+        udp_checksum_errors: datagrams with a wrong checksum.
+        udp_no_socket: datagrams to a port that nobody listened at.
+    """
 
     host: str
     received: int
     udp_buffer_drops: int
     udp_checksum_errors: int
     udp_no_socket: int
+    vanished: int = 0
+
+    @property
+    def share(self) -> float:
+        """The vanished packets as a share of those received."""
+        return abs(self.vanished) / max(LEAST_PACKETS, self.received)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +161,7 @@ class Conservation:
         """The largest share of unexplained packets, and where."""
         shares = [(each.share, f"{each.link} from {each.sender}") for each in self.links]
         shares += [(each.share, f"switch {each.switch}") for each in self.switches]
+        shares += [(each.share, f"the kernel of {each.host}") for each in self.hosts]
         return gate.worst([(0.0, ""), *shares])
 
     def worst_loss(self) -> tuple[float, str]:

@@ -59,10 +59,12 @@ class Limits(Section):
         delay_error_s: the same as a time; the larger of the two counts.
         clock_stall_s: the longest time in which one of the machine's processors may have stood
             still.
+        standstill_s: the longest time in which a part of the emulator may have stood still while
+            the run trained; a quarter of the median round is allowed if that is more.
         socket_buffer_bytes: how many bytes of the deepest queue the switch's socket buffer may
             fail to hold.
         link_settings: how many settings of links (rate, bucket, queue, ECN, segments of a
-            packet) may differ from the configured ones, before and after the training.
+            packet) may differ from the configured ones, before, during and after the training.
         packet_bytes: the largest mean size of the packets in a queue, in bytes. A full Ethernet
             frame has 1514; more is a clump, which the queue counts and drops as one packet.
         rate_under_load: how far a link's rate may be from the configured one while packets wait,
@@ -95,6 +97,7 @@ class Limits(Section):
     delay_error: float = Field(default=0.1, gt=0)
     delay_error_s: float = Field(default=0.0005, gt=0)
     clock_stall_s: float = Field(default=0.025, gt=0)
+    standstill_s: float = Field(default=0.05, gt=0, exclude_if=lambda value: value == 0.05)
     socket_buffer_bytes: int = Field(default=0, ge=0)
     link_settings: int = Field(default=0, ge=0)
     packet_bytes: int = Field(default=1514, ge=1514)

@@ -9,7 +9,7 @@ waited, is not compared with a configuration that held for a part of the time on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,14 @@ class LinkChanges:
         }
         return {way: self._last(way, keys) for way in ever}
 
-    def shape(self, link: LinkEnds, sender: str) -> LinkShape:
-        """Rate and queue of a direction after all changes."""
-        last = self._last((link.name, sender), ("rate_bps", "queue_bytes"))
+    def shape(self, link: LinkEnds, sender: str, until_s: float = math.inf) -> LinkShape:
+        """Rate and queue of a direction after all changes, or after those before a time."""
+        last = self._last((link.name, sender), ("rate_bps", "queue_bytes"), until_s)
         return replace(link.shape, **{key: int(value) for key, value in last.items()})
+
+    def spans(self, way: Way) -> list[tuple[float, float]]:
+        """When a direction was being changed."""
+        return [(each["sent_s"], each["acknowledged_s"]) for each in self._of_way(way)]
 
     def rates(self, way: Way) -> list[Change]:
         """When a direction was set to which rate."""
@@ -116,8 +120,13 @@ class LinkChanges:
         """The longest that a frame was on its way over a link after a change."""
         return max((each["delay_s"] + each["jitter_s"] for each in self._records), default=0.0)
 
-    def _last(self, way: Way, keys: Iterable[str]) -> dict[str, Any]:
-        return {key: each[key] for each in self._of_way(way) for key in keys if key in each["set"]}
+    def _last(self, way: Way, keys: Collection[str], until_s: float = math.inf) -> dict[str, Any]:
+        return {
+            key: each[key]
+            for each in self._of_way(way)
+            for key in keys
+            if key in each["set"] and each["acknowledged_s"] <= until_s
+        }
 
     def _of_way(self, way: Way) -> list[Mapping[str, Any]]:
         return [each for each in self._records if (each["link"], each["from"]) == way]

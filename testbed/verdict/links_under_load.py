@@ -21,7 +21,7 @@ segments, which are cut apart behind the queue.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -176,15 +176,21 @@ def recorded_rates(directory: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def spans_of_changes(
-    events: Sequence[Mapping[str, Any]], nodes: set[str]
+    events: Sequence[Mapping[str, Any]],
+    nodes: set[str],
+    unchanged: Container[str] = ("no", "recorded"),
 ) -> list[tuple[float, float]]:
-    """When an impairment may have changed the rate of the link between two nodes."""
+    """When an impairment may have changed the rate of the link between two nodes.
+
+    Args:
+        unchanged: those whose `changes_rates` is one of these are left out.
+    """
     spans: list[tuple[float, float]] = []
     began: dict[str, float] = {}
     for event in events:
         changes, name = event.get("changes_rates", "anywhere"), str(event.get("name"))
         hit = set(str(event.get("target")).split("->"))
-        if changes in ("no", "recorded") or (changes == "target" and not hit <= nodes):
+        if changes in unchanged or (changes == "target" and not hit <= nodes):
             continue
         if event.get("action") == "begin":
             # The change happens between the order and its acknowledgement.

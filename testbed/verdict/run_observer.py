@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from testbed.verdict.ledgers import Conservation
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.processor_headroom import Watch
 from testbed.verdict.share_gates import ShareWatch
+from testbed.verdict.standstill import Standstill, StandstillWatch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
 _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
@@ -47,6 +50,7 @@ class Observation:
         self._before: Counters | None = None
         self._watch: Watch | None = None
         self._settings = SettingsReader(network)
+        self._standstills: list[Standstill] = []
         self._own = {name: pid for name, pid in processes.items() if name in _EMULATOR}
         try:
             self._reader = CounterReader(network, processes[_SWITCH_DAEMON])
@@ -61,9 +65,23 @@ class Observation:
                 self._before = self._reader.read()
             except (OSError, CommandError) as error:
                 self._failure = str(error)
+        self._settings.listen()
         self._settings.look("before")
         self._watch = Watch(self._own)
         self._shares = ShareWatch(self._network.hosts)
+
+    @contextmanager
+    def attended(self, sampler: int) -> Iterator[None]:
+        """Look whether a part of the emulator stands still while the body runs the workload.
+
+        Args:
+            sampler: its process id.
+        """
+        watch = StandstillWatch({**self._own, "sampler": sampler})
+        try:
+            yield
+        finally:
+            self._standstills = watch.finish()
 
     def judge(
         self,
@@ -81,10 +99,12 @@ class Observation:
         headroom, host_cpu = self._watch.finish(), self._shares.finish()
         changes = link_changes.LinkChanges.read(self._directory)
         self._settings.look("after", changes)
-        self._settings.store(self._directory)
         events = jsonl.read(self._directory / "events" / "impairments.jsonl")
+        self._settings.judge_passing(events, changes)
+        self._settings.store(self._directory)
         ledgers = self._ledgers(events, changes.longest_s)
         proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
+        proof["standstills"] = [asdict(each) for each in self._standstills]
         if host_cpu:
             proof["host_cpu"] = {name: each.as_json() for name, each in host_cpu.items()}
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
@@ -107,6 +127,8 @@ class Observation:
                 switch_holds_bytes=switch_holds_bytes,
                 unreadable=self._failure,
                 other_programs=other_programs,
+                standstills=self._standstills,
+                rounds=jsonl.read(self._directory / "events" / "rounds.jsonl"),
             )
         )
 

@@ -35,6 +35,16 @@ def test_a_machine_of_a_failed_run_does_not_matter(tmp_path, undrawn):
     assert "different machines" not in analysis.write_report(tmp_path).index.read_text()
 
 
+def test_a_pause_in_a_run_that_counts_is_told_at_the_top(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    told = "worker-2 stood still for 2.0 s in round 6"
+    build.run(arm="dblp", seed=1, reason=told)
+    build.run(arm="dblp", seed=2, verdict="invalid", reason=told)
+    results = load(tmp_path)
+    found = [each for each in cautions.sentences(results, summarise(results)) if told in each]
+    assert found == [f"{results.ok_runs[0].key}: {told}."]
+
+
 def test_methods_are_written_from_manifests_and_configurations(tmp_path):
     build = ResultsBuilder(tmp_path)
     for seed in (1, 2, 3):

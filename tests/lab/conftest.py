@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
     },
 }
 # Gates that say that the machine was busy.
-OF_THE_MACHINE = {"cpu_wait_s", "cpu_others", "clock_stall_s"}
+OF_THE_MACHINE = {"cpu_wait_s", "cpu_others", "clock_stall_s", "standstill_s"}
 # Gates that a busy machine may fail in a lab that is as it should be.
 TIMING = {
     *OF_THE_MACHINE,

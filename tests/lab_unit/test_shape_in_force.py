@@ -32,6 +32,7 @@ from testbed.lab.kernel.shaping import (
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import dscp
 from testbed.verdict import link_settings
+from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader, differing
 from tests.lab_unit.test_netlink import elsewhere
 
@@ -269,3 +270,63 @@ def test_what_was_not_read_is_not_measured(elsewhere, shaped):
     (gate,) = link_settings.gates(settings, LIMITS)
     assert gate.outcome == "not measured"
     assert "after the training: interface a" in gate.note
+
+
+@pytest.mark.parametrize(("changes_rates", "outcome"), [("no", "failed"), ("target", "passed")])
+def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
+    elsewhere, shaped, changes_rates, outcome
+):
+    both_shaped(elsewhere)
+    settings = SettingsReader(link_of(elsewhere))
+    settings.listen()
+    settings.look("before")
+    began_s = time.monotonic()
+    for limit in (20_000, SHAPES[1].queue_bytes):
+        shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=limit, new=False)])
+        time.sleep(0.05)
+    settings.look("after")
+    event = {"name": "it", "changes_rates": changes_rates, "target": "b->a"}
+    events = [
+        {**event, "action": "begin", "sent_s": began_s},
+        {**event, "action": "end", "acknowledged_s": time.monotonic()},
+    ]
+    settings.judge_passing(events, LinkChanges())
+    rounds = [{"round": 4, "ended_s": time.monotonic()}]
+    (gate,) = link_settings.gates(settings, LIMITS, rounds)
+    assert gate.outcome == outcome
+    if outcome == "failed":
+        assert gate.value == 1
+        limit = SHAPES[1].queue_bytes
+        assert gate.where == f"a--b from b: queue_bytes 20000 in place of {limit} in round 4"
+
+
+def test_a_shaper_that_is_gone_for_a_moment_is_found(elsewhere, shaped):
+    both_shaped(elsewhere)
+    settings = SettingsReader(link_of(elsewhere))
+    settings.listen()
+    with entered(elsewhere):
+        subprocess.run(["tc", "qdisc", "del", "dev", "b", "root"], check=True)
+    time.sleep(0.05)
+    shape_all([Output(interface="b", pid=elsewhere, shape=SHAPES[1])])
+    for when in ("before", "after"):
+        settings.look(when)
+    settings.judge_passing([], LinkChanges())
+    (gate,) = link_settings.gates(settings, LIMITS)
+    assert (gate.outcome, "rate_bps None in place of" in gate.where) == ("failed", True)
+
+
+def test_what_the_user_set_by_hand_meanwhile_is_no_difference(elsewhere, shaped):
+    both_shaped(elsewhere)
+    settings = SettingsReader(link_of(elsewhere))
+    settings.listen()
+    settings.look("before")
+    began_s = time.monotonic()
+    shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=20_000, new=False)])
+    change = {"link": "a--b", "from": "b", "set": ["queue_bytes"], "queue_bytes": 20_000}
+    changes = LinkChanges([{**change, "sent_s": began_s, "acknowledged_s": time.monotonic()}])
+    time.sleep(0.05)
+    shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=20_000, new=False)])
+    settings.look("after", changes)
+    settings.judge_passing([], changes)
+    (gate,) = link_settings.gates(settings, LIMITS)
+    assert (gate.outcome, gate.value) == ("passed", 0)

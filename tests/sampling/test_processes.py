@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from testbed.sampling import processes
 from testbed.sampling.processes import ProcessSampler
 
 
@@ -91,3 +93,24 @@ def test_each_sample_has_its_process_and_its_host(sampler: ProcessSampler, tmp_p
     assert (of[slept.pid]["name"], of[slept.pid]["host"]) == ("part-of-the-lab", None)
     assert of[other.pid]["name"].startswith("h1:sleep")
     assert of[other.pid]["host"] == "h1"
+
+
+def test_a_program_of_a_host_that_is_stopped_is_noted_with_its_time(
+    sampler: ProcessSampler, monkeypatch: pytest.MonkeyPatch
+):
+    now_s = 100.0
+    monkeypatch.setattr(processes, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now_s)
+    with subprocess.Popen(["sleep", "3600"]) as slept:
+        for look in range(60):
+            if look in (20, 40):
+                os.kill(slept.pid, signal.SIGSTOP if look == 20 else signal.SIGCONT)
+                wanted = "T" if look == 20 else "S"
+                while Path(f"/proc/{slept.pid}/stat").read_text().split()[2] != wanted:
+                    pass
+            sampler.sample()
+            now_s += 0.1
+        slept.kill()
+    (stop,) = sampler.stopped
+    assert (stop["name"].partition(".")[0], stop["host"]) == ("h1:sleep", "h1")
+    assert (stop["at_s"], stop["for_s"]) == pytest.approx((102.0, 2.0), abs=0.11)

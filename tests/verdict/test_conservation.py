@@ -78,8 +78,14 @@ def counters(
     made_at_s: float = 0.0,
     drops_began_at: int = 0,
     lost_upcalls: int = 0,
+    inside: int = 0,
+    **errors: int,
 ) -> Counters:
-    """Host a sends `packets` through s1 to b, where `at_b` of them arrive."""
+    """Host a sends `packets` through s1 to b, where `at_b` of them arrive.
+
+    Its kernel does not deliver `inside` of these, and counts `errors`.
+    """
+    of_ip = {f"Ip.{key}": count for key, count in errors.items()}
     wanted = packets - socket_drops if offered is None else offered
     left = (packets - socket_drops) - drops - given_up
     arrived = left - refused_by_b - delay_drops if at_b is None else at_b
@@ -93,7 +99,7 @@ def counters(
         12: NamespaceCounters(
             interfaces={"lo": interface(), "b-eth0": interface(receive_drops=refused_by_b)},
             queues={"b-eth0": queues("b-eth0")},
-            protocols={"Ip.InReceives": arrived},
+            protocols={"Ip.InReceives": arrived, "Ip.InDelivers": arrived - inside, **of_ip},
         ),
         None: NamespaceCounters(
             interfaces={
@@ -353,3 +359,22 @@ def test_drops_that_nobody_could_measure_leave_no_accounts():
     event = {"name": "dark", "action": "end", "details": {"not_measured": "s1 has reconnected"}}
     with pytest.raises(ValueError, match="what dark dropped is not known: s1 has reconnected"):
         books([event], packets=5000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "vanished"),
+    [
+        ({}, 0),
+        ({"inside": 7}, 7),
+        ({"inside": 7, "InHdrErrors": 3, "InDiscards": 4}, 0),
+        ({"inside": 7, "InAddrErrors": 3}, 4),
+        # Three packets of three fragments each, and one whose third fragment is missing.
+        ({"inside": 8, "ReasmReqds": 11, "ReasmOKs": 3}, 0),
+        ({"inside": 9, "ReasmReqds": 11, "ReasmOKs": 3}, 1),
+    ],
+)
+def test_what_a_host_s_kernel_drops_uncounted_is_unexplained(changes, vanished):
+    found = conservation.close(NETWORK, counters(), counters(packets=100_000, **changes), [])
+    assert {each.host: each.vanished for each in found.hosts} == {"a": 0, "b": vanished}
+    share = vanished / 100_000
+    assert found.worst() == ((share, "the kernel of b") if vanished else (0.0, ""))

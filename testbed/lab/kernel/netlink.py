@@ -10,6 +10,7 @@ and samples come 100 times a second.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -26,7 +27,9 @@ HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, por
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER, _NUMBER_AT = struct.Struct("=I"), 8  # nlmsg_seq, within a header
 _RECEIVE_BYTES = 1 << 16  # the kernel sends at most half of that at a time
-_SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
+_SOL_NETLINK, _JOIN, _CAP_ACK, _EXT_ACK = 270, 1, 10, 11
+_CHANGED_LINKS, _CHANGED_QUEUES = 1, 4  # RTNLGRP_LINK, RTNLGRP_TC
+_INTERFACE_AT = 4  # in the content of messages about links, queues and classes
 # Flags of answers: a dump that a change made inconsistent; a refusal without the request, and with
 # attributes.
 _INTERRUPTED, _CAPPED, _HAS_WORDS = 0x10, 0x100, 0x200
@@ -64,6 +67,29 @@ def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Soc
     for option in (_EXT_ACK, _CAP_ACK):  # refusals say why, and do not repeat the request
         opened.setsockopt(_SOL_NETLINK, option, 1)
     return opened
+
+
+def listen(pid: int | None = None) -> Socket:
+    """A socket on which the kernel tells of each change of a namespace's links and queues."""
+    opened = connect(ROUTE, pid)
+    for group in (_CHANGED_LINKS, _CHANGED_QUEUES):
+        opened.setsockopt(_SOL_NETLINK, _JOIN, group)
+    return opened
+
+
+def changed_interfaces(opened: Socket) -> set[int]:
+    """The interfaces that a `listen` socket has told of since the last call; it does not wait.
+
+    Raises:
+        OSError: ENOBUFS: some changes were not told.
+    """
+    found = set()
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            data = memoryview(opened.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT))
+            for _, begin, _ in messages(data, 0, len(data)):
+                found.add(int(struct.unpack_from("=i", data, begin + _INTERFACE_AT)[0]))
+    return found
 
 
 def pack(kind: int, flags: int, content: bytes, sequence: int = 0) -> bytes:

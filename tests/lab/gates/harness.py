@@ -62,6 +62,16 @@ class RunningLab:
         (found,) = (each for each in threads if (each / "comm").read_text().strip() == name)
         return int(found.name)
 
+    def trainer(self, host: str) -> psutil.Process:
+        """The process that trains in a host."""
+        network = Path(f"/proc/{self.host(host)}/ns/net").stat().st_ino
+        (found,) = (
+            each
+            for each in psutil.Process(self._command.pid).children(recursive=True)
+            if Path(f"/proc/{each.pid}/ns/net").stat().st_ino == network
+        )
+        return found
+
     def switches(self) -> int:
         """A process in the network namespace that all switches share. `s1-eth1` is s1's port to
         the host that was linked first, the server."""

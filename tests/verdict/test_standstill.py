@@ -1,0 +1,144 @@
+"""Standstills: parts of the emulator that did not run although they should have."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.verdict import standstill
+from testbed.verdict.standstill import Standstill, StandstillWatch, gates
+from tests.busy import busy_process
+
+NEEDS_SCHEDSTAT = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="needs capability schedstat"
+)
+LIMITS = {"standstill_s": 0.05}
+SLEEPING = "import time; time.sleep(60)"
+
+
+def rounds(length_s: float, count: int = 9) -> list[dict[str, float]]:
+    return [
+        {"round": number, "began_s": number * length_s, "ended_s": (number + 1) * length_s}
+        for number in range(count)
+    ]
+
+
+@NEEDS_SCHEDSTAT
+@pytest.mark.parametrize("program", [SLEEPING, ""])
+def test_a_part_that_is_stopped_stands_still_and_one_that_sleeps_or_computes_does_not(program):
+    """`busy_process` computes for ever after its program."""
+    with busy_process(SLEEPING) as idle, busy_process(program) as stopped:
+        time.sleep(0.2)
+        watch = StandstillWatch({"idle": idle.pid, "stopped": stopped.pid})
+        time.sleep(0.1)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        began_s = time.monotonic()
+        time.sleep(0.3)
+        os.kill(stopped.pid, signal.SIGCONT)
+        lasted_s = time.monotonic() - began_s
+        time.sleep(0.1)
+        found = {each.part: each for each in watch.finish()}
+    assert found["idle"].longest_s == 0
+    assert 0.2 < found["stopped"].longest_s <= lasted_s
+    assert found["stopped"].state == "stopped"
+    assert began_s - 0.02 < found["stopped"].at_s < began_s + 0.1
+
+
+READS = """
+import socket
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as all_frames:
+    all_frames.bind(("lo", 0))
+    print(flush=True)
+    {then}
+"""
+
+
+@NEEDS_SCHEDSTAT
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may open packet sockets")
+@pytest.mark.parametrize(
+    ("then", "still"),
+    [
+        ("import time; time.sleep(60)", True),  # as one that a control group has frozen
+        ("while True: all_frames.recv(2048)", False),
+    ],
+)
+def test_a_part_that_sleeps_although_frames_wait_stands_still(then, still):
+    with busy_process(READS.format(then=then), stdout=subprocess.PIPE) as part:
+        assert part.stdout is not None
+        part.stdout.readline()
+        watch = StandstillWatch({"switch": part.pid})
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for _ in range(30):
+                sender.sendto(bytes(100), ("127.0.0.1", 9))
+                time.sleep(0.01)
+        found = watch.finish()[0]
+    assert (found.longest_s > 0.15, found.state == "slept although frames waited") == (still, still)
+
+
+def test_a_watch_that_was_suspended_itself_finds_that_all_stood_still(monkeypatch):
+    """The clock that goes on in a suspended machine jumps by 3 s; the other one does not."""
+    ahead_s = 0.0
+    monkeypatch.setattr(standstill, "_now_s", lambda: time.monotonic() + ahead_s)
+    watch = StandstillWatch({})
+    time.sleep(0.1)
+    ahead_s = 3.0
+    time.sleep(0.1)
+    (everything,) = watch.finish()
+    assert everything.part == standstill.ALL
+    assert 3.0 < everything.longest_s < 3.5
+
+
+@pytest.mark.parametrize(
+    ("length_s", "still_s", "outcome"),
+    [
+        (0.08, 0.051, "failed"),
+        (0.08, 0.049, "passed"),
+        (0.4, 0.099, "passed"),
+        (0.4, 0.101, "failed"),
+    ],
+)
+def test_a_quarter_of_the_median_round_passes_if_that_is_more(length_s, still_s, outcome):
+    slow = {"round": 9, "began_s": 9 * length_s, "ended_s": 99.0}  # the one with the pause
+    at_s = 9.5 * length_s
+    found = [
+        Standstill(part="controller"),
+        Standstill(part="ovs-vswitchd", longest_s=still_s, at_s=at_s, state="stopped"),
+    ]
+    (gate,) = gates(found, [*rounds(length_s), slow], LIMITS)
+    assert (gate.outcome, gate.value) == (outcome, still_s)
+    assert gate.limit == pytest.approx(max(0.05, length_s / 4))
+    assert gate.where == "ovs-vswitchd stopped in round 9"
+
+
+def test_what_could_not_be_watched_is_not_measured():
+    (gate,) = gates([], [], LIMITS)
+    assert gate.outcome == "not measured"
+    watched = StandstillWatch({"gone": 1 << 22}).finish()
+    (gate,) = gates(watched, [], LIMITS)
+    assert (gate.outcome, "statistics of gone" in gate.note) == ("not measured", True)
+
+
+def test_pauses_of_hosts_are_named_unless_an_impairment_made_them(tmp_path: Path):
+    stops = [
+        {"name": "worker-2", "host": "worker-2", "at_s": 3.3, "for_s": 1.96},
+        {"name": "worker-1", "host": "worker-1", "at_s": 3.3, "for_s": 1.0},
+    ]
+    straggler = {"counts_as": "straggler", "host": "worker-1"}
+    events = [
+        {**straggler, "action": "begin", "sent_s": 3.0, "acknowledged_s": 3.1},
+        {**straggler, "action": "end", "sent_s": 3.5, "acknowledged_s": 3.6},
+    ]
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "sampler.json").write_text(json.dumps({"stopped": stops}))
+    (tmp_path / "events").mkdir()
+    for name, records in (("impairments", events), ("rounds", rounds(0.5))):
+        lines = "".join(json.dumps(each) + "\n" for each in records)
+        (tmp_path / "events" / f"{name}.jsonl").write_text(lines)
+    assert standstill.of_hosts(tmp_path) == "worker-2 stood still for 2.0 s in round 6"
