@@ -107,14 +107,17 @@ class ProcessSampler:
     def _note_stop(self, process: _Process, now_s: float, cpu_s: float, state: bytes) -> None:
         """Note for how long a program of a host has been stopped, and has not run meanwhile."""
         if state not in _STOPPED or cpu_s != process.ran_s:
-            process.ran_s, process.stop = cpu_s, None
-        elif process.stop is None and process.name in self._hosts_of:
+            process.stop = None
+        process.ran_s = cpu_s
+        if state not in _STOPPED or process.name not in self._hosts_of:
+            return
+        if process.stop is None:
             host = self._hosts_of[process.name]
             process.stop = {"name": process.name, "host": host, "at_s": now_s, "for_s": 0.0}
-        elif process.stop is not None:
-            if not process.stop["for_s"] and len(self.stopped) < _MOST_STOPS:
-                self.stopped.append(process.stop)
-            process.stop["for_s"] = now_s - process.stop["at_s"] + INTERVAL_S
+            return
+        if not process.stop["for_s"] and len(self.stopped) < _MOST_STOPS:
+            self.stopped.append(process.stop)
+        process.stop["for_s"] = now_s - process.stop["at_s"] + INTERVAL_S
 
     def _scan(self) -> None:
         self._scans += 1

@@ -2,13 +2,14 @@
 
 Measurements of a path see its narrowest link only, and those under load see links that were loaded.
 The kernel's own settings tell of every link, of its queue and of the size of its packets. They are
-read before and after the training, and whenever the kernel tells of a change meanwhile.
+read before and after the training, and meanwhile the kernel tells of every change.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +20,10 @@ from typing import Any
 from testbed.lab.kernel import netlink, shape_in_force
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
-from testbed.lab.kernel.shape_in_force import ShapeInForce
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import run_directory
+from testbed.verdict.core_ticks import prefer
 from testbed.verdict.gate import Gate, compared
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.links_under_load import spans_of_changes
@@ -96,12 +97,14 @@ class SettingsReader:
                         shape = link.shape if changes is None else changes.shape(link, end.node)
                         found = shape_in_force.read(kernel, end.interface)
                         self.read += 1
-                        self.differences += _differences(when, link.name, end.node, shape, found)
+                        self.differences += _differences(
+                            when, link.name, end.node, shape, vars(found)
+                        )
             except (OSError, CommandError) as error:
                 self.failures.append(f"{when} the training: {error}")
 
     def listen(self) -> None:
-        """From now on, read the settings of each direction whose change the kernel tells of."""
+        """From now on, keep what the kernel tells of changes."""
         try:
             self._listener = _Listener(self._network)
         except (OSError, CommandError) as error:
@@ -119,13 +122,14 @@ class SettingsReader:
         heard, failures = self._listener.finish()
         self.failures += failures
         known = {(each.link, each.sender, each.setting, each.found) for each in self.differences}
-        for at_s, link, end, found in heard:
+        for change in heard:
+            link, sender, at_s = change.link, change.end.node, change.at_s
             spans = spans_of_changes(events, {link.first.node, link.second.node}, ("no",))
-            spans += changes.spans((link.name, end.node))
+            spans += changes.spans((link.name, sender))
             if any(began_s <= at_s <= ended_s for began_s, ended_s in spans):
                 continue
-            shape = changes.shape(link, end.node, at_s)
-            for each in _differences("during", link.name, end.node, shape, found, at_s):
+            shape = changes.shape(link, sender, at_s)
+            for each in _differences("during", link.name, sender, shape, change.settings, at_s):
                 value = (each.link, each.sender, each.setting, each.found)
                 if value not in known:
                     known.add(value)
@@ -142,12 +146,22 @@ class SettingsReader:
         run_directory.write_json(directory / FILE, document)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """What the kernel told of a direction while somebody listened: settings by name."""
+
+    at_s: float
+    link: LinkEnds
+    end: Port
+    settings: dict[str, int | None]
+
+
 class _Listener:
-    """Hears from the kernel of changes, and reads at once what is in force then."""
+    """Keeps what the kernel tells of changes."""
 
     def __init__(self, network: LabInfo) -> None:
         """Raises OSError or CommandError when an interface is missing."""
-        self._heard: list[tuple[float, LinkEnds, Port, ShapeInForce | None]] = []
+        self._changes: list[_Change] = []
         self._failures: list[str] = []
         self._sockets: dict[int, tuple[netlink.Socket, int | None]] = {}
         self._ends: dict[tuple[int | None, int], tuple[LinkEnds, Port]] = {}
@@ -164,18 +178,17 @@ class _Listener:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def finish(
-        self,
-    ) -> tuple[list[tuple[float, LinkEnds, Port, ShapeInForce | None]], list[str]]:
-        """What was in force when, of each direction that changed; and what could not be heard."""
+    def finish(self) -> tuple[list[_Change], list[str]]:
+        """What changed, and what could not be heard."""
         os.eventfd_write(self._stop, 1)
         self._thread.join()
         for opened, _ in self._sockets.values():
             opened.close()
         os.close(self._stop)
-        return self._heard, self._failures
+        return self._changes, self._failures
 
     def _listen(self) -> None:
+        prefer(threading.get_native_id())  # it must not keep Python's lock from those that watch
         while True:
             ready = [descriptor for descriptor, _ in self._poll.poll()]
             for descriptor in ready:
@@ -185,24 +198,16 @@ class _Listener:
                 return
 
     def _hear(self, opened: netlink.Socket, pid: int | None) -> None:
+        now_s = time.monotonic()
         try:
-            changed = netlink.changed_interfaces(opened)
-        except OSError as error:
+            for kind, content in netlink.told(opened):
+                interface, settings = shape_in_force.told(kind, content)
+                place = self._ends.get((pid, interface))
+                if place is not None and settings:
+                    link, end = place
+                    self._changes.append(_Change(at_s=now_s, link=link, end=end, settings=settings))
+        except (OSError, CommandError, struct.error) as error:
             self._failures.append(f"during the training: changes were not heard: {error}")
-            return
-        for index in changed:
-            if (pid, index) in self._ends:
-                link, end = self._ends[pid, index]
-                self._heard.append((time.monotonic(), link, end, _in_force(pid, end.interface)))
-
-
-def _in_force(pid: int | None, interface: str) -> ShapeInForce | None:
-    """How an interface is shaped now; None: it is not, or it is gone."""
-    try:
-        with Rtnetlink(pid) as kernel:
-            return shape_in_force.read(kernel, interface)
-    except (OSError, CommandError):
-        return None
 
 
 def _by_namespace(network: LabInfo) -> dict[int | None, list[tuple[LinkEnds, Port]]]:
@@ -219,10 +224,9 @@ def _differences(
     link: str,
     sender: str,
     shape: LinkShape,
-    found: ShapeInForce | None,
+    found: Mapping[str, int | None],
     at_s: float | None = None,
 ) -> list[Difference]:
-    settings = [("rate_bps", shape.rate_bps, None)] if found is None else differing(shape, found)
     return [
         Difference(
             when=when,
@@ -233,12 +237,18 @@ def _differences(
             found=value,
             at_s=at_s,
         )
-        for setting, configured, value in settings
+        for setting, configured, value in differing(shape, found)
     ]
 
 
-def differing(shape: LinkShape, found: ShapeInForce) -> Iterator[tuple[str, int, int | None]]:
-    """The settings that are not as configured: name, configured and found value."""
+def differing(
+    shape: LinkShape, found: Mapping[str, int | None]
+) -> Iterator[tuple[str, int, int | None]]:
+    """The settings that are not as configured: name, configured and found value.
+
+    Args:
+        found: some or all settings, by their names in `ShapeInForce`.
+    """
     configured = {
         "rate_bps": shape.rate_bps,
         "ceiling_bps": shape.rate_bps,
@@ -248,8 +258,8 @@ def differing(shape: LinkShape, found: ShapeInForce) -> Iterator[tuple[str, int,
         "priority_queue_bytes": shape.priority_queue_bytes or 0,
         "most_segments": 1,
     }
-    for setting, wanted in configured.items():
-        value = getattr(found, setting)
+    for setting, value in found.items():
+        wanted = configured[setting]
         exact = setting not in ("rate_bps", "ceiling_bps", "burst_bytes")
         if value is None or abs(value - wanted) > (0 if exact else max(8, _ROUNDING * wanted)):
             yield setting, wanted, value

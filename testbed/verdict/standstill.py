@@ -128,7 +128,8 @@ class StandstillWatch:
     """
 
     def __init__(self, parts: Mapping[str, int]) -> None:
-        self._parts = [_Part(name, pid) for name, pid in parts.items()]
+        self._processes = dict(parts)
+        self._parts: list[_Part] = []
         self._all = Standstill(part=ALL)
         self._done = False
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -144,6 +145,9 @@ class StandstillWatch:
 
     def _watch(self) -> None:
         prefer(threading.get_native_id())
+        # Not by whoever made the watch: an ordinary thread that is kept from its processor while it
+        # holds Python's lock would hold up this one, and those that look for stalls.
+        self._parts = [_Part(name, pid) for name, pid in self._processes.items()]
         last_s = _now_s()
         while not self._done:
             time.sleep(LOOK_EVERY_S)

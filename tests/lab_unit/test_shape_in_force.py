@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.lab.kernel import link_counters, rtnetlink, shape_in_force
+from testbed.lab.kernel import link_counters, netlink, rtnetlink, shape_in_force
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.netlink import attribute, text
-from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.lab.kernel.rtnetlink import GET_QDISC, ROOT, TCMSG, Rtnetlink
 from testbed.lab.kernel.shape_in_force import ShapeInForce
 from testbed.lab.kernel.shaping import (
     OWN_ETHERTYPE,
@@ -68,7 +68,7 @@ def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link):
     assert found.queue_bytes == link.queue_bytes
     assert found.most_segments == 1
     assert found.priority_queue_bytes == (link.priority_queue_bytes or 0)
-    assert list(differing(link, found)) == []
+    assert list(differing(link, vars(found))) == []
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link):
 def test_what_is_shaped_otherwise_differs(elsewhere, shaped, changes, settings):
     wanted = SHAPES[1]
     shape(elsewhere, replace(wanted, **changes))
-    found = differing(wanted, shape_in_force.read(shaped, "a"))
+    found = differing(wanted, vars(shape_in_force.read(shaped, "a")))
     assert {setting for setting, *_ in found} == settings
 
 
@@ -96,7 +96,7 @@ def test_what_is_shaped_otherwise_differs(elsewhere, shaped, changes, settings):
 )
 def test_two_queues_that_are_shaped_otherwise_differ(elsewhere, shaped, changes, settings):
     shape(elsewhere, replace(TWO, **changes))
-    found = differing(TWO, shape_in_force.read(shaped, "a"))
+    found = differing(TWO, vars(shape_in_force.read(shaped, "a")))
     assert {setting for setting, *_ in found} == settings
 
 
@@ -105,7 +105,7 @@ def test_one_of_two_queues_and_the_rate_change_while_they_work(elsewhere, shaped
     changed = replace(TWO, queue_bytes=9_000, rate_bps=50_000_000)
     index = shaped.index("a")
     shaped.send([rate_message(index, changed, "a"), limit_message(index, changed, "a", new=False)])
-    assert list(differing(changed, shape_in_force.read(shaped, "a"))) == []
+    assert list(differing(changed, vars(shape_in_force.read(shaped, "a")))) == []
 
 
 def test_a_kernel_that_cannot_tell_the_classes_apart_is_named_as_such(
@@ -210,7 +210,7 @@ def test_a_queue_that_marks_otherwise_than_configured_differs(link, queue, setti
         ecn_threshold_bytes=ecn_threshold_bytes,
         most_segments=1,
     )
-    assert {name: value for name, _, value in differing(link, found)} == settings
+    assert {name: value for name, _, value in differing(link, vars(found))} == settings
 
 
 def test_an_interface_that_nothing_shapes_is_told(shaped):
@@ -330,3 +330,22 @@ def test_what_the_user_set_by_hand_meanwhile_is_no_difference(elsewhere, shaped)
     settings.judge_passing([], changes)
     (gate,) = link_settings.gates(settings, LIMITS)
     assert (gate.outcome, gate.value) == ("passed", 0)
+
+
+def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, shaped):
+    both_shaped(elsewhere)
+    index = shaped.index("b")
+    with netlink.listen(elsewhere) as opened:
+        shaped.ask(GET_QDISC, TCMSG.pack(0, index, 0, ROOT, 0))
+        assert list(netlink.told(opened)) == []
+        slow = replace(SHAPES[1], rate_bps=70_000_000)
+        shaped.send([rate_message(index, slow, "b")])
+        (message,) = netlink.told(opened)
+        interface, settings = shape_in_force.told(*message)
+        assert (interface, settings["rate_bps"]) == (index, 70_000_000)
+        # The root can be replaced, too.
+        with entered(elsewhere):
+            replaced = ["qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo"]
+            subprocess.run(["tc", *replaced], check=True)
+        found = [shape_in_force.told(*each) for each in netlink.told(opened)]
+        assert (index, {"rate_bps": None}) in found

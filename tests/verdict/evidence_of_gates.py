@@ -17,6 +17,7 @@ from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
 from testbed.verdict.processor_headroom import Headroom
 from testbed.verdict.processor_waits import Wait
 from testbed.verdict.queue_calibration import QueueCalibration
+from testbed.verdict.standstill import Standstill
 
 # What a network without delayed links has no use for.
 WITHOUT_DELAYS = ("relay_late_s", "relay_late_max_s", "delay_error_s")
@@ -153,6 +154,7 @@ def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, 
         "events": [{**LOST, "action": "begin"}, LOST],
         "load": LinksUnderLoad(links=[under_load()]),
         "switch_holds_bytes": 44_000_000,
+        "standstills": [Standstill(part="ovs-vswitchd", longest_s=0.004, state="stopped")],
     }
     return Evidence(**{**facts, **changes})
 

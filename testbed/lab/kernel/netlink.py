@@ -11,6 +11,7 @@ and samples come 100 times a second.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import socket
@@ -28,8 +29,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER, _NUMBER_AT = struct.Struct("=I"), 8  # nlmsg_seq, within a header
 _RECEIVE_BYTES = 1 << 16  # the kernel sends at most half of that at a time
 _SOL_NETLINK, _JOIN, _CAP_ACK, _EXT_ACK = 270, 1, 10, 11
-_CHANGED_LINKS, _CHANGED_QUEUES = 1, 4  # RTNLGRP_LINK, RTNLGRP_TC
-_INTERFACE_AT = 4  # in the content of messages about links, queues and classes
+_CHANGED_QUEUES = 4  # RTNLGRP_TC
+_ATTACH_FILTER = 26
 # Flags of answers: a dump that a change made inconsistent; a refusal without the request, and with
 # attributes.
 _INTERRUPTED, _CAPPED, _HAS_WORDS = 0x10, 0x100, 0x200
@@ -70,26 +71,34 @@ def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Soc
 
 
 def listen(pid: int | None = None) -> Socket:
-    """A socket on which the kernel tells of each change of a namespace's links and queues."""
+    """A socket on which the kernel tells of each change of a namespace's queues and classes.
+
+    It would tell as well of each root queue that anybody asks for, as the sampler does hundreds of
+    times a second: those messages are left out, unless the root is a new one.
+    """
     opened = connect(ROUTE, pid)
-    for group in (_CHANGED_LINKS, _CHANGED_QUEUES):
-        opened.setsockopt(_SOL_NETLINK, _JOIN, group)
+    # Half-words and words are loaded in network order: unless it is a NEW_QDISC (36) whose parent,
+    # 28 bytes from the begin, is the root, take all of it.
+    code = [(0x28, 0, 0, 4), (0x15, 0, 3, socket.htons(36)), (0x20, 0, 0, 28)]
+    code += [(0x15, 0, 1, 0xFFFFFFFF), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in code))
+    described = struct.pack("HL", len(code), ctypes.addressof(program))
+    opened.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, described)
+    opened.setsockopt(_SOL_NETLINK, _JOIN, _CHANGED_QUEUES)
     return opened
 
 
-def changed_interfaces(opened: Socket) -> set[int]:
-    """The interfaces that a `listen` socket has told of since the last call; it does not wait.
+def told(opened: Socket) -> Iterator[tuple[int, memoryview]]:
+    """Type and content of each message that waits on a `listen` socket; it does not wait for any.
 
     Raises:
         OSError: ENOBUFS: some changes were not told.
     """
-    found = set()
     with contextlib.suppress(BlockingIOError):
         while True:
             data = memoryview(opened.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT))
-            for _, begin, _ in messages(data, 0, len(data)):
-                found.add(int(struct.unpack_from("=i", data, begin + _INTERFACE_AT)[0]))
-    return found
+            for kind, begin, end in messages(data, 0, len(data)):
+                yield kind, data[begin:end]
 
 
 def pack(kind: int, flags: int, content: bytes, sequence: int = 0) -> bytes:

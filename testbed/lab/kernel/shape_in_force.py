@@ -13,12 +13,14 @@ from testbed.lab.kernel.rtnetlink import (
     GET_QDISC,
     IN_CLASS,
     LAST_SERVED,
+    NEW_QDISC,
+    ROOT,
     TCMSG,
     TICK_S,
     Rtnetlink,
 )
 
-_GET_CLASS = 42
+_DEL_QDISC, _NEW_CLASS, _DEL_CLASS, _GET_CLASS = 37, 40, 41, 42
 _KIND, _OPTIONS = 1, 2
 _HTB_PARAMETERS, _RATE64, _CEIL64 = 1, 6, 7
 _RED_PARAMETERS, _RED_FLAGS = 1, 4
@@ -80,6 +82,28 @@ def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
     raise CommandError(f"{interface}: nothing limits its rate")
 
 
+def told(kind: int, content: memoryview) -> tuple[int, dict[str, int | None]]:
+    """The interface that a message about a change is about, and the settings that it tells.
+
+    They have the names of `ShapeInForce`; what is gone is None.
+    """
+    _, interface, handle, parent, _ = TCMSG.unpack_from(content)
+    if kind == _NEW_CLASS and handle == IN_CLASS:
+        rate, ceiling, ticks = _htb(content)
+        burst_bytes = round(ticks * TICK_S * rate)
+        found = {"rate_bps": 8 * rate, "ceiling_bps": 8 * ceiling, "burst_bytes": burst_bytes}
+        return interface, dict(found)
+    if (kind, handle) == (_DEL_CLASS, IN_CLASS) or (kind, parent) == (_DEL_QDISC, ROOT):
+        return interface, {"rate_bps": None}
+    if kind in (NEW_QDISC, _DEL_QDISC) and parent in (IN_CLASS, FIRST_SERVED, LAST_SERVED):
+        limit, threshold = queue_of(content) if kind == NEW_QDISC else (None, None)
+        if parent == FIRST_SERVED:
+            return interface, {"priority_queue_bytes": limit}
+        if parent == LAST_SERVED or _name_of(content) != b"htb":
+            return interface, {"queue_bytes": limit, "ecn_threshold_bytes": threshold}
+    return interface, {}
+
+
 def _htb(content: memoryview) -> tuple[int, int, int]:
     """Rate and ceiling in byte/s and the bucket in the kernel's units of time."""
     options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
@@ -109,9 +133,8 @@ def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
 
 def queue_of(content: memoryview) -> tuple[int | None, int | None]:
     """Limit and threshold of a queue, as in `ShapeInForce`, from what the kernel says of it."""
-    kind = _attribute(content, TCMSG.size, len(content), _KIND)
     options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
-    name = bytes(content[slice(*kind)]).rstrip(b"\0") if kind else b""
+    name = _name_of(content)
     if options and name == b"bfifo":
         return int(struct.unpack_from("=I", content, options[0])[0]), 0
     parameters = _attribute(content, *options, _RED_PARAMETERS) if options else None
@@ -122,6 +145,11 @@ def queue_of(content: memoryview) -> tuple[int | None, int | None]:
         flags = struct.unpack_from("=I", content, newer[0])[0]
     marks = flags & _MARKS_ALONE == _MARKS_ALONE
     return limit, least if marks else None
+
+
+def _name_of(content: memoryview) -> bytes:
+    kind = _attribute(content, TCMSG.size, len(content), _KIND)
+    return bytes(content[slice(*kind)]).rstrip(b"\0") if kind else b""
 
 
 def _attribute(content: memoryview, begin: int, end: int, wanted: int) -> tuple[int, int] | None:

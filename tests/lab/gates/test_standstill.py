@@ -5,6 +5,7 @@ All in one lab, where they do not touch each other.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -100,4 +101,5 @@ def test_a_worker_that_is_stopped_is_named_in_a_run_that_counts(
 
     results = wrong_lab.run(meanwhile=stop_worker, rounds=26)
     ok_or_stalled(results.verdict())
-    assert "worker-2 stood still for 2.0 s in round" in results.verdict()["reason"]
+    reason = results.verdict()["reason"]
+    assert re.search(r"worker-2 stood still for (1\.9|2\.[012]) s in round \d", reason), reason
