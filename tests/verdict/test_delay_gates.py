@@ -67,7 +67,8 @@ class Changes(LinkChanges):
 
 
 def by_hand(changed: dict[Way, dict[str, float]]) -> LinkChanges:
-    ways = [(way, {"delay_s": 0.005, "jitter_s": 0.0, **now}) for way, now in changed.items()]
+    before = {"delay_s": 0.005, "jitter_s": 0.0, "acknowledged_s": 2.0}
+    ways = [(way, {**before, **now}) for way, now in changed.items()]
     return Changes(
         [{"link": way[0], "from": way[1], "set": [*changed[way]], **now} for way, now in ways]
     )
