@@ -32,7 +32,7 @@ from testbed.verdict.gate import Gate, compared, not_measured, worst
 
 KEY = "standstill_s"
 LOOK_EVERY_S = 0.01
-ALL = "the whole sandbox"
+ALL = "the supervisor or the whole sandbox"
 SHARE_OF_ROUND = 4  # a pause of less than a quarter of a round hardly changes what is measured
 _STATES = {
     b"T": "stopped",
