@@ -23,7 +23,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _BULKY = ("samples", "pcap")  # of a run: drawn in timelines and read by people; no table needs them
 _REPORT = "report"
 _TABLES = (".json", ".csv", ".md")  # of a report: what can be compared with another one's
-_LOCKS = ("pyproject.toml", "vagrant/constraints.txt")
+_LOCKS = ("pyproject.toml", "vagrant/build-tools.lock", "vagrant/requirements.lock")
 _README = """\
 # Results of {name}
 

@@ -93,15 +93,15 @@ def test_a_package_that_apt_get_does_not_have_ends_it_in_one_line(system):
     assert done.stderr.splitlines()[-1].startswith("lab: apt-get could not install: mininet - ")
 
 
-def test_nothing_is_imported_from_the_current_folder(tmp_path):
+def test_nothing_is_imported_from_the_current_folder_and_python_is_whole(tmp_path):
     project = tmp_path / "project"
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / "vagrant").mkdir()
     shutil.copy(LAB, project / "lab")
-    for name in ("pyproject.toml", "vagrant/constraints.txt"):
+    for name in ("pyproject.toml", "vagrant/build-tools.lock", "vagrant/requirements.lock"):
         (project / name).touch()
     python = project / ".venv/bin/python"
-    python.write_text('#!/bin/bash\necho "$PYTHONPATH" "$@"\n')
+    python.write_text('#!/bin/bash\necho "$PYTHONPATH" "$@" $PYTHONHOME $PYTHONOPTIMIZE\n')
     python.chmod(0o755)
     version = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, check=True)
     told = version.stdout + f"{project} torch 1\n".encode()
@@ -109,13 +109,81 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path):
     (project / ".venv/ready").write_text(f"{stamp}  -\n")
     done = subprocess.run(
         [project / "lab", "list"],
-        env={**os.environ, "PYTHONPATH": ":/one::/two:"},
+        env={**os.environ, "PYTHONPATH": ":/one::/two:", "PYTHONHOME": "/x", "PYTHONOPTIMIZE": "2"},
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
     )
     assert done.stdout == "/one:/two -P -m testbed list\n", done.stderr
+
+
+def functions_of(script, *names):
+    """The text of some of the script's functions, for a shell that defines what else they use."""
+    found = [re.search(rf"^{name}\(\) \{{.*?^}}\n", script, re.M | re.S) for name in names]
+    return "set -euo pipefail\n" + "".join(each.group() for each in found)
+
+
+def bash(script, **options):
+    return subprocess.run(
+        ["bash", "-c", script],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        **options,
+    )
+
+
+def test_a_long_step_says_how_long_it_takes_and_what_is_in_hand(tmp_path):
+    functions = functions_of(LAB.read_text(), "say", "attempt", "show_progress", "package_in_hand")
+    settings = f"venv={tmp_path} log={tmp_path}/log why=; : >$log; step_says() {{ false; }}\n"
+    pip = "echo 'Collecting one==1.0 (from -r x)'; echo 'Collecting two==2.0'; sleep 3"
+    shorter = functions.replace("every=15", "every=1")
+    done = bash(f"{shorter}{settings}pip() {{ {pip}; }}; attempt step pip; wait")
+    first, *following = done.stderr.splitlines()
+    assert first == "lab: step"
+    assert re.fullmatch(r"lab: step: [12] s, two==2\.0", following[0])
+    assert len(following) <= 3
+    # Nothing of it is left that would keep a reader of its output waiting.
+    assert bash(f"{functions}{settings}attempt step true").stderr == "lab: step\n"
+
+
+@pytest.mark.parametrize("name", ["copy", "a copy"])
+def test_the_programs_of_a_copied_environment_belong_to_the_new_place(tmp_path, name):
+    for old in (
+        "#!/old/.venv/bin/python\n",
+        "#!/bin/sh\n'''exec' \"/o ld/.venv/bin/python3\" x\n' '''\n",
+    ):
+        venv = tmp_path / name
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--clear", venv], check=True)
+        program, foreign = venv / "bin/torchrun", venv / "bin/foreign"
+        program.write_text(old + "import sys\nprint(sys.prefix)\n")
+        foreign.write_text("#!/usr/bin/perl\n")
+        program.chmod(0o755)
+        done = bash(
+            f"{functions_of(LAB.read_text(), 'rewrite_scripts')}venv='{venv}'; rewrite_scripts"
+        )
+        assert done.returncode == 0, done.stderr
+        printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+        assert printed == f"{venv}\n"
+        assert foreign.read_text() == "#!/usr/bin/perl\n"
+
+
+def test_the_lock_is_left_out_with_all_that_nothing_else_needs(tmp_path):
+    entry = "{}==1 \\\n    --hash=sha256:0\n    # via {}\n"
+    root = "bounded-loss-testbed (pyproject.toml)"
+    parents = {"torch": root, "sympy": "torch", "mpmath": "sympy", "numpy": f"torch, {root}"}
+    (tmp_path / "lock").write_text(
+        "# head\n" + "".join(map(entry.format, *zip(*parents.items(), strict=True)))
+    )
+    settings = f"mkdir -p bin; ln -s {sys.executable} bin/python; venv=. lock=lock\n"
+    functions = functions_of(LAB.read_text(), "lock_without")
+    done = bash(f"{functions}{settings}lock_without torch; echo; lock_without ''", cwd=tmp_path)
+    without, everything = done.stdout.split("\n\n")
+    assert re.findall(r"^\w+", without, re.M) == ["numpy"]
+    assert re.findall(r"^\w+", everything, re.M) == list(parents)
 
 
 def test_modules_beside_the_user_change_nothing(tmp_path):
