@@ -74,7 +74,7 @@ class Gpt(nn.Module):
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for DDP's own")
     parser.add_argument("--collective", default="sharded", help="sharded or server")
     parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")

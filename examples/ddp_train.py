@@ -54,7 +54,7 @@ def model(width: int) -> nn.Module:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for DDP's own")
     parser.add_argument("--collective", default="sharded", help="sharded or server")
     parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")

@@ -27,7 +27,7 @@ BATCH = 32
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for all-reduces")
     parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")
     parser.add_argument("--rate-bps", type=float, help="what a rank's link carries")

@@ -39,6 +39,9 @@ def main() -> None:
     SIGTERM, which batch systems and `timeout` send, and SIGHUP end a run as Ctrl-C does: with a
     verdict, and with the command that continues. The status is 128 and the signal's number.
     """
+    # A user's settings of matplotlib change no figure, and a wrong one would end its import.
+    os.environ["MATPLOTLIBRC"] = os.devnull
+    os.environ.pop("MPLBACKEND", None)
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) == signal.SIG_DFL:  # `nohup` ignores one of them
             signal.signal(each, _interrupt)
@@ -56,7 +59,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         status = _complain(_interruption(sys.argv[1:]), _received or _INTERRUPTED)
     except OSError as error:
-        known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
+        known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EFBIG)
         if not known:
             raise
         status = _complain(f"{error.filename or 'results'}: {os.strerror(error.errno or 0)}", 2)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import matplotlib.image
 import numpy as np
 from matplotlib.figure import Figure
@@ -47,7 +46,7 @@ def of_summary(summary: dict[str, Any]) -> dict[str, bytes]:
         "ratio-along-factor": ratios.along_factor,
         "learning-along-factor": learning.along_factor,
     }
-    with matplotlib.rc_context(style.RC):
+    with style.settings():
         figures = {name: make(summary, styles) for name, make in makers.items()}
         return {name: render(each, "png") for name, each in figures.items() if each is not None}
 
@@ -193,7 +192,7 @@ def draw_all(
         ),
     ]
     drawings = []
-    with matplotlib.rc_context(style.RC):
+    with style.settings():
         for name, title, text, make in makers:
             if (figure := make()) is not None:
                 if results.invalid_included:

@@ -6,9 +6,12 @@ marker differ too. Each has a lighter twin for dark pages, which `inline_svg` pu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import matplotlib as mpl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ _SPARE = (
 )
 
 SIZE_INCHES = (4.5, 3.2)  # shown about as large on a phone, so 9 points stay readable
-RC: Any = {
+_SETTINGS: Any = {
     "figure.figsize": SIZE_INCHES,
     "figure.facecolor": PAPER.light,
     "figure.constrained_layout.use": True,
@@ -102,6 +105,15 @@ RC: Any = {
     "svg.fonttype": "none",  # text stays text: selectable, and searchable in the page
     "svg.hashsalt": "bounded-loss-testbed",
 }
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Draw in the body with our settings over matplotlib's defaults, whatever the user's are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_SETTINGS)
+        yield
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:

@@ -34,6 +34,16 @@ def draw(
     Raises:
         OSError: a file cannot be written.
     """
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()  # a user's own matplotlibrc changes no picture
+        return _draw(topology, kinds, title, path)
+
+
+def _draw(
+    topology: Any, kinds: Mapping[str, Sequence[str]], title: str, path: Path
+) -> tuple[Path, Path]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -60,7 +60,7 @@ def build() -> Schema:
     keys["profiles"] |= _profiles()
     keys["arms"]["additionalProperties"] = False
     (form,) = keys["arms"]["patternProperties"]
-    described = keys["arms"]["description"]
+    described = keys["arms"].get("description", "")  # `python -OO` has none
 
     def rule(arm: str, needed: list[str]) -> Schema:
         arms = {form: {"$ref": f"#/$defs/{arm}"}}
@@ -191,7 +191,8 @@ def _description(protocol: str, key: str) -> str:
     preset = protocols.preset(protocol)
     order = ORDERS.entry(ORDERS.parse(preset.order)[0])
     parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
-    return {name: text for part in parts for name, text in docstrings.arguments(part).items()}[key]
+    texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}
+    return texts.get(key, "")
 
 
 def protocol_defaults(protocol: str) -> dict[str, Any]:

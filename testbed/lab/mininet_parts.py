@@ -18,8 +18,9 @@ from mininet.link import Intf, Link
 from mininet.net import Mininet
 from mininet.node import Host, OVSSwitch, RemoteController
 
+from testbed.lab import openvswitch
 from testbed.lab.kernel import cgroups, namespaces, rtnetlink
-from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Message, Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import MissingCapabilityError
 
@@ -223,12 +224,12 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
         if self.batch:
             self.commands += words
             return ""
-        return run(["ovs-vsctl", *words])
+        return openvswitch.vsctl(words)
 
     @classmethod
-    def batchStartup(cls, switches: Sequence[LabSwitch], run: Any = run) -> Sequence[LabSwitch]:  # noqa: N802
+    def batchStartup(cls, switches: Sequence[LabSwitch], run: Any = None) -> Sequence[LabSwitch]:  # noqa: N802
         """Start all switches in one transaction; CommandError: it failed."""
-        run(["ovs-vsctl", *(word for each in switches for word in each.commands)], timeout_s=60.0)
+        openvswitch.vsctl([word for each in switches for word in each.commands], timeout_s=60.0)
         for each in switches:
             each.commands, each.batch = [], False
         return switches

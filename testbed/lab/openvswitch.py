@@ -6,11 +6,13 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.datapath import Datapath
+from testbed.lab.kernel import process_status
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
@@ -72,8 +74,9 @@ class OpenVSwitch:
         Mininet's own calls of ovs-vsctl find this instance through the environment variables
         that are set here.
         """
-        for name in ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"):
+        for name in ("OVS_RUNDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"):
             os.environ[name] = str(self.directory)
+        os.environ["OVS_LOGDIR"] = str(self.logs)
         database = self.directory / "conf.db"
         run(["ovsdb-tool", "create", str(database), str(SCHEMA)])
         remote = self.directory / "db.sock"
@@ -120,7 +123,7 @@ class OpenVSwitch:
         )
 
     def _spawn(self, program: str, *arguments: str) -> None:
-        argv = [program, "-vconsole:off", "--no-chdir", f"--log-file={self.logs / program}.log"]
+        argv = [program, "-vconsole:off", "--no-chdir", "--log-file"]
         self._children.append(
             subprocess.Popen(
                 [*argv, *arguments],
@@ -139,10 +142,42 @@ class OpenVSwitch:
             if status is None and time.monotonic() < deadline_s:
                 time.sleep(0.005)
                 continue
-            log = self.logs / f"{program}.log"
-            said = log.read_text(errors="replace").splitlines() if log.exists() else []
             what = f"did not start within {timeout_s:g} s" if status is None else "ended at once"
-            raise CommandError(": ".join([f"{program} {what}", *said[-1:]]))
+            raise CommandError(f"{program} {what}{_last_words(program)}")
+
+
+def vsctl(words: Sequence[str], *, timeout_s: float = 20.0) -> str:
+    """Run ovs-vsctl, which waits until the daemon has done it; return its standard output.
+
+    Raises:
+        CommandError: it failed or took too long, or the daemon ended: ovs-vsctl would wait on.
+    """
+    daemon = "ovs-vswitchd"
+    pid = int((Path(os.environ["OVS_RUNDIR"]) / f"{daemon}.pid").read_text())
+    deadline_s = time.monotonic() + timeout_s
+    with subprocess.Popen(
+        ["ovs-vsctl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        while True:
+            try:
+                output, errors = command.communicate(timeout=0.1)
+                break
+            except subprocess.TimeoutExpired:
+                if process_status.lives(pid) and time.monotonic() < deadline_s:
+                    continue
+                command.kill()
+            if time.monotonic() < deadline_s:
+                raise CommandError(f"{daemon} ended{_last_words(daemon)}")
+            raise CommandError(f"ovs-vsctl: no answer within {timeout_s:g} s")
+    if command.returncode != 0:
+        raise CommandError(f"ovs-vsctl: exit status {command.returncode}: {errors.strip()}")
+    return output
+
+
+def _last_words(program: str) -> str:
+    log = Path(os.environ["OVS_LOGDIR"]) / f"{program}.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return f": {lines[-1]}" if lines else ""
 
 
 def _deepen_upcalls(pid: int) -> SocketBuffers:

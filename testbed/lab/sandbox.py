@@ -7,6 +7,7 @@ kernel ends all others and removes every interface, mount and namespace. No clea
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -17,12 +18,14 @@ from testbed.lab import host_names, host_shares, leftovers
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import run
 from testbed.shared import python_module
+from testbed.shared.input_error import InputError
 
 # This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
 # it. Its short path keeps UNIX socket names below their limit of 107 bytes.
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the sandbox's own network namespace
 PINNED = PRIVATE_DIRECTORY / "run"
+OPEN_FILES = 1024  # what stock systems allow a process, and enough for 128 hosts
 _groups: dict[int, str] = {}  # of each sandbox that this process has started
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +51,11 @@ def start(
     module keeps the caller's own standard input instead, and the sandbox ends with the caller by
     the parent-death signal alone. That signal comes with the end of the thread that calls this;
     with `outlives_thread` there is none, and the lifeline alone ends the sandbox.
+
+    Raises:
+        InputError: processes may open too few files.
     """
+    allow_open_files()
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not is_root():
         namespaces = ["--user", "--map-root-user", *namespaces]
@@ -77,6 +84,23 @@ def start(
 
     _groups[process.pid] = group
     return process
+
+
+def allow_open_files() -> None:
+    """Raise a limit that a lab's switch would die of; higher ones stay, for users' programs."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if each == resource.RLIM_INFINITY else each for each in limits)
+    if soft >= OPEN_FILES:
+        return
+    with privileges.taken_up():
+        try:
+            highest = limits[1] if hard >= OPEN_FILES else OPEN_FILES
+            resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, highest))
+        except (OSError, ValueError):
+            raise InputError(
+                f"a process may open {hard} files here (ulimit -n), and a lab needs {OPEN_FILES}: "
+                f"raise the hard limit, which root or the system's limits.conf may"
+            ) from None
 
 
 def _environment() -> dict[str, str]:

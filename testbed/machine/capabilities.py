@@ -27,7 +27,7 @@ from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.loss_model import LossModel
-from testbed.lab.openvswitch import OpenVSwitch
+from testbed.lab.openvswitch import OpenVSwitch, vsctl
 from testbed.lab.paced_frames import PacedFrames
 from testbed.shared.yaml_input import InputError
 from testbed.transport.core.wire import DATA_PORTS
@@ -278,8 +278,8 @@ def _packet_filter() -> None:
 
 def _switch(switch: OpenVSwitch) -> str:
     switch.start()
-    run(["ovs-vsctl", "add-br", "probe", "--", "set", "bridge", "probe", "datapath_type=netdev"])
-    run(["ovs-vsctl", "add-port", "probe", "probe0"])
+    vsctl(["add-br", "probe", "--", "set", "bridge", "probe", "datapath_type=netdev"])
+    vsctl(["add-port", "probe", "probe0"])
     return run(["ovs-vswitchd", "--version"]).split("\n")[0]
 
 

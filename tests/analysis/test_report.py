@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 
 import analysis
@@ -315,6 +316,43 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
     second = {path.name: path.read_bytes() for path in report_files(tmp_path)}
     assert first == second
     assert {"index.html", "latency-cdf.png", "latency-cdf.svg"} <= first.keys()
+
+
+def test_the_users_settings_change_no_byte(tmp_path):
+    theirs = tmp_path / "their home/.config/matplotlib/matplotlibrc"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(
+        "font.family: serif\naxes.titlesize: 30\nxtick.direction: in\nsavefig.dpi: 40\n"
+    )
+    settings = {
+        "ours": {},
+        "rc": {"HOME": str(theirs.parents[2]), "TZ": "Pacific/Auckland", "LC_ALL": "C"},
+        "wrong": {"MATPLOTLIBRC": str(theirs), "MPLBACKEND": "nonsense", "PYTHONWARNINGS": "error"},
+    }
+    reports = []
+    for name, environment in settings.items():
+        three_arms(tmp_path / name)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "testbed", "report", "quick", "--out", tmp_path / name],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        folder = tmp_path / name / "quick/report"
+        reports.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert "latency-cdf.png" in reports[0]
+    assert reports[1] == reports[2] == reports[0]
+
+
+def test_settings_of_the_process_change_no_byte_either(tmp_path):
+    three_arms(tmp_path)
+    ours = {path.name: path.read_bytes() for path in report_files(tmp_path)}
+    with mpl.rc_context({"font.family": "serif", "axes.titlesize": 30, "xtick.direction": "in"}):
+        assert {path.name: path.read_bytes() for path in report_files(tmp_path)} == ours
+        assert mpl.rcParams["xtick.direction"] == "in"
 
 
 def report_files(folder: Path) -> list[Path]:

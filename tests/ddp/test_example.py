@@ -35,6 +35,14 @@ def torchrun(script, *arguments, status=0, **more):
 
 
 @pytest.mark.parametrize("script", [TRAIN, LANGUAGE, SELDOM], ids=lambda path: path.stem)
+def test_its_help_needs_no_docstrings(script):
+    command = [sys.executable, "-OO", script, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--protocol" in done.stdout
+
+
+@pytest.mark.parametrize("script", [TRAIN, LANGUAGE, SELDOM], ids=lambda path: path.stem)
 def test_it_is_short(script):
     assert len(script.read_text(encoding="utf-8").splitlines()) < 150
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from analysis.figures import style
@@ -29,7 +28,7 @@ def draw(found: Findings, path: Path) -> bool:
         return False
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    with mpl.rc_context(style.RC):
+    with style.settings():
         figure = Figure(figsize=(4.6 * columns, 3.3 * rows + 0.9))
         places: Any = figure.subplots(rows, columns, squeeze=False).ravel()
         for (panel, group), axes in zip(panels, places, strict=False):

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -21,7 +20,7 @@ def draw(records: Iterable[Mapping[str, Any]], path: Path) -> bool:
     if not lines:
         return False
     looks = style.arm_styles(list(lines))
-    with mpl.rc_context(style.RC):
+    with style.settings():
         figure = Figure(figsize=(5.4, 3.6))
         axes = figure.add_subplot()
         for label, points in lines.items():
