@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -116,6 +117,16 @@ def test_nothing_is_imported_from_the_current_folder_and_python_is_whole(tmp_pat
         check=False,
     )
     assert done.stdout == "/one:/two -P -m testbed list\n", done.stderr
+
+
+def test_a_second_set_up_says_that_it_waits_for_the_first(tmp_path):
+    shutil.copy(LAB, tmp_path / "lab")
+    with (tmp_path / ".venv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen([tmp_path / "lab", "list"], stderr=subprocess.PIPE) as second:
+            lines = iter(second.stderr.readline, b"")
+            assert any(line.startswith(b"lab: another ./lab sets up") for line in lines)
+            second.kill()
 
 
 def functions_of(script, *names):
