@@ -48,7 +48,7 @@ def main() -> None:
     if told := privileges.become_caller(Path(__file__).resolve().parents[1]):
         print(f"lab: {told}", file=sys.stderr)
     try:
-        words = _with_default_host(sys.argv[1:])
+        words = _with_default_host(_in_utf8(sys.argv[1:]))
         status = app(words, standalone_mode=False, prog_name="./lab")
         if status == _INTERRUPTED:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
@@ -74,6 +74,16 @@ def _interrupt(number: int, _: Any) -> None:
     global _received
     _received = 128 + number
     raise KeyboardInterrupt
+
+
+def _in_utf8(arguments: list[str]) -> list[str]:
+    """Refuses a word of other bytes: no file of results, nor polars, can hold such a name."""
+    for word in arguments:
+        try:
+            os.fsencode(word).decode("utf-8")
+        except UnicodeDecodeError:
+            raise InputError(f"{word!a}: no UTF-8; valid: names in UTF-8") from None
+    return arguments
 
 
 def _with_default_host(arguments: list[str]) -> list[str]:

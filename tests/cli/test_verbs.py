@@ -370,3 +370,9 @@ def test_a_quick_answer_imports_nothing_heavy(words, heavy, tmp_path):
 
 def test_names_may_have_spaces_between_them():
     assert options.names_in("dblp, fixed-low ,dblp", "--arms") == ["dblp", "fixed-low"]
+
+
+def test_a_folder_whose_name_is_no_utf8_is_refused_in_one_line(monkeypatch, capsys):
+    status, out, told = in_process(monkeypatch, capsys, "report", "--out", os.fsdecode(b"r\xff"))
+    assert (status, out) == (2, "")
+    assert told == "lab: 'r\\udcff': no UTF-8; valid: names in UTF-8\n"
