@@ -22,13 +22,21 @@ def task_metric(measured: pl.DataFrame) -> str | None:
 
 
 def evaluations(training: pl.DataFrame) -> pl.DataFrame:
-    """One row per run and evaluation: mean over the replicas, at the mean of their clocks."""
+    """One row per run and evaluation: mean over the replicas, at the mean of their clocks.
+
+    The last round of a run is always evaluated. Where a replica's value is null there, it was NaN
+    or infinite: the mean is null, too, and no earlier one stands for it.
+    """
     labels = [name for name in training.columns if name in ("run_key", "arm", "seed")]
+    finite, means = pl.col(*TASK_METRICS), pl.col(*TASK_METRICS, "elapsed_s")
+    training = training.with_columns(pl.when(finite.is_finite()).then(finite).name.keep())
     evaluated = pl.any_horizontal(pl.col(name).is_not_null() for name in TASK_METRICS)
+    learns = evaluated.any().over("run_key")
+    is_last = pl.col("round") == pl.col("round").max().over("run_key")
     return (
-        training.filter(evaluated)
+        training.filter(evaluated.any().over("run_key", "round") | (learns & is_last))
         .group_by(*labels, "round")
-        .agg(pl.col(*TASK_METRICS, "elapsed_s").mean())
+        .agg(pl.when(means.null_count() == 0).then(means.mean()).name.keep())
         .sort("run_key", "round")
     )
 

@@ -29,6 +29,7 @@ def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
         *_pace(results, summary),
         *_lost_workers(results),
         *_stood_still(results.ok_runs),
+        *_without_an_end(results, summary),
         *phase_cautions.sentences(results, summary),
         *_left_out(results),
         *(
@@ -178,6 +179,27 @@ def _lost_workers(results: Evidence) -> list[str]:
 def _stood_still(runs: Sequence[Run]) -> list[str]:
     """One sentence per ok run in which a host's program was stopped: its times hold the pause."""
     return [f"{run.key}: {run.reason}." for run in runs if "stood still" in run.reason]
+
+
+def _without_an_end(results: Evidence, summary: dict[str, Any]) -> list[str]:
+    """Say of which learning runs the means lack the final value: what is left would flatter."""
+    metric = summary.get("task_metric")
+    if not metric:
+        return []
+    rows = logged(results).filter(pl.col(metric).is_null())
+    lacking = set(rows["run_key"]) if rows.height else set()
+    learning_runs = [
+        each for each in results.ok_runs if learning.pace(each.config)["kind"] != "payload-only"
+    ]
+    listed = [f"{run.arm} seed {run.seed}" for run in learning_runs if run.key in lacking]
+    if not listed:
+        return []
+    more = ", ..." if len(listed) > 3 else ""
+    return [
+        f"{len(listed)} of {len(learning_runs)} trainings end without a finite {metric} "
+        f"({', '.join(listed[:3])}{more}): they diverged. Means are of the others, and so look "
+        "better than the arm is."
+    ]
 
 
 def _left_out(results: Evidence) -> list[str]:

@@ -157,3 +157,18 @@ def test_workers_that_were_lost_and_came_back_are_told(tmp_path):
     assert said == (
         "In 1 of 1 ok runs training went on without lost workers; in 1 of them all came back later."
     )
+
+
+@pytest.mark.parametrize("last", [None, float("nan"), float("inf")])
+def test_a_training_that_diverged_has_no_final_value_and_is_told(tmp_path, last):
+    build = ResultsBuilder(tmp_path)
+    for seed in (1, 2):
+        run = build.run(arm="dblp", seed=seed, metric="perplexity", accuracy=9.0, workers=2)
+    log = run / "events" / "training-worker-2.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines[-1]["perplexity"] = last
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert per_run(load(tmp_path))["perplexity"].to_list() == [pytest.approx(9.0), None]
+    summary, _, said = told(tmp_path)
+    assert summary["arms"]["dblp"]["perplexity"]["n"] == 1
+    assert [each for each in said if "1 of 2 trainings end without a finite perplexity" in each]
