@@ -37,16 +37,30 @@ class Measured:
         column = self.values[arm][:, self.columns[metric]]
         return self._averaged(column, ~np.isnan(column))
 
-    def paired(self, left: str, right: str, metric: str) -> tuple[Floats, Floats]:
-        """Values of both arms at the units that both have, averaged per seed."""
-        one, two = self.together((left, right), metric)
-        return one, two
+    def paired(
+        self, left: str, right: str, metric: str, *, ratio: bool = False
+    ) -> tuple[Floats, Floats]:
+        """Values of both arms at the units that both have, averaged per seed.
+
+        For a ratio the mean is geometric, so that each point of a sweep counts for as much, however
+        long its rounds are; where a value is not above 0, there is no such mean.
+        """
+        one, two = self._columns((left, right), metric)
+        known = ~np.isnan(one) & ~np.isnan(two)
+        if ratio and np.minimum(one, two)[known].min(initial=np.inf) > 0:
+            logs = (np.log(np.where(known, each, 1)) for each in (one, two))
+            top, bottom = (np.exp(self._averaged(each, known)) for each in logs)
+            return top, bottom
+        return self._averaged(one, known), self._averaged(two, known)
 
     def together(self, arms: Sequence[str], metric: str) -> list[Floats]:
         """Values of several arms at the units that all have, averaged per seed."""
-        columns = [self.values[arm][:, self.columns[metric]] for arm in arms]
+        columns = self._columns(arms, metric)
         all_have = np.logical_and.reduce([~np.isnan(each) for each in columns])
         return [self._averaged(each, all_have) for each in columns]
+
+    def _columns(self, arms: Sequence[str], metric: str) -> list[Floats]:
+        return [self.values[arm][:, self.columns[metric]] for arm in arms]
 
     def _averaged(self, column: Floats, known: NDArray[np.bool_]) -> Floats:
         _, place = np.unique(self.seeds[known], return_inverse=True)

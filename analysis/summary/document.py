@@ -219,7 +219,7 @@ def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
     for left, right in itertools.permutations(arms, 2):
         cell = {}
         for name in columns:
-            values = table.paired(left, right, name)
+            values = table.paired(left, right, name, ratio=True)
             if (p_value := p_values.get((right, left, name), _UNKNOWN)) is _UNKNOWN:
                 p_value = paired_p_value(*values, ratio=True)
             p_values[left, right, name] = p_value

@@ -191,19 +191,10 @@ def is_of_several_tasks(summary: Mapping[str, Any]) -> bool:
 
 def replicated(published: Mapping[str, Any], metric: str) -> replication.Verdict | None:
     """Whether a published value is reproduced, also in summaries of before there was a rule."""
-    ours, quantity = Estimate(**published["ours"]), _quantity(published, metric)
-    return replication.verdict(ours, *published_range(published), quantity)
-
-
-def hides_no_effect(published: Mapping[str, Any], metric: str) -> bool:
-    """Whether no effect at all would reproduce a published value, too."""
-    return replication.hides_no_effect(*published_range(published), _quantity(published, metric))
-
-
-def _quantity(published: Mapping[str, Any], metric: str) -> replication.Quantity:
+    quantity: replication.Quantity = "accuracy" if metric == "accuracy" else "other"
     if published["compared"].startswith("ratio"):
-        return "ratio"
-    return "accuracy" if metric == "accuracy" else "other"
+        quantity = "ratio"
+    return replication.verdict(Estimate(**published["ours"]), *published_range(published), quantity)
 
 
 def published_range(published: Mapping[str, Any]) -> tuple[float, float]:
