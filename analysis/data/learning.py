@@ -28,8 +28,7 @@ def evaluations(training: pl.DataFrame) -> pl.DataFrame:
     or infinite: the mean is null, too, and no earlier one stands for it.
     """
     labels = [name for name in training.columns if name in ("run_key", "arm", "seed")]
-    finite, means = pl.col(*TASK_METRICS), pl.col(*TASK_METRICS, "elapsed_s")
-    training = training.with_columns(pl.when(finite.is_finite()).then(finite).name.keep())
+    means = pl.col(*TASK_METRICS, "elapsed_s")
     evaluated = pl.any_horizontal(pl.col(name).is_not_null() for name in TASK_METRICS)
     learns = evaluated.any().over("run_key")
     is_last = pl.col("round") == pl.col("round").max().over("run_key")

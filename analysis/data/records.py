@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,17 +117,25 @@ def read_whole(content: bytes, schema: Schema) -> pl.DataFrame | None:
     if frame is None:
         return pl.DataFrame(schema=schema)
     is_whole = frame.height == content.count(b"\n") and frame["round"].null_count() == 0
-    return frame if is_whole else None
+    finite = frame.select(pl.all_horizontal(pl.col(pl.Float64).is_finite().all())).item()
+    return frame if is_whole and finite is not False else None
 
 
 def _plain(value: Any) -> Any:
-    """An object inside a record as JSON text, like the fast way has it."""
+    """An object inside a record as JSON text, as the fast way has it; NaN or infinity as None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _few(lines: list[int]) -> str:
+    return f"({', '.join(map(str, lines[:5]))}{', ...' if len(lines) > 5 else ''})"
 
 
 def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str]) -> pl.DataFrame:
     rows: dict[int, dict[str, Any]] = {}
     broken: list[int] = []
+    nonfinite: list[int] = []
     lines = content.splitlines()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -139,11 +148,18 @@ def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str
             broken.append(number)
         else:
             rows[number] = {name: _plain(record.get(name)) for name in schema}
+            if any(
+                type(record.get(name)) is float and rows[number][name] is None for name in schema
+            ):
+                nonfinite.append(number)
     if broken == [len(lines)] and not content.endswith(b"\n"):
         problems.append(f"events/{path.name}: last line (line {len(lines)}) is cut off")
     elif broken:
-        shown = ", ".join(map(str, broken[:5])) + (", ..." if len(broken) > 5 else "")
-        problems.append(f"events/{path.name}: {len(broken)} broken lines left out ({shown})")
+        problems.append(f"events/{path.name}: {len(broken)} broken lines left out {_few(broken)}")
+    if nonfinite:
+        problems.append(
+            f"events/{path.name}: NaN or infinity, taken for no value {_few(nonfinite)}"
+        )
     try:
         return _frame(list(rows.values()), schema)
     except (pl.exceptions.PolarsError, TypeError) as error:

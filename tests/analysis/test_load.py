@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,20 @@ def test_a_broken_line_in_the_middle_is_left_out_and_reported(tmp_path):
     assert results.rounds["round"].to_list() == [0, 1, 2, 5, 6, 7, 8, 9]
     assert any("2 broken lines left out (4, 5)" in each for each in results.runs[0].problems)
     assert any("8 of 10 rounds" in each for each in results.runs[0].problems)
+
+
+@pytest.mark.parametrize("written", ["NaN", "-Infinity", "1e999"])
+def test_what_is_no_finite_number_is_no_value_and_reported(tmp_path, written, undrawn):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    log = directory / "events" / "rounds.jsonl"
+    lines = log.read_text().splitlines()
+    lines[2] = re.sub(r'"latency_s": [^,]*', f'"latency_s": {written}', lines[2])
+    log.write_text("\n".join(lines) + "\n")
+    results = load(tmp_path)
+    assert results.rounds["latency_s"].null_count() == 1
+    said = "events/rounds.jsonl: NaN or infinity, taken for no value (3)"
+    assert said in results.runs[0].problems
+    analysis.write_report(tmp_path)
 
 
 @pytest.mark.parametrize(
