@@ -144,12 +144,11 @@ def _by_point(per_run: pl.DataFrame, runs: Sequence[Sequence[Run]]) -> pl.DataFr
 def _paired(both: pl.DataFrame, metric: str) -> Estimate:
     """Ratio of first over second, or the difference for accuracy and perplexity."""
     of_unit = both.group_by("seed", *BLOCK, "arm", maintain_order=True)
-    if metric in TASK_METRICS:
-        mean, of_pairs = pl.col(metric).mean(), difference_interval
-    else:
-        mean, of_pairs = pl.col(metric).log().mean().exp(), ratio_interval
-    table = pairing.measured(of_unit.agg(mean), _POINTS, [metric])
-    return of_pairs(*table.paired(*_POINTS, metric))
+    values = pl.col(metric)
+    differ = metric in TASK_METRICS
+    mean = values.mean() if differ else values.log().mean().exp()
+    sides = pairing.measured(of_unit.agg(mean), _POINTS, [metric]).paired(*_POINTS, metric)
+    return difference_interval(*sides) if differ else ratio_interval(*sides)
 
 
 def _compared(
