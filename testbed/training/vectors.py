@@ -18,6 +18,19 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def all_finite(vector: Vector) -> bool:
+    """Whether no element is NaN or infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        # The sum alone would do, but it may overflow. It needs no memory.
+        return bool(np.isfinite(vector.sum()) or np.isfinite(vector).all())
+
+
+def drop_nonfinite(vector: Vector) -> None:
+    """Set elements that are NaN or infinite to zero."""
+    if not all_finite(vector):
+        vector[~np.isfinite(vector)] = 0
+
+
 def sum_into(gradients: Sequence[Vector], out: Vector) -> None:
     """Write the sum of equally long vectors to `out`.
 

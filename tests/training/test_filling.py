@@ -192,6 +192,27 @@ def test_what_is_not_a_number_and_was_lost_is_not_there():
         assert nonfinite(estimate(filling, gradients, masks([0, 1, 1, 1]))) == 0
 
 
+@pytest.mark.parametrize("text", [*EVERY, "hadamard"])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_what_is_not_a_number_is_in_no_later_mean(text, wrong):
+    """Neither half keeps it, whether its chunk has arrived or not."""
+    filling = FILLINGS.create(text)
+    memories = [filling.sender_memory(LAYOUT) for _ in range(2)]
+    buffers = [LAYOUT.new_buffer() for _ in range(2)]
+    for step in range(5):
+        lost = np.roll([0, 1, 0, 0], step)  # each in turn
+        received = masks(1 - lost * (not filling.whole), 4 * [1])
+        gradients = gradients_of(2, seed=step)
+        if step < 2:
+            gradients[0][1::4] = wrong
+        sent = []
+        for memory, gradient, mask in zip(memories, gradients, received, strict=True):
+            sent.append(LAYOUT.floats(memory.payload(buffer_of(gradient))).copy())
+            memory.settle(report(mask))
+        mean = estimate(filling, sent, received, buffers=buffers)
+        assert step < 2 or nonfinite(mean) == 0
+
+
 def test_the_payload_crosses_the_transport_unchanged_although_it_is_not_a_number():
     payload = buffer_of(1.0)
     LAYOUT.floats(payload)[2:5] = [np.nan, np.inf, -np.inf]

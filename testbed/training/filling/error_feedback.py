@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from testbed.training.filling.base import Buffer, Filling, Mask, SenderMemory
 from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.zero import Zero
+from testbed.training.vectors import drop_nonfinite
 from testbed.transport import PayloadLayout, TransferReport
 
 
@@ -57,11 +58,7 @@ class Residual(SenderMemory):
         else:
             rows[received] = 0
         self._owes = True
-
-    def forget(self) -> None:
-        """Owes nothing any more."""
-        self.owed[:] = 0
-        self._owes = False
+        drop_nonfinite(self._layout.floats(self.owed))  # else it would be owed for ever
 
     def state(self) -> dict[str, Buffer]:
         return {"owed": self.owed}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testbed.training.filling.base import Buffer, Filling, Mask
-from testbed.training.vectors import mean_into
+from testbed.training.vectors import drop_nonfinite, mean_into
 from testbed.transport import PayloadLayout
 
 
@@ -23,4 +23,7 @@ class Previous(Filling):
         received: Sequence[Mask],
         out: Buffer,
     ) -> None:
-        mean_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))
+        payloads = [layout.floats(buffer) for buffer in buffers]
+        mean_into(payloads, layout.floats(out))
+        for payload in payloads:
+            drop_nonfinite(payload)  # it counts in this mean, and not in later ones
