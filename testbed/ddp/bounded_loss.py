@@ -12,8 +12,8 @@ from testbed.ddp import replaced
 from testbed.ddp.flat import Flats, at_the_end_of_backward
 from testbed.ddp.meeting import Return
 from testbed.ddp.settings import Collective, Mode
-from testbed.ddp.steps import Steps
-from testbed.shared.input_error import InputError
+from testbed.ddp.steps import Scaler, Steps
+from testbed.shared.input_error import InputError, shown
 from testbed.training.detector import Detector
 from testbed.transport import ProtocolConfig
 from testbed.transport.core.connection_settings import LeaveOut
@@ -42,6 +42,8 @@ class BoundedLoss(Steps):
         critical: whether training is in a critical phase, where protocols such as dblp tolerate
             less loss. Set it as you like, on any rank: it holds for what that rank receives. True
             at the start. With `phase` it is set after each step.
+        scale: by what gradients are multiplied, of float16 as `torch.amp.GradScaler` does. What is
+            owed follows it, so set it before each backward pass; with `scaler` it is set for you.
         last: the report of the latest step; None before the first has ended.
     """
 
@@ -67,6 +69,7 @@ class BoundedLoss(Steps):
         min_ranks: int | None = None,
         phase: str | Detector | None = None,
         returns: Return | None = None,
+        scaler: Scaler | None = None,
     ) -> None:
         """Meets the other ranks. Raises InputError, with the same line on all ranks, where one
         cannot take part or they differ; PeerLost for a rank that does not come in time.
@@ -107,6 +110,7 @@ class BoundedLoss(Steps):
                 ten steps; a `Detector` of `testbed.training.detector`, which sees that norm alone.
                 All ranks have the same mean, so they agree. None: the script does.
             returns: for a rank that was lost, and now comes back (`come_back`).
+            scaler: the `torch.amp.GradScaler`, whose scale is read at each step's first bucket.
         """
         settings, instead = replaced.settings(
             protocol,
@@ -129,25 +133,30 @@ class BoundedLoss(Steps):
         )
         if returns is not None and (settings.min_ranks is None or instead is not None):
             raise InputError("returns: valid with min_ranks, as the others have it")
-        super().__init__(settings, instead, group, returns)
+        if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+            raise InputError(f"scaler is {shown(scaler)}; valid: a GradScaler, or None")
+        super().__init__(settings, instead, group, returns, scaler)
         self._flats = Flats()
         self._use = ""
 
     def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What to give to `register_comm_hook`, which calls it with each bucket.
 
-        Raises PeerLost, which names the rank, when one has failed, and InputError for a gradient
-        that cannot be sent. The last bucket's call returns when all means are there.
+        The backward pass ends when all means are there. In it this raises PeerLost, which names the
+        rank, when one has failed, and InputError for a gradient that cannot be sent. Without a
+        backward pass the last bucket's call waits.
         """
         if self._instead is not None:
             future = self._instead.take(bucket)
-            self.last = self._instead.last
+            if bucket.is_last():
+                at_the_end_of_backward(self._end_instead)
             return future
         with self._guarded():
             self._use_as("hook")
             taken = self._take(bucket)
             if bucket.is_last():
-                self._end_step()
+                self._rounds.all_posted()
+                at_the_end_of_backward(self._end_backward)
         return taken.future
 
     def hook_into(self, model: torch.nn.Module) -> None:
@@ -190,6 +199,10 @@ class BoundedLoss(Steps):
         with self._guarded():
             self._end_step()
 
+    def _end_instead(self) -> None:
+        assert self._instead is not None
+        self.last = self._instead.end_step()
+
     def _average(self, tensor: torch.Tensor, name: int) -> None:
         taken = self._take(self._flats.of(tensor, name))
         self._await([taken])
@@ -227,5 +240,5 @@ class BoundedLoss(Steps):
             except (KeyError, TypeError):
                 raise InputError("the state is of another detector of phases") from None
             self.critical = bool(self._detector.critical)
-        if self._exchange is not None:
-            self._exchange.forget()
+        for debt in self._exchange.debts if self._exchange is not None else ():
+            debt.forget()

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from testbed.ddp import plan
 from testbed.ddp.meeting import Meeting
+from testbed.ddp.owed import Debt
 from testbed.ddp.owner_side import OwnerSide
 from testbed.ddp.places import Places, Ports
 from testbed.ddp.settings import Settings
 from testbed.ddp.side import SERVER, Side, WorkerSide, name_of
-from testbed.transport import EndpointConfig, PayloadLayout
-from testbed.transport.core.layout import ELEMENT_BYTES
+from testbed.transport import EndpointConfig
 from testbed.transport.core.wire import U32_MAX
 
 # For a late rank's last mean; an end that has failed is over at once.
@@ -42,6 +42,7 @@ class Exchange:
 
     Attributes:
         plan: the buckets of each step.
+        debts: what this rank owes, of all parts.
     """
 
     def __init__(
@@ -53,22 +54,13 @@ class Exchange:
         buckets: plan.Plan,
         session: int,
         ports: Ports,
-        new_buffer: Callable[[int], NDArray[np.uint8]],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """Opens the ends in their threads. `session` is the same on all ranks.
-
-        `new_buffer` makes the places of the means: zeros, of so many bytes.
-        """
+        """Opens the ends in their threads. `session` is the same on all ranks."""
         self.plan = buckets
         self._rank = meeting.rank
         self._owners = plan.owners(settings.collective, meeting.world)
         self._chunk_bytes = places.chunk_bytes
-        whole = [PayloadLayout([("", each.elements)], self._chunk_bytes) for each in buckets]
-        buffers = [new_buffer(each.chunk_count * each.chunk_bytes) for each in whole]
-        self._results = [
-            layout.floats(buffer) for layout, buffer in zip(whole, buffers, strict=True)
-        ]
         self._sides: dict[int, Side] = {}
         for place, owner in enumerate(self._owners):
             layout = plan.layout_of(buckets, place, len(self._owners), self._chunk_bytes)
@@ -106,20 +98,9 @@ class Exchange:
                 transfers_in_flight=_in_flight(settings, len(layout.each)),
                 leave_out=settings.leave_out,
             )
-            parts = [self._part(index, place) for index in range(len(buckets))]
-            means = [
-                # Up to the end of the part's last chunk.
-                buffer[ELEMENT_BYTES * part.start :][: each.chunk_count * each.chunk_bytes]
-                for each, (buffer, part) in zip(
-                    layout.each,
-                    [pair for pair in zip(buffers, parts, strict=True) if _any(pair[1])],
-                    strict=True,
-                )
-            ]
             common: Any = {
                 "owner": owner,
                 "at_once": min(settings.transfers_in_flight, config.transfers_in_flight),
-                "means": means,
                 "on_failure": on_failure,
             }
             self._sides[place] = (
@@ -134,6 +115,7 @@ class Exchange:
                 if is_owner
                 else WorkerSide(config, settings.filled, **common)
             )
+        self.debts: list[Debt] = [debt for side in self._sides.values() for debt in side.debts]
         for side in self._sides.values():
             side.start()
 
@@ -148,17 +130,12 @@ class Exchange:
             if _any(part):
                 yield side, sum(_any(self._part(each, place)) for each in range(index)), part
 
-    def result(self, index: int) -> NDArray[np.float32]:
-        """Where a bucket's mean stands until the next step: shape (elements,)."""
-        return self._results[index]
-
     def owed(self, index: int) -> NDArray[np.float32]:
         """What was never delivered of this rank's gradients, for a bucket: shape (elements,)."""
         owed = np.zeros(self.plan[index].elements, dtype=np.float32)
         for side, tensor, part in self.parts(index):
-            kept = side.owed(tensor)
-            if kept is not None:
-                owed[part] = kept
+            if side.debts:
+                owed[part] = side.debts[tensor].values
         return owed
 
     @property
@@ -171,11 +148,6 @@ class Exchange:
         """This rank has come back, and takes part from this part on."""
         for side in self._sides.values():
             side.go_on_at(part)
-
-    def forget(self) -> None:
-        """Owes nothing any more."""
-        for side in self._sides.values():
-            side.forget()
 
     def stop(self) -> None:
         """Lets all ends end; returns at once."""

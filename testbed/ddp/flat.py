@@ -42,5 +42,9 @@ class Flats:
 
 
 def at_the_end_of_backward(call: Callable[[], None]) -> None:
-    """Calls it when the backward pass that is under way has ended, as FSDP's own last call is."""
-    torch.autograd.Variable._execution_engine.queue_callback(call)
+    """Calls it when the backward pass that is under way has ended, as DDP's and FSDP's own last
+    calls are; at once where there is none."""
+    if torch._C._current_graph_task_id() < 0:
+        call()
+    else:
+        torch.autograd.Variable._execution_engine.queue_callback(call)

@@ -10,13 +10,9 @@ class HostMemory:
 
     Those of a GPU go into pinned memory, one place for each bucket: into other memory the driver
     copies in small pieces, and new memory must be zeroed first.
-
-    Attributes:
-        pinned: whether gradients are on a GPU.
     """
 
     def __init__(self) -> None:
-        self.pinned = False
         self._places: dict[int, torch.Tensor] = {}
 
     def values(self, index: int, gradient: torch.Tensor) -> NDArray[np.float32]:
@@ -29,7 +25,3 @@ class HostMemory:
             self._places[index] = place
         # It returns when the gradient has been written by its stream, and read.
         return place.copy_(gradient.detach()).numpy()
-
-    def new_buffer(self, size_bytes: int) -> NDArray[np.uint8]:
-        """For a mean: zeros."""
-        return torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=self.pinned).numpy()

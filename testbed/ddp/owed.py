@@ -1,8 +1,12 @@
 """What a rank's gradients still owe: error feedback that outlives buckets and processes.
 
-Buckets change after the first step, and a process that begins anew has other ones than the process
-before. So what is owed is kept by parameter. A parameter's number is its place in the first step,
-which is the same whenever the same script begins.
+While an exchange lasts, a `Debt` keeps it for each part. Buckets change after the first step, and a
+process that begins anew has other ones than the process before. So then `Owed` keeps it by
+parameter. A parameter's number is its place in the first step, which is the same whenever the same
+script begins.
+
+Both change with a step that is applied, and not with one that is skipped because its mean is not
+finite.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from testbed.shared.input_error import InputError, shown
+from testbed.transport import PayloadLayout
 
+# No larger element is owed: sums of them over ranks and steps stay finite.
+_LARGEST = 2.0**112
 _KEYS = {"owed", "rank", "world"}
 
 
@@ -33,12 +40,90 @@ class Slots:
         return tuple(self._numbers[parameter] for parameter in parameters)
 
 
+class Debt:
+    """What a rank owes of one part, as its gradients are scaled; always finite."""
+
+    def __init__(self, layout: PayloadLayout) -> None:
+        self._layout = layout
+        self._rows = layout.rows(layout.new_buffer())
+        self._owes = False
+        # Of the step under way: which chunks of the payload have not arrived, and these.
+        self._missed: tuple[NDArray[np.bool_], NDArray[np.float32]] | None = None
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """Shape (elements,)."""
+        return self._layout.floats(self._rows.reshape(-1))
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether it changes if the step under way is applied."""
+        return self._missed is not None and (self._owes or len(self._missed[1]) > 0)
+
+    def add_to(self, payload: NDArray[np.uint8]) -> None:
+        """Adds what is owed to a payload, in its place."""
+        if self._owes:
+            elements = self._layout.floats(payload)
+            elements += self.values
+
+    def note(self, payload: NDArray[np.uint8], received: NDArray[np.bool_] | None) -> None:
+        """These chunks of the payload have arrived; None: all."""
+        missing = np.zeros(len(self._rows), dtype=np.bool_) if received is None else ~received
+        self._missed = missing, self._layout.rows(payload)[missing].view("<f4")
+
+    def settle(self, *, applied: bool) -> None:
+        """The step under way is over."""
+        if applied and self.unsettled:
+            assert self._missed is not None
+            missing, missed = self._missed
+            if not _within(missed):
+                before = self._rows[missing].view("<f4")
+                np.copyto(missed, before, where=~(np.abs(missed) <= _LARGEST))
+            if self._owes:
+                self._rows[~missing] = 0
+            self._rows[missing] = missed.view(np.uint8)
+            self._owes = len(missed) > 0
+        self._missed = None
+
+    def scale(self, factor: float) -> None:
+        """Gradients are larger by this factor from now on."""
+        if self._owes:
+            owed = self.values
+            owed *= np.float32(min(factor, _LARGEST))
+            if not _within(owed):
+                np.clip(owed, -_LARGEST, _LARGEST, out=owed)
+
+    def forget(self) -> None:
+        """Owes nothing any more."""
+        self._rows[:] = 0
+        self._owes = False
+
+
+def _within(elements: NDArray[np.float32]) -> bool:
+    """Whether all can be owed; a NaN is not above, and not below."""
+    return not elements.size or bool(
+        elements.max() <= _LARGEST and elements.min() >= -_LARGEST  # without temporaries
+    )
+
+
 class Owed:
-    """What is to be added to the next gradient of each parameter."""
+    """What is to be added to the next gradient of each parameter, as if it was not scaled."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._values: dict[int, NDArray[np.float32]] = {}
+        self._paying: set[int] = set()  # in the step under way
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether it changes if the step under way is applied."""
+        return bool(self._paying)
+
+    def settle(self, *, applied: bool) -> None:
+        """The step under way is over."""
+        for slot in self._paying if applied else ():
+            del self._values[slot]
+        self._paying = set()
 
     def copy(self) -> "Owed":
         """Another with the same contents."""
@@ -46,38 +131,37 @@ class Owed:
         copied._values = {slot: each.copy() for slot, each in self._values.items()}
         return copied
 
-    def keep(self, slots: Sequence[int], values: NDArray[np.float32]) -> None:
-        """Keeps a bucket's: the values of its parameters, one after the other."""
+    def keep(self, slots: Sequence[int], values: NDArray[np.float32], scale: float) -> None:
+        """Keeps a bucket's: the values of its parameters, one after the other, scaled so."""
         at = 0
         for slot in slots:
             size = self._slots.sizes[slot]
             part = values[at : at + size]
             if part.any():
+                part = part / np.float32(scale)
                 known = self._values.get(slot)
-                self._values[slot] = part.copy() if known is None else known + part
+                self._values[slot] = part if known is None else known + part
             at += size
 
-    def added(self, slots: Sequence[int], values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A bucket's gradient with what its parameters owe, which is then no longer kept."""
-        if not self._values.keys() & set(slots):
-            return values
-        values, at = values.copy(), 0
+    def add_to(self, values: NDArray[np.float32], slots: Sequence[int], scale: float) -> None:
+        """Adds what a bucket's parameters owe to its gradient, which is scaled so, in its place."""
+        at = 0
         for slot in slots:
             size = self._slots.sizes[slot]
-            owed = self._values.pop(slot, None)
+            owed = self._values.get(slot)
             if owed is not None:
                 if len(owed) != size:
                     raise InputError(
                         f"the state that was loaded is of another model: parameter {slot} has "
                         f"{len(owed)} elements there and {size} here"
                     )
-                values[at : at + size] += owed
+                values[at : at + size] += owed * np.float32(scale)
+                self._paying.add(slot)
             at += size
-        return values
 
     def state(self, rank: int, world: int) -> dict[str, Any]:
-        """For a checkpoint."""
-        owed = {slot: torch.from_numpy(each.copy()) for slot, each in self._values.items()}
+        """For a checkpoint; it shares this one's memory."""
+        owed = {slot: torch.from_numpy(each) for slot, each in self._values.items()}
         return {"owed": owed, "rank": rank, "world": world}
 
     def load(self, state: Mapping[str, Any], rank: int, world: int) -> None:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from testbed.ddp.lateness import Lateness, patient
 from testbed.ddp.part import Part, Posted
 from testbed.ddp.side import _LOOK_S, Side, name_of
-from testbed.training.filling import Filling, estimate_mean, payload_of
-from testbed.training.filling.error_feedback import Residual
+from testbed.training.filling import Filling, estimate_mean
 from testbed.transport import Endpoint, EndpointConfig, Leg, PayloadLayout, PeerLost
 from testbed.transport.policies.tolerance import StopRule, StopRuleFactory
 
@@ -44,13 +43,10 @@ class OwnerSide(Side):
         world: int,
         late_share: float,
         min_ranks: int,
-        means: list[NDArray[np.uint8]],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
         """As `Side`; `late_share` and `min_ranks` as `BoundedLoss` says."""
-        super().__init__(
-            config, filling, owner=owner, at_once=at_once, means=means, on_failure=on_failure
-        )
+        super().__init__(config, filling, owner=owner, at_once=at_once, on_failure=on_failure)
         self._world = world
         self._min_ranks = min_ranks
         self._lateness = Lateness(late_share)
@@ -60,8 +56,12 @@ class OwnerSide(Side):
         self._begun = 0  # the number of parts
         self._readmitted: deque[tuple[int, int]] = deque()  # from which part on, and which rank
         self._tolerance: float | StopRuleFactory = 0.0  # of the latest part that was given
+        # Where gradients arrive, for as many parts as may be on their first leg.
+        sizes = [layout.chunk_count * layout.chunk_bytes for layout in self.layouts]
+        if at_once * max(sizes) < sum(sizes):
+            sizes = at_once * [max(sizes)]
         self._gathered = [
-            {peer: layout.new_buffer() for peer in config.peers} for layout in self.layouts
+            {peer: np.zeros(size, dtype=np.uint8) for peer in config.peers} for size in sizes
         ]
 
     def _lose(self, peer: str, reason: str) -> None:
@@ -144,34 +144,32 @@ class OwnerSide(Side):
     def _meet(self, came: Part) -> None:
         """This rank has come to a part that has begun without it."""
         part = next(each for each in self._under_way if each.number == came.number)
+        assert came.given is not None
         part.given, self._tolerance = came.given, came.tolerance
-        self._own(part)
+        self._payload(part)
         if part.mean is not None:
-            memory = self._memories[self._index(part)]
-            assert isinstance(memory, Residual)
-            memory.note(np.zeros(self.layouts[self._index(part)].chunk_count, dtype=np.bool_))
-            self._means[self._index(part)][:] = part.mean
-            assert part.given is not None
+            self._note(part, np.zeros(self.layouts[self._index(part)].chunk_count, dtype=np.bool_))
+            part.given.payload[:] = part.mean
             part.given.turned()
-
-    def _own(self, part: Part) -> None:
-        """Adds what this rank owes itself to what it gives."""
-        assert part.given is not None
-        memory = self._memories[self._index(part)]
-        part.given.payload = payload_of(memory, part.given.payload)
 
     # The gradients.
 
     def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
         index, transfer = self._index(part), Leg.GATHER.transfer(part.number)
         if part.given is not None:
-            self._own(part)
+            self._payload(part)
         handles = []
         for rank, peer in self._present():
             rule = part.rules[rank] = patient(part.tolerance, self.layouts[index])
-            into = {peer: self._gathered[index][peer]}
+            into = {peer: self._place(part, peer)}
             handles.append(endpoint.post_receive(transfer, partial(_same, rule), into))
         return Posted(handles)
+
+    def _place(self, part: Part, peer: str) -> NDArray[np.uint8]:
+        """Where a peer's gradient arrives. A later part that uses it waits for this one's mean."""
+        layout = self.layouts[self._index(part)]
+        place = self._gathered[part.number % len(self._gathered)]
+        return place[peer][: layout.chunk_count * layout.chunk_bytes]
 
     def _present(self) -> list[tuple[int, str]]:
         """The other ranks that are not lost, and their names."""
@@ -196,7 +194,8 @@ class OwnerSide(Side):
 
     # The mean.
 
-    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Posted:
+    def _turn(self, endpoint: Endpoint, part: Part) -> Posted:
+        index = self._index(part)
         layout, own = self.layouts[index], part.given is not None
         buffers, masks = [], []
         for rank in range(self._world):  # sums of floats must not depend on who came first
@@ -205,17 +204,17 @@ class OwnerSide(Side):
                 continue
             buffers.append(gradient[0])
             masks.append(gradient[1])
-        if own:
-            mean = self._means[index]
-        else:  # the training may still use the mean of the step before
+        if part.given is not None:
+            mean = part.given.payload
+        else:
             mean = part.mean = layout.new_buffer()
         estimate_mean(self._filling, layout, buffers, masks, out=mean)
-        if isinstance(memory := self._memories[index], Residual) and own:
-            memory.note(None)
+        if own:
+            self._note(part, None)
         present = {peer for _, peer in self._present()}
         late = present & {name_of(rank) for rank in part.late}
         transfer = Leg.BROADCAST.transfer(part.number)
-        # A late rank may take it when the next mean stands there already.
+        # A late rank may take it when the training uses that memory already.
         kept = mean.copy() if late and own else mean
         return Posted(
             *(
@@ -241,7 +240,7 @@ class OwnerSide(Side):
             if (report := part.legs[0].reports.get(name_of(rank))) is None:
                 return None
             assert report.received is not None  # a receiver's report always has it
-            buffer, here = self._gathered[index][name_of(rank)], report.received
+            buffer, here = self._place(part, name_of(rank)), report.received
             came_s, late = report.ended_s, part.rules[rank].late
         took_s = max(0.0, came_s - part.began_s)
         part.waited_s[rank] = took_s

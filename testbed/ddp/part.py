@@ -53,12 +53,14 @@ class Given:
     """What the training gives to a part.
 
     Attributes:
-        payload: this rank's gradient, a buffer of the part's layout.
+        values: this rank's gradient, and then the mean: shape (elements,).
+        payload: the same as a buffer of the part's layout: their memory or, padded, another.
         turned: called in the end's thread when the first leg is over.
         done: called in the end's thread once the mean stands in its place.
         at_s: when it came to the end.
     """
 
+    values: NDArray[np.float32]
     payload: NDArray[np.uint8]
     turned: Callable[[], None]
     done: Callable[["Part"], None]

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.ddp.owed import Debt
 from testbed.ddp.part import Given, Part, Posted
-from testbed.training.filling import Filling, SenderMemory, payload_of
-from testbed.training.filling.error_feedback import Residual
+from testbed.training.filling import ErrorFeedback, Filling
+from testbed.training.vectors import all_finite
 from testbed.transport import Endpoint, EndpointConfig, Leg, PayloadLayout, PeerLost
 from testbed.transport.policies.tolerance import StopRuleFactory
 
@@ -35,6 +36,8 @@ class Side(ABC, threading.Thread):
 
     Attributes:
         owner: that owner's rank.
+        debts: what this rank owes, by tensor of the layout; none where the filling owes nothing.
+            They belong to the thread while parts are under way, and else to the training's.
     """
 
     def __init__(
@@ -44,23 +47,18 @@ class Side(ABC, threading.Thread):
         *,
         owner: int,
         at_once: int,
-        means: list[NDArray[np.uint8]],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """`means` are the places of the means, by tensor of the layout.
-
-        Of `at_once` parts the first leg may be under way; of the second leg, as many as the
+        """Of `at_once` parts the first leg may be under way; of the second leg, as many as the
         endpoint can hold. `on_failure` is called in the thread, which then ends.
         """
         super().__init__(name=f"bounded-loss-{owner}", daemon=True)
         self.owner = owner
         self.layouts: tuple[PayloadLayout, ...] = config.layout.each
-        self._means = means
         self._padded: dict[int, NDArray[np.uint8]] = {}
         self._filling = filling
-        self._memories: list[SenderMemory] = [
-            filling.sender_memory(layout) for layout in self.layouts
-        ]
+        owes = isinstance(filling, ErrorFeedback)
+        self.debts = [Debt(layout) for layout in self.layouts] if owes else []
         self._endpoint = Endpoint(config)
         self._at_once = at_once
         self._on_failure = on_failure
@@ -82,14 +80,14 @@ class Side(ABC, threading.Thread):
     ) -> None:
         """Begins with the next part. They come in the order of the layout, again and again.
 
-        `values` are this rank's, and must stay as they are until it is `done`.
+        `values` are this rank's. They belong to this end until it is `done`, and then are the mean.
         """
         index = self._posted % len(self.layouts)
         layout, payload = self.layouts[index], values.view(np.uint8)
         if len(payload) != layout.chunk_count * layout.chunk_bytes:  # its last chunk is shorter
             payload = self._padded.setdefault(index, layout.new_buffer())
             layout.floats(payload)[:] = values
-        given = Given(payload, turned, done)
+        given = Given(values, payload, turned, done)
         self._new.append(Part(self._posted, self.owner, tolerance, given))
         self._posted += 1
         self._endpoint.wake()
@@ -103,23 +101,25 @@ class Side(ABC, threading.Thread):
         """The first leg."""
 
     @abstractmethod
-    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Posted:
+    def _turn(self, endpoint: Endpoint, part: Part) -> Posted:
         """The second leg, after the first."""
 
     def _lose(self, peer: str, reason: str) -> None:
         """A peer is gone: raises PeerLost, or goes on without it."""
         raise PeerLost(peer, reason)
 
-    def owed(self, index: int) -> NDArray[np.float32] | None:
-        """What was never delivered of this rank's own part; None where nothing is kept."""
-        memory = self._memories[index]
-        return self.layouts[index].floats(memory.owed) if isinstance(memory, Residual) else None
+    def _payload(self, part: Part) -> NDArray[np.uint8]:
+        """What this rank gives to a part, with what it owes; to be called once."""
+        assert part.given is not None
+        if self.debts:
+            self.debts[self._index(part)].add_to(part.given.payload)
+        return part.given.payload
 
-    def forget(self) -> None:
-        """Owes nothing any more."""
-        for memory in self._memories:
-            if isinstance(memory, Residual):
-                memory.forget()
+    def _note(self, part: Part, received: NDArray[np.bool_] | None) -> None:
+        """These chunks of what it gave count in the mean; None: all."""
+        if self.debts:
+            assert part.given is not None
+            self.debts[self._index(part)].note(part.given.payload, received)
 
     def stop(self) -> None:
         """Lets the thread end, and with it the endpoint; what was said before still arrives."""
@@ -166,14 +166,16 @@ class Side(ABC, threading.Thread):
             part.turned_s = time.monotonic()
             if part.given is not None:
                 part.given.turned()
-            part.legs.append(self._turn(endpoint, part, self._index(part)))
+            part.legs.append(self._turn(endpoint, part))
             self._spreading.append(part.legs[1])
         self._look_for_lost()
         for part in [each for each in self._under_way if len(each.legs) == 2]:
             if part.given is not None and part.legs[1].done:
                 self._under_way.remove(part)
+                if (index := self._index(part)) in self._padded:
+                    part.given.values[:] = self.layouts[index].floats(part.given.payload)
                 part.given.done(part)
-        first = sum(not part.legs[0].done for part in self._under_way)
+        first = sum(len(part.legs) == 1 for part in self._under_way)
         while first < self._at_once and (begun := self._next()) is not None:
             begun.legs.append(self._begin(endpoint, begun))
             self._under_way.append(begun)
@@ -199,12 +201,16 @@ class WorkerSide(Side):
     """The end of another rank."""
 
     def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
-        assert part.given is not None
-        payload = payload_of(self._memories[self._index(part)], part.given.payload)
+        payload = self._payload(part)
+        elements = self.layouts[self._index(part)].floats(payload)
+        # All ranks are to see that a gradient is not finite, whichever chunks are lost.
+        if part.tolerance != 0.0 and not all_finite(elements):
+            elements[:] = np.nan
         return Posted([endpoint.post_send(Leg.GATHER.transfer(part.number), {SERVER: payload})])
 
-    def _turn(self, endpoint: Endpoint, part: Part, index: int) -> Posted:
-        self._memories[index].settle(part.legs[0].reports[SERVER])
+    def _turn(self, endpoint: Endpoint, part: Part) -> Posted:
+        self._note(part, part.legs[0].reports[SERVER].received)
         # Complete, so that all replicas get the same.
-        into = {SERVER: self._means[index]}
+        assert part.given is not None
+        into = {SERVER: part.given.payload}
         return Posted([endpoint.post_receive(Leg.BROADCAST.transfer(part.number), 0.0, into)])

@@ -35,6 +35,8 @@ from testbed.transport.core.wire import U32_MAX
 
 # DDP makes its buckets anew once, after the first step. So the second step's are those that stay.
 _KNOWN_AFTER = 2
+# So many elements of all ranks' gradients are in memory until the buckets are known.
+_GATHERED = 1 << 20
 
 
 class AnyBucket(Protocol):
@@ -43,6 +45,12 @@ class AnyBucket(Protocol):
     def buffer(self) -> torch.Tensor: ...
 
     def parameters(self) -> list[torch.Tensor]: ...
+
+
+class Scaler(Protocol):
+    """What is asked of a `torch.amp.GradScaler`."""
+
+    def get_scale(self) -> float: ...
 
 
 @dataclass
@@ -65,7 +73,7 @@ class Steps:
     Until the buckets are known, and wherever they change, it does so through the process group.
 
     Attributes:
-        critical, last: see `BoundedLoss`.
+        critical, scale, last: see `BoundedLoss`.
     """
 
     def __init__(
@@ -74,11 +82,15 @@ class Steps:
         instead: Callable[[dist.ProcessGroup], Hook] | None,
         group: dist.ProcessGroup | None,
         returns: Return | None,
+        scaler: Scaler | None,
     ) -> None:
         """Meets the other ranks; raises as `BoundedLoss` does. `instead` makes another hook."""
         self._detector = settings.detector
         self.critical = self._detector is None or bool(self._detector.critical)
         self.last: StepReport | None = None
+        self.scale = 1.0
+        self._owed_scale = 1.0  # of the step in which the debts of the exchange were made
+        self._scaler = scaler
         self._settings = settings
         self._meeting = Meeting(group, settings.timeout_s, returns)
         self._door: Door | None = None  # for ranks that come back
@@ -137,7 +149,6 @@ class Steps:
             raise self._failure
         gradient = bucket.buffer()
         plan.require_plain(gradient)
-        self._memory.pinned = gradient.is_cuda
         devices: list[int | str | torch.device] = [gradient.device] if gradient.is_cuda else []
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices or None)
         taken = _Bucket(len(self._seen), gradient, future, time.monotonic())
@@ -153,16 +164,29 @@ class Steps:
         if not idle and taken.index == 0 and self._known >= _KNOWN_AFTER and self._exchange is None:
             self._open()
         if taken.index == 0:
+            self._look_at_scale()
             self._rounds.begin(legs=self._exchange is not None)
         if idle:
-            self._arrived(taken, gradient)
+            self._arrived(taken)
         else:
-            values = self._owed.added(slots, self._memory.values(taken.index, gradient))
+            values = self._memory.values(taken.index, gradient)
+            self._owed.add_to(values, slots, self.scale)
             if self._is_known(taken.index):
                 self._send(taken, values)
             else:
                 self._complete_mean(taken, values)
         return taken
+
+    def _look_at_scale(self) -> None:
+        """Brings what is owed to the scale of this step's gradients."""
+        if self._scaler is not None:
+            self.scale = float(self._scaler.get_scale())
+        if not 0 < self.scale < math.inf:
+            raise InputError(f"scale is {self.scale}; valid: above 0 and finite")
+        if self.scale != self._owed_scale and self._exchange is not None:
+            for debt in self._exchange.debts:
+                debt.scale(self.scale / self._owed_scale)
+        self._owed_scale = self.scale
 
     def _is_known(self, index: int) -> bool:
         """Whether this step's buckets are, up to this one, those of the exchange."""
@@ -190,7 +214,6 @@ class Steps:
             buckets=self._plan,
             session=session,
             ports=ports,
-            new_buffer=self._memory.new_buffer,
             on_failure=self._on_failure,
         )
 
@@ -243,52 +266,55 @@ class Steps:
         """Gives a bucket's parts to the ends of the exchange."""
         assert self._exchange is not None
         parts = list(self._exchange.parts(taken.index))
+        if not parts:  # it has no elements
+            self._arrived(taken)
+            return
         taken.parts = len(parts)
         self._rounds.posted(len(parts))
         tolerance = self._settings.first_leg(self.critical)
         for side, _, part in parts:
-            done = partial(self._part_done, taken)
+            done = partial(self._part_done, taken, values)
             side.post(values[part], tolerance, done, turned=self._rounds.turned)
 
-    def _part_done(self, taken: _Bucket, part: Part) -> None:
-        """Hears of a part's mean, in the thread of its end."""
+    def _part_done(self, taken: _Bucket, values: NDArray[np.float32], part: Part) -> None:
+        """Hears of a part's mean, which stands in the values, in the thread of its end."""
         with self._changed:
             taken.done.append(part)
             taken.parts -= 1
             if taken.parts:
                 return
-        assert self._exchange is not None
-        self._measure(taken, self._exchange.result(taken.index))
-        mean = torch.from_numpy(self._exchange.result(taken.index))
-        plain = taken.gradient.dtype == torch.float32 and not taken.gradient.is_cuda
-        self._arrived(taken, mean if plain else taken.gradient.copy_(mean))
+        self._mean_of(taken, values)
 
     def _complete_mean(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Averages through the process group, in the order of ranks, as the exchange does."""
         stage = f"step {self._step}, bucket {taken.index}"
         plan.require_equal(stage, self._meeting.share(stage, self._seen[-1].facts()))
-        mine = torch.from_numpy(np.ascontiguousarray(values)).to(taken.gradient.device)
-        everyone = [torch.empty_like(mine) for _ in range(self._meeting.world)]
-        dist.all_gather(everyone, mine, group=self._meeting.group)
-        mean = np.empty_like(values)
-        mean_into([each.cpu().numpy() for each in everyone], mean)
-        self._measure(taken, mean)
-        taken.gradient.copy_(torch.from_numpy(mean))
-        self._arrived(taken, taken.gradient)
+        world = self._meeting.world
+        # In blocks: the memory for all ranks' gradients does not grow with the bucket.
+        for block in torch.from_numpy(values).split(_GATHERED // world or 1):
+            mine = block.to(taken.gradient.device)
+            everyone = [torch.empty_like(mine) for _ in range(world)]
+            dist.all_gather(everyone, mine, group=self._meeting.group)
+            mean_into([each.cpu().numpy() for each in everyone], block.numpy())
+        self._mean_of(taken, values)
 
-    def _measure(self, taken: _Bucket, mean: NDArray[np.float32]) -> None:
+    def _mean_of(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
+        """Puts a bucket's mean into its gradient's place, if it is not there."""
         if self._detector is not None:
-            taken.norm = float(np.linalg.norm(mean))
+            taken.norm = float(np.linalg.norm(values))
+        if taken.gradient.is_cuda or taken.gradient.dtype != torch.float32:
+            taken.gradient.copy_(torch.from_numpy(values))
+        self._arrived(taken)
 
-    def _arrived(self, taken: _Bucket, mean: torch.Tensor) -> None:
-        """A bucket's mean is there."""
+    def _arrived(self, taken: _Bucket) -> None:
+        """A bucket's mean is in its gradient's place."""
         report = bucket_report(
             taken.index,
             taken.gradient,
             taken.done,
             time.monotonic() - taken.began_s,
         )
-        taken.future.set_result(mean)
+        taken.future.set_result(taken.gradient)
         with self._changed:
             taken.report = report
             self._changed.notify_all()
@@ -309,6 +335,7 @@ class Steps:
         self._rounds.all_posted()
         self._await(self._buckets)
         self._rounds.end()
+        self._settle()
         self._plan = tuple(self._seen)
         exchanged = self._exchange is not None and self._exchange.plan == self._plan
         self.last = StepReport(
@@ -332,6 +359,14 @@ class Steps:
             self._known = 1
         self._seen, self._buckets = [], []
         self._step += 1
+
+    def _settle(self) -> None:
+        """A step whose mean is not finite is skipped, so what is owed stays as it was before."""
+        kept = [self._owed, *(self._exchange.debts if self._exchange is not None else ())]
+        if any(each.unsettled for each in kept):
+            applied = all(_is_finite(each.future.wait()) for each in self._buckets)
+            for each in kept:
+                each.settle(applied=applied)
 
     # Failures.
 
@@ -366,7 +401,7 @@ class Steps:
         owed = self._owed.copy()
         if self._exchange is not None:
             for index, bucket in enumerate(self._exchange.plan):
-                owed.keep(bucket.slots, self._exchange.owed(index))
+                owed.keep(bucket.slots, self._exchange.owed(index), self._owed_scale)
         return owed
 
     def close(self) -> None:
@@ -378,3 +413,8 @@ class Steps:
             self._places.close()
         self._failing = True
         self._failure = self._failure or RuntimeError("this BoundedLoss is closed")
+
+
+def _is_finite(mean: torch.Tensor) -> bool:
+    # The sum alone would do, but it may overflow. It needs no memory.
+    return bool(mean.sum(dtype=torch.float32).isfinite() or mean.isfinite().all())

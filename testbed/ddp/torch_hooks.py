@@ -45,14 +45,9 @@ HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
 
 
 class TorchHook:
-    """One of PyTorch's hooks, whose steps are announced as rounds, logged and reported.
-
-    Attributes:
-        last: the report of the latest step: what can be known of a hook that sends by itself.
-    """
+    """One of PyTorch's hooks, whose steps are announced as rounds, logged and reported."""
 
     def __init__(self, hook: Hook, rounds: Rounds, log: StepLog) -> None:
-        self.last: StepReport | None = None
         self._hook = hook
         self._rounds = rounds
         self._log = log
@@ -61,17 +56,16 @@ class TorchHook:
         self._under_way: list[tuple[torch.futures.Future[torch.Tensor], torch.Tensor, float]] = []
 
     def take(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
-        """Gives a bucket to the hook. With the last one it waits for the end, as DDP does next."""
+        """Gives a bucket to the hook."""
         if not self._under_way:
             self._rounds.begin(legs=False)
         gradient, came_s = bucket.buffer(), time.monotonic()
         future = self._hook(bucket)
         self._under_way.append((future, gradient, came_s))
-        if bucket.is_last():
-            self._end_step()
         return future
 
-    def _end_step(self) -> None:
+    def end_step(self) -> StepReport:
+        """Waits for all buckets, as DDP does next; reports what can be known of such a hook."""
         began_s, buckets = time.monotonic(), []
         under_way, self._under_way = self._under_way, []
         for index, (future, gradient, came_s) in enumerate(under_way):
@@ -85,11 +79,12 @@ class TorchHook:
                 )
             )
         self._rounds.end()
-        self.last = StepReport(
+        report = StepReport(
             step=self._step,
             carried_by="process group",
             buckets=tuple(buckets),
             wait_s=time.monotonic() - began_s,
         )
-        self._log.write(self.last, [])
+        self._log.write(report, [])
         self._step += 1
+        return report

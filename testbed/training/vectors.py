@@ -34,7 +34,8 @@ def drop_nonfinite(vector: Vector) -> None:
 def sum_into(gradients: Sequence[Vector], out: Vector) -> None:
     """Write the sum of equally long vectors to `out`.
 
-    The order of additions is fixed, so every reliable transport gives the same bits.
+    The order of additions is fixed, so every reliable transport gives the same bits. `out` may be
+    one of them.
     """
     for block in _blocks(out):
         _sum_block(gradients, out, block)
@@ -53,13 +54,13 @@ def _blocks(vector: Vector) -> Iterator[slice]:
 
 
 def _sum_block(gradients: Sequence[Vector], out: Vector, block: slice) -> None:
-    here = out[block]
     if len(gradients) == 1:
-        here[:] = gradients[0][block]
+        out[block] = gradients[0][block]
         return
-    np.add(gradients[0][block], gradients[1][block], out=here)
+    total = gradients[0][block] + gradients[1][block]
     for gradient in gradients[2:]:
-        here += gradient[block]
+        total += gradient[block]
+    out[block] = total
 
 
 class SharedVectors:

@@ -2,8 +2,11 @@
 
     python -m tests.benchmarks.ddp_step [--ranks 3] [--megabytes 25] [--buckets 2] [--turns 15]
     python -m tests.benchmarks.ddp_step --own --ranks 4 --turns 100
+    python -m tests.benchmarks.ddp_step --memory --ranks 8 --buckets 4
 
-The second line is the hook's own cost: `local` exchanges nothing, as a hook that does nothing.
+The second line is the hook's own cost: `local` exchanges nothing, as a hook that does nothing. The
+third is the peak of a rank's memory above that with a hook that does nothing, in multiples of the
+gradient, with 30 % of the datagrams lost.
 
 Each rank is a process. All kinds take turns in each process; a turn is one backward pass of a model
 that computes next to nothing. It prints the median of each kind's seconds and their range, and the
@@ -11,8 +14,11 @@ median and range of the turns' ratios to Gloo. The slowest rank counts.
 """
 
 import argparse
+import ctypes
+import re
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +29,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.ddp import BoundedLoss
+from testbed.transport import preset
 from tests.ddp.ranks import launch, values
 
 # DDP's own all-reduce; a hook that does nothing; ours.
@@ -35,6 +42,7 @@ KINDS: dict[str, dict[str, Any] | None] = {
     "bounded, sharded": {"protocol": "dblp", "collective": "sharded"},
     "bounded, server": {"protocol": "dblp", "collective": "server"},
 }
+COLLECTIVES = ("sharded", "server")
 WARM_UP = 4
 
 
@@ -56,16 +64,56 @@ def nothing(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Te
     return future
 
 
+def peak_bytes(rank: int, buckets: int, megabytes: float, settings: dict[str, Any] | None) -> int:
+    """The most memory that this process has occupied, after a few steps."""
+    # Else glibc decides meanwhile which memory it gives back, and the peak is of that.
+    m_mmap_threshold = -3
+    ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 20)
+    ddp = wrapped_rows(buckets, megabytes)
+    if settings:
+        draws = np.random.default_rng(rank)
+        state = BoundedLoss(**settings, leave_out=lambda count: draws.random(count) < 0.3)
+        ddp.register_comm_hook(state, state.hook)
+    elif settings is not None:
+        ddp.register_comm_hook(None, nothing)
+    for _ in range(WARM_UP + 2):
+        ddp.zero_grad()
+        ddp(torch.tensor(float(rank + 1))).backward()
+    (kilobytes,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(kilobytes)
+
+
+def memory_ratios(
+    ranks: int, buckets: int, megabytes: float, chosen: tuple[str, ...] = ("gloo", *COLLECTIVES)
+) -> dict[str, float]:
+    """By kind, the peak above that of a hook that does nothing, of the rank with the highest."""
+    lossy = {"protocol": preset("fixed-high", tolerance=0.4), "rate_bps": 2e9, "timeout_s": 100}
+    kinds: dict[str, dict[str, Any] | None] = {
+        "no exchange": {},
+        "gloo": None,
+        **{each: lossy | {"collective": each} for each in COLLECTIVES},
+    }
+    common = {"within_s": 300, "buckets": buckets, "megabytes": megabytes}
+    peaks = {
+        kind: max(values(launch(peak_bytes, ranks, settings=kinds[kind], **common)))
+        for kind in ("no exchange", *chosen)
+    }
+    none = peaks.pop("no exchange")
+    return {kind: (each - none) / (buckets * megabytes * 1e6) for kind, each in peaks.items()}
+
+
+def wrapped_rows(buckets: int, megabytes: float) -> DistributedDataParallel:
+    rows = Rows(buckets, int(megabytes * 1e6 / 4))
+    return DistributedDataParallel(rows, bucket_cap_mb=megabytes * 0.9e6 / 2**20)
+
+
 def work(
     rank: int, buckets: int, megabytes: float, turns: int, chunk_bytes: int | None, kinds: list[str]
 ) -> dict[str, list[float]]:
     """Seconds of each turn."""
-    elements = int(megabytes * 1e6 / 4)
     wrapped = {}
     for kind, settings in ((each, KINDS[each]) for each in kinds):
-        ddp = DistributedDataParallel(
-            Rows(buckets, elements), bucket_cap_mb=megabytes * 0.9e6 / 2**20
-        )
+        ddp = wrapped_rows(buckets, megabytes)
         if settings:
             common = {"protocol": "none", "timeout_s": 60, "chunk_bytes": chunk_bytes}
             state = BoundedLoss(**{**common, **settings})
@@ -94,7 +142,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--chunk-bytes", type=int, help="default: what fits loopback")
     parser.add_argument("--own", action="store_true", help="only the hook's own cost")
+    parser.add_argument("--memory", action="store_true", help="the peak of a rank's memory")
     given = parser.parse_args()
+    if given.memory:
+        for kind, ratio in memory_ratios(given.ranks, given.buckets, given.megabytes).items():
+            print(f"{kind:18} {ratio:.2f} x the gradient")
+        return
     kinds = ["gloo", "no exchange", "local"] if given.own else list(KINDS)
     outcomes = launch(
         work,

@@ -50,6 +50,26 @@ def test_a_killed_rank_ends_all_with_its_name(culprit, collective):
         assert took_s < 18
 
 
+def trains(rank):
+    """Rank 1 is killed between two steps; what the others' backward pass raises."""
+    ddp = wrapped(ranks.model())
+    state = BoundedLoss(timeout_s=20)
+    ddp.register_comm_hook(state, state.hook)
+    ranks.train(ddp, 4, rank)
+    if rank == 1:
+        ranks.die()
+    try:
+        ranks.train(ddp, 1000, rank)
+    except Exception as error:
+        return type(error).__name__, str(error).partition(":")[0]
+
+
+def test_the_backward_pass_raises_the_name_of_a_killed_rank():
+    for outcome in launch(trains, 3, killed=[1]).values():
+        assert not outcome.error
+        assert outcome.value == ("PeerLost", "lost rank 1")
+
+
 @pytest.mark.parametrize("collective", ["server", pytest.param("sharded", marks=pytest.mark.long)])
 def test_a_rank_that_stands_still_is_named_within_the_time(collective):
     outcomes = launch(

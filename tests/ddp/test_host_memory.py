@@ -15,11 +15,3 @@ def test_a_processors_gradient_is_not_copied_and_others_become_float32():
     half = memory.values(1, torch.full((3,), 0.5, dtype=torch.bfloat16))
     assert half.dtype == np.float32
     assert half.tolist() == [0.5] * 3
-
-
-def test_places_of_means_are_zeros_that_can_be_written():
-    buffer = HostMemory().new_buffer(10)
-    assert buffer.dtype == np.uint8
-    assert buffer.tolist() == [0] * 10
-    buffer[3] = 1
-    assert buffer.sum() == 1

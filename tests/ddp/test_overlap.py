@@ -7,6 +7,7 @@ import datetime
 import time
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -82,6 +83,45 @@ def test_ddps_backward_pass_goes_on_while_the_means_of_its_first_buckets_are_mad
     (carried_by, seen), _ = values(launch(with_ddp, 2))
     assert carried_by == "transport"
     assert seen[0] >= 1  # buckets were under way
+
+
+def with_two(rank):
+    """Two modules in one backward pass. Rank 1 comes when rank 0 has given the second's buckets."""
+    nets = [nn.Linear(30, 30), nn.Linear(30, 1)]
+    ddps = [wrapped(net) for net in nets]
+    states = [BoundedLoss(**SETTINGS) for _ in ddps]
+    given: list[int] = []
+    watched = False
+
+    def hook(place, bucket):
+        future = states[place].hook(states[place], bucket)
+        if watched and rank == 0:
+            given.append(place)
+            if set(given) == {0, 1}:
+                store().set("both", "yes")
+        return future
+
+    for place, ddp in enumerate(ddps):
+        ddp.register_comm_hook(place, hook)
+    reports = []
+    for step in range(STEPS):
+        watched = step == WATCHED
+        inputs, targets = batch(step, rank)
+        loss = nn.functional.mse_loss(ddps[1](ddps[0](inputs)), targets)
+        if watched and rank == 1:
+            wait_for("both")  # which never comes if rank 0 waits for the first one's means
+        loss.backward()
+        reports = [last(state) for state in states]
+    for state in states:
+        state.close()
+    same = torch.cat([each.grad.reshape(-1) for net in nets for each in net.parameters()])
+    return [(each.step, each.carried_by) for each in reports], same.tolist()
+
+
+def test_two_modules_means_are_made_at_once_in_one_backward_pass():
+    told = values(launch(with_two, 2))
+    assert told[0] == told[1]
+    assert told[0][0] == 2 * [(STEPS - 1, "transport")]
 
 
 def with_fsdp(rank):

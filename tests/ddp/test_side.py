@@ -59,20 +59,29 @@ def endpoints(monkeypatch):
     monkeypatch.setattr(side_module, "Endpoint", Endpoint)
 
 
-def an_end(kind, name, peers, mean, **more):
+def an_end(kind, name, peers, **more):
     config = EndpointConfig(
         session=1, name=name, bind_address="127.0.0.1", peers=dict.fromkeys(peers, "127.0.0.1"),
         is_server=name == SERVER, protocol=preset("none"), layout=LAYOUT, tensor_by_tensor=True,
         rate_bps=1e9, queue_bytes=1e6, control_port=1, data_port=2,
     )  # fmt: skip
     filling = FILLINGS.create("error-feedback")
-    return kind(config, filling, owner=0, at_once=4, means=[mean], on_failure=pytest.fail, **more)
+    return kind(config, filling, owner=0, at_once=4, on_failure=pytest.fail, **more)
 
 
 def post(end, value, done):
+    """Gives the next part; returns where its mean will stand."""
     values = np.full(ELEMENTS, value, dtype=np.float32)
     end.post(values, 0.0, done.append, turned=lambda: None)
     end._advance()
+    return values
+
+
+def settle(end, *, applied=True):
+    """The step is over; returns what is owed."""
+    for debt in end.debts:
+        debt.settle(applied=applied)
+    return end.debts[0].values
 
 
 def end_all(posted):
@@ -83,9 +92,8 @@ def end_all(posted):
 
 def test_a_mean_stays_until_a_late_rank_has_it():
     done: list[Part] = []
-    mean = LAYOUT.new_buffer()
     others = [name_of(1), name_of(2)]
-    owner = an_end(OwnerSide, SERVER, others, mean, world=3, late_share=0.0, min_ranks=3)
+    owner = an_end(OwnerSide, SERVER, others, world=3, late_share=0.0, min_ranks=3)
     network = owner._endpoint
     post(owner, 3.0, done)
     end_all(network.received)
@@ -97,10 +105,10 @@ def test_a_mean_stays_until_a_late_rank_has_it():
     owner._advance()
     assert len(done) == 1  # nobody waits for rank 2
 
-    post(owner, 6.0, done)
+    mean = post(owner, 6.0, done)
     end_all(network.received)
     owner._advance()
-    assert LAYOUT.floats(mean)[0] == 2.0
+    assert mean[0] == 2.0
     (late,) = behind[1].values()
     assert LAYOUT.floats(late)[0] == 1.0
 
@@ -108,8 +116,7 @@ def test_a_mean_stays_until_a_late_rank_has_it():
 def test_as_many_means_wait_for_a_late_rank_as_the_endpoint_can_hold():
     done: list[Part] = []
     others = [name_of(1), name_of(2)]
-    mean = LAYOUT.new_buffer()
-    owner = an_end(OwnerSide, SERVER, others, mean, world=3, late_share=0.0, min_ranks=3)
+    owner = an_end(OwnerSide, SERVER, others, world=3, late_share=0.0, min_ranks=3)
     network = owner._endpoint
     for step in range(6):
         post(owner, 3.0, done)
@@ -127,10 +134,10 @@ def test_as_many_means_wait_for_a_late_rank_as_the_endpoint_can_hold():
     assert len(done) == 5
 
 
-def an_owner_that_has_given_once(done, mean):
+def an_owner_that_has_given_once(done):
     """With all others' gradients in time so far."""
     others = [name_of(1), name_of(2)]
-    owner = an_end(OwnerSide, SERVER, others, mean, world=3, late_share=0.5, min_ranks=3)
+    owner = an_end(OwnerSide, SERVER, others, world=3, late_share=0.5, min_ranks=3)
     post(owner, 3.0, done)
     end_all(owner._endpoint.received)
     owner._advance()
@@ -143,10 +150,9 @@ def an_owner_that_has_given_once(done, mean):
 
 def test_an_owner_begins_with_what_others_have_begun_and_owes_its_own(monkeypatch):
     done: list[Part] = []
-    mean = LAYOUT.new_buffer()
-    owner = an_owner_that_has_given_once(done, mean)
+    owner = an_owner_that_has_given_once(done)
     monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: 0.0)
-    network, before = owner._endpoint, mean.copy()
+    network = owner._endpoint
     owner._advance()
     assert network.received == []  # nobody else has begun either
     network.begun_by_others.add(2)
@@ -159,29 +165,28 @@ def test_an_owner_begins_with_what_others_have_begun_and_owes_its_own(monkeypatc
     owner._advance()
     (sent,) = network.sent
     assert {LAYOUT.floats(each)[0] for each in sent[1].values()} == {4.0}
-    assert np.array_equal(mean, before)  # the training may still use it
     end_all([sent])
     owner._advance()
     assert len(done) == 1
 
-    post(owner, 9.0, done)
-    assert LAYOUT.floats(mean)[0] == 4.0
+    mean = post(owner, 9.0, done)
+    assert mean[0] == 4.0
     assert [part.late for part in done] == [set(), {0}]
-    assert np.all(owner.owed(0) == 9.0)
+    assert np.all(settle(owner) == 9.0)
     network.sent, network.received = [], []
-    post(owner, 1.0, done)
+    mean = post(owner, 1.0, done)
     for _, into in network.received:
         for buffer in into.values():
             LAYOUT.floats(buffer)[:] = 1.0
     end_all(network.received)
     owner._advance()
-    assert LAYOUT.floats(mean)[0] == 4.0  # 9 + 1 + 1 + 1, of three
-    assert np.all(owner.owed(0) == 0.0)
+    assert mean[0] == 4.0  # 9 + 1 + 1 + 1, of three
+    assert np.all(settle(owner) == 0.0)
 
 
 def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
     done: list[Part] = []
-    owner = an_owner_that_has_given_once(done, LAYOUT.new_buffer())
+    owner = an_owner_that_has_given_once(done)
     monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: np.inf)
     network = owner._endpoint
     network.begun_by_others.add(2)
@@ -192,13 +197,12 @@ def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
     post(owner, 3.0, done)
     assert len(network.sent) == 1
     assert owner._under_way[0].late == set()
-    assert np.all(owner.owed(0) == 0.0)
+    assert np.all(settle(owner) == 0.0)
 
 
 def test_a_mean_that_never_came_is_not_the_one_of_the_step_before():
     done: list[Part] = []
-    mean = LAYOUT.new_buffer()
-    worker = an_end(WorkerSide, name_of(1), [SERVER], mean)
+    worker = an_end(WorkerSide, name_of(1), [SERVER])
     network = worker._endpoint
     post(worker, 3.0, done)
     network.lost[SERVER] = "the connection was closed"  # between its STOP and its mean

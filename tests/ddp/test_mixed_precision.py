@@ -1,0 +1,117 @@
+"""Gradients that are not finite, and scaled ones: what is owed stays finite and in their scale."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from testbed.ddp import BoundedLoss, InputError
+from tests.ddp.ranks import batch, drawn, exchange, last, launch, model, values, weights, wrapped
+from tests.ddp.test_loss import PARAMETERS, SIZES, lossy, owed_by
+
+STEPS, OVERFLOW = 14, 7
+
+
+def scaled(rank, hook):
+    """Trains with a GradScaler; rank 1's gradient overflows once. Its scale after each step."""
+    net = model()
+    ddp = wrapped(net)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=5)
+    if hook:
+        state = lossy(rank, scaler=scaler)
+        ddp.register_comm_hook(state, state.hook)
+    factors = [1.0]
+    net[2].weight.register_hook(lambda gradient: gradient * factors[0])
+    optimiser = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    scales = []
+    for step in range(STEPS):
+        inputs, targets = batch(step, rank)
+        factors[0] = math.inf if (step, rank) == (OVERFLOW, 1) else 1.0
+        optimiser.zero_grad()
+        scaler.scale(nn.functional.mse_loss(ddp(inputs), targets)).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    if hook:
+        assert max(bucket.loss for bucket in last(state).buckets) > 0
+    return scales, weights(ddp)
+
+
+def test_one_overflow_skips_one_step_as_over_plain_ddp():
+    plain, _ = values(launch(scaled, 3, hook=False))[0]
+    for scales, ours in (told := values(launch(scaled, 3, hook=True))):
+        assert scales == plain
+        assert np.array_equal(ours, told[0][1])
+        assert np.isfinite(ours).all()
+
+
+SCALES = (*5 * [2.0**16], *3 * [2.0**15], *4 * [2.0**17])
+
+
+def accounts(rank, filling, collective):
+    """What was sent, applied and is owed at the end, all unscaled; and what each step was like."""
+    state = lossy(rank, filling=filling, collective=collective)
+    sent, applied = ([np.zeros(size, dtype=np.float64) for size in SIZES] for _ in range(2))
+    finite, kept, bounded = [], [], []
+    for step, scale in enumerate(SCALES):
+        gradients = [scale * each for each in drawn(SIZES, rank, step)]
+        wrong = {1: math.nan, 4: math.inf, 9: -math.inf}.get(step)
+        if wrong is not None and rank == step % 3:
+            gradients[0][rank * 20_000] = wrong
+        before = state.state_dict()["owed"]
+        state.scale = scale
+        means = exchange(state, gradients, PARAMETERS)
+        after = state.state_dict()["owed"]
+        finite.append(all(bool(each.isfinite().all()) for each in means))
+        bounded.append(all(bool(each.isfinite().all()) for each in after.values()))
+        pairs = zip(before.values(), after.values(), strict=False)
+        kept.append(before.keys() == after.keys() and all(torch.equal(*pair) for pair in pairs))
+        if finite[-1]:
+            for index, (gradient, mean) in enumerate(zip(gradients, means, strict=True)):
+                sent[index] += gradient.numpy() / scale
+                applied[index] += mean.numpy() / scale
+    return sent, applied, owed_by(state.state_dict()), finite, kept, bounded
+
+
+@pytest.mark.parametrize(
+    ("filling", "collective"),
+    [
+        *(("error-feedback", collective) for collective in ("sharded", "server")),
+        *((filling, "sharded") for filling in ("zero", "rescale")),
+    ],
+)
+def test_what_is_not_finite_reaches_all_ranks_once_and_debts_stay(filling, collective):
+    told = values(launch(accounts, 3, filling=filling, collective=collective))
+    for _, _, _, finite, kept, bounded in told:
+        assert [step for step, each in enumerate(finite) if not each] == [1, 4, 9]
+        assert all(bounded)
+        assert all(kept[step] for step in (1, 4, 9))
+    if filling == "error-feedback":
+        for index, size in enumerate(SIZES):
+            owed = sum(each[2].get(index, np.zeros(size)).astype(np.float64) for each in told)
+            sent = sum(each[0][index] for each in told)
+            np.testing.assert_allclose(3 * told[0][1][index] + owed, sent, rtol=1e-4, atol=1e-3)
+        assert any(each[2] for each in told)
+
+
+def wrong_scales(_):
+    said = []
+    for settings, scale in (({"scaler": 3}, 1.0), ({}, 0.0), ({}, math.nan)):
+        with pytest.raises(InputError) as caught:
+            state = BoundedLoss(timeout_s=60, **settings)
+            state.scale = scale
+            exchange(state, drawn(SIZES, 0), PARAMETERS)
+        said.append(str(caught.value))
+    return said
+
+
+def test_a_scale_that_cannot_be_is_refused():
+    assert values(launch(wrong_scales, 1)) == [
+        [
+            "scaler is 3; valid: a GradScaler, or None",
+            "scale is 0.0; valid: above 0 and finite",
+            "scale is nan; valid: above 0 and finite",
+        ]
+    ]
