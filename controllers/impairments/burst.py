@@ -19,7 +19,7 @@ from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.lab.paced_frames import PacedFrames
 
-_SOURCE_MAC = bytes.fromhex("02000000bb01")
+_SOURCE_MACS = 0x0200_BB00_0000
 # No host's address: a switch that receives such a frame has no rule for it and drops it.
 _NOBODY_MAC = "02:00:00:00:bb:02"
 _MOST_COPIES = 64
@@ -64,7 +64,9 @@ class Burst(Impairment[BurstParameters]):
         super().__init__(parameters, lab)
         self._at = at = direction(lab.network, parameters)
         host = lab.network["hosts"].get(at.receiver.node)
-        self._frame = _frame(host["mac"] if host else _NOBODY_MAC, parameters.frame_bytes)
+        # Other bursts and the calibration send frames of this type through the same ports.
+        source = (_SOURCE_MACS + lab.unique()).to_bytes(6).hex(":")
+        self._frame = _frame(host["mac"] if host else _NOBODY_MAC, source, parameters.frame_bytes)
         rate_bps = at.rate_bps * parameters.rate_factor
         self._frames_per_s = rate_bps / (8 * parameters.frame_bytes)
         self._paced: PacedFrames | None = None
@@ -77,7 +79,10 @@ class Burst(Impairment[BurstParameters]):
         self._arrived: ArrivalCounter | None = None
         if at.receiver.interface:
             self._arrived = ArrivalCounter(
-                at.receiver.pid, at.receiver.interface, f"ether type {OWN_ETHERTYPE:#06x}"
+                at.receiver.pid,
+                at.receiver.interface,
+                f"ether type {OWN_ETHERTYPE:#06x} ether saddr {source}",
+                ends_here=at.receiver.is_switch and lab.network.get("datapath") == "userspace",
             )
 
     def begin(self) -> None:
@@ -130,6 +135,6 @@ class Burst(Impairment[BurstParameters]):
             frames -= copies
 
 
-def _frame(destination_mac: str, size_bytes: int) -> bytes:
-    destination = bytes.fromhex(destination_mac.replace(":", ""))
-    return (destination + _SOURCE_MAC + struct.pack("!H", OWN_ETHERTYPE)).ljust(size_bytes, b"\0")
+def _frame(destination: str, source: str, size_bytes: int) -> bytes:
+    addresses = bytes.fromhex((destination + source).replace(":", ""))
+    return (addresses + struct.pack("!H", OWN_ETHERTYPE)).ljust(size_bytes, b"\0")

@@ -180,12 +180,19 @@ class DropCounter:
 class ArrivalCounter:
     """Counts the frames that arrive at an interface and match, in the words of nftables.
 
-    `pid` names the interface's namespace; None is the present one.
+    Args:
+        pid: of the interface's namespace; None is the present one.
+        ends_here: the frames go no further. Packet sockets, such as those of a switch in user
+            space, have them by then; and the kernel would count as a drop of the interface what
+            no protocol of its own takes.
     """
 
-    def __init__(self, pid: int | None, interface: str, match: str) -> None:
+    def __init__(
+        self, pid: int | None, interface: str, match: str, *, ends_here: bool = False
+    ) -> None:
         self._table = _ArrivalTable(pid, interface, "seen")
-        self._table.run(f"add rule {self._table.name} arriving {match} counter name seen")
+        then = " drop" if ends_here else ""
+        self._table.run(f"add rule {self._table.name} arriving {match} counter name seen{then}")
 
     def take(self) -> int:
         """Frames that arrived since the last call."""
