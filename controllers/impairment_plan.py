@@ -22,7 +22,8 @@ class Places:
     switches: Collection[str]
     links: Sequence[tuple[str, str]]
     working_hosts: Collection[str] = ()  # that train, or on which programs run
-    rates_bps: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of links, if known
+    settings: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    """Of links as configured, if known: rate_bps, delay_s, jitter_s."""
 
     def place(self, parameters: ImpairmentParameters) -> str:
         """What an entry acts on: a host itself, or one direction (or both) of a link."""
@@ -63,16 +64,17 @@ class Places:
                     f"host: {parameters.host!r}: nothing of the workload runs there; "
                     f"valid: {', '.join(working)}"
                 )
-        if self.rates_bps and "link" in parameters.allowed_targets:
-            parameters.check_link(self.rates_bps[self.link_of(parameters)])
+        if self.settings and "link" in parameters.allowed_targets:
+            parameters.check_link(self.settings[self.link_of(parameters)])
 
     def delays(self, entries: Sequence[ImpairmentParameters]) -> dict[tuple[str, str], float]:
         """The links that entries delay, and for how long at most."""
         found: dict[tuple[str, str], float] = {}
         for each in entries:
-            if each.most_delay_s is not None:
+            if each.changes_middle:
                 ends = self.link_of(each)
-                found[ends] = max(found.get(ends, 0.0), each.most_delay_s)
+                longest_s = each.longest_wait_s(self.settings[ends])
+                found[ends] = max(found.get(ends, 0.0), longest_s)
         return found
 
     def link_of(self, parameters: ImpairmentParameters) -> tuple[str, str]:
@@ -127,7 +129,8 @@ def resolve(
     for (index, first), (other, second) in itertools.combinations(enumerate(resolved), 2):
         where = _overlap(first, second)
         if where and contradict(first, second, places):
-            alike = f"are {first.kind}" if first.kind == second.kind else "set a rate"
+            both = " and ".join(sorted(both_change(first, second))) or "a rate"
+            alike = f"are {first.kind}" if first.kind == second.kind else f"set {both}"
             raise InputError(
                 f"impairments.{other} ({second.label}): contradicts impairments.{index} "
                 f"({first.label}): both {alike} at {first.target} {where}; "
@@ -140,11 +143,13 @@ def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places
     """Whether two entries that are in force at the same time would undo each other."""
     if places.rates_set(first) & places.rates_set(second):
         return True
-    return (
-        first.exclusive
-        and first.kind == second.kind
-        and places.place(first) == places.place(second)
-    )
+    alike = (first.exclusive and first.kind == second.kind) or both_change(first, second)
+    return bool(alike) and places.place(first) == places.place(second)
+
+
+def both_change(first: ImpairmentParameters, second: ImpairmentParameters) -> set[str]:
+    """Which of delay_s, jitter_s and loss both entries change."""
+    return set(first.changes_middle) & set(second.changes_middle)
 
 
 def places_of(network: Mapping[str, Any]) -> Places:

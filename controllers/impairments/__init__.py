@@ -16,6 +16,7 @@ from controllers.impairments.base import Effect, Impairment, ImpairmentParameter
 from controllers.impairments.blackout import Blackout
 from controllers.impairments.burst import Burst
 from controllers.impairments.crash import Crash
+from controllers.impairments.delay import Delay
 from controllers.impairments.host_burst import HostBurst
 from controllers.impairments.link_down import LinkDown
 from controllers.impairments.loss import Loss
@@ -37,6 +38,7 @@ KINDS: Registry[Impairment[Any]] = Registry(
         "police": Police,
         "blackout": Blackout,
         "queue": Queue,
+        "delay": Delay,
         "trace": Trace,
         "link-down": LinkDown,
         "host-burst": HostBurst,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -97,15 +97,24 @@ class ImpairmentParameters(BaseModel):
         return ""
 
     @property
-    def most_delay_s(self) -> float | None:
-        """The longest time that it lets packets wait in the middle of its link, or a host's own.
+    def changes_middle(self) -> Collection[str]:
+        """Which of delay_s, jitter_s and loss of its direction it changes."""
+        return ()
 
-        None: it needs no middle there, since it changes neither delay nor jitter nor loss.
+    def longest_wait_s(self, link: Mapping[str, Any]) -> float:
+        """The longest time that packets wait in the middle of its link, while it changes that.
+
+        Args:
+            link: as configured, with `delay_s` and `jitter_s`.
         """
-        return None
+        return 0.0
 
-    def check_link(self, rate_bps: int) -> None:
-        """Raises ValueError, which begins with the key, where it does not fit its link's rate."""
+    def check_link(self, link: Mapping[str, Any]) -> None:
+        """Raises ValueError, which begins with the key, where it does not fit its link.
+
+        Args:
+            link: as configured, with `rate_bps`, `delay_s` and `jitter_s`.
+        """
 
     @model_validator(mode="after")
     def _target_is_one(self) -> ImpairmentParameters:

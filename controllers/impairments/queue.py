@@ -8,13 +8,13 @@ what it had before, or what was set by hand meanwhile.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.link_directions import direction
-from controllers.impairments.temporary_settings import TemporarySettings
+from controllers.impairments.base import ImpairmentParameters
+from controllers.impairments.link_directions import Direction
+from controllers.impairments.temporary_settings import ChangedDirection
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 
@@ -51,34 +51,17 @@ class QueueParameters(ImpairmentParameters):
         return self
 
 
-class Queue(Impairment[QueueParameters]):
+class Queue(ChangedDirection[QueueParameters]):
     """Sets the new values, and at the end those from before."""
 
     changes_rates = "target"
 
-    def __init__(self, parameters: QueueParameters, lab: LabAccess) -> None:
-        super().__init__(parameters, lab)
-        at = direction(lab.network, parameters)
-        self._ends = (at.sender.node, at.receiver.node)
-        self._link = TemporarySettings(lab.links, *self._ends)
-        self._sent = self._dropped = 0
-        self._new: dict[str, int] = {}
-        if parameters.rate_bps is not None or parameters.rate_factor is not None:
-            rate = parameters.rate_bps or round(at.rate_bps * (parameters.rate_factor or 1))
-            self._new["rate_bps"] = max(10_000, rate)
-        if parameters.queue_bytes is not None or parameters.queue_factor is not None:
-            limit = parameters.queue_bytes or round(at.queue_bytes * (parameters.queue_factor or 1))
-            self._new["queue_bytes"] = max(2 * ETHERNET_FRAME_BYTES, limit)
-
-    def begin(self) -> None:
-        self._link.set(self._new)
-        self._before = self.lab.links.offered(*self._ends)
-
-    def end(self) -> None:
-        self._link.undo()
-        sent, dropped = self.lab.links.offered(*self._ends)
-        self._sent, self._dropped = sent - self._before[0], dropped - self._before[1]
-
-    def effect(self) -> Effect:
-        """The packets that came to the queue meanwhile, and those that it dropped."""
-        return Effect(met=self._sent + self._dropped, dropped=self._dropped, details=self._new)
+    def new_settings(self, at: Direction) -> dict[str, Any]:
+        wanted, new = self.parameters, {}
+        if wanted.rate_bps is not None or wanted.rate_factor is not None:
+            rate = wanted.rate_bps or round(at.rate_bps * (wanted.rate_factor or 1))
+            new["rate_bps"] = max(10_000, rate)
+        if wanted.queue_bytes is not None or wanted.queue_factor is not None:
+            limit = wanted.queue_bytes or round(at.queue_bytes * (wanted.queue_factor or 1))
+            new["queue_bytes"] = max(2 * ETHERNET_FRAME_BYTES, limit)
+        return new

@@ -8,7 +8,8 @@ next change, and again after the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import (
@@ -28,7 +29,6 @@ from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
 
 LOG = "traces.jsonl"
-_DELAYING = ("delay_s", "jitter_s", "loss")
 
 
 class TraceParameters(ImpairmentParameters):
@@ -60,14 +60,20 @@ class TraceParameters(ImpairmentParameters):
         return "one way" if "rate_bps" in (self.changes or {}) else ""
 
     @property
-    def most_delay_s(self) -> float | None:
-        changes = self.changes or {}
-        if not any(each in changes for each in _DELAYING):
-            return None
-        waits = zip(
-            *(changes.get(each, [0.0] * len(changes["t_s"])) for each in _DELAYING[:2]), strict=True
+    def changes_middle(self) -> Collection[str]:
+        return {"delay_s", "jitter_s", "loss"} & set(self.changes or {})
+
+    def longest_wait_s(self, link: Mapping[str, Any]) -> float:
+        return max(map(sum, self._waits_s(link)))
+
+    def _waits_s(self, link: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+        """Delay and jitter after each change; what has no column is the link's."""
+        assert self.changes is not None
+        columns = (
+            self.changes.get(key, itertools.repeat(link[key], len(self.changes["t_s"])))
+            for key in ("delay_s", "jitter_s")
         )
-        return max(map(sum, waits))
+        return zip(*columns, strict=True)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -127,16 +133,23 @@ class TraceParameters(ImpairmentParameters):
             raise ValueError(f"start_s: {self.start_s:g}; valid: below {self.length_s:g}")
         return self
 
-    def check_link(self, rate_bps: int) -> None:
+    def check_link(self, link: Mapping[str, Any]) -> None:
+        def where(row: int, column: str) -> str:
+            return f"file: {self._places[row]}" if self._places else f"changes: {column}.{row}"
+
         rates = (self.changes or {}).get("rate_bps", [0.0])
         fastest = max(rates)
-        if fastest > rate_bps:
-            row = rates.index(fastest)
-            where = f"file: {self._places[row]}" if self._places else f"changes: rate_bps.{row}"
+        if fastest > link["rate_bps"]:
             raise ValueError(
-                f"{where}: {fastest:.0f} bit/s; valid: up to {rate_bps}, the link's "
-                "rate_bps, at which it is calibrated"
+                f"{where(rates.index(fastest), 'rate_bps')}: {fastest:.0f} bit/s; valid: up to "
+                f"{link['rate_bps']}, the link's rate_bps, at which it is calibrated"
             )
+        for row, (delay_s, jitter_s) in enumerate(self._waits_s(link)):
+            if jitter_s > delay_s:
+                raise ValueError(
+                    f"{where(row, 'delay_s')}: delay_s: {delay_s:g}; valid: {jitter_s:g} or more, "
+                    "the link's jitter_s"
+                )
 
     def after(self, played_s: float) -> Iterator[tuple[float, dict[str, float]]]:
         """When, from its begin on, the link gets which values; without end.

@@ -367,7 +367,7 @@ class Experiment(Section):
             switches=network.switches(),
             links=network.links(),
             working_hosts=self.working_hosts,
-            rates_bps={ends: network.linkInfo(*ends)["rate_bps"] for ends in network.links()},
+            settings=network.link_settings(),
         )
         if not self.rounds:
             self._refuse_open_ends()

@@ -59,7 +59,10 @@ class Lab:
         parameters = topology_of(config)
         topology = topologies.build(parameters)
         places = Places(
-            hosts=topology.hosts(), switches=topology.switches(), links=topology.links()
+            hosts=topology.hosts(),
+            switches=topology.switches(),
+            links=topology.links(),
+            settings=topology.link_settings(),
         )
         entries = [impairments.read(each) for each in config["impairments"]]
         for ends, delay_s in places.delays(entries).items():

@@ -16,6 +16,7 @@ from controllers import impairments
 from controllers.impairments import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.blackout import Blackout, BlackoutParameters
 from controllers.impairments.burst import BurstParameters
+from controllers.impairments.delay import Delay
 from controllers.impairments.host_burst import HostBurstParameters
 from controllers.impairments.link_directions import End, direction
 from controllers.impairments.link_down import LinkDown
@@ -266,6 +267,7 @@ KINDS: dict[str, Any] = {
     "blackout": SimulatedBlackout,
     "police": SimulatedPolice,
     "queue": Queue,
+    "delay": Delay,
     "trace": Trace,
     "link-down": LinkDown,
     "host-burst": SimulatedHostBurst,

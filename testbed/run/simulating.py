@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import topologies
+from controllers import impairments
 from controllers.controller_socket import ControllerClient
 from testbed.experiment import Run, computing
 from testbed.lab import paths
@@ -176,13 +177,13 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
     simulation = Simulation()
     topology = topologies.parse(config["topology"])
     info = describe(topology)
-    kinds = {each["kind"] for each in config["impairments"]}
+    entries = map(impairments.read, config["impairments"])
     costs = dict(config.get("simulation", {}))
     network = SimulatedNetwork(
         simulation,
         info,
         seed=config["seed"],
-        delays_change="trace" in kinds,
+        delays_change=any({"delay_s", "jitter_s"} & set(it.changes_middle) for it in entries),
         spray=costs.pop("spray", False),
     )
     if config["protocol"]["carrier"] == "tcp":

@@ -73,7 +73,10 @@ def of_topology(
         raise InputError(f"topology: {error}") from None
     anchored = _anchored(impairments)
     places = impairment_plan.Places(
-        hosts=built.hosts(), switches=built.switches(), links=built.links()
+        hosts=built.hosts(),
+        switches=built.switches(),
+        links=built.links(),
+        settings=built.link_settings(),
     )
     try:
         entries = _ENTRIES.validate_python(anchored)

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers import impairments
+from controllers import impairment_plan, impairments
 from testbed.lab.loss_model import LossModel
 from testbed.lab.network import LabInfo
 from testbed.verdict.gate import Gate, compared, not_applicable
@@ -147,7 +147,10 @@ def gates(
     # What users wrote may change a link's loss meanwhile, and no record says so.
     own = sorted({str(each["kind"]) for each in events} - set(impairments.KINDS)) if lossy else []
     note = ""
-    links = {link.name for link in network.links if own or link.most_delay_s is not None}
+    if own:
+        links = {link.name for link in network.links}
+    else:
+        links = _of_changing_loss(config, network) if lossy else set()
     if lossy and links:
         samples = [each for each in samples if each.where.partition(" from ")[0] not in links]
         what = ", ".join(own) or f"a trace of {', '.join(sorted(links))}"
@@ -177,6 +180,14 @@ def gates(
             missing="; ".join(missing),
         )
     ]
+
+
+def _of_changing_loss(config: Mapping[str, Any], network: LabInfo) -> set[str]:
+    """The links whose own loss an entry changes for a while."""
+    places = impairment_plan.places_of(network.as_json())
+    known = [each for each in config["impairments"] if each["kind"] in impairments.KINDS]
+    entries = [each for each in map(impairments.read, known) if "loss" in each.changes_middle]
+    return {"--".join(places.link_of(each)) for each in entries}
 
 
 def _resolution(worst: Sample, samples: Sequence[Sample], false_alarms: float) -> str:

@@ -10,6 +10,7 @@ from testbed import experiment
 from testbed.shared.yaml_input import InputError
 
 LOSS = {"kind": "loss", "q": 0.5}
+LATER = {"kind": "delay", "delay_s": 0.01, "host": "server"}
 SLOW_LINK = {"kind": "straggler", "host": "worker-1", "resource": "link", "factor": 4}
 
 
@@ -134,6 +135,27 @@ def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
         ([{"kind": "loss", "rounds": [1]}], "needs either q, or both p_good_to_bad and"),
         ([{**LOSS, "rounds": [1], "p_good_to_bad": 0.1}], "p_good_to_bad: excludes q"),
         ([{"kind": "queue", "rounds": [1]}], "changes nothing; give at least one of rate_bps"),
+        ([{"kind": "delay", "rounds": [1]}], "changes nothing; give delay_s, jitter_s or both"),
+        (
+            [{**LATER, "rounds": [1], "jitter_s": 0.02}],
+            "impairments.0.jitter_s: 0.02; valid: up to 0.01, the delay_s of the entry",
+        ),
+        (
+            [{"kind": "delay", "rounds": [1], "jitter_s": 0.02}],
+            "impairments.0.jitter_s: 0.02; valid: up to 0, the delay_s of the link",
+        ),
+        (
+            [
+                {**LATER, "rounds": [1]},
+                {
+                    "kind": "trace",
+                    "rounds": [1],
+                    "changes": {"t_s": [0], "delay_s": [0.1], "loss": [0.5]},
+                    "length_s": 1,
+                },
+            ],
+            "both set delay_s at server in the gather of round 1",
+        ),
         (
             [{**LOSS, "rounds": [1, 2]}, {**LOSS, "rounds": [2], "name": "again"}],
             "impairments.1 (again): contradicts impairments.0 (loss-server): both are loss at "
@@ -164,6 +186,17 @@ def test_bad_input_is_one_line_that_says_what_is_valid(tmp_path, entries, expect
         load(tmp_path, *entries)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_link_s_own_jitter_leaves_no_room_for_is_refused(tmp_path):
+    jittery = {"name": "star", "workers": 2, "delay_s": 0.02, "jitter_s": 0.005}
+    for entry in (
+        {"kind": "delay", "delay_s": 0.001},
+        {"kind": "trace", "changes": {"t_s": [0, 1], "delay_s": [0.01, 0.001]}, "length_s": 2},
+    ):
+        with pytest.raises(InputError, match=r"delay_s: 0\.001; valid: 0\.005 or more, the link's"):
+            load(tmp_path, {**entry, "rounds": [1]}, topology=jittery)
+    assert load(tmp_path, {"kind": "delay", "jitter_s": 0.0, "rounds": [1]}, topology=jittery)
 
 
 def test_a_host_and_its_link_are_one_target(tmp_path):

@@ -17,6 +17,7 @@ from controllers.impairment_plan import Places, resolve
 from controllers.impairments import trace_file
 from controllers.impairments.trace import TraceParameters
 
+LINK = {"rate_bps": 10_000_000, "delay_s": 0.03, "jitter_s": 0.0}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -135,7 +136,7 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
         hosts=["a", "b"],
         switches={"s"},
         links=[("a", "s"), ("b", "s")],
-        rates_bps={("a", "s"): 10_000_000, ("b", "s"): 10_000_000},
+        settings={("a", "s"): LINK, ("b", "s"): LINK},
     )
     fast = trace(tmp_path, "t_s,rate_bps,delay_s,jitter_s\n0,2e7,0.1,0.02\n1,1e6,0,0\n")
     with pytest.raises(
@@ -158,7 +159,7 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
     with pytest.raises(ValueError, match="both set a rate at a->s"):
         resolve([rates, impairments.read(queue)], places, rounds=1, seed=1)
     lossy = trace(tmp_path, "t_s,loss\n0,0.5\n", link=["s", "a"])
-    assert places.delays([lossy]) == {("a", "s"): 0.0}
+    assert places.delays([lossy]) == {("a", "s"): 0.03}  # the link's own
     assert resolve([rates, lossy], places, rounds=1, seed=1)
 
 

@@ -71,6 +71,14 @@ ENTRIES: list[dict[str, Any]] = [
         "duration_s": 0.1,
     },
     {
+        "kind": "delay",
+        "name": "later",
+        "host": "worker-3",
+        "rounds": [19],
+        "delay_s": 0.02,
+        "jitter_s": 0.005,
+    },
+    {
         "kind": "blackout",
         "name": "timed",
         "host": "worker-2",
@@ -286,6 +294,26 @@ def test_loss_spares_control_packets_only_where_it_says_so(lab):
         lab.begin(13)
         assert_clean(other)
         lab.end(13)
+
+
+def test_packets_wait_as_a_delay_says_in_its_direction_and_only_then(lab):
+    def waited_s(sender: str, receiver: str) -> list[float]:
+        """Of packets 12 ms apart, so that none waits for another."""
+        with lab.flow(sender, receiver) as flow:
+            sent, arrived = flow.timed(0.6, payload_bytes=200, rate_bps=160e3)
+        assert list(arrived) == list(sent)  # all, in order
+        return [arrived[each] - sent[each] for each in sent]
+
+    ways = (("worker-1", "worker-3"), ("worker-3", "worker-1"))
+    lab.begin(19)
+    found_s, back_s = (waited_s(*way) for way in ways)
+    lab.end(19)
+    record = lab.ended("later")
+    assert statistics.median(found_s) == pytest.approx(0.0205, abs=0.003)
+    assert 0.0149 < min(found_s) < 0.018 < 0.022 < statistics.quantiles(found_s, n=10)[-1] < 0.027
+    assert record["met"] == len(found_s)
+    assert record["details"] == {"delay_s": 0.02, "jitter_s": 0.005}
+    assert max(map(statistics.median, (back_s, waited_s(*ways[0])))) < 0.004
 
 
 def test_an_offset_delays_the_begin(lab):

@@ -260,6 +260,33 @@ def test_a_trace_is_played_change_by_change(tmp_path):
     assert [each["rate_bps"] for each in records] == [RATE_BPS, RATE_BPS // 2, RATE_BPS, RATE_BPS]
 
 
+def test_a_delay_holds_for_a_while_in_one_direction_and_loses_and_reorders_nothing(tmp_path):
+    """Also none in place of the link's own, and none of it in its jitter."""
+    common = {"kind": "delay", "link": ["s1", "server"], "duration_s": 0.1}
+    scene = Scene(
+        tmp_path,
+        STAR,
+        {**common, "name": "long", "at_s": [0.0], "delay_s": 0.02},
+        {**common, "name": "uneven", "at_s": [0.2], "delay_s": 0.02, "jitter_s": 0.008},
+        {**common, "name": "none", "at_s": [0.4], "delay_s": 0.0},
+    )
+    scene.feed("worker-1", 300, gap_s=2 * SERVICE_S, at_s=-0.002)
+    scene.feed("worker-1", 300, gap_s=2 * SERVICE_S, at_s=-0.002, back=True, source=1)
+    scene.run()
+    assert scene.came() == scene.came(1) == list(range(300))
+    waited_ms = np.round((scene.times_s() - np.arange(300) * 0.002) * 1e3, 3)
+    assert set(waited_ms[1:49]) == {1 + 20.0}
+    assert set(waited_ms[70:99]) == {1 + 1.0}
+    uneven_ms = waited_ms[110:149] - 1
+    assert 12 <= uneven_ms.min() < uneven_ms.max() <= 28
+    assert set(waited_ms[201:249]) == {1 + 0.0}
+    assert set(waited_ms[251:]) == {1 + 1.0}
+    assert [each["met"] for each in scene.ended.values()] == pytest.approx([50] * 3, abs=1)
+    assert scene.ended["uneven"]["details"] == {"delay_s": 0.02, "jitter_s": 0.008}
+    # The other direction never waited longer.
+    assert len(set(np.round(np.diff(scene.times_s(1)), 6))) == 1
+
+
 def test_a_straggler_s_link_is_slow_both_ways(tmp_path):
     entry = {"kind": "straggler", "host": "worker-1", "resource": "link", "factor": 4}
     scene = Scene(tmp_path, STAR, {**entry, "leg": "gather"})

@@ -218,6 +218,7 @@ def judged(
     link_loss: float = 0.0,
     books: Conservation | None = None,
     changed: Collection[tuple[str, str]] = (),
+    entries: Collection[dict[str, Any]] = (),
 ) -> Any:
     port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
     link = LinkEnds(
@@ -231,7 +232,7 @@ def judged(
     loss = {"kind": "loss", "host": "server", "rounds": [3], "q": 0.1}
     config = {
         "limits": Limits().model_dump(),
-        "impairments": [loss | {"name": "one"}, loss | {"name": "other"}],
+        "impairments": [loss | {"name": "one"}, loss | {"name": "other"}, *entries],
     }
     network = LabInfo(switches={"s1": 1}, hosts={}, links=[link])
     (gate,) = realised_loss.gates(config, network, events, books, changed=changed)
@@ -336,3 +337,18 @@ def test_an_impairment_that_met_nothing_is_named_and_a_pause_is_told():
     (gate,) = impairments_met.gates([*met, ended("other", 0, 0)], {"impairments_unmet": 0})
     assert (gate.outcome, gate.value, gate.where) == ("failed", 1, "other")
     assert gate.repeats
+
+
+@pytest.mark.parametrize(
+    ("entry", "outcome"),
+    [
+        ({"kind": "trace", "changes": {"t_s": [0], "loss": [0.5]}}, "not applicable"),
+        ({"kind": "trace", "changes": {"t_s": [0], "delay_s": [0.5]}}, "failed"),
+        ({"kind": "delay", "delay_s": 0.5}, "failed"),
+    ],
+)
+def test_who_changes_a_link_s_delay_alone_does_not_excuse_its_loss(entry, outcome):
+    length = {"length_s": 1} if entry["kind"] == "trace" else {}
+    at = {"name": "it", "link": ["s1", "server"], "rounds": [3], **length}
+    gate = judged(link_loss=0.05, books=ledgers(sent=50_000, lost=3000), entries=[entry | at])
+    assert gate.outcome == outcome
