@@ -1,7 +1,8 @@
 """Two results of one experiment side by side: for each arm and metric their ratio.
 
 Each is a folder of runs, of a lab or simulated, or a folder of kept results. Runs are paired by
-arm, point of the factors and seed: a seed draws the same impairments in both.
+arm, point of the factors and seed: a seed draws the same impairments in both. Two single runs are
+compared as they are.
 """
 
 from __future__ import annotations
@@ -97,6 +98,28 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
                 left, right = (each.to_list() for each in both.get_columns())
                 found.append(_compared(point["arm"], name, factors, left, right))
     return found
+
+
+def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
+    """All metrics that two runs have, whatever their arms, points and seeds.
+
+    Raises:
+        ValueError: one is not ok.
+    """
+    sides = []
+    for each in (first, second):
+        if not each.ok_runs:
+            run = each.runs[0]
+            raise ValueError(f"{run.key}: this run is {run.verdict}; valid: two ok runs")
+        sides.append(per_run(each).row(0, named=True))
+    one, two = sides
+    arm = " / ".join(dict.fromkeys([one["arm"], two["arm"]]))
+    names = metric_names(per_run(first))
+    return [
+        _compared(arm, name, {}, [float(one[name])], [float(two[name])])
+        for name in names
+        if one[name] is not None and two.get(name) is not None
+    ]
 
 
 def _compared(

@@ -47,6 +47,7 @@ def main() -> None:
             signal.signal(each, _interrupt)
     if told := privileges.become_caller(Path(__file__).resolve().parents[1]):
         print(f"lab: {told}", file=sys.stderr)
+    _forget_empty_screen()
     try:
         words = _with_default_host(_in_utf8(sys.argv[1:]))
         status = app(words, standalone_mode=False, prog_name="./lab")
@@ -84,6 +85,13 @@ def _in_utf8(arguments: list[str]) -> list[str]:
         except UnicodeDecodeError:
             raise InputError(f"{word!a}: no UTF-8; valid: names in UTF-8") from None
     return arguments
+
+
+def _forget_empty_screen() -> None:
+    """Ignores a screen of no columns, which editors hand down: rich would print into it."""
+    for name in ("COLUMNS", "LINES"):
+        if not os.environ.get(name, "").strip("0"):
+            os.environ.pop(name, None)
 
 
 def _with_default_host(arguments: list[str]) -> list[str]:

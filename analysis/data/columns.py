@@ -62,9 +62,12 @@ def of_kind(kind: Kind, meanings: Mapping[str, str]) -> list[Column]:
 
 
 def type_name(kind: Kind) -> str:
-    """A type in a word or two: `float`, `list of text`."""
-    if isinstance(kind, pl.List):
-        return f"list of {type_name(kind.inner)}"  # type: ignore[arg-type]
+    """The type of a column of a frame that users get, in a word."""
     return {pl.String: "text", pl.Int64: "integer", pl.Float64: "float", pl.Boolean: "boolean"}[
-        kind  # type: ignore[index]
+        pl.String if isinstance(kind, pl.List) else kind  # type: ignore[index]
     ]
+
+
+def flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame whose lists are texts, as files of comma-separated values and table programs need."""
+    return frame.with_columns(pl.col(pl.List(pl.String)).list.join(", "))

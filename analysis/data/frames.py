@@ -7,6 +7,7 @@ from functools import cached_property
 import polars as pl
 
 from analysis.data import logs, per_run, samples
+from analysis.data.columns import flat
 from analysis.data.evidence import factor_names
 from analysis.data.frame_columns import FRAMES, SAMPLES
 from analysis.data.load import Results
@@ -16,7 +17,8 @@ class Frames:
     """An experiment's results as polars frames, each read when it is first asked for.
 
     All but `runs` hold the ok runs only. Each starts with `run_key`, `arm`, `seed` and one column
-    `factor.NAME` per factor of a sweep; docs/reference/frames.md describes the others.
+    `factor.NAME` per factor of a sweep; docs/reference/frames.md describes the others. No column
+    is nested, so `frame.write_csv(...)` works.
 
     Attributes:
         evidence: the runs behind the frames, with their documents: manifest, calibration, gates.
@@ -64,35 +66,35 @@ class Frames:
         """A row per ok run, and a column per metric of docs/reference/summary-json.md."""
         return per_run.per_run(self.evidence)
 
-    @property
+    @cached_property
     def rounds(self) -> pl.DataFrame:
         """A row per round."""
-        return self.evidence.rounds
+        return flat(self.evidence.rounds)
 
-    @property
+    @cached_property
     def transfers(self) -> pl.DataFrame:
         """A row per transfer and side."""
-        return self.evidence.transfers
+        return flat(self.evidence.transfers)
 
-    @property
+    @cached_property
     def training(self) -> pl.DataFrame:
         """A row per worker and round."""
-        return self.evidence.training
+        return flat(self.evidence.training)
 
-    @property
+    @cached_property
     def impairments(self) -> pl.DataFrame:
         """A row per begin and end of an impairment."""
-        return self.evidence.impairments
+        return flat(self.evidence.impairments)
 
-    @property
+    @cached_property
     def effects(self) -> pl.DataFrame:
         """A row per round of which it was measured what loss did to the gradient."""
-        return self.evidence.effects
+        return flat(self.evidence.effects)
 
-    @property
+    @cached_property
     def critical_path(self) -> pl.DataFrame:
         """A row per round: who was waited for, and the parts that add up to the round's time."""
-        return self.evidence.critical_path
+        return flat(self.evidence.critical_path)
 
     def samples(self, name: str) -> pl.LazyFrame:
         """The samples `queues`, `flows` or `processes` of all ok runs that have some.

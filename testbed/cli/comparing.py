@@ -5,14 +5,23 @@ from typing import Annotated
 
 import typer
 
+from testbed.cli.options import Out
 from testbed.cli.terminal import console
+from testbed.shared.run_directory import RESULTS
 
-EXAMPLE = "Example: ./lab compare experiments/results/quick /tmp/simulated/quick"
+EXAMPLE = "Example: ./lab compare quick experiments/results/quick    or two runs, by their keys"
+_Result = Annotated[
+    str,
+    typer.Argument(
+        help="an experiment's name, its YAML file, a folder of results or of kept ones; or a run"
+    ),
+]
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="a folder of runs, or of kept results")],
-    second: Annotated[Path, typer.Argument(help="another one, of the same experiment")],
+    first: _Result,
+    second: _Result,
+    out: Out = RESULTS,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="write all metrics to this file")
     ] = None,
@@ -21,8 +30,11 @@ def compare(
         typer.Option(metavar="FILE", help="ranges of ratios; exit status 1 if one does not hold"),
     ] = None,
 ) -> None:
-    """Compare two results of an experiment, such as a lab's and simulated ones, seed by seed."""
+    """Compare two results of an experiment, such as a lab's and simulated ones, or two runs."""
+    from testbed.cli import places
+
+    folders = places.result(first, out), places.result(second, out)
     from testbed.cli import comparison_view  # imports what reads results, which takes a second
 
-    if not comparison_view.show(first, second, json_file, console(), expect=expect):
+    if not comparison_view.show(*folders, json_file, console(), expect=expect):
         raise typer.Exit(1)

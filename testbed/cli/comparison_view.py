@@ -11,7 +11,7 @@ from rich.console import Console
 from analysis import comparison
 from analysis.comparison import Compared
 from analysis.data.metrics import describe
-from testbed.cli import expectations
+from testbed.cli import expectations, places
 from testbed.cli.terminal import PlainTable
 from testbed.shared.input_error import InputError
 
@@ -45,8 +45,12 @@ def show(
         InputError: a folder holds no results, nothing of them fits together, or a file is wrong.
     """
     expected = expectations.read(expect) if expect is not None else []
+    are_runs = {places.is_run(first), places.is_run(second)}
+    if len(are_runs) > 1:
+        raise InputError(f"{first} and {second}: valid: two results of an experiment, or two runs")
+    compare = comparison.compare_runs if are_runs == {True} else comparison.compare
     try:
-        found = comparison.compare(comparison.evidence(first), comparison.evidence(second))
+        found = compare(comparison.evidence(first), comparison.evidence(second))
     except ValueError as error:
         raise InputError(str(error)) from None
     failing = expectations.failing(expect, expected, found) if expect is not None else []

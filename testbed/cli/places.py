@@ -90,7 +90,7 @@ def find(what: str | None, results: Path) -> Place:
         return Place(results=results, experiment=what)
     if path.name in ("", ".", ".."):
         path = path.resolve()
-    if (path / "config.json").is_file():
+    if is_run(path):
         above = path.parent if path.parent.name else path.parent.resolve()
         key = key_of(path.name)
         return Place(results=above.parent, experiment=above.name, key=key)
@@ -99,6 +99,33 @@ def find(what: str | None, results: Path) -> Place:
     if (path / PLAN).is_file() or (unplanned and not holds_experiments):
         return Place(results=path.parent, experiment=path.name)
     return Place(results=path)
+
+
+def result(what: str, results: Path) -> Path:
+    """The folder of a result that a user names: of an experiment, of what is kept of one, of a run.
+
+    Args:
+        what: as `find` takes it, or a run as `run` does.
+        results: the folder of results, where `what` is not itself a folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    _refuse_empty(what)
+    path, is_name = Path(what), _is_name(what, results)
+    if path.is_dir() and not is_name:
+        return path
+    is_key = not is_name and any(each.name.startswith(what) for each in results.glob("*/*/"))
+    if is_key and path.suffix not in yaml_input.SUFFIXES:
+        return run(what, results)
+    place = find(what, results)
+    place.require()
+    return place.folder
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of one run."""
+    return (folder / "config.json").is_file()
 
 
 def capture(what: str, results: Path) -> Path:

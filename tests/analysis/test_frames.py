@@ -14,6 +14,7 @@ from analysis.data.metrics import METRICS
 from tests.analysis.build import ResultsBuilder
 
 Q = "impairments.0.q"
+LISTS = pl.List(pl.String)
 LABELLED = ["run_key", "arm", "seed", f"factor.{Q}"]
 
 
@@ -49,11 +50,14 @@ def test_every_frame_of_the_registry_is_there_with_its_columns(folder):
     assert [each.name for each in LABELS] == [*LABELLED[:3], "factor.NAME"]
     for name, described in FRAMES.items():
         frame = results.samples(name).collect() if name in SAMPLES else getattr(results, name)
+        texts = {key: pl.String for key, kind in described.schema.items() if kind == LISTS}
         assert dict(frame.schema) == {
             **dict.fromkeys(LABELLED, pl.String),
             "seed": pl.Int64,
             **described.schema,
+            **texts,
         }, name
+        assert frame.write_csv().startswith("run_key,arm,seed,")  # no column is nested
 
 
 def test_runs_has_all_planned_runs_and_metrics_the_ok_ones(folder):

@@ -79,6 +79,11 @@ def test_every_verb_has_help_with_an_example(verb):
     assert f"Example: ./lab {verb}" in done.stdout
 
 
+def test_a_screen_of_no_columns_is_none():
+    done = lab("run", "--help", env={**os.environ, "COLUMNS": "0", "LINES": "0"})
+    assert "Example: ./lab run" in done.stdout and done.returncode == 0
+
+
 def test_plan_prints_the_runs_and_makes_nothing(tmp_path):
     done = lab("plan", "quick", "--arms", "dblp", "--seeds", "3", "--out", str(tmp_path / "x"))
     assert done.returncode == 0
