@@ -44,6 +44,7 @@ class Host:
         text: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
+        congestion_control: str | None = None,
     ) -> Program:
         """Start a program in this host, and return while it runs.
 
@@ -55,8 +56,12 @@ class Host:
             text: whether pipes carry texts (UTF-8); otherwise bytes.
             env: all of its environment; None: the script's.
             cwd: its current folder; None: the script's.
+            congestion_control: the kernel's, of all TCP connections that begin on this host while
+                the program runs, whatever programs ask for; None: the kernel's default.
 
         Raises:
+            InputError: the kernel has no such congestion control, or another program that runs
+                on this host has another one; one line.
             LabError: there is no such program, or the lab has ended; one line.
             ValueError: `STDOUT` is given for another than `stderr`.
         """
@@ -84,6 +89,7 @@ class Host:
                 "argv": argv,
                 "env": dict(os.environ if env is None else env),
                 "cwd": str(Path.cwd() if cwd is None else Path(cwd).absolute()),
+                "congestion_control": congestion_control,
             }
             try:
                 answer, files = self._ask(request, [*theirs, tell])
@@ -116,6 +122,7 @@ class Host:
         stderr: Stream = subprocess.PIPE,
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
+        congestion_control: str | None = None,
     ) -> subprocess.CompletedProcess[Any]:
         """Run a program in this host to its end, and return what it printed and its status.
 
@@ -131,15 +138,24 @@ class Host:
             stderr: the same.
             env: all of its environment; None: the script's.
             cwd: its current folder; None: the script's.
+            congestion_control: as of `popen`.
 
         Raises:
+            InputError: as of `popen`.
             LabError: there is no such program, or the lab has ended; one line.
             subprocess.TimeoutExpired: it took longer than `timeout`.
             subprocess.CalledProcessError: `check` is true and the status is not 0.
         """
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
         program = self.popen(
-            args, stdin=stdin, stdout=stdout, stderr=stderr, text=text, env=env, cwd=cwd
+            args,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=text,
+            env=env,
+            cwd=cwd,
+            congestion_control=congestion_control,
         )
         try:
             output, errors = program.communicate(input, timeout)

@@ -17,8 +17,9 @@ from typing import Any
 from controllers.controller_socket import ControllerClient
 from testbed import sampling
 from testbed.lab import host_program, leftovers
-from testbed.lab.kernel import listening, process_status
-from testbed.lab.network import LabInfo
+from testbed.lab.kernel import congestion_control, listening, process_status
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.network import HostInfo, LabInfo
 from testbed.run import manual_impairments
 from testbed.run.assembly import Lab
 from testbed.run.inside import EXPECTED, Inside
@@ -30,6 +31,7 @@ from testbed.scripting.channel import Channel, ChannelError
 from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
+from testbed.transport.net.tcp_socket import available_congestion_controls
 from testbed.verdict import calibration, gates, link_changes
 
 _KILL_S = 1.0  # what the kernel itself is stuck in takes longer
@@ -68,6 +70,8 @@ class Steward:
         # By number: those that run, their pidfds and where to tell their status; all sessions.
         self._programs: dict[int, tuple[subprocess.Popen[bytes], int, int]] = {}
         self._sessions: dict[int, int] = {}
+        # Of the running programs that asked for one: their host and its congestion control.
+        self._controls: dict[int, tuple[HostInfo, str]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
 
@@ -137,17 +141,23 @@ class Steward:
         if host is None:
             raise InputError(f"{request['host']}: {one_of(request['host'], self._info.hosts)}")
         stdin, stdout, stderr, tell = files
-        owner = leftovers.OWNER_VARIABLE
-        program = host_program.start(
-            host,
-            request["argv"],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=request["env"] | {owner: os.environ[owner]},
-            cwd=Path(request["cwd"]),
-        )
-        number, ended = next(self._numbers), os.pidfd_open(program.pid)
+        owner, number = leftovers.OWNER_VARIABLE, next(self._numbers)
+        if request["congestion_control"] is not None:
+            self._set_control(number, host, str(request["congestion_control"]))
+        try:
+            program = host_program.start(
+                host,
+                request["argv"],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=request["env"] | {owner: os.environ[owner]},
+                cwd=Path(request["cwd"]),
+            )
+        except BaseException:
+            self._release_control(number)
+            raise
+        ended = os.pidfd_open(program.pid)
         self._programs[number] = program, ended, os.dup(tell)
         # A session whose number is given anew has nobody left.
         self._sessions = {k: each for k, each in self._sessions.items() if each != program.pid}
@@ -247,6 +257,29 @@ class Steward:
             self._verdict = {"status": status, "gates": [gate.as_json() for gate in found]}
         return self._verdict, []
 
+    def _set_control(self, number: int, host: HostInfo, wanted: str) -> None:
+        """Set a host's congestion control until a program ends.
+
+        Raises:
+            InputError: the kernel refuses it, or another program there has another one.
+        """
+        said = f"{host.name}: congestion_control: {wanted!r}"
+        for place, used in self._controls.values():
+            if place is host and used != wanted:
+                raise InputError(f"{said}: a program that runs there has {used!r}; valid: this one")
+        try:
+            congestion_control.set_for(host.pid, wanted)
+        except CommandError:
+            valid = ", ".join(available_congestion_controls())
+            raise InputError(f"{said}: the kernel refuses it; valid: {valid}") from None
+        self._controls[number] = host, wanted
+
+    def _release_control(self, number: int) -> None:
+        """A program has ended: its host has the kernel's default again, unless others need more."""
+        host, _ = self._controls.pop(number, (None, ""))
+        if host is not None and not any(place is host for place, _ in self._controls.values()):
+            congestion_control.set_for(host.pid, None)
+
     def _impairment(self, name: str) -> ManualImpairment:
         if name not in self._impairments:
             raise InputError(f"impairment {name!r}: {one_of(name, self._impairments)}")
@@ -256,6 +289,7 @@ class Steward:
         """Tell the status of a program that has ended."""
         program, ended, tell = self._programs.pop(number)
         self._selector.unregister(ended)
+        self._release_control(number)
         with suppress(BrokenPipeError):  # the script has dropped it
             os.write(tell, str(program.wait()).encode())
         for file in (ended, tell):

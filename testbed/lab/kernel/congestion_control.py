@@ -7,20 +7,35 @@ more than what a program asks for.
 
 from __future__ import annotations
 
-from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.shaping import inside
 
+_KEY = "congctl"
 
-def set_for(pid: int, congestion_control: str) -> None:
-    """Let all new IPv4 connections of a host use one congestion control.
+
+def set_for(pid: int, congestion_control: str | None) -> None:
+    """Let all new IPv4 connections of a host use one congestion control, and read it back.
 
     Args:
         pid: a process in the host's network namespace.
-        congestion_control: the kernel's name of it.
+        congestion_control: the kernel's name of it; None: its default again.
 
     Raises:
         CommandError: the kernel refuses it.
     """
-    for route in run([*inside(pid), "ip", "-4", "route", "show"]).splitlines():
-        words = [each for each in route.split() if each != "linkdown"]
-        run([*inside(pid), "ip", "route", "change", *words, "congctl", congestion_control])
+    wanted = [] if congestion_control is None else [_KEY, congestion_control]
+    for route in _routes(pid):
+        run([*inside(pid), "ip", "route", "change", *_without_control(route), *wanted])
+    for route in _routes(pid):
+        if route != [*_without_control(route), *wanted]:
+            raise CommandError(f"{' '.join(route)}: {congestion_control} is not in force")
+
+
+def _routes(pid: int) -> list[list[str]]:
+    shown = run([*inside(pid), "ip", "-4", "route", "show"])
+    return [[word for word in line.split() if word != "linkdown"] for line in shown.splitlines()]
+
+
+def _without_control(route: list[str]) -> list[str]:
+    place = route.index(_KEY) if _KEY in route else len(route)
+    return route[:place] + route[place + 2 :]
