@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -164,10 +165,10 @@ def places_of(network: Mapping[str, Any]) -> Places:
 def _overlap(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
     """When two resolved entries are certain to overlap; empty if that cannot be known."""
     if isinstance(first.at_s, list) and isinstance(second.at_s, list):
-        for one in first.at_s:
-            for other in second.at_s:
-                if one < other + second.longest_s and other < one + first.longest_s:
-                    return f"at {max(one, other):g} s"
+        for one in first.at_s:  # both in order
+            place = bisect.bisect_right(second.at_s, one - second.longest_s)
+            if place < len(second.at_s) and second.at_s[place] < one + first.longest_s:
+                return f"at {max(one, second.at_s[place]):g} s"
     if not isinstance(first.rounds, list) or not isinstance(second.rounds, list):
         return ""
     common = sorted(set(first.rounds) & set(second.rounds))

@@ -30,6 +30,7 @@ _INTERFACE_NAME_CHARACTERS = 15
 _MOST_RTT_S = 2.5
 _NODE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _DATAPATH_ID_DIGITS = 16
+_MOST_LINKS = 100_000  # a fat tree of 20,000 hosts has 64,000
 
 
 class LabTopo(Topo):
@@ -51,6 +52,8 @@ class LabTopo(Topo):
         """Prepare for hosts, switches and links; called before the constructor."""
         self.parameters = parameters
         self._links: dict[tuple[str, str], LinkParameters] = {}
+        self._switch_count = 0
+        self._made: dict[tuple[str, bool], LinkParameters] = {}
 
     def finish(self) -> None:
         """Check what was built, and complete its links; called after the constructor.
@@ -89,8 +92,9 @@ class LabTopo(Topo):
 
     def addSwitch(self, name: str, **options: Any) -> str:  # noqa: N802
         """Add a switch; datapath ids count from 1 in the order of the calls."""
-        number = len(self.switches(sort=False)) + 1
-        options = {"dpid": f"{number:0{_DATAPATH_ID_DIGITS}x}", **(options or self.sopts)}
+        self._switch_count += 1
+        dpid = f"{self._switch_count:0{_DATAPATH_ID_DIGITS}x}"
+        options = {"dpid": dpid, **(options or self.sopts)}
         added: str = super().addSwitch(name, **options)
         return added
 
@@ -112,24 +116,31 @@ class LabTopo(Topo):
                 raise ValueError(f"link {first}--{second}: there is no node {node!r}")
         if first == second:
             raise ValueError(f"link {first}--{second} leads back to its beginning")
+        if len(self._links) == _MOST_LINKS:
+            raise ValueError(f"more than {_MOST_LINKS:,} links; valid: fewer hosts or switches")
         if (first, second) in self._links or (second, first) in self._links:
             raise ValueError(f"two links between {first} and {second}")
+        is_core = self.isSwitch(first) and self.isSwitch(second)
         try:
-            link = self._link(options or self.lopts)
+            self._links[first, second] = self._link(options or self.lopts, is_core)
         except ValueError as error:
             raise ValueError(f"link {first}--{second}: {error}") from None
-        if self.isSwitch(first) and self.isSwitch(second):
-            link = link.over(self.parameters.core)
-        self._links[first, second] = link.over(self.parameters.every_link())
         return super().addLink(first, second, port1, port2, key)
 
-    def _link(self, options: dict[str, Any]) -> LinkParameters:
+    def _link(self, options: dict[str, Any], is_core: bool) -> LinkParameters:
+        """A link's settings in all scopes; most links have those of others, which are made once."""
+        if (found := self._made.get(key := (repr(options), is_core))) is not None:
+            return found
         keys = mininet_options.link_keys(options, loss_in_percent=self.loss_in_percent)
         try:
-            return LinkParameters(**keys)
+            link = LinkParameters(**keys)
         except ValidationError as error:
-            found = problems.of(error, LinkParameters)
-            raise ValueError(problems.explain(found)) from None
+            found_wrong = problems.of(error, LinkParameters)
+            raise ValueError(problems.explain(found_wrong)) from None
+        if is_core:
+            link = link.over(self.parameters.core)
+        self._made[key] = link.over(self.parameters.every_link())
+        return self._made[key]
 
     def link_names(self) -> list[str]:
         """Every link as `FIRST--SECOND`, in the order in which they were added."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 _MOST_INSTANTS = 10_000
+_MOST_HIT_ROUNDS = 100_000
 
 
 class _Repetition(BaseModel):
@@ -136,6 +137,8 @@ def resolve_rounds(
         raise ValueError(
             f"rounds: round {max(last, until)} is never reached; valid: 0 to {rounds - 1}"
         )
+    if len(found) > _MOST_HIT_ROUNDS:
+        raise ValueError(f"rounds: hits {len(found):,} rounds; valid: up to {_MOST_HIT_ROUNDS:,}")
     return found
 
 

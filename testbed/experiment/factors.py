@@ -13,6 +13,7 @@ of which replaces several keys together:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from testbed.shared import yaml_input
 from testbed.shared.input_error import shown
 
 LABEL = "label"
+MOST_POINTS = 2_000  # of a sweep: each is an experiment that is checked
+MOST_RUNS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,9 @@ def points(factors: Any) -> Iterator[Point]:
         if not isinstance(values, list) or not values:
             what = f"{shown(values)}: must be a list of at least one value, such as [1, 2]"
             raise ValueError(f"factors.{name}: {what}")
+    count = math.prod(map(len, factors.values()))
+    if count > MOST_POINTS:
+        raise ValueError(f"factors: {count:,} points; valid: up to {MOST_POINTS:,}")
     levels = {name: _levels(name, values) for name, values in factors.items()}
     _check_apart(levels)
     for combination in itertools.product(*levels.values()):

@@ -92,6 +92,11 @@ def load(
     if wrong:
         raise _together(wrong, path)
     first = experiments[0, wanted[0].label]
+    used_seeds = _extend(first.seeds, seeds)
+    if (count := len(used_seeds) * len(points) * len(wanted)) > factors.MOST_RUNS:
+        raise InputError(
+            f"{where}: {count:,} runs (seeds x points x arms); valid: up to {factors.MOST_RUNS:,}"
+        )
     try:
         settings = _settings(document, first, path, points)
         settings.pop("simulation", None)  # a lab's have nothing of it
@@ -126,7 +131,7 @@ def load(
             settings=settings,
             definition=variant.definition,
         )
-        for seed in _extend(first.seeds, seeds)
+        for seed in used_seeds
         for number, point in enumerate(points)
         for variant in wanted
     ]

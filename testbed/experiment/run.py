@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from testbed.experiment.profiles import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
@@ -53,7 +53,7 @@ class Run(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    experiment: Experiment
+    experiment: SkipValidation[Experiment]  # checked once, not for each of its runs
     arm: str
     name_in_file: str
     seed: int
@@ -200,11 +200,11 @@ def ordered(runs: Sequence[Run]) -> list[Run]:
     The draw is a hash, so leaving out arms, points or seeds changes nothing about the order of
     the rest, and neither does resuming.
     """
-    seeds = list(dict.fromkeys(run.seed for run in runs))
+    places = {seed: place for place, seed in enumerate(dict.fromkeys(run.seed for run in runs))}
     return sorted(
         runs,
         key=lambda run: (
-            seeds.index(run.seed),
+            places[run.seed],
             _draw(run.experiment.name, run.seed, run.factors),
             _draw(run.experiment.name, run.seed, run.factors, run.arm),
         ),

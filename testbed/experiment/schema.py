@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,8 @@ ArmName = Annotated[
     ),
 ]
 _MOST_ROUNDS = 1_000_000
+MOST_SEEDS = 10_000
+_MOST_IMPAIRMENTS = 100  # each is compared with each other one
 _UNSTATED = False  # a value that nobody gives, and that JSON has
 _MOST_SEED = 2**63 - 1
 _OF_TRAINING = ("training", "transport", "phases", "published")
@@ -117,13 +120,13 @@ class Experiment(Section):
         WrapValidator(_rounds),
         Field(validate_default=True, json_schema_extra={"default": None}),
     ] = _UNSTATED
-    seeds: list[int] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1, max_length=MOST_SEEDS)
     topology: topologies.AnyTopology
     training: Training = Training()
     transport: Transport = Transport()
     phases: AnyPhases = phases.DEFAULT
     arms: dict[ArmName, Annotated[AnyArm, BeforeValidator(_arm)]] = Field(min_length=1)
-    impairments: list[AnyImpairment] = Field(default_factory=list)
+    impairments: list[AnyImpairment] = Field(default_factory=list, max_length=_MOST_IMPAIRMENTS)
     factors: dict[str, list[Any]] = Field(default_factory=dict)
     profiles: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     published: list[str] | None = Field(
@@ -361,18 +364,21 @@ class Experiment(Section):
         """
         if not self.impairments:
             return []
+        if not self.rounds:
+            self._refuse_open_ends()
+        rounds = self.rounds or _MOST_ROUNDS
+        return impairment_plan.resolve(self.impairments, self._places, rounds=rounds, seed=seed)
+
+    @cached_property
+    def _places(self) -> impairment_plan.Places:
         network = topologies.build(self.topology)
-        places = impairment_plan.Places(
+        return impairment_plan.Places(
             hosts=self.topology.all_host_names(),
             switches=network.switches(),
             links=network.links(),
             working_hosts=self.working_hosts,
             settings=network.link_settings(),
         )
-        if not self.rounds:
-            self._refuse_open_ends()
-        rounds = self.rounds or _MOST_ROUNDS
-        return impairment_plan.resolve(self.impairments, places, rounds=rounds, seed=seed)
 
     def _refuse_open_ends(self) -> None:
         """Refuse a repetition that goes on to a last round that nobody has stated."""

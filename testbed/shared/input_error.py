@@ -3,6 +3,7 @@
 from typing import Any
 
 _MOST_SHOWN = 60
+_LONGEST_LINE = 4_000
 
 
 class InputError(ValueError):
@@ -20,6 +21,8 @@ class InputError(ValueError):
 
 
 def _printable(message: str) -> str:
+    if len(message) > _LONGEST_LINE:  # somebody's value of a megabyte
+        message = f"{message[: _LONGEST_LINE - 500]} ... {message[-500:]}"
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
 
 

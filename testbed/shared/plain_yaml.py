@@ -17,8 +17,10 @@ import yaml
 
 from testbed.shared.input_error import InputError
 
-_DEEPEST = 40
+DEEPEST = 40
 _MOST_VALUES = 100_000
+_MOST_KEYS = 1_000  # of one mapping
+_LONGEST_KEY = 500
 _MOST_DIGITS = 60
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -48,7 +50,7 @@ _HERE = (
     ("block sequence entries are not allowed", "a '- ' where no list entry can be"),
     ("expected '-' indicator", "a key where the list above goes on; look at the indentation"),
     ("block collections are not allowed", "a list or mapping must begin on a line of its own"),
-    ("exceeded maximum depth", f"nested deeper than {_DEEPEST} levels"),
+    ("exceeded maximum depth", f"nested deeper than {DEEPEST} levels"),
     ("found a tab", "a tab in the indentation; YAML indents with spaces"),
 )
 # The same, where the mistake is in the line in which the thing begins that the parser was reading.
@@ -104,8 +106,8 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             return self._copy(event)
         self._count(1, event)
-        if len(place) > _DEEPEST:
-            raise InputError(f"line {_line(event)}: nested deeper than {_DEEPEST} levels")
+        if len(place) > DEEPEST:
+            raise InputError(f"line {_line(event)}: nested deeper than {DEEPEST} levels")
         found: Any
         if isinstance(event, yaml.ScalarEvent):
             found = _scalar(event, place)
@@ -145,6 +147,10 @@ class _Reader:
             if not isinstance(event, yaml.ScalarEvent):
                 raise InputError(f"line {_line(event)}: a list, mapping or alias as a key")
             key = str(event.value)
+            if len(key) > _LONGEST_KEY:
+                raise _wrong(f"a key of {len(key)} characters; valid: up to 500", place, event)
+            if len(lines) == _MOST_KEYS:
+                raise _wrong(f"more than {_MOST_KEYS} keys in one mapping", place, event)
             if key in lines:
                 first, second = lines[key], _line(event)
                 where = f"in lines {first} and {second}" if first != second else f"in line {first}"

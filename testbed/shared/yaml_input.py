@@ -101,6 +101,8 @@ def overlap(key: str, other: str) -> bool:
 
 def _divided(document: dict[str, Any], key: str) -> list[str]:
     first, *others = key.split(".")
+    if len(others) > plain_yaml.DEEPEST:
+        raise InputError(f"{shown(key)}: {len(others)} dots; valid: up to {plain_yaml.DEEPEST}")
     if "" in others:
         raise InputError(f"{key}: a key is missing beside a dot; valid: such as topology.workers")
     if first in _OF_KEY_PATHS and len(others) > 1:

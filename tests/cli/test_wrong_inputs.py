@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,60 @@ def test_a_wrong_lab_file(answer: Any, case: dict[str, str]) -> None:
 def test_a_file_of_the_wrong_bytes(answer: Any, content: bytes, expected: str) -> None:
     line = answer(testbed.__main__.main, ["plan", "small.yaml"], {"small.yaml": content})
     check(line, f"small.yaml: {expected}")
+
+
+def _lines(count: int, line: str) -> str:
+    return "".join(line.replace("N", str(number)) for number in range(count))
+
+
+@pytest.mark.parametrize(
+    ("replace", "by", "says"),
+    [
+        ("[1, 2]", f"{[*range(60_000)]}", "seeds: ...: must have at most 10000 entries"),
+        ("[1, 2]", f"{[*range(10_000)]}\nfactors: {{ rounds: [9, 8] }}", "40,000 runs ..."),
+        ("rounds: 10", _lines(70_000, "kN: 1\n"), "line ...: more than 1000 keys in one mapping"),
+        ("  a:", _lines(5_000, "  aN: { protocol: dblp }\n") + "  a:", "line ...: arms: more ..."),
+        ("name: small", "? " + 900_000 * "k" + "\n: 1", "line 1: a key of 900000 characters; ..."),
+        ("{ protocol: tcp }", f"{{ protocol: {900_000 * 'd'} }}", "arms.b.protocol: unknown ..."),
+        (
+            "rounds: 10",
+            "rounds: 10\nfactors:\n" + _lines(20, f"  fN: {[*range(10)]}\n"),
+            "factors: 100,000,000,000,000,000,000 points; valid: up to 2,000",
+        ),
+        (
+            "  - {",
+            _lines(2_000, "  - { kind: loss, name: lN, rounds: [1], q: 0.5 }\n") + "  - {",
+            "impairments: ...: must have at most 100 entries",
+        ),
+        (
+            "rounds: 10",
+            "rounds: 1000000\nfactors: { 'impairments.0.rounds': [{ every: 1 }] }",
+            "factors: impairments.0.rounds: hits 1,000,000 rounds; valid: up to 100,000",
+        ),
+        (
+            "{ name: star, workers: 2 }",
+            "{ name: clos, workers: 20000, hosts_per_leaf: 1, spines: 64 }\n"
+            "training: { pace: { kind: payload-only, compute_s: 0.1 } }",
+            "... more than 100,000 links; valid: fewer hosts or switches",
+        ),
+    ],
+    ids=lambda each: str(each)[:30],
+)
+def test_what_is_too_large_is_refused_before_it_is_expanded(
+    answer: Any, replace: str, by: str, says: str
+) -> None:
+    text = edited(TABLE["experiment"], {"replace": replace, "by": by})
+    began_s = time.process_time()
+    line = answer(testbed.__main__.main, ["plan", "small.yaml"], {"small.yaml": text})
+    assert time.process_time() - began_s < 10  # minutes and days, where nothing is bounded
+    check(line, f"small.yaml: {says}")
+    assert len(line) < 5_000
+
+
+def test_ten_thousand_dots_in_an_option_are_refused(answer: Any) -> None:
+    words = ["plan", "small.yaml", "--set", "a" + 10_000 * ".a" + "=1"]
+    line = answer(testbed.__main__.main, words, {"small.yaml": TABLE["experiment"]})
+    check(line, "--set a.a...: 10000 dots; valid: up to 40")
 
 
 def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:

@@ -150,9 +150,7 @@ def test_a_program_has_the_congestion_control_that_the_script_gives_it_and_no_ot
         assert used("reno") == used() == "reno"
         sleeper.kill()
     assert used() == default
-    with pytest.raises(
-        InputError, match=r"^worker-1: congestion_control: 'fog': .*reno"
-    ):
+    with pytest.raises(InputError, match=r"^worker-1: congestion_control: 'fog': .*reno"):
         used("fog")
     with pytest.raises(LabError, match="no such program"):
         worker.run(["no-such"], congestion_control="reno")
