@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shlex
 import signal
@@ -48,6 +49,8 @@ def main() -> None:
     if told := privileges.become_caller(Path(__file__).resolve().parents[1]):
         print(f"lab: {told}", file=sys.stderr)
     _forget_empty_screen()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # of an encoding that may lack a character
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         words = _with_default_host(_in_utf8(sys.argv[1:]))
         status = app(words, standalone_mode=False, prog_name="./lab")

@@ -48,6 +48,7 @@ def verify(
     root: Path = kept_results.ROOT,
     others: Mapping[str, sentences.Resolver] | None = None,
     key_of: Callable[[Mapping[str, Any]], str] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Verification:
     """Recompute everything that is kept below `root`, the project's folder.
 
@@ -55,6 +56,7 @@ def verify(
         root: holds README.md, docs/ and experiments/results/.
         others: as of `sentences.Kept`.
         key_of: the key of the run that a configuration describes; None: keys are not checked.
+        say: is told each line of `recomputed` and `older` as it comes.
 
     Raises:
         ValueError: evidence is missing or damaged, or of no commit: one line that names the file
@@ -82,11 +84,13 @@ def verify(
             found.recomputed.append(
                 f"{name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
             )
+            say(found.recomputed[-1])
         else:
             recorded = kept_results.with_commits(folder)[1]["commits"]
             told = history.look_up({"commit": each} for each in recorded)
             words = ["kept without rows (older), not recomputed", *told.refused, *told.remarks]
             found.older.append(f"{name}: {'; '.join(words)}")
+            say(found.older[-1])
     kept = sentences.Kept(root / kept_results.RESULTS, others)
     for page in kept_pages.documents(root):
         found.differences.extend(_of_page(page, root, kept))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from controllers.impairments.repetition import Instants, Rounds, resolve_instants, resolve_rounds
 from testbed.shared import own_code
@@ -23,6 +23,21 @@ LEGS_OF = {
 }
 
 
+def _ends(given: Any) -> Any:
+    """The two nodes of a link that is named as logs name it: `a--b`, or `a->b`."""
+    if not isinstance(given, str):
+        return given
+    first, _, second = given.partition("--" if "--" in given else "->")
+    if not first.strip() or not second.strip():
+        raise ValueError("valid: [a, b], or a--b, which is the same: the direction from a to b")
+    return first.strip(), second.strip()
+
+
+LinkEnds = Annotated[
+    tuple[str, str], BeforeValidator(_ends, json_schema_input_type=tuple[str, str] | str)
+]
+
+
 class ImpairmentParameters(BaseModel):
     """Common keys. A kind adds its own, and may give `duration_s` another default.
 
@@ -31,7 +46,7 @@ class ImpairmentParameters(BaseModel):
     with its leg (or round), and at the latest after `at_most_s`.
 
     The target is `host` or `link`. For a network kind, `host` means the direction from the switch
-    port to the host. `link: [a, b]` means the direction from a to b.
+    port to the host. `link: [a, b]`, or `a--b`, means the direction from a to b.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,9 +69,9 @@ class ImpairmentParameters(BaseModel):
     kind: str
     name: str = Field(default="", max_length=100, description="the name in logs and figures")
     host: str = Field(default="server", description="the victim: a host of the topology")
-    link: tuple[str, str] | None = Field(
+    link: LinkEnds | None = Field(
         default=None,
-        description="in place of host: `[a, b]` is the direction from node a to node b",
+        description="in place of host: `[a, b]`, or `a--b`: the direction from node a to node b",
     )
     rounds: Rounds | None = Field(
         default=None, description="the rounds that it hits, counted from 0"

@@ -82,7 +82,9 @@ class Chosen:
         return found
 
 
-def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Chosen:
+def chosen(
+    selection: Selection, results: Path, *, planned: bool = False, simulated: bool = False
+) -> Chosen:
     """The runs of a selection, whose name may also be a folder.
 
     The folder of an experiment's results stands for what was planned in it, and so does the name
@@ -93,13 +95,14 @@ def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Cho
         selection: what the user chose.
         results: the folder of results, where the selection's name is not itself a folder.
         planned: without options, what was planned under this name counts, if anything was.
+        simulated: the runs happen in virtual time.
 
     Raises:
         InputError: no such experiment, or no plan in the folder.
     """
     is_folder = selection.is_folder(results)
     if not is_folder and (selection.is_narrowed or not planned):
-        return Chosen(results=results, selections=[selection])
+        return Chosen(results=results, selections=[selection], simulated=simulated)
     if not is_folder:
         experiment.find(selection.name)
     place = places.find(selection.name, results)
@@ -110,7 +113,7 @@ def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Cho
             f"{results}/quick, an experiment's name, FILE.yaml"
         )
     if not stored:
-        return Chosen(results=results, selections=[selection])
+        return Chosen(results=results, selections=[selection], simulated=simulated)
     names = {each.name for each in fields(Sweep)}
     # An empty value was how a version before this one said that there was none.
     given = [{key: each[key] for key in names & each.keys() if each[key] != ""} for each in stored]
@@ -119,7 +122,7 @@ def chosen(selection: Selection, results: Path, *, planned: bool = False) -> Cho
     for each in found:
         if (on_top := _on_top(each, selection)) not in changed:
             changed.append(on_top)
-    return Chosen(results=place.results, selections=changed)
+    return Chosen(results=place.results, selections=changed, simulated=simulated)
 
 
 def _shard(selection: Selection) -> blocks.Shard | None:
@@ -136,6 +139,9 @@ def _on_top(stored: Selection, selection: Selection) -> Selection:
     }
     if "settings" in given:
         given["settings"] = [*(stored.settings or []), *given["settings"]]
+    for one, other in (("seed", "seeds"), ("seeds", "seed")):
+        if one in given:
+            given.setdefault(other, None)
     if "arms" in given:  # a congestion control belongs to the arms that it was given with
         given.setdefault("congestion_control", None)
     return replace(stored, **given)

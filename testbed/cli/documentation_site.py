@@ -21,6 +21,7 @@ def build(folder: Path) -> Path:
             refused a page: then its messages stand before ours.
     """
     _require_usable(folder)
+    print("building the documentation with MkDocs: about half a minute", flush=True)
     # Not --quiet: MkDocs then does not even count its warnings, and takes every broken link.
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     argv += ["--config-file", str(_ROOT / "mkdocs.yml"), "--site-dir", str(folder.resolve())]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -87,27 +88,20 @@ def simulate(selection: Sweep, options: Execution) -> bool:
         InputError: something of it is not simulated, a prerequisite is missing, or results cannot
             be written.
     """
-    from testbed.run import side_by_side, simulating  # imports torch, which takes a second
+    from testbed.run import side_by_side  # imports torch, which takes a second
 
-    chosen = replace(choosing.chosen(selection, options.out), simulated=True)
+    chosen = choosing.chosen(selection, options.out, simulated=True)
     runner.require_writable(chosen.results)
-    if options.pcap:
-        raise InputError(f"--pcap {options.pcap}: nothing is on a wire; valid: without --pcap")
-    if selection.controller:
-        raise InputError(
-            f"--controller {selection.controller}: nothing is switched here; valid: without "
-            "--controller"
-        )
+    remarks = not_of_a_lab(chosen, selection, options.pcap)
     runs = chosen.runs
     console = terminal.console(stderr=options.as_json)
-    for run in runs:
-        simulating.refuse(run)
     if options.dry_run:
         planning.check(chosen.results, chosen.planned)
-        plan_view.show_runs(chosen.results, runs, console)
+        at_once = simulated_at_once(runs)
+        plan_view.show_durations(chosen.results, runs, console, at_once=at_once)
         _print_plan(replace(options, out=chosen.results), runs)
         return True
-    for remark in simulating.remarks(runs):
+    for remark in remarks:
         terminal.say(console, remark)
 
     def execute(runs: Sequence[Run], shown: progress.RunProgress) -> list[Outcome]:
@@ -122,7 +116,33 @@ def simulate(selection: Sweep, options: Execution) -> bool:
             ended[outcome.run.key] = outcome
         return [ended[run.key] for run in runs]
 
-    return _went_well(_carry_out(chosen, console, execute, options))
+    at_once = simulated_at_once(runs)
+    return _went_well(_carry_out(chosen, console, execute, options, at_once=at_once))
+
+
+def simulated_at_once(runs: Sequence[Run]) -> int:
+    """How many runs go on side by side in virtual time."""
+    return max(1, min(len(runs), len(os.sched_getaffinity(0))))
+
+
+def not_of_a_lab(chosen: choosing.Chosen, selection: Sweep, pcap: str | None) -> list[str]:
+    """Refuse what runs in virtual time cannot have; return what a reader must know of them.
+
+    Raises:
+        InputError: one line.
+    """
+    from testbed.run import simulating
+
+    if pcap:
+        raise InputError(f"--pcap {pcap}: nothing is on a wire; valid: without --pcap")
+    if selection.controller:
+        raise InputError(
+            f"--controller {selection.controller}: nothing is switched here; valid: without "
+            "--controller"
+        )
+    for run in chosen.runs:
+        simulating.refuse(run)
+    return simulating.remarks(chosen.runs)
 
 
 def _carry_out(
@@ -131,6 +151,7 @@ def _carry_out(
     execute: Callable[[Sequence[Run], progress.RunProgress], list[Outcome]],
     options: Execution,
     *,
+    at_once: int = 1,
     require: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
     """Plan runs, execute them here or on workers, write the report; print JSON where it is wanted.
@@ -140,6 +161,7 @@ def _carry_out(
         console: for what is said.
         execute: executes runs here, and returns how they ended.
         options: of the command.
+        at_once: how many runs go on side by side.
         require: raises InputError for what this machine lacks to execute runs.
     """
     results, runs = chosen.results, chosen.runs
@@ -159,6 +181,7 @@ def _carry_out(
         progress.meet_prerequisites(runs, console)
         require()
         _plan(chosen, console)
+        plan_view.show_total(results, runs, console, at_once=at_once)
         with progress.runs_shown(console, len(runs)) as shown:
             outcomes = execute(runs, shown)
     if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk

@@ -38,7 +38,7 @@ Controller = Annotated[
 ]
 Profile = Annotated[
     str | None,
-    typer.Option("--profile", help="sizes for another machine: laptop, server, paper, slow"),
+    typer.Option("--profile", help="sizes for another machine; ./lab list names an experiment's"),
 ]
 Draw = Annotated[
     Path | None, typer.Option("--draw", metavar="DIR", help="draw the topologies into DIR")
@@ -60,7 +60,11 @@ class Selection:
     name: Name
     arms: Annotated[str | None, typer.Option("--arms", help="only these arms: a,b")] = None
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, max=10_000, help="use this many seeds")
+        int | None, typer.Option("--seeds", min=1, max=10_000, help="use so many seeds")
+    ] = None
+    seed: Annotated[
+        list[int] | None,
+        typer.Option("--seed", min=0, max=2**63 - 1, help="use this seed (repeatable)"),
     ] = None
     congestion_control: Annotated[
         str | None, typer.Option("--congestion-control", help="swap the arms' congestion control")
@@ -107,20 +111,35 @@ class Selection:
             InputError: one line that names the file, the key, the value and what would be valid.
         """
         from testbed import experiment
-        from testbed.experiment.profiles import DEFAULT_PROFILE
 
-        runs = experiment.load(
-            self.name,
-            overrides=self.settings or (),
-            arms=names_in(self.arms, "--arms"),
-            seeds=self.seeds,
-            congestion_control=self.congestion_control,
-            controller=self.controller,
-            profile=profile or self.profile or DEFAULT_PROFILE,
-            results=results,
-        )
+        runs = experiment.load(self.name, **self._asked(profile, results))
         _check_published(runs[0])
         return runs
+
+    def resolved(self, results: Path) -> dict[str, Any]:
+        """The experiment with all options and defaults, as a file would have it.
+
+        Raises:
+            InputError: as `loaded` does.
+        """
+        from testbed import experiment
+
+        return experiment.resolved(self.name, **self._asked(None, results))
+
+    def _asked(self, profile: str | None, results: Path) -> dict[str, Any]:
+        from testbed.experiment.profiles import DEFAULT_PROFILE
+
+        if self.seed and self.seeds:
+            raise InputError("--seed and --seeds: only one of them")
+        return {
+            "overrides": self.settings or (),
+            "arms": names_in(self.arms, "--arms"),
+            "seeds": self.seed or self.seeds,
+            "congestion_control": self.congestion_control,
+            "controller": self.controller,
+            "profile": profile or self.profile or DEFAULT_PROFILE,
+            "results": results,
+        }
 
     @property
     def is_narrowed(self) -> bool:
@@ -131,7 +150,8 @@ class Selection:
         """The options, as a plan keeps them; a file by its whole path."""
         path = Path(self.name)
         name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
-        return {**dataclasses.asdict(self), "name": name}
+        found = {**dataclasses.asdict(self), "name": name}
+        return found if self.seed else {key: each for key, each in found.items() if key != "seed"}
 
 
 @dataclass(frozen=True, kw_only=True)

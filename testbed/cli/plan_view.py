@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from rich.console import Console
 
 from testbed import experiment
@@ -108,6 +112,18 @@ def _lacking(runs: Sequence[Run]) -> dict[str, str]:
     return found
 
 
+def show_yaml(selection: Selection, results: Path) -> None:
+    """Print an experiment with all options and defaults as YAML, from which its runs are the same.
+
+    Raises:
+        InputError: as `show_numbers`.
+    """
+    found = selection.resolved(results)
+    folder = experiment.find(selection.name).parent
+    print(f"# resolved by {shlex.join(['./lab', *sys.argv[1:]])}; relative paths begin in {folder}")
+    print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=100), end="")
+
+
 def show_numbers(selections: Sequence[Selection], results: Path, console: Console) -> None:
     """Print the runs' dimensionless numbers, and compare them with the reference profile's.
 
@@ -135,7 +151,29 @@ def show_numbers(selections: Sequence[Selection], results: Path, console: Consol
     _show_kept(found, reference, console)
 
 
-def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None:
+def show_total(results: Path, runs: Sequence[Run], console: Console, *, at_once: int = 1) -> None:
+    """Say in one line how long what is still to be executed takes, so many runs at once.
+
+    Raises:
+        InputError: a user's model or data cannot be had.
+    """
+    left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
+    lacking = _lacking(left) if at_once == 1 else {}
+    left = [run for run in left if run.key not in lacking]
+    firsts = {_kind(run): run for run in reversed(left)}  # seeds take alike
+    if left:
+        found = durations.of_runs(results, list(firsts.values()), _sayer(console))
+        by_kind = dict(zip(firsts, found, strict=True))
+        _say_total([by_kind[_kind(run)] for run in left], console, at_once)
+
+
+def _kind(run: Run) -> str:
+    return json.dumps([run.arm, run.factors])
+
+
+def show_durations(
+    results: Path, runs: Sequence[Run], console: Console, *, at_once: int = 1
+) -> None:
     """Print the runs that are still to be executed, in their order, and about how long they take.
 
     Raises:
@@ -165,7 +203,7 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
     _add_shortened(table, rows)
     console.print(table)
     if found:
-        _say_total(found, console)
+        _say_total(found, console, at_once)
         _say_too_long(supported, found, console)
 
 
@@ -207,8 +245,8 @@ def _say_too_long(
     )
 
 
-def _say_total(found: Sequence[durations.Duration], console: Console) -> None:
-    say(console, durations.total(found))
+def _say_total(found: Sequence[durations.Duration], console: Console, at_once: int) -> None:
+    say(console, durations.total(found, at_once=at_once))
     if not all(each.computing for each in found):
         console.print("predicted without the time for computing: the data are not here yet")
 

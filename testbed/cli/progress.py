@@ -23,6 +23,7 @@ from testbed.shared.yaml_input import InputError
 from testbed.training import prerequisites
 
 _LINE_EVERY_BYTES = 20_000_000
+_LINE_EVERY_S, _LINE_EVERY_SHARE = 10.0, 0.05  # where there is no bar; or of the time so far
 _STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "yellow"}
 
 
@@ -38,6 +39,7 @@ class RunProgress:
         self._not_ok = 0
         self._began_s = time.monotonic()
         self._under_way: dict[str, float] = {}  # by label, which share of it is done
+        self._line_s = self._began_s  # when the last one was printed
         if bar is not None:
             self._task = bar.add_task("", total=float(total), left="")
 
@@ -46,6 +48,7 @@ class RunProgress:
 
     def say(self, line: str | Text) -> None:
         """A sentence that stays on the screen."""
+        self._line_s = time.monotonic()
         # One line, however long: a live display counts the lines.
         self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
 
@@ -53,6 +56,12 @@ class RunProgress:
         """So much of a run is done."""
         self._under_way[label] = share
         self._update(f"{label} {what}" if len(self._under_way) == 1 else "")
+        now_s = time.monotonic()
+        every_s = max(_LINE_EVERY_S, _LINE_EVERY_SHARE * (now_s - self._began_s))
+        if self._bar is None and now_s >= self._line_s + every_s:
+            left = self._left(sum(self._under_way.values()))
+            told = f"[{self._done}/{self._total}] {label}: {what}" + (f", {left}" if left else "")
+            self.say(f"{told} ({now_s - self._began_s:.0f} s so far)")
 
     def ended(self, label: str, outcome: Outcome) -> None:
         """A run ended; its verdict stays on the screen."""
@@ -98,15 +107,17 @@ class OneRun:
     def __init__(self, shown: RunProgress, label: str) -> None:
         self._shown = shown
         self._label = label
-        shown.show(label, "starting", 0.0)
+        self._now = "starting", 0.0
+        shown.show(label, *self._now)
 
     def record(self, record: dict[str, Any]) -> None:
-        """A progress record of the run came."""
+        """A progress record of the run came; an empty one says that it still goes on."""
         if "rounds" in record:
             share = record["round"] / record["rounds"]
-            self._shown.show(self._label, f"round {record['round']}/{record['rounds']}", share)
+            self._now = f"round {record['round']}/{record['rounds']}", share
         elif "stage" in record:
-            self._shown.show(self._label, str(record["stage"]), 0.0)
+            self._now = str(record["stage"]), 0.0
+        self._shown.show(self._label, *self._now)
 
     def again(self, outcome: Outcome, number: int, retries: int) -> None:
         """An attempt was invalid, and another one follows; what was wrong stays on the screen."""
@@ -144,13 +155,32 @@ def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
     Raises:
         InputError: one line; something cannot be had.
     """
-    try:
+    with _named(runs):
         _meet([run.training_need for run in runs if run.experiment.trains], console)
         for run in runs:
             if not run.experiment.trains:
                 programs = run.config()["workload"]["programs"]
                 if missing := requirements.missing_program(programs, run.folder):
                     raise InputError(f"workload.programs: {missing}")
+
+
+def refuse_short_shares(runs: Sequence[Run]) -> None:
+    """Refuse batches larger than a worker's share of the data, where they are here already.
+
+    Raises:
+        InputError: one line.
+    """
+    with _named(runs):
+        prerequisites.refuse_short_shares(
+            run.training_need for run in runs if run.experiment.trains
+        )
+
+
+@contextmanager
+def _named(runs: Sequence[Run]) -> Iterator[None]:
+    """Has an error name the experiment's file."""
+    try:
+        yield
     except InputError as error:
         source = next((run.source for run in runs if run.source is not None), None)
         raise InputError(f"{source}: {error}" if source else str(error)) from error

@@ -19,6 +19,7 @@ from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 from testbed.training.phases.replay import replay
 
+_MANY = 50  # runs take so long to read that it is said
 _FEW = 3  # runs with damaged logs that are told; the page has all
 
 
@@ -48,6 +49,8 @@ def write(
             own = place.key and run_directory.is_of_script(
                 run_directory.read_or_empty(place.folder / "config.json")
             )
+            if name and (count := len(list((place.results / name).glob("*/status.json")))) > _MANY:
+                console.print(f"{name}: reading {count} runs and drawing figures")
             where = (place.folder, None) if own else (place.results, name)
             written.append(
                 analysis.write_report(*where, detect=replay, include_invalid=include_invalid)

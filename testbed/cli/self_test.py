@@ -44,6 +44,7 @@ def run(pytest_arguments: Sequence[str]) -> int:
     """
     if pytest_arguments and list(pytest_arguments) != ["--long"]:
         return subprocess.run([*_PYTEST, *pytest_arguments], cwd=_ROOT, check=False).returncode
+    print("linters, tests without a lab, tests in labs: about 20 minutes on two cores", flush=True)
     failed = []
     for name, argv in _CHECKS:
         print(f"== {name}", flush=True)

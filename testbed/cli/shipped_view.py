@@ -17,7 +17,7 @@ def show_shipped(console: Console, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([dataclasses.asdict(each) for each in found], indent=1))
         return
-    table = PlainTable("experiment", "runs", "what it shows")
+    table = PlainTable("experiment", "runs", "profiles", "what it shows")
     for each in found:
-        table.add_row(each.name, str(each.runs), each.description)
+        table.add_row(each.name, str(each.runs), ", ".join(each.profiles), each.description)
     console.print(table)

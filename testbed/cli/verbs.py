@@ -88,19 +88,34 @@ def plan(
     pcap: Pcap = None,
     as_json: AsJson = False,
     draw: Draw = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="the runs of ./lab simulate, and how long they take")
+    ] = False,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="print the experiment with all options and defaults")
+    ] = False,
 ) -> None:
     """Print an experiment's runs, numbers and topologies; execute and write nothing."""
-    from testbed.cli import choosing, execution, plan_topology_view, plan_view
+    from testbed.cli import choosing, execution, plan_topology_view, plan_view, progress
     from testbed.run import planning
 
-    chosen, screen = choosing.chosen(selection, out), console(stderr=as_json)
-    remarks = planning.check(chosen.results, chosen.planned)
+    chosen, screen = choosing.chosen(selection, out, simulated=simulated), console(stderr=as_json)
+    if as_yaml:
+        plan_view.show_yaml(chosen.selections[0], chosen.results)
+        return
+    remarks = execution.not_of_a_lab(chosen, selection, pcap) if simulated else []
+    remarks += planning.check(chosen.results, chosen.planned)
     execution.hosts_to_capture(chosen.runs, pcap)
+    progress.refuse_short_shares(chosen.runs)
     if as_json:
         print(json.dumps({"runs": plan_view.records(chosen.results, chosen.runs)}, indent=1))
     else:
         plan_view.show_runs(chosen.results, chosen.runs, screen)
-        plan_view.show_unsupported(chosen.runs, screen)
+        if simulated:
+            at_once = execution.simulated_at_once(chosen.runs)
+            plan_view.show_total(chosen.results, chosen.runs, screen, at_once=at_once)
+        else:
+            plan_view.show_unsupported(chosen.runs, screen)
         plan_view.show_rounds(chosen.runs, screen)
         plan_view.show_numbers(chosen.selections, chosen.results, screen)
         plan_topology_view.show(chosen.runs, screen, draw)
@@ -247,8 +262,11 @@ def dissect(
     from testbed.capture import rendering
     from testbed.capture.dissect import dissect as read
     from testbed.cli import places
+    from testbed.shared import sizes
 
     path = places.capture(capture, out)
+    if path.is_file() and (size_bytes := path.stat().st_size) > 20_000_000:
+        say(console(stderr=True), f"{path}: reading {sizes.in_words(size_bytes)}")
     found = read(path)
     if transfer is not None:
         found.require(transfer)

@@ -28,20 +28,26 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
         InputError: evidence is missing or damaged.
     """
     others = {"tolerance": of_tolerance(root), "factorial": of_factorial(root)}
+    count = len(verification.results(root))
+    print(f"recomputing {count} kept results, then the numbers of the pages", flush=True)
     try:
         if write:
             verification.renew(root=root, others=others)
-        found = verification.verify(root=root, others=others, key_of=key_of)
+        found = verification.verify(root=root, others=others, key_of=key_of, say=_say)
         found.differences.extend(_of_table(root, factorial.tables))
     except ValueError as error:
         raise InputError(str(error)) from None
-    for line in (*found.recomputed, *found.older, *found.remarks):
+    for line in found.remarks:
         print(line)
     for line in found.differences:
         print(f"differs: {line}", file=sys.stderr)
     agrees = "all agree with what is kept" if not found.differences else "not all agree"
     print(f"{len(found.recomputed)} results recomputed, {len(found.older)} older: {agrees}")
     return not found.differences
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def of_tolerance(root: Path) -> sentences.Resolver:

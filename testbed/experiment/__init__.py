@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from testbed.experiment.common_sections import Transport
-    from testbed.experiment.loading import load
+    from testbed.experiment.loading import load, resolved
     from testbed.experiment.profiles import REFERENCE_PROFILE
     from testbed.experiment.run import ORDER_RULE, Run, ordered
     from testbed.experiment.schema import Experiment, Limits
@@ -33,12 +33,13 @@ __all__ = [
     "names",
     "ordered",
     "profile_names",
+    "resolved",
     "summary",
 ]
 # Imported when first used: listing experiments must not wait for the schema and all that it knows.
 _FILES = {
     "common_sections": ("Transport",),
-    "loading": ("load",),
+    "loading": ("load", "resolved"),
     "profiles": ("REFERENCE_PROFILE",),
     "run": ("ORDER_RULE", "Run", "ordered"),
     "schema": ("Experiment", "Limits"),

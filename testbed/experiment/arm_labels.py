@@ -212,6 +212,11 @@ def _definition(arm: Any, folder: Path) -> dict[str, Any]:
     return {**definition, **rate}
 
 
+def for_file(label: str) -> str:
+    """A label as the name of an arm of its own in a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.")[:64]
+
+
 def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
     """Refuse changes of an arm that a factor replaces: the label would lie.
 

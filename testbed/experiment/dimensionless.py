@@ -78,8 +78,18 @@ class Numbers:
     round_bytes: int
 
 
+_ways: dict[str, Way] = {}
+
+
 def way_of(parameters: topologies.TopologyParameters) -> Way:
     """The narrowest and longest of a topology's ways between workers and server."""
+    text = parameters.model_dump_json()
+    if text not in _ways:  # of thousands of workers it takes a while
+        _ways[text] = _way_of(parameters)
+    return _ways[text]
+
+
+def _way_of(parameters: topologies.TopologyParameters) -> Way:
     topology = topologies.build(parameters)
     options = topology.link_options()
     ends = {name: tuple(name.split("--")) for name in options}

@@ -15,6 +15,13 @@ from typing import Any
 from testbed.experiment import Run, computing, dimensionless, disk_space
 from testbed.shared import run_directory, sizes
 from testbed.transport import PayloadLayout
+from testbed.transport.core import wire
+from testbed.transport.policies.repair import REPAIRS, Passes
+
+# Of virtual time, measured on two cores (docs/how-to/simulate.md, kept simulated results): for each
+# run, worker, transfer, datagram, and wake-up of what answers batch after batch.
+_RUN_S, _WORKER_S, _TRANSFER_S, _DATAGRAM_S, _WAKE_S = 0.3, 0.005, 0.004, 1e-6, 0.0003
+_WAKES_HZ = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +74,8 @@ def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> l
 
 
 def _predicted(run: Run, layout: PayloadLayout, computes: computing.Computing | None) -> Duration:
+    if run.simulated:
+        return _simulated(run, layout, computes)
     idle_s = dimensionless.run_s(run, layout)
     run_s = idle_s + (computes or computing.NOTHING).of_run_s(run)
     given_s = run.experiment.rounds * getattr(run.experiment.training.pace, "compute_s", 0.0)
@@ -79,6 +88,23 @@ def _predicted(run: Run, layout: PayloadLayout, computes: computing.Computing | 
     return Duration(run_s=run_s, disk_bytes=disk_bytes, earlier=0, computing=computes is not None)
 
 
+def _simulated(run: Run, layout: PayloadLayout, computes: computing.Computing | None) -> Duration:
+    """What one processor needs to simulate a run; learning, it computes for one after another."""
+    workers, rounds = run.experiment.topology.workers, run.experiment.rounds
+    datagram_bytes = wire.wire_bytes(1, run.experiment.transport.chunk_bytes)
+    datagrams = dimensionless.numbers(run, layout).round_bytes / datagram_bytes
+    round_s = 2 * workers * _TRANSFER_S + datagrams * _DATAGRAM_S
+    repair = None if run.protocol.carrier == "tcp" else REPAIRS.create(run.protocol.repair)
+    if not isinstance(repair, Passes):
+        calm_s = dimensionless.communication_s(run, layout)
+        round_s += _WAKE_S * min(datagrams, workers * calm_s * _WAKES_HZ)
+    run_s = _RUN_S + workers * _WORKER_S + rounds * round_s
+    run_s += (computes or computing.NOTHING).one_by_one_s(run)
+    payload_bytes = 4 * layout.element_count
+    disk_bytes = disk_space.predicted_bytes(run, payload_bytes=payload_bytes, run_s=0, wire_s=0)
+    return Duration(run_s=run_s, disk_bytes=disk_bytes, earlier=0, computing=computes is not None)
+
+
 def _limited(run: Run) -> Duration:
     """What programs take at most, by their time limits."""
     limits_s = [each.time_limit_s for each in run.programs.programs if not each.service]
@@ -88,6 +114,15 @@ def _limited(run: Run) -> Duration:
         disk_bytes=disk_space.samples_bytes(run, run_s=run_s or 0.0),
         earlier=0,
     )
+
+
+def training_s(run: Run) -> float | None:
+    """About how long the workload of a run goes on, computing left out; None: nobody can tell."""
+    if not run.experiment.trains:
+        run_s = _limited(run).run_s
+        return None if run_s is None else run_s - dimensionless.LAB_S
+    (layout,) = layouts([run], lambda _: None)
+    return dimensionless.run_s(run, layout) - dimensionless.LAB_S
 
 
 def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayout]:
@@ -110,13 +145,13 @@ def layouts(runs: Iterable[Run], say: Callable[[str], None]) -> list[PayloadLayo
     return found
 
 
-def total(found: Sequence[Duration]) -> str:
-    """Say in one sentence how long all of them take, and how much disk."""
+def total(found: Sequence[Duration], *, at_once: int = 1) -> str:
+    """Say in one sentence how long all of them take, so many at once, and how much disk."""
     known_s = [each.run_s for each in found if each.run_s is not None]
     runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
     if not known_s:
         return f"{runs} to do; how long is unknown: no time_limit_s is given"
-    told = in_words(sum(known_s))
+    told = in_words(max(sum(known_s) / at_once, *known_s))
     if len(known_s) < len(found):
         told += f" for {len(known_s)} of them (unknown where no time_limit_s is given)"
     disk = sizes.in_words(sum(each.disk_bytes for each in found if each.run_s is not None))

@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -30,7 +30,7 @@ def load(
     *,
     overrides: Sequence[str] = (),
     arms: Sequence[str] = (),
-    seeds: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     congestion_control: str | None = None,
     controller: str | None = None,
     profile: str = profiles.DEFAULT_PROFILE,
@@ -42,7 +42,7 @@ def load(
         name_or_path: a name in `experiments/`, or the path of a YAML file.
         overrides: `key.path=value` texts that replace values of the file.
         arms: keep only these: names, or labels of changed arms (`arm_labels`).
-        seeds: use this many seeds, starting with the file's own.
+        seeds: use so many seeds, starting with the file's own; or these.
         congestion_control: replaces that of every arm that is kept. An arm that an option changes
             has a label that says so.
         controller: replaces the SDN framework.
@@ -53,31 +53,9 @@ def load(
         InputError: for each problem a line that names the file, the key, the value and what would
             be valid; as many of them as can be found at once.
     """
-    path = find(name_or_path)
-    document = yaml_input.read(path)
-    wrong = [f"{path}: {each}" for each in _wrong_keys_of_profiles(document, path, chosen=profile)]
-    try:
-        profiles.apply(document, profile)
-    except InputError as error:
-        raise _together([*wrong, f"{path}: {error}"], path) from None
-    shipped.give_arm(document)
-    in_file = copy.deepcopy(document.get("arms"))
-    options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
-    if controller is not None:
-        document["controller"] = controller
-        options.append((f"--controller {controller}", "controller"))
-    where = str(path)
-    if profile != profiles.DEFAULT_PROFILE or profiles.changes(document, profile):
-        where += f": profile {profile}"
-    try:
-        points = list(factors.points(document.get("factors") or {}))
-        _refuse_lost(options, points)
-    except ValueError as error:
-        told = f"{_to_blame(['factors'], options)}{where}: {error}"
-        raise _together([*wrong, told], path) from None
-    wanted = arm_labels.variants(
-        document.get("arms"), in_file, arms, congestion_control, path=path, points=points
-    )
+    chosen = _chosen(name_or_path, overrides, arms, congestion_control, controller, profile)
+    path, document, where = chosen.path, chosen.document, chosen.where
+    points, wanted, options, wrong = chosen.points, chosen.arms, chosen.options, chosen.wrong
     experiments: dict[tuple[int, str], Experiment] = {}
     for group in arm_labels.compatible(wanted) or [[]]:
         for number, point in enumerate(points):
@@ -137,11 +115,88 @@ def load(
     ]
 
 
-def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
-    if count is None:
-        return list(seeds)
+def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
+    """An experiment with all options of a command line and all defaults, to be written as YAML.
+
+    Arms, impairments, and sections that factors change stand as they are written: a default beside
+    them could be another one's. An arm that an option changes has a name that a file can have.
+
+    Args:
+        name_or_path: as of `load`.
+        options: the other arguments of `load`, which decide.
+
+    Raises:
+        InputError: as `load`.
+    """
+    runs = load(name_or_path, **options)
+    names = ("overrides", "arms", "congestion_control", "controller", "profile")
+    chosen = _chosen(name_or_path, **{key: options[key] for key in names if key in options})
+    document = runs[0].experiment.model_dump(mode="json", exclude_none=True)
+    changed = {key.partition(".")[0] for point in chosen.points for key in point.changes}
+    for key in (*changed, "factors", "impairments"):
+        document[key] = chosen.document.get(key, {})
+    document["seeds"] = list(dict.fromkeys(run.seed for run in runs))
+    document["arms"] = {arm_labels.for_file(each.label): each.arm for each in chosen.arms}
+    return {
+        key: document[key]
+        for key in Experiment.model_fields
+        if key in document and key != "profiles" and document[key] not in ({}, [])
+    }
+
+
+def _extend(seeds: Sequence[int], wanted: int | Sequence[int] | None) -> list[int]:
+    if not isinstance(wanted, int):
+        return list(dict.fromkeys(seeds if wanted is None else wanted))
     further = (seed for seed in itertools.count(1) if seed not in seeds)
-    return list(itertools.islice(itertools.chain(seeds, further), count))
+    return list(itertools.islice(itertools.chain(seeds, further), wanted))
+
+
+class _Chosen(NamedTuple):
+    """An experiment as a command line changes it, before it is checked."""
+
+    path: Path
+    document: dict[str, Any]
+    where: str  # the file and the profile, for messages
+    points: list[factors.Point]
+    arms: list[Variant]
+    options: list[tuple[str, str]]  # of the command line, each with the key that it replaced
+    wrong: list[str]  # of profiles that are not chosen
+
+
+def _chosen(
+    name_or_path: str,
+    overrides: Sequence[str] = (),
+    arms: Sequence[str] = (),
+    congestion_control: str | None = None,
+    controller: str | None = None,
+    profile: str = profiles.DEFAULT_PROFILE,
+) -> _Chosen:
+    path = find(name_or_path)
+    document = yaml_input.read(path)
+    wrong = [f"{path}: {each}" for each in _wrong_keys_of_profiles(document, path, chosen=profile)]
+    try:
+        profiles.apply(document, profile)
+    except InputError as error:
+        raise _together([*wrong, f"{path}: {error}"], path) from None
+    shipped.give_arm(document)
+    in_file = copy.deepcopy(document.get("arms"))
+    options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
+    if controller is not None:
+        document["controller"] = controller
+        options.append((f"--controller {controller}", "controller"))
+    where = str(path)
+    if profile != profiles.DEFAULT_PROFILE or profiles.changes(document, profile):
+        where += f": profile {profile}"
+    try:
+        points = list(factors.points(document.get("factors") or {}))
+        _refuse_lost(options, points)
+    except ValueError as error:
+        told = f"{_to_blame(['factors'], options)}{where}: {error}"
+        raise _together([*wrong, told], path) from None
+    wanted = arm_labels.variants(
+        document.get("arms"), in_file, arms, congestion_control, path=path, points=points
+    )
+    return _Chosen(path, document, where, points, wanted, options, wrong)
 
 
 def _together(wrong: Sequence[str], path: Path) -> InputError:

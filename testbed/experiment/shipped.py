@@ -17,10 +17,11 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """An experiment that comes with the project: how many runs it has, and what it shows."""
+    """An experiment that comes with the project: its runs, its profiles, and what it shows."""
 
     name: str
     runs: int
+    profiles: list[str]
     description: str
 
 
@@ -33,6 +34,7 @@ def summary(name: str) -> Summary:
     return Summary(
         name=name,
         runs=len(document["arms"]) * len(points) * len(document["seeds"]),
+        profiles=profiles.names(document),
         description=document.get("description", ""),
     )
 

@@ -16,12 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import ORDER_RULE, Run, taken_phases
+from testbed.experiment import ORDER_RULE, Run, durations, taken_phases
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RunDirectory
 
 FILE = run_directory.PLAN
+_SHORT_S = 1.0  # impairments of no more are not compared with their run
+_FAR, _FAR_COMPUTING = 2.0, 10.0  # how much longer a run may take than is predicted
+_MOST_REMARKS = 5
 INDEX = "report"  # the folder beside the experiments that links to their reports
 
 
@@ -62,7 +65,7 @@ def extend(
     for each in selections:
         known = plan["selections"]
         if fewer_seeds:  # a selection of more would plan them again
-            known = [other for other in known if {**other, "seeds": each.get("seeds")} != each]
+            known = [other for other in known if _but_seeds(other) != _but_seeds(each)]
         plan["selections"] = _added(known, dict(each))
     document = {
         **experiment.model_dump(mode="json"),
@@ -73,6 +76,10 @@ def extend(
     for name, content in (("experiment.json", document), (FILE, plan)):
         run_directory.write_json(folder / name, {"schema": run_directory.SCHEMA, **content})
     return remarks
+
+
+def _but_seeds(selection: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: each for key, each in selection.items() if key not in ("seed", "seeds")}
 
 
 def check(results: Path, runs: Sequence[Run]) -> list[str]:
@@ -98,7 +105,7 @@ def _extended(
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
     keys = {each["key"] for each in entries}
     left = [each for each in stored.get("runs", []) if each["key"] not in keys]
-    remarks = _cautions(runs)
+    remarks = [*_cautions(runs), *_outlasting(runs)]
 
     different = _differences(stored.get("settings", {}), settings)
     if different:
@@ -162,6 +169,35 @@ def _cautions(runs: Sequence[Run]) -> list[str]:
         if run.experiment.trains and (said := run.experiment.protocol_arm(run.name_in_file).caution)
     )
     return list(dict.fromkeys(told))
+
+
+def _outlasting(runs: Sequence[Run]) -> list[str]:
+    """Impairments that begin or last far beyond the end of the longest run, in a line each."""
+    first = runs[0].experiment
+    timed = [
+        (number, each)
+        for number, each in enumerate(first.impairments)
+        if each.at_s or (each.duration_s or 0.0) > _SHORT_S
+    ]
+    arms = {run.arm: run for run in runs if run.experiment.impairments == first.impairments}
+    try:
+        taken_s = [durations.training_s(run) for run in arms.values()] if timed else [None]
+    except InputError:  # a user's model or data cannot be had, which is said where it is needed
+        return []
+    if None in taken_s:
+        return []
+    run_s = max(filter(None, taken_s))
+    computes = first.trains and first.training.pace.kind == "real"
+    told = f"a run takes about {run_s:.2g} s" + (", without computing" if computes else "")
+    end_s = run_s * (_FAR_COMPUTING if computes else _FAR)
+    found = []
+    for number, each in timed:
+        document = each.resolved(seed=runs[0].seed, rounds=first.rounds or 1)
+        last_s = max(document.get("at_s", [0.0]))
+        if last_s > end_s or each.longest_s > end_s:
+            what = f"begins at {last_s:g} s" if last_s > end_s else f"lasts {each.longest_s:g} s"
+            found.append(f"impairments.{number} ({each.label}): {what}, and {told}")
+    return found[:_MOST_REMARKS]
 
 
 def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:

@@ -25,6 +25,7 @@ from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import InUseError
 
 _DONE, _IN_USE, _INTERRUPTED = 0, 3, 130
+_LOOK_S = 5.0
 
 
 @dataclass
@@ -80,7 +81,10 @@ def execute(
                     begun = _begin(results, run, begin(run))
                     under_way[begun.child] = begun
                     selector.register(begun.told, selectors.EVENT_READ, begun)
-                for key, _ in selector.select() if under_way else ():
+                ready = selector.select(_LOOK_S) if under_way else []
+                for begun in under_way.values() if not ready else ():
+                    begun.on_progress({})  # a round may take minutes
+                for key, _ in ready:
                     begun = key.data
                     if not begun.hear():
                         selector.unregister(begun.told)

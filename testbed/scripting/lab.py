@@ -201,16 +201,16 @@ class Lab:
         config = configuration.of_topology(topology, impairments=impairments, seed=seed)
         return cls(config | {"adjustable": adjustable}, out=out, calibrated=calibrated)
 
-    def link(self, first: str, second: str) -> Link:
-        """The link between two nodes, in either order.
+    def link(self, first: str, second: str = "") -> Link:
+        """The link between two nodes, in either order; or of a name such as `s1--worker-1`.
 
         Raises:
             InputError: there is none.
         """
+        wanted = f"{first}--{second}" if second else first
         for name, ends in self._links.items():
-            if {first, second} == set(ends):
+            if set(wanted.split("--")) == set(ends):
                 return Link(name, ends, self._ask)
-        wanted = f"{first}--{second}"
         raise InputError(f"link {wanted!r}: {one_of(wanted, self._links)}")
 
     def impair(self, name: str) -> Impairment:

@@ -44,11 +44,49 @@ def check(need: Need) -> None:
     if count is None or not isinstance(need.split, datasets.Equal) or not need.computes:
         return
     smallest = count // need.workers
+    if not smallest:
+        raise ValueError(
+            f"topology.workers: {need.workers}: more than the {count} training examples of data "
+            f"set {need.dataset.name!r}; valid: up to {count}"
+        )
     if need.batch_size > smallest:
         raise ValueError(
             f"training.batch_size: {need.batch_size}: larger than a worker's share of data set "
             f"{need.dataset.name!r}, {smallest} examples; valid: 1 to {smallest}"
         )
+
+
+def refuse_short_shares(needs: Iterable[Need]) -> None:
+    """Refuse batches that are larger than a worker's share of data that are here already.
+
+    Raises:
+        InputError: one line.
+    """
+    loaded: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
+    for need in needs:
+        if not need.computes or _is_even(need):
+            continue
+        key = (need.data.model_dump_json(), need.folder)
+        if key not in loaded:
+            try:
+                loaded[key] = need.data.load(need.folder)
+            except InputError:  # what is missing is said where it is fetched
+                loaded[key] = None
+        if (dataset := loaded[key]) is not None:
+            _check_shares(need, dataset)
+
+
+def _is_even(need: Need) -> bool:
+    """Whether the size of each share is known without loading; `check` has looked at it then."""
+    return isinstance(need.split, datasets.Equal) and need.dataset.train_count() is not None
+
+
+def _check_shares(need: Need, dataset: datasets.Dataset) -> None:
+    if need.validates:
+        dataset = datasets.validation.in_place_of_test(dataset, need.seed)
+    found = datasets.shares(need.split, dataset.groups, need.workers, need.seed)
+    if need.computes:
+        datasets.require_batches(found, need.batch_size, need.split)
 
 
 def prepare(needs: Iterable[Need], report: Report) -> None:
@@ -71,17 +109,11 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
         if key not in prepared:
             name = str(need.dataset.name)
             data.prepare(need.folder, lambda done, total, name=name: report(name, done, total))
-            uneven = not isinstance(need.split, datasets.Equal)
-            must_load = uneven or by_user or need.dataset.train_count() is None
-            prepared[key] = data.load(need.folder) if must_load else None
+            prepared[key] = data.load(need.folder) if by_user or not _is_even(need) else None
         dataset = prepared[key]
         if dataset is None:
             continue
-        if need.validates:
-            dataset = datasets.validation.in_place_of_test(dataset, need.seed)
-        found = datasets.shares(need.split, dataset.groups, need.workers, need.seed)
-        if need.computes:
-            datasets.require_batches(found, need.batch_size, need.split)
+        _check_shares(need, dataset)
         if by_user and (need.model, *key) not in built:
             built.add((need.model, *key))
             _try_model(need, dataset)

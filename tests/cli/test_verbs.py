@@ -84,6 +84,13 @@ def test_a_screen_of_no_columns_is_none():
     assert "Example: ./lab run" in done.stdout and done.returncode == 0
 
 
+def test_what_an_encoding_lacks_is_written_otherwise(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL + "description: \u00e9 and \u2014\n", "utf-8")
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = lab("plan", "small.yaml", "--yaml", cwd=tmp_path, env=ascii_only)
+    assert done.returncode == 0 and "\\xe9 and \\u2014" in done.stdout, done.stderr
+
+
 def test_plan_prints_the_runs_and_makes_nothing(tmp_path):
     done = lab("plan", "quick", "--arms", "dblp", "--seeds", "3", "--out", str(tmp_path / "x"))
     assert done.returncode == 0
@@ -381,3 +388,43 @@ def test_a_folder_whose_name_is_no_utf8_is_refused_in_one_line(monkeypatch, caps
     status, out, told = in_process(monkeypatch, capsys, "report", "--out", os.fsdecode(b"r\xff"))
     assert (status, out) == (2, "")
     assert told == "lab: 'r\\udcff': no UTF-8; valid: names in UTF-8\n"
+
+
+def test_a_simulation_says_first_what_it_will_do_and_plan_says_the_same(
+    tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    words = (path, "--out", tmp_path / "out")
+    _, planned, err = in_process(monkeypatch, capsys, "plan", *words, "--simulated", "--seed", "4")
+    assert "1 run to do, about " in planned, err
+    status, out, err = in_process(monkeypatch, capsys, "simulate", *words, "--seed", "4")
+    assert status == 0, err
+    lines = out.splitlines()
+    told = next(number for number, line in enumerate(lines) if "1 run to do, about " in line)
+    assert told < next(number for number, line in enumerate(lines) if "[1/1] dblp, seed 4" in line)
+    (run,) = (each.parent for each in (tmp_path / "out").glob("small/*/config.json"))
+    assert f"{run.name} " in planned
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("quick", "--set", "rounds=52", "--seed", "7", "--arms", "dblp,tcp-cubic"),
+        ("burst-latency", "--profile", "paper"),  # labelled levels, which replace many keys
+        ("rivals-conditions",),  # a default of programs, and levels that replace impairments
+    ],
+)
+def test_the_resolved_yaml_of_an_experiment_has_the_same_runs(
+    options, tmp_path, monkeypatch, capsys
+):
+    def keys(*words):
+        status, out, err = in_process(monkeypatch, capsys, "plan", *words, "--json")
+        assert status == 0, err
+        return [each["run"] for each in json.loads(out)["runs"]]
+
+    status, out, err = in_process(monkeypatch, capsys, "plan", *options, "--yaml")
+    assert status == 0, err
+    (path := tmp_path / "resolved.yaml").write_text(out)
+    assert "run_timeout_s: " in out  # a default, too
+    assert keys(path, "--out", tmp_path) == keys(*options, "--out", tmp_path)

@@ -223,3 +223,12 @@ def test_entries_of_one_kind_may_follow_each_other_within_a_leg(tmp_path):
 def test_a_burst_needs_a_switch_that_sends(tmp_path):
     with pytest.raises(InputError, match="acts where a switch sends; worker-1 is a host"):
         load(tmp_path, {"kind": "burst", "rounds": [1], "link": ["worker-1", "left"]})
+
+
+@pytest.mark.parametrize("ends", ["right--server", "right->server"])
+def test_a_link_may_be_named_as_logs_name_it(tmp_path, ends):
+    listed, named = (
+        load(tmp_path, {**LOSS, "rounds": [1], "link": link})
+        for link in (["right", "server"], ends)
+    )
+    assert [run.key for run in named] == [run.key for run in listed]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.experiment import computing, dimensionless, disk_space, durations
+from testbed.experiment import EXPERIMENTS, computing, dimensionless, disk_space, durations
 from testbed.run import runner
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import Verdict, write_json, write_status
@@ -269,3 +271,19 @@ def test_the_payload_of_glyphs_is_that_of_the_run_without_rendering_them(side):
     hosts = run.experiment.topology.host_names()
     of_run = RunContext.without_network(run.config(), hosts).layout
     assert dimensionless.layout_of(run).element_count == of_run.element_count
+
+
+@pytest.mark.parametrize("name", ["scale", "fan-in", "lab-and-simulator-simulated"])
+def test_a_simulation_takes_about_as_long_as_is_predicted(name):
+    """Beside what kept results took, on machines that others used: within a factor of three."""
+    with (EXPERIMENTS / "results" / name / "attempts.csv").open() as table:
+        took_s = {row["run_key"]: float(row["wall_s"]) for row in csv.DictReader(table)}
+    runs = [run.in_virtual_time() for run in experiment.load(name.removesuffix("-simulated"))]
+    of_seed = [run for run in runs if run.key in took_s and run.seed == runs[0].seed]
+    found = durations.of_runs(Path("nowhere"), of_seed, lambda line: None)
+    ratios = [
+        each.run_s / took_s[run.key] for run, each in zip(of_seed, found, strict=True) if each.run_s
+    ]
+    assert len(ratios) > 3
+    assert 1 / 3 < statistics.geometric_mean(ratios) < 3
+    assert min(ratios) > 1 / 6 and max(ratios) < 6, ratios

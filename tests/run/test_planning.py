@@ -221,3 +221,19 @@ def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
 def test_the_index_s_name_is_taken(tmp_path):
     with pytest.raises(InputError, match="name: 'report'"):
         planning.extend(tmp_path, experiment.load(write(tmp_path, name="report")))
+
+
+@pytest.mark.parametrize(
+    ("impairment", "said"),
+    [
+        ({"kind": "burst", "rounds": [1], "duration_s": 40}, ["0 (burst-server): lasts 40 s"]),
+        ({"kind": "crash", "host": "worker-1", "at_s": [900]}, ["0 (crash-worker-1): begins at"]),
+        ({"kind": "burst", "rounds": [1], "duration_s": 0.05}, []),
+    ],
+)
+def test_an_impairment_that_outlasts_its_run_is_told_in_one_line(tmp_path, impairment, said):
+    runs = experiment.load(write(tmp_path, impairments=[impairment]))
+    remarks = planning.check(tmp_path / "out", runs)
+    assert len(remarks) == len(said)
+    assert all(f"impairments.{each}" in line for each, line in zip(said, remarks, strict=True))
+    assert planning.extend(tmp_path / "out", runs) == remarks

@@ -119,3 +119,23 @@ def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, mo
                 assert "dblp, seed 1: invalid: reason 1; retry 1 of 2\n" in screen.getvalue()
         progress.end(outcome)
     assert screen.getvalue().endswith("[1/1] dblp, seed 1: failed: reason 2\n")
+
+
+def test_without_a_terminal_rounds_are_lines_and_a_long_one_is_told_to_go_on(monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(progress_display.time, "monotonic", lambda: now_s[0])
+    screen = io.StringIO()
+    with progress_display.runs_shown(Console(file=screen, width=200), 2) as shown:
+        one = shown.begin("dblp, seed 1")
+        for at_s, record in (
+            (1, {"round": 1, "rounds": 4}),  # soon after the begin nobody waits for a line
+            (12, {"round": 2, "rounds": 4}),
+            (15, {"round": 3, "rounds": 4}),
+            (40, {}),
+        ):
+            now_s[0] = at_s
+            one.record(record)
+    assert screen.getvalue().splitlines() == [
+        "[0/2] dblp, seed 1: round 2/4, about 36 s left (12 s so far)",
+        "[0/2] dblp, seed 1: round 3/4, about 67 s left (40 s so far)",
+    ]
