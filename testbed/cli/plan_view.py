@@ -112,12 +112,18 @@ def _lacking(runs: Sequence[Run]) -> dict[str, str]:
     return found
 
 
-def show_yaml(selection: Selection, results: Path) -> None:
+def show_yaml(selections: Sequence[Selection], results: Path) -> None:
     """Print an experiment with all options and defaults as YAML, from which its runs are the same.
 
     Raises:
-        InputError: as `show_numbers`.
+        InputError: as `show_numbers`; or several commands have planned what is in a folder.
     """
+    selection, *others = selections
+    if others:
+        raise InputError(
+            f"{selection.name}: {len(selections)} commands planned these runs; valid with --yaml: "
+            "an experiment's name or FILE.yaml"
+        )
     found = selection.resolved(results)
     folder = experiment.find(selection.name).parent
     print(f"# resolved by {shlex.join(['./lab', *sys.argv[1:]])}; relative paths begin in {folder}")

@@ -101,7 +101,7 @@ def plan(
 
     chosen, screen = choosing.chosen(selection, out, simulated=simulated), console(stderr=as_json)
     if as_yaml:
-        plan_view.show_yaml(chosen.selections[0], chosen.results)
+        plan_view.show_yaml(chosen.selections, chosen.results)
         return
     remarks = execution.not_of_a_lab(chosen, selection, pcap) if simulated else []
     remarks += planning.check(chosen.results, chosen.planned)
