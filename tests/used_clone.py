@@ -18,6 +18,7 @@ _SETTINGS = {
     ".ignored": "*\n",
     ".profile": "echo noise; cd /\n",
     ".bashrc": "echo noise; cd /\n",
+    ".config/matplotlib/matplotlibrc": "axes.facecolor: red\nfont.size: 30\nsavefig.dpi: 17\n",
     ".config/pip/pip.conf": "[global]\nindex-url = http://127.0.0.1:1/\nuser = true\n",
     ".local/lib/python3.11/site-packages/yaml.py": "raise SystemExit('the yaml of a user')\n",
     ".local/lib/python3.13/site-packages/yaml.py": "raise SystemExit('the yaml of a user')\n",
