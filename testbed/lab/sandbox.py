@@ -25,7 +25,12 @@ from testbed.shared.input_error import InputError
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the sandbox's own network namespace
 PINNED = PRIVATE_DIRECTORY / "run"
-OPEN_FILES = 1024  # what stock systems allow a process, and enough for 128 hosts
+# Limits that a lab's programs would die of: what to set, what it counts, and how many are needed. Stock
+# systems allow a process 1,024 open files, enough for 128 hosts, and files of any size.
+_NEEDED = (
+    (resource.RLIMIT_NOFILE, "ulimit -n, open files of a process", 1024),
+    (resource.RLIMIT_FSIZE, "ulimit -f, bytes of a file", 1 << 30),
+)
 _groups: dict[int, str] = {}  # of each sandbox that this process has started
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,9 +58,9 @@ def start(
     with `outlives_thread` there is none, and the lifeline alone ends the sandbox.
 
     Raises:
-        InputError: processes may open too few files.
+        InputError: a limit of this process's is too low.
     """
-    allow_open_files()
+    raise_limits()
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not is_root():
         namespaces = ["--user", "--map-root-user", *namespaces]
@@ -86,20 +91,20 @@ def start(
     return process
 
 
-def allow_open_files() -> None:
-    """Raise a limit that a lab's switch would die of; higher ones stay, for users' programs."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (sys.maxsize if each == resource.RLIM_INFINITY else each for each in limits)
-    if soft >= OPEN_FILES:
-        return
-    with privileges.taken_up():
+def raise_limits() -> None:
+    """Raise limits that are too low for a lab; higher ones stay, for users' programs."""
+    for limit, name, needed in _NEEDED:
+        soft, hard = resource.getrlimit(limit)
+        if soft == resource.RLIM_INFINITY or soft >= needed:
+            continue
+        enough = hard == resource.RLIM_INFINITY or hard >= needed
         try:
-            highest = limits[1] if hard >= OPEN_FILES else OPEN_FILES
-            resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, highest))
+            with privileges.taken_up():
+                resource.setrlimit(limit, (needed, hard if enough else needed))
         except (OSError, ValueError):
             raise InputError(
-                f"a process may open {hard} files here (ulimit -n), and a lab needs {OPEN_FILES}: "
-                f"raise the hard limit, which root or the system's limits.conf may"
+                f"{name}: {hard} at most, and a lab needs {needed}: raise the hard limit "
+                "(limits.conf has it; a new login has the stock one)"
             ) from None
 
 

@@ -124,6 +124,7 @@ def test_a_second_set_up_says_that_it_waits_for_the_first(tmp_path):
     with (tmp_path / ".venv.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with subprocess.Popen([tmp_path / "lab", "list"], stderr=subprocess.PIPE) as second:
+            assert second.stderr is not None
             lines = iter(second.stderr.readline, b"")
             assert any(line.startswith(b"lab: another ./lab sets up") for line in lines)
             second.kill()
@@ -132,7 +133,7 @@ def test_a_second_set_up_says_that_it_waits_for_the_first(tmp_path):
 def functions_of(script, *names):
     """The text of some of the script's functions, for a shell that defines what else they use."""
     found = [re.search(rf"^{name}\(\) \{{.*?^}}\n", script, re.M | re.S) for name in names]
-    return "set -euo pipefail\n" + "".join(each.group() for each in found)
+    return "set -euo pipefail\n" + "".join(each.group() for each in found if each)
 
 
 def bash(script, **options):

@@ -1,4 +1,4 @@
-"""A sandbox raises the limit of open files that its switch would die of, or names it."""
+"""A sandbox raises the limits that its programs would die of, or names them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,27 @@ INFINITE = resource.RLIM_INFINITY
     ],
 )
 def test_a_low_limit_is_raised_and_others_stay(before, after, monkeypatch):
+    limits = {resource.RLIMIT_NOFILE: before}
     made = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: before)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits.get(which, (INFINITE,) * 2))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: made.append(limits))
-    sandbox.allow_open_files()
+    sandbox.raise_limits()
     assert made == after
 
 
-def test_a_limit_that_cannot_be_raised_is_named_with_what_is_needed(monkeypatch):
+@pytest.mark.parametrize(
+    ("limit", "line"),
+    [
+        (resource.RLIMIT_NOFILE, "ulimit -n, .*: 40 at most, and a lab needs 1024"),
+        (resource.RLIMIT_FSIZE, "ulimit -f, .*: 40 at most, and a lab needs 1073741824"),
+    ],
+)
+def test_a_limit_that_cannot_be_raised_is_named_with_what_is_needed(limit, line, monkeypatch):
     def refuse(*_):
         raise ValueError("not allowed to raise maximum limit")
 
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    limits = {limit: (40, 40)}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits.get(which, (INFINITE,) * 2))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    with pytest.raises(InputError, match=r"may open 40 files here \(ulimit -n\).* needs 1024"):
+    with pytest.raises(InputError, match=line):
         sandbox.start("nothing")
