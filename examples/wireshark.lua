@@ -8,13 +8,15 @@
 -- The formats are those of testbed/transport/core: wire.py, messages.py, arrivals.py, ack.py and hedging.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
-local VERSION = 2
+local VERSION = 3
 local HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES = 12, 16, 24
 local CONTROL_PORT, DATA_PORTS = 46999, "47000-47999"
 local TYPES = {
   [1] = "HELLO", [2] = "WELCOME", [3] = "REFUSED", [4] = "PROBE", [5] = "BITMAP", [6] = "STOP", [7] = "ANNOUNCE",
   [8] = "ACK", [9] = "LATE_BITMAP", [10] = "READY", [11] = "HOLD", [12] = "PING", [13] = "PONG", [14] = "FAILED",
   [15] = "WORTH",
+  [16] = "TRIED",
+  [17] = "PIECES",
 }
 local OF_A_TRANSFER = { PROBE = 1, BITMAP = 1, STOP = 1, ACK = 1, LATE_BITMAP = 1, HOLD = 1, WORTH = 1 }
 local NO_ECHO = 65535
@@ -36,7 +38,8 @@ hedge.experts = { hedge_short }
 
 local d = {
   session = ProtoField.uint32("bl_data.session", "Session", base.HEX),
-  sequence = ProtoField.uint32("bl_data.sequence", "Chunk", base.DEC),
+  sequence = ProtoField.uint32("bl_data.sequence", "Chunk", base.DEC, nil, 0x03ffffff),
+  turn = ProtoField.uint32("bl_data.turn", "Turn of the send index, modulo 2^6", base.DEC, nil, 0xfc000000),
   transfer = ProtoField.uint32("bl_data.transfer", "Transfer", base.DEC),
   length = ProtoField.uint16("bl_data.length", "Bytes of payload", base.DEC),
   ack_requested = ProtoField.bool("bl_data.ack_requested", "ACK requested", 16, nil, 0x8000),
@@ -74,6 +77,7 @@ local c = {
   probed = ProtoField.uint32("bl_control.probed", "Sent before the latest PROBE", base.DEC),
   marked = ProtoField.uint16("bl_control.marked", "Arrivals with a congestion mark", base.DEC),
   at_once = ProtoField.bool("bl_control.at_once", "Answers a PROBE without delay", 16, nil, 0x0001),
+  number = ProtoField.uint32("bl_control.number", "Number", base.DEC),
   worth = ProtoField.bytes("bl_control.worth", "Worth of each chunk"),
   must = ProtoField.uint32("bl_control.must", "Chunks that must arrive (counted)", base.DEC),
   content = ProtoField.bytes("bl_control.content", "Content"),
@@ -96,6 +100,7 @@ function data.dissector(tvb, pinfo, tree)
   end
   subtree:add(d.session, tvb(0, 4))
   subtree:add(d.sequence, tvb(4, 4))
+  subtree:add(d.turn, tvb(4, 4))
   subtree:add(d.transfer, tvb(8, 4))
   subtree:add(d.length, tvb(12, 2))
   subtree:add(d.ack_requested, tvb(14, 2))
@@ -203,6 +208,8 @@ local BODIES = {
     counted(tree, c.arrived, found)
     return found .. " arrived"
   end },
+  TRIED = { 4, function(body, tree) tree:add(c.number, body) end },
+  PIECES = { 4, function(body, tree) tree:add(c.number, body) end },
   WORTH = { 1, function(body, tree)
     tree:add(c.worth, body)
     counted(tree, c.must, ones(body, 128))

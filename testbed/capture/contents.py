@@ -17,7 +17,7 @@ from testbed.capture.frames import UDP, Segment
 from testbed.capture.transfers import Transfer
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolError
 from testbed.transport.core.messages import Hello, MessageType, Welcome
-from testbed.transport.core.wire import DATA_PORTS, HEADER_BYTES, datagram_dtype
+from testbed.transport.core.wire import CHUNK_BITS, DATA_PORTS, HEADER_BYTES, datagram_dtype
 
 CONTROL_PORT = EndpointConfig.control_port
 MOST_TRANSFERS = 100_000
@@ -131,6 +131,7 @@ class Contents:
             self._stray("too short for a header", segment)
             return
         session, sequence, number, length, stamp = _HEADER.unpack_from(segment.payload)
+        chunk = sequence % (1 << CHUNK_BITS)
         transfer = self._latest.get(segment.source + segment.target)
         if transfer is None or transfer.number != number or transfer.session != session:
             transfer = self._transfer_of(time_ns, segment, session, number)
@@ -138,10 +139,10 @@ class Contents:
                 return
         if length > segment.length - HEADER_BYTES:
             self._stray("says to be longer than it is", segment)
-        elif transfer.chunk_count is not None and sequence >= transfer.chunk_count:
+        elif transfer.chunk_count is not None and chunk >= transfer.chunk_count:
             self._stray("behind the last chunk", segment)
         else:
-            transfer.on_datagram(time_ns, sequence, stamp, segment.length)
+            transfer.on_datagram(time_ns, chunk, stamp, segment.length)
 
     def _transfer_of(
         self, time_ns: int, segment: Segment, session: int, number: int

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from scapy.fields import (
+    BitField,
     ByteEnumField,
     ByteField,
     FieldLenField,
@@ -32,7 +33,7 @@ from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 from testbed.capture.control_streams import CONTROL_FIELDS
 from testbed.transport import EndpointConfig
 from testbed.transport.core.messages import HEADER, HEADER_BYTES, VERSION, MessageType
-from testbed.transport.core.wire import DATA_PORTS, datagram_dtype
+from testbed.transport.core.wire import CHUNK_BITS, DATA_PORTS, datagram_dtype
 
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
 
@@ -42,7 +43,9 @@ def _datagram_fields() -> list[Any]:
     described = datagram_dtype(4)
     fields: list[Any] = []
     for name in described.names or ():
-        if name != "chunk":
+        if name == "sequence":
+            fields += [BitField("turn", 0, 32 - CHUNK_BITS), BitField(name, 0, CHUNK_BITS)]
+        elif name != "chunk":
             kind = XIntField if name == "session" else _BY_SIZE[described[name].itemsize]
             fields.append(kind(name, 0))
     return fields

@@ -183,7 +183,7 @@ class TcpReceiver(AcknowledgingReceiver):
 
     gather_s = _GATHER_S
 
-    def on_arrivals(self, stamps: NDArray[np.uint16], now_s: float, attentive: bool) -> None:
+    def on_arrivals(self, stamps: NDArray[np.uint32], now_s: float, attentive: bool) -> None:
         # That it has gathered is part of the round trip, as it is where ACKs are delayed.
         super().on_arrivals(stamps, now_s, attentive=True)
 

@@ -1,13 +1,16 @@
-"""What a checksum or an authentication of every datagram costs, beside none, in one run.
+"""What a checksum or an authentication of every datagram costs, and a flood of foreign ones.
 
     python -m tests.benchmarks.sealing_cost
 
-Two processes on loopback, unpaced, in turns; processor seconds per gigabyte of payload at each end,
-the median and the range of the turns.
+Two processes on loopback, in turns; processor seconds per gigabyte of payload at each end, the
+median and the range of the turns. `none`, `crc` and `mac` are unpaced. `paced` and `flooded` send
+at 400 Mbit/s; in the latter a third process sends 3,000 datagrams a second to the receiver's port.
 """
 
 import math
+import multiprocessing
 import os
+import socket
 import statistics
 import tempfile
 import time
@@ -19,7 +22,18 @@ from testbed.transport.net import keys
 PAYLOAD_BYTES = 50_000_000
 TRANSFERS = 4
 TURNS = 5
-KINDS = ("none", "crc", "mac")
+KINDS = ("none", "crc", "mac", "paced", "flooded")
+DATA_PORT = 21810
+FLOOD_PER_S, FLOOD_S = 3000, 20.0
+
+
+def flood(address: str) -> None:
+    """Sends to a receiver's port until it is ended, or for FLOOD_S."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as strange:
+        began_s = time.monotonic()
+        for number in range(int(FLOOD_PER_S * FLOOD_S)):
+            strange.sendto(bytes(1456), (address, DATA_PORT))
+            time.sleep(max(0.0, began_s + number / FLOOD_PER_S - time.monotonic()))
 
 
 def one(kind: str, folder: Path, turn: int) -> tuple[float, float]:
@@ -37,9 +51,9 @@ def one(kind: str, folder: Path, turn: int) -> tuple[float, float]:
             is_server=name == "server",
             protocol=preset("fixed-low", tolerance=0),
             layout=layout,
-            rate_bps=math.inf,
+            rate_bps=400e6 if kind in ("paced", "flooded") else math.inf,
             control_port=21800,
-            data_port=21810,
+            data_port=DATA_PORT,
             checksum=kind == "crc",
             credentials=Credentials.of(folder, name, [peer]) if kind == "mac" else None,
         )
@@ -61,10 +75,17 @@ def one(kind: str, folder: Path, turn: int) -> tuple[float, float]:
     buffer = layout.new_buffer()
     with open_endpoint(config("server", "worker-1")) as endpoint:
         endpoint.receive(0, 0, {"worker-1": buffer})
+        flooding = multiprocessing.Process(target=flood, args=(addresses["server"],))
+        if kind == "flooded":
+            flooding.start()
         began_s = time.process_time()
         for number in range(1, 1 + TRANSFERS):
             endpoint.receive(number, 0, {"worker-1": buffer})
         receiver_s = time.process_time() - began_s
+        if kind == "flooded":
+            flooding.terminate()
+            flooding.join()
+            assert endpoint.counters()["unknown-address"] > FLOOD_PER_S
     os.waitpid(pid, 0)
     sender_s = float(os.read(reading, 100))
     os.close(reading)
@@ -86,7 +107,7 @@ def main() -> None:
             ("receiver", "sender"), zip(*measured[kind], strict=True), strict=True
         ):
             median = statistics.median(values)
-            print(f"{kind:5} {end:9} {median:5.2f}  ({min(values):.2f} to {max(values):.2f})")
+            print(f"{kind:7} {end:9} {median:5.2f}  ({min(values):.2f} to {max(values):.2f})")
 
 
 if __name__ == "__main__":

@@ -84,16 +84,19 @@ def reporting():
     )
 
 
-def stamps(*values):
-    return np.array(values, dtype=np.uint16)
+def stamps(*numbers, ask=0):
+    return np.array(
+        [n // SEND_INDEX_MODULUS << 16 | n % SEND_INDEX_MODULUS | ask for n in numbers],
+        dtype=np.uint32,
+    )
 
 
 def test_reports_name_what_came_across_the_turn_of_the_send_index():
     receiver = reporting()
     probe = ControlMessage(MessageType.PROBE, 6, SENT.pack(SEND_INDEX_MODULUS - 3))
     assert len(receiver.on_probe(probe, progress(0.0), True)) == 1
-    wanted = 2 | ACK_REQUESTED
-    receiver.on_arrivals(stamps(SEND_INDEX_MODULUS - 2, 0, wanted), 1.0, True)
+    numbers = [SEND_INDEX_MODULUS + each for each in (-2, 0, 2)]
+    receiver.on_arrivals(stamps(*numbers, ask=ACK_REQUESTED), 1.0, True)
     (message,) = receiver.on_data(progress(1.25))
     report = Ack.parse(message.body)
     assert (report.first, report.echo) == (SEND_INDEX_MODULUS - 2, 2)
@@ -102,9 +105,20 @@ def test_reports_name_what_came_across_the_turn_of_the_send_index():
     assert (report.probed, report.at_once) == (SEND_INDEX_MODULUS - 3, False)
 
 
+def test_what_an_ack_cannot_name_is_no_news_of_the_path():
+    """A datagram that was held back for 18,000 places passes for no newer one; it earns nothing."""
+    receiver = reporting()
+    receiver.on_arrivals(stamps(18_001), 1.0, True)
+    newest, credit_bytes = receiver._newest, receiver._credit_bytes
+    receiver.on_arrivals(stamps(1), 1.0, True)
+    assert (receiver._newest, receiver._credit_bytes) == (newest, credit_bytes)
+    report = Ack.parse(receiver._acknowledge(1.0).body)
+    assert (report.first, int(report.arrived.sum())) == (18_001, 1)
+
+
 def test_what_waited_in_the_socket_does_not_time_the_path():
     receiver = reporting()
-    receiver.on_arrivals(stamps(0 | ACK_REQUESTED), 1.0, False)
+    receiver.on_arrivals(stamps(0, ask=ACK_REQUESTED), 1.0, False)
     (message,) = receiver.on_data(progress(1.0))
     assert Ack.parse(message.body).echo is None
     probe = ControlMessage(MessageType.PROBE, 6, SENT.pack(1))

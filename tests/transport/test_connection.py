@@ -358,3 +358,24 @@ def test_an_answer_that_lay_in_a_socket_gives_no_round_trip(waited):
     answer = ControlMessage(MessageType.BITMAP, 0, pack_arrivals(np.array([1])))
     connection.on_control(answer.encode(), 0.25, waited=waited)
     assert two.path.latest_rtt_s == (None if waited else 0.25)
+
+
+@pytest.mark.parametrize("repair", ["passes", "streaming"])
+def test_replayed_datagrams_are_no_sign_of_life_and_earn_no_answer(repair):
+    """Recorded 18,000 places earlier, one passed for 14,768 newer ones."""
+    parties = Two(chunks=30_000, repair=repair, rate_bps=1e9)
+    sent = all_frames(parties.layout, number=0)
+    parties.receive(0)
+    connection = parties.server.connection
+    for first in range(0, 20_000, 500):
+        connection.on_datagrams(sent[first : first + 500], 1.0 + first * 1e-6)
+        connection.control()
+    (receiver,) = connection.incoming.receivers.values()
+    heard_s, taken = connection._liveness.heard_s, receiver.valid_datagrams
+    for second in range(2, 50):
+        connection.on_datagrams(sent[1_990:2_010], float(second))
+        assert connection.control() == b""
+    assert (connection._liveness.heard_s, receiver.valid_datagrams) == (heard_s, taken)
+    assert receiver.ignored["replayed"] == 48 * 20
+    connection.on_datagrams(sent[20_000:20_500], 50.0)
+    assert receiver.received_count == 20_500

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import (
     MAX_ANNOUNCEMENT_BYTES,
+    VERSION,
     ControlMessage,
     ControlParser,
     Hello,
@@ -41,8 +42,8 @@ messages = st.one_of(
 
 def test_a_message_is_a_twelve_byte_header_and_its_body():
     message = ControlMessage(MessageType.BITMAP, 0x01020304, b"\xaa\xbb")
-    assert message.encode() == bytes([5, 2, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 0xAA, 0xBB])
-    assert ControlMessage(MessageType.STOP, 7).encode() == bytes([6, 2, 0, 0, 0, 0, 0, 7] + [0] * 4)
+    assert message.encode() == bytes([5, 3, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 0xAA, 0xBB])
+    assert ControlMessage(MessageType.STOP, 7).encode() == bytes([6, 3, 0, 0, 0, 0, 0, 7] + [0] * 4)
 
 
 @given(st.lists(messages, max_size=8), st.data())
@@ -79,7 +80,7 @@ def test_random_bytes_give_messages_or_a_protocol_error_and_bounded_memory(piece
         pass
 
 
-def header(kind=6, version=2, reserved=0, length=0):
+def header(kind=6, version=VERSION, reserved=0, length=0):
     return struct.pack("!BBHII", kind, version, reserved, 0, length)
 
 
@@ -122,6 +123,8 @@ def test_the_smallest_and_the_largest_body_are_taken_and_no_other(kind):
         MessageType.ANNOUNCE: (0, 1 << 16),
         MessageType.FAILED: (0, 1024),
         MessageType.WORTH: (1, CHUNKS),
+        MessageType.TRIED: (4, 4),
+        MessageType.PIECES: (4, 4),
     }.get(kind, (0, 0))
     for size in {smallest, largest}:
         assert len(ControlParser(LIMITS).feed(ControlMessage(kind, 0, bytes(size)).encode())) == 1

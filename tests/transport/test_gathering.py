@@ -1,6 +1,7 @@
 """Datagrams that gather in a receiver's socket, and for how long they may."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,8 @@ def test_the_rate_is_not_measured_over_more_than_20_ms(pause_s, wait_s):
 class FakeSocket(UdpSocket):
     """Gives the batches it was given, in turn."""
 
+    others = ()
+
     def __init__(self, frames):
         self.frames, self.backlog, self.taken_bytes = list(frames), 0, 0
 
@@ -148,6 +151,7 @@ class OneSender(Connection):
 
     def __init__(self, gather_s):
         self.gathering_s, self.waited = gather_s, []
+        self.outgoing, self.incoming = SimpleNamespace(), SimpleNamespace(pieces=1)
 
     def on_datagrams(self, frames, now_s, *, waited=False):
         self.waited.append(waited)
@@ -236,6 +240,9 @@ class ShortBuffer(FakeSocket):
 
     datagram_bytes = HEADER_BYTES + 1456
     buffer_bytes_held = 212_992
+
+    def restore(self):
+        """Its peer has not joined before."""
 
     @property
     def buffer_bytes(self):

@@ -304,7 +304,6 @@ def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():
         (b"x" * (HEAD_BYTES - 1), "malformed"),
         (b"\0" * (HEAD_BYTES + PIECE_BYTES + 1), "malformed"),
         ((8).to_bytes(4) + bytes(20), "wrong-session"),
-        (SESSION.to_bytes(4) + (2).to_bytes(4) + bytes(16), "malformed"),  # an unknown flag
         # It has heard more than was said.
         (SESSION.to_bytes(4) + bytes(4) + (6).to_bytes(8) + bytes(8), "malformed"),
         (SESSION.to_bytes(4) + bytes(12) + (1 << 40).to_bytes(8) + b"far", "far-ahead"),
@@ -321,9 +320,8 @@ def test_what_is_no_hedge_is_counted_and_changes_nothing(datagram, why):
 def test_pieces_ahead_of_the_stream_are_bounded():
     worker, _ = pair()
     for first in range(10, 10 + 2 * 100, 2):
-        worker.take(
-            [SESSION.to_bytes(4) + bytes(4) + (0).to_bytes(8) + first.to_bytes(8) + b"z"], 1.0
-        )
+        number = (first << 1).to_bytes(4)
+        worker.take([SESSION.to_bytes(4) + number + bytes(8) + first.to_bytes(8) + b"z"], 1.0)
     assert len(worker.hedge._ahead) == 64
     assert worker.heard == b"hello"
 
@@ -362,3 +360,23 @@ def test_each_byte_is_heard_once_and_in_order_whatever_is_lost_doubled_or_overta
     assert sides[0].said == sides[1].heard
     assert sides[1].said == sides[0].heard
     assert not any(side.counters["hedge-malformed"] for side in sides)
+
+
+def test_a_replayed_hedge_is_neither_answered_nor_news():
+    worker, server = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(1.01)
+    recorded = worker.hedge.datagrams(1.01)
+    server.take(recorded, 1.011)
+    assert server.hedge.datagrams(1.011)
+    newer = [each for n in range(20) for each in worker.hedge.datagrams(1.1 + n)]
+    server.take(recorded * 3, 1.2)
+    assert server.hedge.datagrams(1.2) == []
+    server.take(newer, 30.0)
+    assert server.hedge.datagrams(30.0)
+    server.take(recorded + newer, 31.0)
+    assert server.hedge.datagrams(31.0) == []
+    assert server.counters == {"hedge-replayed": 4 * len(recorded) + len(newer)}
+    far = (2**31 - 1 << 1).to_bytes(4, "big")  # costs no memory, however far it is
+    server.take([recorded[0][:4] + far + recorded[0][8:], recorded[0]], 40.0)
+    assert server.hedge._newest == 2**31 - 1 and server.hedge._seen == 1

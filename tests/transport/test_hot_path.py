@@ -5,9 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY
+from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, window_of
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX, fields, new_frames
+from testbed.transport.core.wire import (
+    CHUNK_BITS,
+    NUMBER_MODULUS,
+    SEND_INDEX_MODULUS,
+    U32_MAX,
+    fields,
+    new_frames,
+    numbers_of,
+    stamps_of,
+)
 from testbed.transport.native import HOT_PATH, WHY_NONE
 from testbed.transport.net import sealing
 
@@ -114,12 +123,78 @@ def test_new_chunks_reach_their_places_and_nothing_else_is_touched(hot_path):
     assert np.flatnonzero(it.received).tolist() == [2, 7]
     assert it.received_count == 2
     assert it.ignored == {"duplicate": 1}
+    fields(frames, 16)["stamp"] += 3
     assert not len(it.take(frames, place=True).new)
     assert it.ignored == {"duplicate": 4}
-    again = batch(layout, [good(layout, chunk) for chunk in (4, 0, 4)])
+    again = batch(layout, [good(layout, chunk, 7 + n) for n, chunk in enumerate((4, 0, 4))])
     assert it.take(again, place=True).new.tolist() == [4, 0]
     assert np.array_equal(it.rows[[4, 0]], again[:2, 16:])
     assert (it.received_count, it.ignored) == (4, {"duplicate": 5})
+
+
+def numbered(layout, numbers):
+    """Datagrams of chunk 0, 1, ... with these numbers."""
+    frames = batch(layout, [good(layout, n % layout.chunk_count) for n in range(len(numbers))])
+    records, wide = fields(frames, layout.chunk_bytes), np.array(numbers) % NUMBER_MODULUS
+    records["sequence"] |= (wide // SEND_INDEX_MODULUS << CHUNK_BITS).astype(np.uint32)
+    records["stamp"] = wide % SEND_INDEX_MODULUS
+    return frames
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+@pytest.mark.parametrize("writing", [True, False])
+def test_each_number_is_taken_once_however_old_its_copy_is(hot_path, writing):
+    """18,000 places are more than half of what an ACK can name."""
+    layout = layout_of(4 * 16_000)
+    it = placement(hot_path, layout)
+    window = window_of(layout.chunk_count)
+    assert window > 18_000
+    sent = numbered(layout, np.arange(40_000))
+    for first in range(0, 40_000, 400):
+        assert len(it.take(sent[first : first + 400], place=writing).stamps) == 400
+    for old in (0, 1, 17_999, 18_000, 32_768, window - 1):
+        assert not len(it.take(sent[39_999 - old][np.newaxis], place=writing).stamps)
+    ignored = {"replayed": 6}
+    assert {name: it.ignored[name] for name in ignored} == ignored
+    # What was late for the first time is taken, and once; what is later than the window is not.
+    late = numbered(layout, [50_000, 49_990, 49_990, 50_000 - window + 1, 50_000 - window])
+    arrivals = it.take(late, place=writing)
+    assert numbers_of(arrivals.stamps).tolist() == [50_000, 49_990]
+    assert it.ignored["too-old"] == 1 and it.ignored["replayed"] == 8
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_one_damaged_number_stops_nothing_and_a_long_silence_is_survived(hot_path):
+    layout = layout_of(400)
+    it = placement(hot_path, layout)
+    for number in range(0, 60, 3):
+        damaged = number + 1 + (1 << 19) if number % 2 else number + 1 | 1 << 16
+        taken = it.take(numbered(layout, [number, damaged, number + 2]), place=True)
+        assert numbers_of(taken.stamps).tolist() == [number, number + 2]
+    assert it.ignored["far-ahead"] == 20
+    later = [
+        len(it.take(numbered(layout, [n, n + 1]), place=True).stamps) for n in (10**6, 10**6 + 2)
+    ]
+    assert later == [0, 2]
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
+def test_numbers_go_on_around_their_end_and_none_is_before_the_first(hot_path):
+    layout = layout_of(16)
+    it = placement(hot_path, layout)
+    assert not len(it.take(numbered(layout, [-1, -5, -window_of(4) - 1]), place=True).stamps)
+    assert it.ignored == {"replayed": 2, "too-old": 1}
+    step = SEND_INDEX_MODULUS // 2
+    for number in range(0, 2 * NUMBER_MODULUS, step):
+        for copy in (True, False):
+            arrivals = it.take(numbered(layout, [number]), place=True)
+            assert numbers_of(arrivals.stamps).tolist() == [number % NUMBER_MODULUS] * copy
+    frames = new_frames(4, 16)
+    it = composer(hot_path, layout, frames, payload_of(layout))
+    assert it.compose(np.arange(4), NUMBER_MODULUS - 2, ask=0)
+    assert numbers_of(stamps_of(fields(frames, 16))).tolist() == [
+        *(NUMBER_MODULUS - 2, NUMBER_MODULUS - 1, 0, 1)
+    ]
 
 
 @pytest.mark.parametrize("hot_path", BOTH)
@@ -167,11 +242,11 @@ def test_after_the_end_datagrams_are_checked_and_not_written(hot_path):
 def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(hot_path):
     layout = layout_of(31)
     it = placement(hot_path, layout)
-    early = batch(layout, [good(layout, 1)])
+    early = batch(layout, [good(layout, 1, 5)])
     it.take(early, place=True)
     spare, buffer = it.rows, layout.new_buffer()
     it.move(layout.rows(buffer))
-    later = batch(layout, [good(layout, 3), good(layout, 0)])
+    later = batch(layout, [good(layout, 3, 3), good(layout, 0, 6)])
     it.take(later, place=True)
     assert np.array_equal(layout.rows(buffer)[[1, 3, 0]], np.concatenate([early, later])[:, 16:])
     assert (np.delete(spare, 1, axis=0) == 0xEE).all()
@@ -233,9 +308,12 @@ def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, tra
     layout = layout_of(elements, chunk_bytes)
     lengths = layout.chunk_lengths
     valid = st.builds(
-        lambda chunk, stamp: (session, chunk, transfer, int(lengths[chunk]), stamp),
+        lambda chunk, upper, stamp: (
+            *(session, chunk | upper << CHUNK_BITS, transfer, int(lengths[chunk]), stamp),
+        ),
         st.integers(0, layout.chunk_count - 1),
-        st.integers(0, 2**16 - 1),
+        st.sampled_from([0, 0, 1, 32, 63]),
+        st.one_of(st.integers(0, 2**16 - 1), st.integers(0, 30)),
     )
     any_ = st.tuples(
         st.one_of(st.just(session), near),
@@ -294,7 +372,7 @@ def test_a_batch_that_is_wrong_throughout_is_dropped(hot_path, field, reason, ch
     """None of the looks at a whole batch takes it for a valid one."""
     layout = layout_of(16)
     it = placement(hot_path, layout, session)
-    frames = batch(layout, [(session, *good(layout, chunk)[1:]) for chunk in range(4)])
+    frames = batch(layout, [(session, *good(layout, chunk, chunk)[1:]) for chunk in range(4)])
     records = fields(frames, 16)
     if field == "sequence":
         records[field] += 4

@@ -2,18 +2,29 @@
 
 import errno
 import math
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
-from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES
+from testbed.transport.core.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, fields, new_frames
 from testbed.transport.net import path_mtu
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.path_mtu import check_chunk_fits, largest_chunk_bytes, path_mtu_bytes
+from testbed.transport.net.path_mtu import (
+    Joiner,
+    Sizes,
+    check_chunk_fits,
+    cut,
+    largest_chunk_bytes,
+    path_mtu_bytes,
+    trial_of,
+)
+from tests.transport.own_namespace import told_by
 
 LOCAL, OTHER, NOBODY = (
     resolve(address, what="host") for address in ("127.0.0.1", "127.0.0.2", "192.0.2.1")
@@ -75,3 +86,63 @@ def test_an_icmp_message_that_anyone_can_forge_ends_nothing(version, claimed, ch
         f"the kernel believes in {claimed}; a chunk of {chunk} bytes: a warning",
         "a chunk of 65536 bytes: refused",
     ]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 64])
+@pytest.mark.parametrize("chunk_bytes", [64, 100, 1456])
+def test_pieces_of_several_transmissions_make_a_chunk_whatever_their_order(pieces, chunk_bytes):
+    generator = np.random.default_rng(pieces * chunk_bytes)
+    frames = new_frames(300, chunk_bytes)
+    frames[:] = generator.integers(0, 256, frames.shape, dtype=np.uint8)
+    records = fields(frames, chunk_bytes)
+    records["session"], records["transfer"] = 7, np.arange(300) % 2
+    upper = np.uint32(63 << CHUNK_BITS)
+    records["sequence"] = np.arange(300) // 2 | upper
+    rows = cut(frames, pieces)
+    lost = generator.random(len(rows)) < 0.4
+    lost[:pieces] = True
+    sent = np.concatenate([generator.permutation(rows[~lost]), generator.permutation(rows[lost])])
+    strangers = rows.copy()
+    strangers[:, :4] ^= 1  # of another session
+    joiner = Joiner(7, pieces, chunk_bytes)
+    got = [joiner.join(np.concatenate([part, strangers[:5]])) for part in np.array_split(sent, 9)]
+    joined = np.concatenate(got)
+    assert joiner.wrong_session == 5
+    assert sorted(each.tobytes() for each in joined) == sorted(each.tobytes() for each in frames)
+    assert not len(joiner.join(sent[:0]))
+
+
+def test_memory_for_pieces_is_bounded_whatever_they_name():
+    rows = cut(new_frames(2**14, 1456), 2)[::2]
+    fields(rows, 728)["sequence"] = np.arange(2**14) * 2
+    joiner = Joiner(0, 2, 1456)
+    assert not len(joiner.join(np.ascontiguousarray(rows)))
+    assert joiner._rows.nbytes <= 8 << 20
+
+
+def test_sizes_are_those_of_packets_that_common_paths_take():
+    sizes = Sizes(1, PayloadLayout([("w", 10**6)]), local=LOCAL, peer=OTHER, trailer_bytes=16)
+    assert sizes.packet_bytes(1) == 1500 + 16
+    for pieces, most in zip(sizes.likely, (1500, 576), strict=True):
+        assert sizes.packet_bytes(pieces) <= most < sizes.packet_bytes(pieces - 1)
+    jumbo = Sizes(1, PayloadLayout([("w", 10**6)], 8192), local=LOCAL, peer=OTHER, trailer_bytes=0)
+    assert jumbo.packet_bytes(next(each for each in jumbo.likely if each > 2)) <= 1500
+    assert sizes.wire_bytes[2] == 2 * (14 + sizes.packet_bytes(2))
+    head = sizes.trial(99, 2)
+    assert len(head) == sizes.datagram_bytes(2) and trial_of(head, 1) == 99
+    assert trial_of(head, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "longest_s"), [("interface", 7), ("hole", 12), ("loss", math.inf)]
+)
+def test_a_path_whose_mtu_shrinks_goes_on_and_one_that_loses_most_is_not_taken_for_one(
+    kind, longest_s
+):
+    told = told_by("tests.transport.shrinking_mtu", kind, timeout_s=100)
+    rounds = re.findall(r"(\S+): round (\d) whole True (\S+) s", told)
+    assert len(rounds) == 8, told
+    assert max(float(took_s) for _, _, took_s in rounds) < longest_s, told
+    warned = re.findall(r"warned: the path to 10.9.0.\d takes no packets of 1500 bytes", told)
+    assert len(warned) == (0 if kind == "loss" else 2), told
+    assert ("too-large" in told) == (kind == "interface")

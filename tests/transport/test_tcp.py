@@ -146,7 +146,7 @@ def test_a_frame_of_another_transfer_ends_the_peer():
 
 # What a connection asks of transfers by datagrams alone.
 BY_DATAGRAMS = {
-    "outgoing": {"offer", "overdue_s"},
+    "outgoing": {"fruitless_rounds", "offer", "overdue_s"},
     "incoming": {
         *("adopt", "attentive", "into", "on_datagrams", "gather_s", "missing", "on_message"),
         "only_answers",

@@ -171,6 +171,7 @@ def test_only_a_probe_that_ends_a_pass_counts_as_one():
     passes = []
     for message in (probe(1, ends=False), probe(1), probe(2, ends=False), probe(2), probe(3)):
         receiver.on_datagrams(frames[:2], 0.0)
+        fields(frames, layout.chunk_bytes)["stamp"] += 10
         receiver.on_message(message, 0.0)
         passes.append(receiver.report("s").passes)
     assert counted[1::2] == [0, 1, 1, 2, 3]
@@ -227,8 +228,10 @@ def test_duplicates_are_counted_within_a_batch_and_across_batches():
     layout = layout_of(10)
     receiver, _ = new_receiver(layout)
     frames = all_frames(layout)
-    receiver.on_datagrams(frames[[0, 1, 1, 1, 2]], 0.0)
-    receiver.on_datagrams(frames[[2, 3]], 0.0)
+    batches = frames[[0, 1, 1, 1, 2]], frames[[2, 3]]
+    for first, each in enumerate(batches):
+        fields(each, layout.chunk_bytes)["stamp"] = np.arange(len(each)) + 5 * first
+        receiver.on_datagrams(each, 0.0)
     assert receiver.ignored == {"duplicate": 3}
     assert receiver.received_count == 4
     assert receiver.report("s").duplicates == 3

@@ -20,6 +20,7 @@ from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import Repair
 from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.core.wire import CHUNK_BITS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Passes
@@ -85,7 +86,7 @@ class Network:
         return there, Way([], control_delay_s=self.delay_s)
 
     def _survives(self, frame: Bytes) -> bool:
-        sequence = int.from_bytes(frame[4:8].tobytes(), "big")
+        sequence = int.from_bytes(frame[4:8].tobytes(), "big") % (1 << CHUNK_BITS)
         nth = self.sent_of.get(sequence, 0)
         self.sent_of[sequence] = nth + 1
         return self.survives(sequence, nth)

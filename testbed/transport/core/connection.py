@@ -49,6 +49,7 @@ from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.liveness import Liveness
 from testbed.transport.core.messages import (
+    SENT,
     ControlMessage,
     ControlParser,
     Hello,
@@ -271,6 +272,10 @@ class Connection:
             self.incoming.on_message(message, now_s, waited=waited)
         elif kind in _ANSWERS:
             self.outgoing.on_message(message, now_s, waited=waited)
+        elif kind is MessageType.TRIED:
+            self.outgoing.tried(SENT.unpack(message.body)[0])
+        elif kind is MessageType.PIECES:
+            self.incoming.cut(SENT.unpack(message.body)[0])
         elif kind is MessageType.WELCOME:
             self._welcomed(Welcome.parse(message.body))
         elif kind is MessageType.READY:

@@ -5,10 +5,12 @@ A *hedge* is a datagram with a piece of the same stream, named by its place in i
 first counts, as with the hedged requests of Dean and Barroso ("The Tail at Scale", 2013). TCP still
 carries everything.
 
-    u32 session | u32 flags | u64 heard | u64 first | bytes
+    u32 session | u32 number and flag | u64 heard | u64 first | bytes
 
 `heard` is how many bytes of the peer's stream have come, `first` the place of the bytes that
 follow. Flag 1 asks for a hedge in return, which tells what has come and brings what may not have.
+The 31 bits above it number the hedges from 0. Each number is taken once, and none that is far
+behind the newest, so that a replayed hedge is not answered.
 
 A side is *troubled* when a message that is due does not come, when the peer's kernel takes longer
 to acknowledge than it may, or when the peer has not heard what was said a while ago. Then what it
@@ -47,6 +49,8 @@ _MOST_KEPT_BYTES = 1 << 20
 # How far ahead of the stream a piece may be, and how many such pieces are kept.
 _AHEAD_BYTES = 1 << 16
 _MOST_AHEAD = 64
+# Hedges behind the newest that are told from copies.
+_WINDOW = 1024
 
 
 class Hedge:
@@ -75,6 +79,7 @@ class Hedge:
         self._marks: deque[tuple[int, int, float]] = deque()
         self._taken = self._until = 0  # TCP's count: now, and at the latest sign of trouble
         self._heard = self._by_tcp = heard
+        self._newest, self._seen = -1, 0  # the peer's hedges: bit i is the newest less i
         self._ahead: dict[int, bytes] = {}
         self._asks = False  # the peer, for a hedge in return
         self._owes = False  # one
@@ -163,16 +168,18 @@ class Hedge:
         """What is new of what a hedge brought; one that makes no sense is counted."""
         if not HEAD_BYTES <= len(datagram) <= HEAD_BYTES + PIECE_BYTES:
             return self._ignored("malformed")
-        session, flags, heard, first = _HEAD.unpack_from(datagram)
+        session, numbered, heard, first = _HEAD.unpack_from(datagram)
         if session != self._session:
             return self._ignored("wrong-session")
-        if flags & ~_RETURN or heard > self._said:
+        if heard > self._said:
             return self._ignored("malformed")
+        if not self._is_first(numbered >> 1):
+            return self._ignored("replayed")
         self._hopeless = False
         if heard > self._from:
             self._times, self._copies = 0, max(1, self._copies // 2)
             self._has(heard)
-        if flags & _RETURN:
+        if numbered & _RETURN:
             self._owes = True
             self._answers_until_s = now_s + _ANSWERS_S + 2 * self.round_trip_s
             if self._lacked_since_s() < now_s - self.round_trip_s - _AGAIN_S:
@@ -181,6 +188,17 @@ class Hedge:
         # While it has something to tell, the rest of that may be lost.
         self._asks &= bool(new or self._ahead)
         return new
+
+    def _is_first(self, number: int) -> bool:
+        """Whether a hedge of this number has not come yet, and is not too old to tell."""
+        if (ahead := number - self._newest) > 0:
+            self._newest = number
+            self._seen = (self._seen << ahead if ahead < _WINDOW else 0) & (1 << _WINDOW) - 1
+        behind = self._newest - number
+        if behind >= _WINDOW or self._seen >> behind & 1:
+            return False
+        self._seen |= 1 << behind
+        return True
 
     def _piece(self, first: int, data: bytes) -> bytes:
         end = first + len(data)
@@ -231,8 +249,9 @@ class Hedge:
         if not hedges and (self._owes or self._unhedged is not None):
             hedges = self._at_once(now_s)
         self._unhedged, self._owes = None, False
+        numbered = [_numbered(hedge, self.sent + place) for place, hedge in enumerate(hedges)]
         self.sent += len(hedges)
-        return hedges
+        return numbered
 
     def _at_once(self, now_s: float) -> list[bytes]:
         """What was said lately; for a peer that asks, all that it may lack."""
@@ -288,3 +307,8 @@ class Hedge:
 
     def _hedge(self, first: int, data: bytes, *, flags: int) -> bytes:
         return _HEAD.pack(self._session, flags, self._heard, first) + data
+
+
+def _numbered(hedge: bytes, number: int) -> bytes:
+    session, flag, heard, first = _HEAD.unpack_from(hedge)
+    return _HEAD.pack(session, number << 1 | flag, heard, first) + hedge[HEAD_BYTES:]

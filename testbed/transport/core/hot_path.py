@@ -13,10 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.wire import ACK_REQUESTED, HEADER_BYTES, SEND_INDEX_MODULUS, fields
+from testbed.transport.core.wire import (
+    ACK_REQUESTED,
+    CHUNK_BITS,
+    HEADER_BYTES,
+    NUMBER_MODULUS,
+    SEND_INDEX_BITS,
+    SEND_INDEX_MODULUS,
+    ahead_of,
+    fields,
+    numbers_of,
+    stamps_of,
+)
 
 ASK_FIRST, ASK_LAST = 1, 2  # bits: which datagrams of a batch ask for an ACK
 _STAMP_BITS = np.uint64(16)
+_CHUNK_MASK = (1 << CHUNK_BITS) - 1
+_HEAD_MASK = np.uint64((1 << 64) - 1 - (1 << 32) + 1 + _CHUNK_MASK)
+# A receiver remembers so many numbers for each chunk, and so many at the least: what was delayed by
+# more datagrams than that is refused.
+_NUMBERS_PER_CHUNK, _LEAST_WINDOW = 4, 1024
+# A number so far ahead may be damaged.
+_FAR = SEND_INDEX_MODULUS // 2
 
 
 def is_run(chunks: NDArray[np.int64]) -> bool:
@@ -47,7 +65,7 @@ class Composer(ABC):
     def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
         """Writes one datagram per chunk, at most as many as `frames` has rows.
 
-        The send index of the first is `first`, of those that follow one more each. `ask` says
+        The number of the first is `first`, of those that follow one more each. `ask` says
         which of them ask for an ACK: 0 for none, ASK_FIRST, ASK_LAST, or the sum of both. Returns
         False, and leaves something in `frames` that must not be sent, when there is no such chunk.
         """
@@ -57,17 +75,28 @@ class Arrivals(NamedTuple):
     """What `Placement.take` found in a batch.
 
     Attributes:
-        stamps: of the valid datagrams, in the order of arrival, shape (valid_count,).
+        stamps: of the valid datagrams, as `wire.stamps_of` gives them, in the order of arrival,
+            shape (valid_count,).
         new: the chunks that had not arrived before, each once, in the order of arrival, shape
             (new_count,).
     """
 
-    stamps: NDArray[np.uint16]
+    stamps: NDArray[np.uint32]
     new: NDArray[np.int64]
+
+
+def window_of(chunk_count: int) -> int:
+    """How many numbers a receiver remembers: a power of two, and at most half of all."""
+    wanted = max(_LEAST_WINDOW, _NUMBERS_PER_CHUNK * chunk_count)
+    return min(1 << (wanted - 1).bit_length(), NUMBER_MODULUS // 2)
 
 
 class Placement(ABC):
     """Checks arriving datagrams and writes new chunks to their places in a buffer.
+
+    Each number is taken once, within a window that moves with the newest: IPsec's rule against
+    replays (RFC 4303, section 3.4.3). A damaged number must not move it out of reach, so one that
+    is far ahead is taken only if one before it was near.
 
     Attributes:
         rows: the buffer's rows, shape (chunk_count, chunk_bytes).
@@ -86,14 +115,18 @@ class Placement(ABC):
         self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
         self.received_count = 0
         self.ignored: Counter[str] = Counter()
+        # By number modulo the window; nothing was sent before the first.
+        self._seen = np.ones(window_of(layout.chunk_count), dtype=np.bool_)
+        self._newest = self._farthest = NUMBER_MODULUS - 1
 
     @abstractmethod
     def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
         """Takes a batch of the layout's datagrams, one per row, shape (k, datagram bytes).
 
-        Drops, and counts in `ignored`, what does not fit this transfer, and chunks that have
-        arrived before; of a chunk that comes twice in the batch the first is taken. Without
-        `place` nothing is written, and no chunk is new.
+        Drops, and counts in `ignored`, what does not fit this transfer, numbers that have come
+        ("replayed"), are older than the window ("too-old") or "far-ahead", and chunks that have
+        arrived before; of what comes twice in the batch the first is taken. Without `place`
+        nothing is written, and no chunk is new.
         """
 
     def move(self, rows: NDArray[np.uint8]) -> None:
@@ -112,7 +145,8 @@ class NumpyComposer(Composer):
         batch = fields(self.frames, self.layout.chunk_bytes)[: len(chunks)]
         batch["session"] = self.session
         batch["transfer"] = self.transfer
-        batch["sequence"] = chunks
+        numbers = np.arange(first, first + len(chunks)) % NUMBER_MODULUS
+        batch["sequence"] = chunks | numbers >> SEND_INDEX_BITS << CHUNK_BITS
         if is_run(chunks):
             run = slice(chunks[0], chunks[-1] + 1)
             batch["length"] = self.layout.chunk_lengths[run]
@@ -120,7 +154,7 @@ class NumpyComposer(Composer):
         else:
             batch["length"] = self.layout.chunk_lengths[chunks]
             batch["chunk"] = self.rows[chunks]
-        batch["stamp"] = np.arange(first, first + len(chunks)) & (SEND_INDEX_MODULUS - 1)
+        batch["stamp"] = numbers % SEND_INDEX_MODULUS
         if ask & ASK_FIRST:
             batch["stamp"][0] |= ACK_REQUESTED
         if ask & ASK_LAST:
@@ -147,8 +181,48 @@ class NumpyPlacement(Placement):
         batch = fields(frames, self.layout.chunk_bytes)
         if not self._all_valid(frames):
             batch = self._valid(batch)
+        stamps = stamps_of(batch)
+        if not (fresh := self._first_time(numbers_of(stamps))).all():
+            batch, stamps = batch[fresh], stamps[fresh]
         new = self._place(batch) if place and len(batch) else np.empty(0, dtype=np.int64)
-        return Arrivals(batch["stamp"].astype(np.uint16), new)
+        return Arrivals(stamps, new)
+
+    def _first_time(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which numbers have not come yet and are in the window; counts the others."""
+        if not len(numbers):
+            return np.empty(0, dtype=np.bool_)
+        seen, window = self._seen, len(self._seen)
+        ahead = ahead_of(numbers, self._newest)
+        step = max(0, int(ahead.max()))
+        if step > _FAR:
+            step = self._far_step(numbers, ahead)
+        if step:
+            seen[(self._newest + 1 + np.arange(min(step, window))) % window] = False
+            self._newest = (self._newest + step) % NUMBER_MODULUS
+            ahead -= step
+        fresh = (ahead > -window) & (ahead <= 0)
+        if outside := len(fresh) - int(np.count_nonzero(fresh)):
+            far = int(np.count_nonzero(ahead > 0))
+            self.ignored += Counter({"far-ahead": far, "too-old": outside - far})
+        places = numbers % window
+        fresh &= ~seen[places]
+        if not (ahead[1:] > ahead[:-1]).all():  # some may have come twice in this batch
+            candidates = np.flatnonzero(fresh)
+            firsts = candidates[np.unique(places[candidates], return_index=True)[1]]
+            fresh[:] = False
+            fresh[firsts] = True
+        seen[places[fresh]] = True
+        if again := len(fresh) - outside - int(np.count_nonzero(fresh)):
+            self.ignored["replayed"] += again
+        return fresh
+
+    def _far_step(self, numbers: NDArray[np.int64], ahead: NDArray[np.int64]) -> int:
+        """How far the window moves for a batch with numbers that may be damaged."""
+        near = np.abs(ahead_of(numbers, self._farthest)) <= _FAR
+        step = max(0, int(ahead[near | (ahead <= _FAR)].max(initial=0)))
+        if (farther := np.flatnonzero((ahead > _FAR) & ~near)).size:
+            self._farthest = int(numbers[farther[0]])
+        return step
 
     def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
         """Whether all headers are those of full chunks of this transfer, the usual case.
@@ -158,14 +232,14 @@ class NumpyPlacement(Placement):
         heads = frames[:, :HEADER_BYTES].view(">u8")
         return self._has_full_chunks and bool(
             (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
-            and (heads[:, 0] >= self._first_head).all()
-            and (heads[:, 0] <= self._last_full_head).all()
+            and (heads[:, 0] & _HEAD_MASK >= self._first_head).all()
+            and (heads[:, 0] & _HEAD_MASK <= self._last_full_head).all()
         )
 
     def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
         """The records whose header fits this transfer; counts the others."""
         transfers = batch["transfer"]
-        sequences = batch["sequence"]
+        sequences = batch["sequence"] & _CHUNK_MASK
         in_range = sequences < self.layout.chunk_count
         lengths = self.layout.chunk_lengths[np.where(in_range, sequences, 0)]
         faults: Sequence[tuple[str, NDArray[np.bool_]]] = (
@@ -189,7 +263,7 @@ class NumpyPlacement(Placement):
     def _place(self, batch: NDArray[np.void]) -> NDArray[np.int64]:
         """Writes the new chunks to their rows; returns which were new."""
         valid_count = len(batch)
-        chunks = batch["sequence"].astype(np.int64)
+        chunks = batch["sequence"].astype(np.int64) & _CHUNK_MASK
         new = ~self.received[chunks]
         if not new.all():
             batch, chunks = batch[new], chunks[new]

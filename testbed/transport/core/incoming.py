@@ -27,14 +27,14 @@ from testbed.transport.core.events import ChunkBatch, Event, TransferDone
 from testbed.transport.core.gathering import GATHERED, Gathering
 from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.lookback import Lookback
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.messages import SENT, ControlMessage, MessageType
 from testbed.transport.core.numbering import Numbers
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.routine import Expected
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.core.unasked import Unasked
-from testbed.transport.core.wire import fields
+from testbed.transport.core.wire import MOST_PIECES, fields
 
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
@@ -43,6 +43,8 @@ _WORTH_TAKING = 4
 # chunk; so it may come at 8 Mbit/s.
 _WORTH_LATE_S = 2e-3
 _WORTH_LATE_S_PER_CHUNK = 1e-6
+# Trials of sizes that are answered within a second.
+_MOST_TRIALS_PER_S = 256
 
 
 class Incoming:
@@ -50,6 +52,7 @@ class Incoming:
 
     Attributes:
         receivers: the transfers in flight that were posted, by number.
+        pieces: in how many datagrams each chunk comes.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class Incoming:
         `path` is the one on which this side sends to the peer.
         """
         self.receivers: dict[int, Receiver] = {}
+        self.pieces = 1
+        self._answered_s, self._answered = -math.inf, 0
         self._peer = peer
         self._settings = settings
         self._events = events
@@ -173,6 +178,20 @@ class Incoming:
         self._harvest(receiver)
         return receiver.valid_datagrams > known
 
+    def on_trial(self, number: int, now_s: float) -> None:
+        """A datagram that tries a size has come: says so, so often that a flood costs little."""
+        if now_s >= self._answered_s + 1:
+            self._answered_s, self._answered = now_s, 0
+        self._answered += 1
+        if self._answered <= _MOST_TRIALS_PER_S:
+            self._outbox.append(ControlMessage(MessageType.TRIED, body=SENT.pack(number)))
+
+    def cut(self, pieces: int) -> None:
+        """The peer cuts each chunk; ProtocolError where that cannot be."""
+        if not 1 <= pieces <= min(MOST_PIECES, self._settings.layout.chunk_bytes):
+            raise ProtocolError(f"chunks in {pieces} pieces")
+        self.pieces = pieces
+
     def _turn_away(self, records: NDArray[np.void]) -> None:
         """Counts datagrams that have no place here."""
         ours = records["session"] == self._settings.session
@@ -275,6 +294,8 @@ class Incoming:
         """Returns the buffer."""
         receiver = self._early.pop(transfer)
         self._counters["early-transfer"] += receiver.valid_datagrams
+        invalid = {why: n for why, n in receiver.ignored.items() if why != "duplicate"}
+        self._counters.update(invalid)
         return self._lent.pop(transfer)
 
     def _unconfirmed(self) -> dict[int, float]:

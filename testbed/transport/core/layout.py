@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import MAX_STOP_BYTES
-from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES, check_chunk_bytes
+from testbed.transport.core.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, check_chunk_bytes
 
 ELEMENT_BYTES = 4
 MAX_CHUNKS = 8 * MAX_STOP_BYTES
+assert MAX_CHUNKS <= 1 << CHUNK_BITS
 _HEAD = struct.Struct("!II")  # chunk_bytes, number of tensors
 _NAME = struct.Struct("!H")  # length of the name that follows
 _COUNT = struct.Struct("!Q")  # elements of the tensor

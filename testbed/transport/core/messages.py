@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX
 
-VERSION = 2
+VERSION = 3
 HEADER = struct.Struct("!BBHII")
 HEADER_BYTES = HEADER.size
 # Ethernet, IPv4 and TCP headers with the timestamp option. With TCP_NODELAY a message travels in
@@ -64,6 +64,8 @@ class MessageType(IntEnum):
     PONG = 13  # yes
     FAILED = 14  # why this side ends the connection - text
     WORTH = 15  # sender to receiver: what each chunk is worth - one byte per chunk; see `worth`
+    TRIED = 16  # receiver to sender: a datagram came that tried a size - its number
+    PIECES = 17  # sender to receiver: in how many datagrams each chunk comes from now on - number
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         MessageType.PONG: (0, 0),
         MessageType.FAILED: (0, MAX_REASON_BYTES),
         MessageType.WORTH: (1, min(chunk_count, MAX_WORTH_BYTES)),
+        MessageType.TRIED: (SENT.size, SENT.size),
+        MessageType.PIECES: (SENT.size, SENT.size),
     }
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from testbed.transport.core.connection_settings import (
 )
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.fruitlessness import SizeSearch
+from testbed.transport.core.messages import SENT, ControlMessage, MessageType
 from testbed.transport.core.numbering import REMEMBERED, Leg, Numbers
 from testbed.transport.core.routine import Departures
 from testbed.transport.core.sender import Sender
@@ -34,6 +35,9 @@ class Outgoing:
     Attributes:
         senders: the transfers in flight, by number, in the order in which they may send.
         nothing: an offer without datagrams.
+        pieces: in how many datagrams each chunk goes.
+        sizes: what a chunk occupies on the wire in more datagrams than one, by their number.
+        likely: those that are tried where full datagrams vanish; none where nobody can cut them.
     """
 
     def __init__(
@@ -53,6 +57,11 @@ class Outgoing:
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)
+        self.pieces = 1
+        self.sizes: Mapping[int, int] = {}
+        self.likely: Sequence[int] = ()
+        self._search: SizeSearch | None = None
+        self._outbox: list[ControlMessage] = []
         self._held_s: float | None = None
         self._early_stops: dict[int, ControlMessage] = {}
         self._offering: Sender | None = None  # whose datagrams the last offer held
@@ -189,9 +198,43 @@ class Outgoing:
         if self._offering is not None:
             self._offering.departed(departures, batches)
 
+    def cut(self, pieces: int) -> None:
+        """The path takes no full datagrams: each chunk goes in so many from now on."""
+        assert self._path is not None
+        self.pieces = pieces
+        self._path.occupy(self.sizes[pieces])
+        self._outbox.append(ControlMessage(MessageType.PIECES, body=SENT.pack(pieces)))
+
+    def trials(self) -> list[tuple[int, int]]:
+        """Datagrams to send now beside those of the last offer, because none of these arrive.
+
+        Each has a number, and the size of one of so many pieces. `cut`s when one size is proven.
+        """
+        rounds = 0
+        for sender in self.senders.values():  # asked for with every wake-up
+            rounds = rounds or sender.fruitless_rounds
+        smaller = [pieces for pieces in self.likely if pieces > self.pieces] if rounds else []
+        if not smaller:
+            self._search = None
+            return []
+        if self._search is None:
+            self._search = SizeSearch(rounds - 1)
+        if rounds <= self._search.rounds:
+            return []
+        if (proven := self._search.proven) is not None:
+            self.cut(proven)
+            self._search = SizeSearch(rounds)
+            return []
+        return self._search.trials(smaller)
+
+    def tried(self, number: int) -> None:
+        """The peer has received one of the `trials`."""
+        if self._search is not None:
+            self._search.arrived(number)
+
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
-        messages: list[ControlMessage] = []
+        messages, self._outbox = self._outbox, []
         for sender in self.senders.values():
             messages += sender.poll_messages()
         return messages

@@ -129,12 +129,12 @@ class ReceiverRepair(ABC):
     only_answers = False
 
     def on_arrivals(  # noqa: B027 - optional to override
-        self, stamps: NDArray[np.uint16], now_s: float, attentive: bool
+        self, stamps: NDArray[np.uint32], now_s: float, attentive: bool
     ) -> None:
         """Called with valid datagrams of this transfer, duplicates included; `on_data` follows.
 
-        `stamps` are from their headers. `attentive` is False when they had waited in the socket
-        for an unknown time.
+        `stamps` are from their headers, as `wire.stamps_of` gives them. `attentive` is False when
+        they had waited in the socket for an unknown time.
         """
 
     @property

@@ -50,7 +50,7 @@ class Quiet(NamedTuple):
 
     Attributes:
         budget: each that comes costs 1 of it; when it is overdrawn, something is said.
-        newest: that holds for those that were sent after the one with this send index, as long as
+        newest: that holds for those that were sent after the one with this number, as long as
             they come in the order of their sending and none asks for an ACK; negative for any.
         lost_cost: what each costs that is missing in that order.
         likely: how many will come until then, as far as the last ones tell.

@@ -153,6 +153,11 @@ class Sender:
         """Since when the receiver's answers have named nothing new; None while data arrive."""
         return self._fruitlessness.since_s
 
+    @property
+    def fruitless_rounds(self) -> int:
+        """How many batches went since it pauses because no data arrive."""
+        return self._fruitlessness.rounds
+
     def overdue(self) -> NDArray[np.bool_] | None:
         """What was to arrive and did not, once `stopped`: shape (chunk_count,); None: nothing."""
         if self._worth is None or self._received is None:

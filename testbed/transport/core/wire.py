@@ -8,10 +8,12 @@ that DBLP describes (arXiv 2605.01989: position within the round, round counter,
 because the kernel's segmentation offload cuts one large send into equal pieces. `length` says how
 many of the chunk's bytes are payload.
 
-`stamp` tells the transmissions of one chunk apart. Its lower 15 bits are the *send index*: the
-datagram's place among all that the transfer has sent (0, 1, 2, ...), modulo 2^15. Its highest bit
-asks the receiver for an ACK at once. ACKs name datagrams by their send index. Repair in passes
-needs neither; its receiver ignores the stamp.
+`sequence` holds the chunk's number in its lower 26 bits. `stamp` tells the transmissions of one
+chunk apart. Its lower 15 bits are the *send index*: the datagram's place among all that the
+transfer has sent (0, 1, 2, ...), modulo 2^15. Its highest bit asks the receiver for an ACK at once.
+ACKs name datagrams by their send index; repair in passes needs neither. The six highest bits of
+`sequence` continue the send index to a *number* of 21 bits, by which a receiver takes each datagram
+once. A replayed one can pass for a newer one only in a transfer that has sent over a million.
 
 A batch is an array of bytes with one datagram per row, so reading and writing headers costs a few
 numpy operations per batch and none per datagram.
@@ -32,8 +34,13 @@ MAX_DATAGRAM_BYTES = 65507
 U32_MAX = 2**32 - 1
 # Every data port of a run is one of these: the first of the server's, and one more per worker.
 DATA_PORTS = (47000, 47999)
+# In so many datagrams a chunk may go where the path takes no larger ones.
+MOST_PIECES = 64
 ACK_REQUESTED = 1 << 15
-SEND_INDEX_MODULUS = 1 << 15
+SEND_INDEX_BITS = 15
+SEND_INDEX_MODULUS = 1 << SEND_INDEX_BITS
+CHUNK_BITS = 26
+NUMBER_MODULUS = 1 << (32 - CHUNK_BITS + SEND_INDEX_BITS)
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
@@ -71,6 +78,24 @@ def fields(frames: NDArray[np.uint8], chunk_bytes: int) -> NDArray[np.void]:
     `frames` has shape (k, HEADER_BYTES + chunk_bytes) and contiguous rows.
     """
     return frames.view(datagram_dtype(chunk_bytes))[:, 0]
+
+
+def stamps_of(records: NDArray[np.void]) -> NDArray[np.uint32]:
+    """The stamps of datagrams, with what `sequence` has of their numbers above them."""
+    upper = records["sequence"].astype(np.uint32) >> np.uint32(CHUNK_BITS)
+    return upper << np.uint32(16) | records["stamp"].astype(np.uint32)
+
+
+def numbers_of(stamps: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """The numbers that `stamps_of` holds."""
+    wide = stamps.astype(np.int64)
+    return wide >> 16 << SEND_INDEX_BITS | wide & SEND_INDEX_MODULUS - 1
+
+
+def ahead_of(numbers: NDArray[np.int64] | int, newest: int) -> NDArray[np.int64]:
+    """How far numbers are ahead of the newest; negative for behind."""
+    half = NUMBER_MODULUS // 2
+    return (np.asarray(numbers, dtype=np.int64) - newest + half) % NUMBER_MODULUS - half
 
 
 def wire_bytes(datagrams: int, chunk_bytes: int) -> int:

@@ -47,7 +47,11 @@ static void fetch(const uint8_t *row, uint32_t bytes, int to_write)
     }
 }
 
-uint16_t stamp_of(const uint8_t *frame) { return read16(frame + 14); }
+uint32_t number_of(const uint8_t *frame)
+{
+    return read32(frame + 4) >> CHUNK_BITS << SEND_INDEX_BITS |
+           (read16(frame + 14) & SEND_INDEX_MASK);
+}
 
 /* The transfer that all of at least one datagram name; -1 where they differ. */
 API int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride)
@@ -59,15 +63,19 @@ API int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride)
     return transfer;
 }
 
-/* Writes one datagram per chunk to the frames, which must have room for `count` of them.
-   Returns 0, or -1 when there is no such chunk. */
+/* Writes one datagram per chunk to the frames. Returns 0, or -1 when there is no such chunk or no
+   room for so many. */
 API int compose(const struct composing *it, const int64_t *chunks, int64_t count, int64_t first,
                 int ask)
 {
     uint8_t *frame = it->frames;
     uint32_t copied = it->rows ? it->chunk_bytes : 0;
+    if (count < 0 || (uint64_t)count > it->frames_room / (HEADER_BYTES + copied) ||
+        (uint64_t)it->chunk_count * copied > it->rows_room)
+        return -1;
     for (int64_t i = 0; i < count; i++, frame += HEADER_BYTES + copied) {
         int64_t chunk = chunks[i];
+        uint32_t number = (uint32_t)(first + i) & NUMBER_MASK;
         if (chunk < 0 || chunk >= it->chunk_count)
             return -1;
         if (copied && i + AHEAD < count) {
@@ -76,12 +84,11 @@ API int compose(const struct composing *it, const int64_t *chunks, int64_t count
                 fetch(it->rows + soon * it->chunk_bytes, it->chunk_bytes, 0);
         }
         write32(frame, it->session);
-        write32(frame + 4, (uint32_t)chunk);
+        write32(frame + 4, (uint32_t)chunk | number >> SEND_INDEX_BITS << CHUNK_BITS);
         write32(frame + 8, it->transfer);
         write16(frame + 12, chunk + 1 == it->chunk_count ? it->last_length : it->chunk_bytes);
         int asks = (ask & ASK_FIRST && i == 0) || (ask & ASK_LAST && i + 1 == count);
-        write16(frame + 14,
-                ((uint32_t)(first + i) & SEND_INDEX_MASK) | (asks ? ACK_REQUESTED : 0));
+        write16(frame + 14, (number & SEND_INDEX_MASK) | (asks ? ACK_REQUESTED : 0));
         if (copied)
             memcpy(frame + HEADER_BYTES, it->rows + chunk * copied, copied);
     }
@@ -91,7 +98,7 @@ API int compose(const struct composing *it, const int64_t *chunks, int64_t count
 /* The header's first fault, in the order of the enumeration; FAULTS for none. */
 static enum fault fault_of(const struct placing *it, const uint8_t *frame)
 {
-    uint32_t transfer = read32(frame + 8), chunk = read32(frame + 4);
+    uint32_t transfer = read32(frame + 8), chunk = read32(frame + 4) & CHUNK_MASK;
     if (read32(frame) != it->session)
         return WRONG_SESSION;
     if (transfer != it->transfer)
@@ -103,27 +110,78 @@ static enum fault fault_of(const struct placing *it, const uint8_t *frame)
     return FAULTS;
 }
 
-/* Takes `count` datagrams that lie `stride` bytes apart; returns how many are valid. */
+/* How far a datagram's number is ahead of `newest`; negative for behind. */
+static int32_t ahead_of(uint32_t newest, const uint8_t *frame)
+{
+    uint32_t half = (NUMBER_MASK >> 1) + 1;
+    return (int32_t)((number_of(frame) - newest + half) & NUMBER_MASK) - (int32_t)half;
+}
+
+/* The window moves up to the newest of a batch; returns how far. One that is far ahead may be damaged:
+   it counts if the one before it was near. */
+static int32_t advance(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride)
+{
+    int32_t step = 0;
+    uint32_t farthest = it->farthest;
+    for (int64_t i = count - 1; i >= 0; i--) { /* the newest is usually the last */
+        const uint8_t *frame = frames + i * stride;
+        int32_t ahead = ahead_of(it->newest, frame);
+        if ((ahead <= step && ahead <= FAR) || fault_of(it, frame) != FAULTS)
+            continue;
+        if (ahead > FAR && (ahead_of(farthest, frame) > FAR || ahead_of(farthest, frame) < -FAR))
+            it->farthest = number_of(frame);
+        else if (ahead > step)
+            step = ahead;
+    }
+    for (int32_t i = 1; i <= step && i <= (int32_t)it->window; i++)
+        it->seen[(it->newest + (uint32_t)i) & (it->window - 1)] = 0;
+    it->newest = (it->newest + (uint32_t)step) & NUMBER_MASK;
+    return step;
+}
+
+/* Takes a number, once; FAULTS where it can. */
+static enum fault first_time(struct placing *it, const uint8_t *frame, int32_t behind)
+{
+    if (behind < 0)
+        return FAR_AHEAD;
+    if (behind >= (int32_t)it->window)
+        return TOO_OLD;
+    uint8_t *seen = &it->seen[number_of(frame) & (it->window - 1)];
+    if (*seen)
+        return REPLAYED;
+    *seen = 1;
+    return FAULTS;
+}
+
+/* Takes `count` datagrams that lie `stride` bytes apart; returns how many are valid, or -1 where
+   there is no room for the results of so many. */
 API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride,
                   int writing)
 {
-    int64_t valid = 0, gained = 0;
-    it->ignored = 0;
+    int64_t valid = 0, gained = 0, written = it->rows ? it->chunk_bytes : 0;
+    it->ignored = it->gained = 0;
     memset(it->faults, 0, sizeof it->faults);
+    if (count < 0 || count > it->room || stride < HEADER_BYTES + written || !it->window ||
+        it->chunk_count * (uint64_t)written > it->rows_room)
+        return -1;
+    uint32_t before = it->newest;
+    int32_t step = advance(it, frames, count, stride);
     for (int64_t i = 0; i < count; i++) {
         const uint8_t *frame = frames + i * stride;
         enum fault fault = fault_of(it, frame);
+        if (fault == FAULTS)
+            fault = first_time(it, frame, step - ahead_of(before, frame));
         if (fault != FAULTS) {
             it->faults[fault]++;
             it->ignored++;
             continue;
         }
-        it->stamps[valid++] = stamp_of(frame);
+        it->stamps[valid++] = read32(frame + 4) >> CHUNK_BITS << 16 | read16(frame + 14);
         if (!writing)
             continue;
-        uint32_t chunk = read32(frame + 4);
+        uint32_t chunk = read32(frame + 4) & CHUNK_MASK;
         if (it->rows && i + AHEAD < count) {
-            uint32_t soon = read32(frame + AHEAD * stride + 4);
+            uint32_t soon = read32(frame + AHEAD * stride + 4) & CHUNK_MASK;
             if (soon != chunk + AHEAD && soon < it->chunk_count)
                 fetch(it->rows + (int64_t)soon * it->chunk_bytes, it->chunk_bytes, 1);
         }
@@ -160,12 +218,24 @@ static uint32_t coalesced_size(const struct msghdr *head)
     return is ? (uint32_t)each.size : 0;
 }
 
+/* How many datagrams a message of anybody may be. */
+static int64_t pieces_of(const struct mmsghdr *message)
+{
+    uint32_t size = coalesced_size(&message->msg_hdr), length = message->msg_len;
+    return size && length > size ? (length + size - 1) / size : 1;
+}
+
+static int is_foreign(const struct receiving *it, const struct mmsghdr *message)
+{
+    return memcmp(message->msg_hdr.msg_name, it->peer, it->address_bytes) != 0;
+}
+
 /* The datagrams of a message from the peer that holds nothing else; 0 for any other. */
 static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *message)
 {
     const struct msghdr *head = &message->msg_hdr;
     uint32_t size = coalesced_size(head);
-    if (head->msg_flags & MSG_TRUNC || memcmp(head->msg_name, it->peer, it->address_bytes))
+    if (head->msg_flags & MSG_TRUNC)
         return 0;
     if (!size)
         size = message->msg_len;
@@ -176,11 +246,15 @@ static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *me
 }
 
 /* Receives a batch into rows that follow one another; returns how many, or -errno.
-   Message i writes to row i * per_message first. */
+   Message i writes to row i * per_message first. What others than the peer sent is dropped here:
+   a flood must not wake the caller for each. */
 API int64_t receive(struct receiving *it, int descriptor)
 {
-    int64_t rows = 0;
+    int64_t rows = 0, ours = 0, foreign = 0;
     int several = 0;
+    if (!it->datagram_bytes ||
+        (uint64_t)it->count * it->per_message > it->rows_room / it->datagram_bytes)
+        return -EINVAL;
     for (uint32_t i = 0; i < it->count; i++) {
         it->messages[i].msg_hdr.msg_namelen = it->address_bytes;
         it->messages[i].msg_hdr.msg_controllen = it->control_bytes;
@@ -191,18 +265,22 @@ API int64_t receive(struct receiving *it, int descriptor)
         return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
     it->received = (uint32_t)received;
     for (int i = 0; i < received; i++) {
-        several |= coalesced_size(&it->messages[i].msg_hdr) > 0;
-        if (!datagrams_of(it, &it->messages[i])) {
-            it->unsorted = 1;
-            return 0;
+        if (is_foreign(it, &it->messages[i])) {
+            foreign += pieces_of(&it->messages[i]);
+            continue;
         }
+        ours++;
+        several |= coalesced_size(&it->messages[i].msg_hdr) > 0;
+        it->unsorted |= !datagrams_of(it, &it->messages[i]);
     }
     /* Many messages that are not coalesced: the caller wants to arrange them in another way. */
-    if (it->per_message > 1 && received > 1 && !several) {
-        it->unsorted = 1;
-        return 0;
-    }
+    it->unsorted |= it->per_message > 1 && ours > 1 && !several;
+    if (it->unsorted)
+        return 0; /* the caller counts the foreign ones, too */
+    it->foreign += (uint64_t)foreign;
     for (int i = 0; i < received; i++) {
+        if (is_foreign(it, &it->messages[i]))
+            continue;
         int64_t first = (int64_t)i * it->per_message, count = datagrams_of(it, &it->messages[i]);
         if (first != rows)
             memmove(it->rows + rows * it->datagram_bytes, it->rows + first * it->datagram_bytes,

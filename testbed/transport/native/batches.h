@@ -12,32 +12,52 @@
 
 #define API __attribute__((visibility("default")))
 #define HEADER_BYTES 16
+#define SEND_INDEX_BITS 15
 #define SEND_INDEX_MASK 0x7fff
 #define ACK_REQUESTED 0x8000
+#define CHUNK_BITS 26
+#define CHUNK_MASK ((1u << CHUNK_BITS) - 1)
+#define FAR (1 << (SEND_INDEX_BITS - 1))
+#define NUMBER_MASK ((1 << (32 - CHUNK_BITS + SEND_INDEX_BITS)) - 1)
 #define TAG_BYTES 16
 
 /* One transfer's side; hot_path.py, beside this file, has the same structures. Without `rows` the
-   datagrams are headers alone, HEADER_BYTES apart. */
+   datagrams are headers alone, HEADER_BYTES apart. Each structure says for how much its pointers
+   have room, and who writes there looks first: no count of a caller is trusted. */
 struct composing {
     uint8_t *frames;
     const uint8_t *rows;
+    uint64_t frames_room, rows_room; /* bytes */
     uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
 };
 
-enum fault { WRONG_SESSION, STALE_TRANSFER, EARLY_TRANSFER, OUT_OF_RANGE, WRONG_LENGTH, FAULTS };
+enum fault {
+    WRONG_SESSION,
+    STALE_TRANSFER,
+    EARLY_TRANSFER,
+    OUT_OF_RANGE,
+    WRONG_LENGTH,
+    REPLAYED,
+    TOO_OLD,
+    FAR_AHEAD,
+    FAULTS
+};
 
 struct placing {
     uint8_t *rows;
     uint8_t *received; /* a byte per chunk, 0 or 1 */
-    uint16_t *stamps;  /* results; room for as many as the batch has datagrams */
+    uint8_t *seen;     /* the same per number modulo `window`, a power of two */
+    uint32_t *stamps;  /* results, `room` of each */
     int64_t *chunks;
+    uint64_t rows_room; /* bytes */
     uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
+    uint32_t window, newest, farthest, room;
     uint32_t ignored; /* of this batch: those with a fault, and duplicates */
     uint32_t gained;
     uint32_t faults[FAULTS];
 };
 
-uint16_t stamp_of(const uint8_t *frame);
+uint32_t number_of(const uint8_t *frame);
 int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride);
 int compose(const struct composing *it, const int64_t *chunks, int64_t count, int64_t first,
             int ask);
@@ -49,21 +69,25 @@ int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int64_t 
 struct sealing {
     uint64_t ours[8], theirs[8];
     uint8_t *rows; /* sealed datagrams */
+    int64_t rows_room; /* bytes */
     int64_t frame_bytes; /* of a datagram without its tag */
 };
 
-void seal_rows(const struct sealing *it, const uint8_t *frames, int64_t count);
+int seal_rows(const struct sealing *it, const uint8_t *frames, int64_t count);
 int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t count, uint8_t *good);
 
 #ifdef __linux__
 
-/* Messages to receive into; `unsorted` says that the caller must look at each of `received`. */
+/* Messages to receive into; `unsorted` says that the caller must look at each of `received`.
+   `foreign` counts the datagrams of others than the peer, all that were dropped so far. */
 struct receiving {
-    struct mmsghdr *messages;
+    struct mmsghdr *messages; /* `count` */
     uint8_t *rows;
     const uint8_t *peer;
     uint32_t count, per_message, datagram_bytes, address_bytes, control_bytes;
     uint32_t received, unsorted;
+    uint64_t rows_room; /* bytes */
+    uint64_t foreign;
 };
 
 struct sending {

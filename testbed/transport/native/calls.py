@@ -18,6 +18,8 @@ class _Receiving(ctypes.Structure):
                 *("received", "unsorted"),
             )
         ),
+        ("rows_room", ctypes.c_uint64),
+        ("foreign", ctypes.c_uint64),
     ]
 
 
@@ -55,6 +57,11 @@ class ReceiveCall:
     def __call__(self, descriptor: int) -> int | None:
         """How many rows hold datagrams now; None where the messages must be sorted out."""
         return self.result(self._receive(self.address, descriptor))
+
+    @property
+    def foreign(self) -> int:
+        """How many datagrams of others than the peer C has dropped so far."""
+        return int(self._it.foreign)
 
     def result(self, rows: int) -> int | None:
         """The same of a call that C made itself."""

@@ -9,7 +9,10 @@ from testbed.transport.core.hot_path import NUMPY, Arrivals, Composer, HotPath, 
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.native.loading import LIBRARY
 
-_FAULTS = ("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length")
+_FAULTS = (
+    *("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length"),
+    *("replayed", "too-old", "far-ahead"),
+)
 _RESERVED = 4096
 _TRANSFER = [
     (name, ctypes.c_uint32)
@@ -20,16 +23,26 @@ _TRANSFER = [
 class _Composing(ctypes.Structure):
     """struct composing."""
 
-    _fields_ = [("frames", ctypes.c_void_p), ("rows", ctypes.c_void_p), *_TRANSFER]
+    _fields_ = [
+        ("frames", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("frames_room", ctypes.c_uint64),
+        ("rows_room", ctypes.c_uint64),
+        *_TRANSFER,
+    ]
 
 
 class _Placing(ctypes.Structure):
     """struct placing."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("rows", "received", "stamps", "chunks")),
+        *((name, ctypes.c_void_p) for name in ("rows", "received", "seen", "stamps", "chunks")),
+        ("rows_room", ctypes.c_uint64),
         *_TRANSFER,
-        *((name, ctypes.c_uint32) for name in ("ignored", "gained")),
+        *((name, ctypes.c_uint32) for name in ("window", "newest", "farthest")),
+        ("room", ctypes.c_uint32),
+        ("ignored", ctypes.c_uint32),
+        ("gained", ctypes.c_uint32),
         ("faults", ctypes.c_uint32 * len(_FAULTS)),
     ]
 
@@ -68,14 +81,18 @@ class CompiledComposer(Composer):
         )
         assert LIBRARY is not None
         assert frames.flags.c_contiguous and rows.flags.c_contiguous
-        self._it = _Composing(frames=address_of(frames), rows=address_of(rows))
+        self._it = _Composing(
+            frames=address_of(frames),
+            rows=address_of(rows),
+            frames_room=frames.nbytes,
+            rows_room=rows.nbytes,
+        )
         _describe(self._it, session=session, transfer=transfer, layout=layout)
         self.address = ctypes.addressof(self._it)
         self._compose = LIBRARY.compose
 
     def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
         count = len(chunks)
-        assert count <= len(self.frames)
         # A repair may give numbers of another size.
         chunks = np.ascontiguousarray(chunks, dtype=np.int64)
         return not self._compose(self.address, address_of(chunks), count, first, ask)
@@ -93,45 +110,53 @@ class CompiledPlacement(Placement):
     ) -> None:
         super().__init__(session=session, transfer=transfer, layout=layout, rows=rows)
         assert LIBRARY is not None
-        self._it = _Placing(received=address_of(self.received))
+        self._it = _Placing(
+            received=address_of(self.received),
+            seen=address_of(self._seen),
+            window=len(self._seen),
+            newest=self._newest,
+            farthest=self._newest,
+        )
         _describe(self._it, session=session, transfer=transfer, layout=layout)
         self.address = ctypes.addressof(self._it)
         self._place = LIBRARY.place
         self._row_bytes = self._it.chunk_bytes
-        self._stamps = np.empty(0, dtype=np.uint16)
+        self._stamps = np.empty(0, dtype=np.uint32)
         self._chunks = np.empty(0, dtype=np.int64)
         self._set_rows(rows)
 
     def _set_rows(self, rows: NDArray[np.uint8]) -> None:
         assert rows.flags.c_contiguous
-        self._it.rows = address_of(rows)
+        self._it.rows, self._it.rows_room = address_of(rows), rows.nbytes
 
     def move(self, rows: NDArray[np.uint8]) -> None:
         super().move(rows)
         self._set_rows(rows)
 
     def _make_room(self, count: int) -> None:
-        self._stamps = np.empty(count, dtype=np.uint16)
+        self._stamps = np.empty(count, dtype=np.uint32)
         self._chunks = np.empty(count, dtype=np.int64)
         self._it.stamps = address_of(self._stamps)
         self._it.chunks = address_of(self._chunks)
+        self._it.room = count
 
     def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
         count, it = len(frames), self._it
         if count > len(self._stamps):
             self._make_room(count)
-        valid = self._place(self.address, address_of(frames), count, frames.strides[0], place)
+        stride = frames.strides[0] if count > 1 else frames.shape[1]  # of one it means nothing
+        valid = self._place(self.address, address_of(frames), count, stride, place)
+        assert valid >= 0
         return self.taken(valid, it.gained)
 
-    def reserve(self) -> int:
-        """Room for the results of several batches that C takes itself; says for how many.
+    def reserve(self) -> None:
+        """Makes room for the results of several batches that C takes itself.
 
         None of them may come, and what the last batch had ignored is counted.
         """
         self._it.ignored = 0
         if len(self._stamps) < _RESERVED:
             self._make_room(_RESERVED)
-        return len(self._stamps)
 
     def taken(self, valid: int, gained: int) -> Arrivals:
         """What C has taken: so many valid datagrams, with so many new chunks."""

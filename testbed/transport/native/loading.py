@@ -45,7 +45,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     library.take_key.argtypes = [address, ctypes.c_char_p, size, ctypes.c_char_p]
     library.seal_rows.argtypes = [address, address, size]
     library.open_rows.argtypes = [address, address, size, address]
-    library.take_key.restype = library.seal_rows.restype = None
+    library.take_key.restype = None
     library.open_rows.restype = size
     library.place.restype = library.transfer_of.restype = size
     if sys.platform.startswith("linux"):

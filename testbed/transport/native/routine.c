@@ -54,6 +54,11 @@ API void depart(struct departing *it, double now_s)
         it->tokens = it->most_tokens;
     it->refilled_s = now_s;
     int64_t left = it->count - it->sent;
+    if (left <= 0 || it->batches >= LOGGED) {
+        it->over = 1;
+        it->due_s = HUGE_VAL;
+        return;
+    }
     double slack = it->tokens + 1; /* the pacer says why */
     int64_t covered = (int64_t)(slack / it->wire_bytes);
     covered -= (double)covered * it->wire_bytes > slack;
@@ -64,11 +69,15 @@ API void depart(struct departing *it, double now_s)
     int64_t size = least(least(covered, it->most), left), taken = -1;
     if (!compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, 0)) {
         uint8_t *rows = it->composing->frames;
+        int64_t whole = HEADER_BYTES + it->composing->chunk_bytes;
+        int refused = it->sealing && (it->sealing->frame_bytes != whole ||
+                                      seal_rows(it->sealing, rows, size));
         if (it->sealing) {
-            seal_rows(it->sealing, rows, size);
             rows = it->sealing->rows;
+            whole += TAG_BYTES;
         }
-        taken = send_rows(it->segmented && size > 1 ? it->segmented : it->plain,
+        refused |= it->plain->datagram_bytes != whole;
+        taken = refused ? -1 : send_rows(it->segmented && size > 1 ? it->segmented : it->plain,
                           (int)it->descriptor, rows, size);
     }
     if (taken > 0) {
@@ -86,13 +95,13 @@ API void depart(struct departing *it, double now_s)
 struct arriving {
     struct receiving *receiving;
     const struct sealing *sealing;
-    struct placing *placing; /* with room for the results of `room` datagrams */
+    struct placing *placing;
     double due_s, most_s, rate, since_s, last_s;
     double gathered, least_s, window_s, pause_s, decay;
     double quiet, lost_cost; /* until when nothing is said; `core/routine.py` says how it counts */
-    int64_t count, missing, room;
-    int64_t newest; /* the latest one's send index; below 0: they may come in any order */
-    int64_t reached; /* send indices since the first `newest` */
+    int64_t count, missing;
+    int64_t newest; /* the latest one's number; below 0: they may come in any order */
+    int64_t reached; /* numbers since the first `newest` */
     int64_t descriptor, over;
     int64_t at_once; /* each is taken as it comes, until they may gather */
     int64_t valid, gained;
@@ -125,20 +134,20 @@ static int ascends(struct arriving *it, const uint8_t *frames, int64_t count, in
 {
     int64_t newest = it->newest;
     for (int64_t i = 0; i < count; i++) {
-        int64_t index = stamp_of(frames + i * stride) & SEND_INDEX_MASK;
-        int64_t step = (index - newest) & SEND_INDEX_MASK;
+        int64_t number = number_of(frames + i * stride);
+        int64_t step = (number - newest) & NUMBER_MASK;
         it->reached += step;
-        /* Half of the indices are the past. */
-        if (!step || it->reached > SEND_INDEX_MASK / 2)
+        /* Half of the numbers are the past. */
+        if (!step || it->reached > NUMBER_MASK / 2)
             return 0;
-        newest = index;
+        newest = number;
     }
     it->newest = newest;
     return 1;
 }
 
 /* Whether the receiver has something to say of what has come. */
-static int speaks(const struct arriving *it, const uint16_t *stamps, int64_t count)
+static int speaks(const struct arriving *it, const uint32_t *stamps, int64_t count)
 {
     if (it->newest < 0)
         return (double)it->valid > it->quiet;
@@ -154,8 +163,9 @@ static int expected(struct arriving *it, int64_t count)
 {
     const uint8_t *rows = it->receiving->rows;
     int64_t stride = it->receiving->datagram_bytes;
-    return it->valid + count <= it->room &&
-           (!it->sealing || open_rows(it->sealing, rows, count, NULL) == count) &&
+    return it->valid + count <= it->placing->room &&
+           (!it->sealing || (it->sealing->frame_bytes + TAG_BYTES == stride &&
+                             open_rows(it->sealing, rows, count, NULL) == count)) &&
            transfer_of(rows, count, stride) == it->placing->transfer &&
            (it->newest < 0 || ascends(it, rows, count, stride));
 }
@@ -172,10 +182,16 @@ static void take(struct arriving *it, double now_s)
         return;
     part.stamps += it->valid;
     part.chunks += it->gained;
+    part.room -= (uint32_t)it->valid; /* never less than has been gained */
     int64_t valid =
         place(&part, it->receiving->rows, rows, it->receiving->datagram_bytes, 1);
+    it->placing->newest = part.newest;
     it->placing->ignored = part.ignored;
     memcpy(it->placing->faults, part.faults, sizeof part.faults);
+    if (valid < 0) {
+        it->unplaced = it->over = 1;
+        return;
+    }
     it->valid += valid;
     it->gained += part.gained;
     it->at_s = now_s;
@@ -187,6 +203,7 @@ static void take(struct arriving *it, double now_s)
 API void arrive(struct arriving *it, double now_s)
 {
     int64_t known = it->valid;
+    uint64_t foreign = it->receiving->foreign;
     it->drained = 0;
     for (int turn = 0; turn < RECEIVES && !it->drained && !it->over; turn++)
         take(it, now_s);
@@ -195,7 +212,9 @@ API void arrive(struct arriving *it, double now_s)
     if (wait_s > it->most_s || !it->rate)
         wait_s = it->rate ? it->most_s : 0;
     int rests = wait_s >= it->least_s;
-    it->over |= it->valid == known || !it->drained || it->gained >= it->missing;
+    /* Who takes them at once is not woken by those of strangers alone. */
+    int strange = it->at_once && it->receiving->foreign != foreign;
+    it->over |= (it->valid == known && !strange) || !it->drained || it->gained >= it->missing;
     it->over |= it->at_once ? rests : !rests;
     it->due_s = it->at_once ? HUGE_VAL : now_s + wait_s;
 }

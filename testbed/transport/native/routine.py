@@ -47,7 +47,7 @@ class _Arriving(ctypes.Structure):
         (ctypes.c_void_p, "receiving sealing placing"),
         (ctypes.c_double, "due_s most_s rate since_s last_s"),
         (ctypes.c_double, "gathered least_s window_s pause_s decay quiet lost_cost"),
-        (ctypes.c_int64, "count missing room newest reached descriptor over at_once"),
+        (ctypes.c_int64, "count missing newest reached descriptor over at_once"),
         (ctypes.c_int64, "valid gained received unplaced drained"),
         (ctypes.c_double, "at_s"),
     )
@@ -126,7 +126,8 @@ class Arriving:
             return False
         it = self._it
         self._placement, self._gathering = placement, gathering
-        it.receiving, it.placing, it.room = receiving, placement.address, placement.reserve()
+        placement.reserve()
+        it.receiving, it.placing = receiving, placement.address
         it.at_once, it.due_s = due_s is None, math.inf if due_s is None else due_s
         it.most_s, it.missing = most_s, missing
         it.rate, it.count = gathering.rate, gathering.count

@@ -127,7 +127,7 @@ API void take_key(uint64_t state[8], const uint8_t *key, int64_t key_bytes, cons
     lanes h[8];
     uint8_t block[BLOCK_BYTES] = {0};
     const uint8_t *at[LANES];
-    memcpy(block, key, (size_t)key_bytes);
+    memcpy(block, key, key_bytes < 0 ? 0 : key_bytes > 64 ? 64 : (size_t)key_bytes);
     for (int i = 0; i < LANES; i++)
         at[i] = block;
     for (int i = 0; i < 8; i++)
@@ -148,12 +148,15 @@ static void eight(const uint8_t *at[LANES], const uint8_t *rows, int64_t first, 
         at[i] = rows + (first + i < count ? first + i : count - 1) * stride;
 }
 
-/* Copies datagrams that follow one another to `rows`, each with its tag behind it. */
-API void seal_rows(const struct sealing *it, const uint8_t *frames, int64_t count)
+/* Copies datagrams that follow one another to `rows`, each with its tag behind it. Returns 0, or -1
+   where there is no room for so many. */
+API int seal_rows(const struct sealing *it, const uint8_t *frames, int64_t count)
 {
     int64_t size = it->frame_bytes, whole = size + TAG_BYTES;
     const uint8_t *at[LANES];
     uint64_t tags[2][LANES];
+    if (size <= 0 || count > it->rows_room / whole)
+        return -1;
     for (int64_t first = 0; first < count; first += LANES) {
         eight(at, frames, first, count, size);
         tags_of(it->ours, at, (uint64_t)size, tags);
@@ -164,6 +167,7 @@ API void seal_rows(const struct sealing *it, const uint8_t *frames, int64_t coun
             memcpy(row + size, tag, TAG_BYTES);
         }
     }
+    return 0;
 }
 
 /* How many datagrams with tags are the other side's; `good` (NULL: nobody asks) says which. */
@@ -172,6 +176,8 @@ API int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t cou
     int64_t size = it->frame_bytes, genuine = 0;
     const uint8_t *at[LANES];
     uint64_t tags[2][LANES];
+    if (size <= 0)
+        return 0;
     for (int64_t first = 0; first < count; first += LANES) {
         eight(at, rows, first, count, size + TAG_BYTES);
         tags_of(it->theirs, at, (uint64_t)size, tags);

@@ -19,6 +19,7 @@ class _Sealing(ctypes.Structure):
         ("ours", ctypes.c_uint64 * 8),
         ("theirs", ctypes.c_uint64 * 8),
         ("rows", ctypes.c_void_p),
+        ("rows_room", ctypes.c_int64),
         ("frame_bytes", ctypes.c_int64),
     ]
 
@@ -45,13 +46,15 @@ class Tagging:
         if len(self._rows) < count or self._it.frame_bytes != size:
             self._rows = np.empty((count, size + TAG_BYTES), dtype=np.uint8)
             self._it.rows, self._it.frame_bytes = address_of(self._rows), size
+            self._it.rows_room = self._rows.nbytes
 
     def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Datagrams with their tags, valid until the next call."""
         count, size = frames.shape
         self.reserve(count, size)
         frames = np.ascontiguousarray(frames)
-        self._seal(self.address, address_of(frames), count)
+        refused = self._seal(self.address, address_of(frames), count)
+        assert not refused
         return self._rows[:count]
 
     def good(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.native.calls import ReceiveCall, SendCall
 from testbed.transport.native.hot_path import address_of
 from testbed.transport.native.loading import LIBRARY
@@ -111,6 +112,7 @@ class _CompiledReceiveBatch(_ReceiveBatch):
             datagram_bytes=shared.datagram_bytes,
             address_bytes=PACKED_BYTES,
             control_bytes=CONTROL.itemsize,
+            rows_room=shared.rows.nbytes,
         )
 
     def receive_rows(self, descriptor: int) -> int | None:
@@ -132,7 +134,8 @@ class BatchReceiver:
     """Receives batches of datagrams of one size.
 
     Attributes:
-        unknown_address, wrong_size: datagrams of the last batch that were dropped, by reason.
+        wrong_size: datagrams of the last batch that were dropped for it.
+        others: the heads of those that have one.
 
     The same memory is used in two arrangements, because the kernel may coalesce datagrams or not.
     *Wide* has few messages, each with room for the largest coalesced one; full messages follow
@@ -159,26 +162,40 @@ class BatchReceiver:
         self._narrow.vectors["base"][:, 1] = address_of(self._spare) + steps * spare_bytes
         self._narrow.vectors["bytes"][:, 1] = spare_bytes
         self._arrangement = self._wide
-        self.unknown_address = 0
+        self._unknown_address = 0
         self.wrong_size = 0
+        self.others: list[bytes] = []
+
+    @property
+    def unknown_address(self) -> int:
+        """Datagrams of others than the peer, all that were dropped so far."""
+        batches = (self._wide, self._narrow)
+        dropped = [each.call.foreign for each in batches if isinstance(each, _CompiledReceiveBatch)]
+        return self._unknown_address + sum(dropped)
 
     def set_peer(self, address: SocketAddress) -> None:
         """Accepts datagrams from this source only."""
         self._peer[:] = packed(address)
 
     def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
-        """Receives one batch.
+        """Receives one batch, without the datagrams of others than the peer.
 
         Returns the datagrams, shape (k, datagram_bytes), valid until the next call, and whether the
         socket is empty now.
         """
-        self.unknown_address = self.wrong_size = 0
+        self.wrong_size = 0
+        self.others = []
         now = self._arrangement
         rows = now.receive_rows(descriptor)
         drained = now.received < now.count
         if rows is None:
             return self._sort_out(now, now.received), drained
         return self._rows[:rows], drained
+
+    @property
+    def nothing(self) -> NDArray[np.uint8]:
+        """No datagrams."""
+        return self._rows[:0]
 
     @property
     def compiled(self) -> int | None:
@@ -204,9 +221,11 @@ class BatchReceiver:
             size = sizes[index] if coalesced[index] else length
             datagrams = max(1, -(-length // size)) if size else 1
             if not known[index]:
-                self.unknown_address += datagrams
+                self._unknown_address += datagrams
             elif size != self._size or (truncated[index] and not coalesced[index]):
                 self.wrong_size += datagrams
+                if size and length >= HEADER_BYTES:
+                    self.others += self._heads(now, index, size, length // size)
             else:
                 if length % size:  # only the last one may be shorter
                     self.wrong_size += 1
@@ -219,6 +238,14 @@ class BatchReceiver:
         if not parts:
             return self._rows[:0]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _heads(self, now: _ReceiveBatch, index: int, size: int, datagrams: int) -> list[bytes]:
+        """The beginnings of a message's datagrams, as far as they lie in one place."""
+        first = index * (self._per_wide if now is self._wide else 1) * self._size
+        memory = self._rows.reshape(-1)
+        room = self._per_wide * self._size if now is self._wide else self._size
+        places = range(0, min(datagrams * size, room - HEADER_BYTES + 1), size)
+        return [memory[first + at : first + at + HEADER_BYTES].tobytes() for at in places]
 
     def _parts(self, now: _ReceiveBatch, index: int, datagrams: int) -> list[NDArray[np.uint8]]:
         if now is self._wide:

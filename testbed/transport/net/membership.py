@@ -21,7 +21,7 @@ from testbed.transport.net.doors import Arrival, Door, Strangers, listen
 from testbed.transport.net.driver import Driver
 from testbed.transport.net.hedge_channel import HedgeChannel
 from testbed.transport.net.link import Link
-from testbed.transport.net.stream import Stream, connected
+from testbed.transport.net.stream import Stream, connected, limit_segments
 from testbed.transport.net.tcp_carrier import TcpCarrier
 from testbed.transport.net.tls import Tls
 from testbed.transport.net.udp_data import UdpCarrier
@@ -131,7 +131,9 @@ class Membership:
         addresses = {peer: str(host) for peer, host in self._hosts.items()}
         self._admission = Admission(addresses=addresses, layout=config.layout, terms=config.terms)
         self._driver.doors.append(
-            self._door(listen(local.at(config.control_port)), self._judge, self._tls)
+            self._door(
+                listen(local.at(config.control_port), limit_segments), self._judge, self._tls
+            )
         )
         for peer, listener in self._carrier.data_listeners().items():
             self._driver.doors.append(self._door(listener, partial(self._judge_data, peer)))

@@ -14,6 +14,8 @@ _READ_BYTES = 1 << 16
 _MOST_BYTES = 4 * _READ_BYTES
 # The most bytes that may wait for a peer to read; one that reads at all is never so far behind.
 _MAX_UNSENT_BYTES = 8 << 20
+# With the headers of IPv6 and TCP below 1280 bytes.
+_SEGMENT_BYTES = 1200
 # The kernel probes an idle peer's host this many times within the peer's timeout.
 _KEEPALIVE_PARTS = 4
 # The most that the kernel takes.
@@ -199,11 +201,20 @@ class Stream:
         return self._broken is None and unacknowledged_bytes(self._connection) > 0
 
 
+def limit_segments(connection: socket.socket) -> None:
+    """Segments fit what IPv6 demands of any path: TCP finds no hole in an MTU by itself.
+
+    Must be called before it is connected or listens; those that are accepted inherit it.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT_BYTES)
+
+
 def connected(local: Host, address: SocketAddress, timeout_s: float) -> socket.socket:
     """A connection from one of this side's ports; OSError where there is none in time."""
     connection = socket.socket(local.family, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
+        limit_segments(connection)
         connection.bind(local.at(0))
         connection.connect(address)
         if connection.getsockname() == connection.getpeername():

@@ -16,10 +16,11 @@ from testbed.transport.core.joining import SERVER
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.native import HOT_PATH
-from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
+from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, resolve
 from testbed.transport.net.carriers import Carrier
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
+from testbed.transport.net.path_mtu import Joiner, Sizes, cut, trial_of
 from testbed.transport.net.routine import Routine
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.udp_socket import UdpSocket
@@ -50,12 +51,19 @@ class UdpData(DataChannel):
         gather_s: float,
         measured: bool = False,
         leave_out: LeaveOut | None = None,
+        session: int = 0,
+        sizes: Sizes | None = None,
     ) -> None:
         """For up to `gather_s`, arrivals may gather in the socket before they are read.
 
-        `measured` says that the peer's congestion control measures the path.
+        `measured` says that the peer's congestion control measures the path. `sizes` says how
+        chunks may be cut.
         """
         self._udp = udp
+        self._session = session
+        self._sizes = sizes
+        self._going_in, self._coming_in = 1, 1  # pieces
+        self._joiner: Joiner | None = None
         self._leave_out = leave_out
         self._gather_s = gather_s
         self._measured = measured
@@ -94,10 +102,22 @@ class UdpData(DataChannel):
         return self._unread_until_s if self._resting else -math.inf
 
     def _take(self, connection: Connection, now_s: float, waited: bool) -> int:
+        if self._sizes is not None and self._coming_in != connection.incoming.pieces:
+            self._coming_in = connection.incoming.pieces
+            self._joiner = Joiner(self._session, self._coming_in, self._sizes.chunk_bytes)
+            self._udp.cut(receiving=self._sizes.datagram_bytes(self._coming_in))
         frames, self._drained = self._udp.receive()
+        size = frames.size
+        for head in self._udp.others:
+            if (number := trial_of(head, self._session)) is not None:
+                connection.incoming.on_trial(number, now_s)
+        if self._joiner is not None and size:
+            frames = self._joiner.join(frames)
+            if self._joiner.wrong_session:
+                connection.counters["wrong-session"] += self._joiner.wrong_session
         if len(frames):
             connection.on_datagrams(frames, now_s, waited=waited)
-        return frames.size
+        return size
 
     def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         # Only the present backlog is read, because an unpaced sender goes on sending.
@@ -114,6 +134,26 @@ class UdpData(DataChannel):
     def write(self, connection: Connection, now_s: float) -> None:
         if self._retry_s is not None and now_s < self._retry_s:
             return
+        self._send(connection, now_s)
+        if self._sizes is not None:
+            self._look_at_sizes(connection, self._sizes)
+
+    def _look_at_sizes(self, connection: Connection, sizes: Sizes) -> None:
+        """Cuts chunks, or tries to, where the path takes no datagrams of their size."""
+        outgoing = connection.outgoing
+        if self._udp.too_large:
+            self._udp.too_large = False
+            fitting = sizes.that_fit_the_interface()
+            if fitting is not None and fitting > outgoing.pieces:
+                outgoing.cut(fitting)
+        for number, pieces in outgoing.trials():
+            self._udp.try_size(sizes.trial(number, pieces))
+        if outgoing.pieces != self._going_in:
+            sizes.warn(self._going_in, outgoing.pieces)
+            self._going_in = outgoing.pieces
+            self._udp.cut(sending=sizes.datagram_bytes(outgoing.pieces))
+
+    def _send(self, connection: Connection, now_s: float) -> None:
         self._retry_s, self._blocked, self._not_before_s = None, False, 0.0
         for _ in range(_BATCHES_PER_TURN):
             frames = connection.offer(now_s)
@@ -140,14 +180,19 @@ class UdpData(DataChannel):
     ) -> int:
         """Sends what is not left out; returns how many are dealt with."""
         if left_out is None:
-            taken = self._udp.send(frames)
+            taken = self._pass(frames)
             connection.sent(taken, now_s)
             return taken
         kept = np.flatnonzero(~left_out)
-        sent = self._udp.send(frames[kept]) if len(kept) else 0
+        sent = self._pass(frames[kept]) if len(kept) else 0
         taken = int(kept[sent]) if sent < len(kept) else len(frames)
         connection.sent(taken, now_s, left_out[:taken])
         return taken
+
+    def _pass(self, frames: NDArray[np.uint8]) -> int:
+        if self._going_in == 1:
+            return self._udp.send(frames)
+        return self._udp.send(cut(frames, self._going_in)) // self._going_in
 
     def begin_routine(self, connection: Connection, now_s: float) -> Routine | None:
         if not self._udp.has_routine:
@@ -244,14 +289,30 @@ class UdpCarrier(Carrier):
             udp.seal = seal(self._config.appended, key, is_server=self._config.is_server)
         except ValueError as error:
             raise ProtocolError(f"{connection.peer} gave {error}") from None
+        udp.restore()
         if self._config.is_server:
             self._forget(udp)
         udp.set_peer(host.at(port))
+        sizes = self._sizes(host)
+        connection.outgoing.sizes, connection.outgoing.likely = sizes.wire_bytes, sizes.likely
         return UdpData(
             udp,
             gather_s=self._room_s(udp),
             measured=self._measures,
             leave_out=self._config.leave_out,
+            session=self._config.session,
+            sizes=sizes,
+        )
+
+    def _sizes(self, peer: Host) -> Sizes:
+        config = self._config
+        each = config.layout.each if config.tensor_by_tensor else (config.layout,)
+        return Sizes(
+            config.session,
+            max(each, key=lambda layout: layout.chunk_count),
+            local=resolve(config.bind_address, peer.family, what="bind_address"),
+            peer=peer,
+            trailer_bytes=TRAILER_BYTES[config.appended],
         )
 
     def _room_s(self, udp: UdpSocket) -> float:
@@ -279,4 +340,6 @@ class UdpCarrier(Carrier):
         return {peer: udp.facts() | used for peer, udp in self._sockets.items()}
 
     def counters(self) -> Counter[str]:
+        for udp in self._sockets.values():
+            udp.count_foreign()
         return sum((udp.counters for udp in self._sockets.values()), Counter())

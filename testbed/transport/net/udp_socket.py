@@ -8,6 +8,7 @@ The kernel cuts them behind the interface's queue, which holds them as one packe
 studies queues turns segmentation off.
 """
 
+import contextlib
 import errno
 import socket
 import struct
@@ -86,7 +87,8 @@ class UdpSocket:
     """Datagrams of one size between a local port and one peer's port.
 
     Attributes:
-        datagram_bytes: the size of each datagram.
+        datagram_bytes: the size of each datagram, where chunks are not cut.
+        too_large: whether the interface has refused datagrams for their size; who asks resets it.
         seal: what appends trailers to the frames of `send` and takes them off those of `receive`.
             `datagram_bytes` includes them.
         counters: ignored datagrams and errors, by reason.
@@ -111,7 +113,10 @@ class UdpSocket:
         Warns once per process when the kernel grants less than `buffer_bytes`.
         """
         self.counters: Counter[str] = Counter()
-        self.segmentation = segmentation
+        self.too_large = False
+        self._wants_segmentation = segmentation
+        self._foreign = 0  # of earlier receivers
+        self._is_cut = False
         self.blocked = False
         self.taken_bytes = 0
         self.seal: Seal | None = None
@@ -119,9 +124,7 @@ class UdpSocket:
         self._protected: bool | None = None
         self._peer: SocketAddress | None = None
         self._arrivals = BatchReceiver(datagram_bytes)
-        self._departures = BatchSender(datagram_bytes)
-        self._per_segmented = self._departures.per_segmented
-        self._segment_size = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", datagram_bytes))]
+        self._send_in(datagram_bytes)
         family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
@@ -155,6 +158,40 @@ class UdpSocket:
         except PermissionError:
             self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
         return self._socket.getsockopt(socket.SOL_SOCKET, plain)
+
+    def _send_in(self, datagram_bytes: int) -> None:
+        self._departures = BatchSender(datagram_bytes)
+        self._per_segmented = self._departures.per_segmented
+        self._segment_size = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", datagram_bytes))]
+        self.segmentation = self._wants_segmentation  # a refusal may have been for the size
+
+    def cut(self, *, sending: int | None = None, receiving: int | None = None) -> None:
+        """The datagrams that it sends, or those that it receives, have another size from now on."""
+        assert self._peer is not None
+        self._is_cut = True
+        if sending is not None:
+            self._send_in(sending)
+        if receiving is not None:
+            self._foreign += self._arrivals.unknown_address
+            self._arrivals = BatchReceiver(receiving)
+        self.set_peer(self._peer)
+
+    def restore(self) -> None:
+        """All have the first size again: the peer begins anew."""
+        if self._is_cut:
+            self.cut(sending=self.datagram_bytes, receiving=self.datagram_bytes)
+            self._is_cut = False
+
+    def try_size(self, datagram: bytes) -> None:
+        """Sends one of any size; whether it arrives is another question."""
+        assert self._peer is not None
+        with contextlib.suppress(OSError):
+            self._socket.sendto(datagram, self._peer)
+
+    @property
+    def others(self) -> list[bytes]:
+        """The heads of the peer's datagrams of other sizes in the last `receive`."""
+        return self._arrivals.others
 
     def fileno(self) -> int:
         """For a selector."""
@@ -238,13 +275,14 @@ class UdpSocket:
         if error.errno in _MISTAKES:
             raise error
         too_large = error.errno == errno.EMSGSIZE  # for the interface: its MTU was lowered
+        self.too_large |= too_large
         self.counters["too-large" if too_large else "unreachable"] += 1
 
     @property
     def has_routine(self) -> bool:
         """Whether batches can be sent and received without a call each: C must have the seal."""
         in_c = self.seal is None or self.seal.tagging is not None
-        return in_c and self._departures.compiled is not None
+        return in_c and not self._is_cut and self._departures.compiled is not None
 
     def departing(self) -> Departing | None:
         """What sends without a call for each batch; None where nothing can."""
@@ -287,15 +325,19 @@ class UdpSocket:
             rows, drained = self._arrivals.receive(self.fileno())
         except OSError as error:
             self._count_loss(error)
-            return np.empty((0, self.datagram_bytes), dtype=np.uint8), False
-        if self._arrivals.unknown_address:
-            self.counters["unknown-address"] += self._arrivals.unknown_address
+            return self._arrivals.nothing, False
+        self.count_foreign()
         if self._arrivals.wrong_size:
             self.counters["wrong-size"] += self._arrivals.wrong_size
-        self.taken_bytes = (len(rows) + self._arrivals.wrong_size) * self.datagram_bytes
+        self.taken_bytes = (len(rows) + self._arrivals.wrong_size) * rows.shape[1]
         if self.seal is not None:
             rows = self.seal.open(rows, self.counters)
         return rows, drained
+
+    def count_foreign(self) -> None:
+        """Counts what others than the peer have sent, also what C has dropped meanwhile."""
+        if foreign := self._foreign + self._arrivals.unknown_address:
+            self.counters["unknown-address"] = foreign
 
     @property
     def backlog_bytes(self) -> int:

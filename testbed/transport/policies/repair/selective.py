@@ -23,11 +23,18 @@ from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, ControlMe
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
 from testbed.transport.core.routine import NOT_QUIET, Quiet
-from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
+from testbed.transport.core.wire import (
+    ACK_REQUESTED,
+    NUMBER_MODULUS,
+    SEND_INDEX_MODULUS,
+    ahead_of,
+    numbers_of,
+)
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.tolerance import Progress
 
-_HALF = SEND_INDEX_MODULUS // 2
+# An ACK can name what is behind the newest by less than this.
+_NAMED = SEND_INDEX_MODULUS // 2
 # The credit at the beginning: about one ACK.
 _FIRST_CREDIT_BYTES = 150.0
 _URGENT_LOSSES = 256
@@ -36,11 +43,6 @@ _NEW = 0.25
 _FEW = 1e-3  # before any have come
 # Batches of arrivals that are kept apart until the next ACK.
 _MOST_PENDING = 256
-
-
-def _distance(index: NDArray[np.int64] | int, origin: int) -> NDArray[np.int64]:
-    """How far send indices are ahead of `origin`; negative for behind."""
-    return (np.asarray(index, dtype=np.int64) - origin + _HALF) % SEND_INDEX_MODULUS - _HALF
 
 
 class AcknowledgingReceiver(ReceiverRepair):
@@ -73,28 +75,28 @@ class AcknowledgingReceiver(ReceiverRepair):
         self._credit_bytes = _FIRST_CREDIT_BYTES
         self._recently_came = self._recently_lost = 0.0  # of a batch, on average
         self._pending: list[NDArray[np.int64]] = []
-        self._newest = SEND_INDEX_MODULUS - 1  # the index before the first
+        self._newest = NUMBER_MODULUS - 1  # the number before the first
         self._echo: int | None = None
         self._echo_s = 0.0
         self._probed = 0
         self._wanted = False
         self._next_s = -np.inf
 
-    def on_arrivals(self, stamps: NDArray[np.uint16], now_s: float, attentive: bool) -> None:
-        if int(stamps.max()) >= ACK_REQUESTED:
+    def on_arrivals(self, stamps: NDArray[np.uint32], now_s: float, attentive: bool) -> None:
+        if (stamps & ACK_REQUESTED).any():
             self._wanted = True
-        indices = stamps.astype(np.int64) & (SEND_INDEX_MODULUS - 1)
-        self._pending.append(indices)
-        if len(self._pending) > _MOST_PENDING:  # copies without end must not fill the memory
-            self._pending = [np.unique(np.concatenate(self._pending))]
-        if self._reach(int(_distance(indices, self._newest).max()), came=len(indices)):
+        numbers = numbers_of(stamps)
+        self._pending.append(numbers)
+        if len(self._pending) > _MOST_PENDING:
+            self._pending = [self._newest + np.unique(self._nameable())]
+        if self._reach(int(ahead_of(numbers, self._newest).max()), came=len(numbers)):
             self._echo, self._echo_s = (self._newest if attentive else None), now_s
 
     def _reach(self, ahead: int, came: int = 0) -> bool:
         """Advances to the newest datagram known to have been sent; returns whether it advanced."""
         if ahead <= 0:
             return False
-        self._newest = (self._newest + ahead) % SEND_INDEX_MODULUS
+        self._newest = (self._newest + ahead) % NUMBER_MODULUS
         lost = max(0, ahead - came)
         urgent = min(lost, self._urgent_left)
         self._urgent_left -= urgent
@@ -140,14 +142,18 @@ class AcknowledgingReceiver(ReceiverRepair):
             raise ProtocolError(f"PROBE with a body of {len(message.body)} bytes, not {SENT.size}")
         (sent,) = SENT.unpack(message.body)
         self._probed = max(self._probed, sent)
-        self._reach(int(_distance(sent - 1, self._newest)))
+        self._reach(int(ahead_of(sent - 1, self._newest)))
         return [self._acknowledge(progress.now_s, at_once=attentive)]
+
+    def _nameable(self) -> NDArray[np.int64]:
+        """How far what is pending is ahead of the newest, where an ACK can say so."""
+        places = ahead_of(np.concatenate(self._pending), self._newest)
+        return places[places > -_NAMED]
 
     def _acknowledge(self, now_s: float, *, at_once: bool = False) -> ControlMessage:
         arrived = np.zeros(0, dtype=np.bool_)
         first = 0
-        if self._pending:
-            places = _distance(np.concatenate(self._pending), self._newest)
+        if self._pending and len(places := self._nameable()):
             lowest = int(places.min())
             first = (self._newest + lowest) % SEND_INDEX_MODULUS
             arrived = np.zeros(int(places.max()) - lowest + 1, dtype=np.bool_)
@@ -155,7 +161,7 @@ class AcknowledgingReceiver(ReceiverRepair):
         message = Ack(
             first=first,
             arrived=arrived,
-            echo=self._echo,
+            echo=None if self._echo is None else self._echo % SEND_INDEX_MODULUS,
             held_s=now_s - self._echo_s,
             probed=self._probed,
             at_once=at_once,

@@ -1,0 +1,202 @@
+/* Fuzzes the compiled code: built with sanitizers by test_native.py. Every buffer is a block of its own,
+   exactly as large as its structure says, so that a step beyond its end is found.
+
+       native SEED SECONDS
+
+   Headers are valid, nearly so, or noise; counts reach beyond the room; what arrives at the socket
+   has any size and comes from the peer or from others. */
+
+#include "../../testbed/transport/native/batches.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SESSION 7
+#define TRANSFER 5
+
+void take_key(uint64_t state[8], const uint8_t *key, int64_t key_bytes, const uint8_t person[16]);
+
+static uint64_t state;
+
+static uint32_t draw(uint32_t below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return below ? (uint32_t)((state >> 11) % below) : 0;
+}
+
+static void *block(size_t bytes)
+{
+    uint8_t *it = malloc(bytes ? bytes : 1);
+    for (size_t i = 0; i < bytes; i++)
+        it[i] = (uint8_t)draw(256);
+    return it;
+}
+
+static void put(uint8_t *at, uint32_t value)
+{
+    value = htonl(value);
+    memcpy(at, &value, 4);
+}
+
+/* Half of the headers are right, and half of the others nearly. */
+static void head(uint8_t *frame, uint32_t chunk_count, uint32_t chunk_bytes, uint32_t last_length,
+                 uint32_t number)
+{
+    uint32_t chunk = draw(chunk_count + (draw(8) == 0));
+    uint32_t length = chunk + 1 == chunk_count ? last_length : chunk_bytes;
+    if (draw(2)) {
+        put(frame, SESSION);
+        put(frame + 4, chunk | number >> SEND_INDEX_BITS << CHUNK_BITS);
+        put(frame + 8, TRANSFER);
+        put(frame + 12, length << 16 | (number & SEND_INDEX_MASK) | (draw(40) ? 0 : ACK_REQUESTED));
+    }
+    if (!draw(8))
+        frame[draw(HEADER_BYTES)] ^= (uint8_t)(1 << draw(8));
+}
+
+static void compose_some(void)
+{
+    uint32_t room = draw(9), chunk_count = 1 + draw(9), chunk_bytes = 4 * (1 + draw(30));
+    uint32_t more = draw(4) ? 0 : 1 + draw(3), alone = !draw(3), step = alone ? 0 : chunk_bytes;
+    struct composing it = {
+        .frames = block(room * (HEADER_BYTES + step)),
+        .rows = alone ? NULL : block(chunk_count * chunk_bytes),
+        .frames_room = room * (HEADER_BYTES + step),
+        .rows_room = alone ? 0 : chunk_count * chunk_bytes,
+        .session = SESSION, .transfer = TRANSFER, .last_length = 4,
+        .chunk_count = chunk_count + more, .chunk_bytes = chunk_bytes,
+    };
+    int64_t count = draw(12), *chunks = block(8 * (size_t)count);
+    for (int64_t i = 0; i < count; i++)
+        if (draw(20))
+            chunks[i] = draw(chunk_count + 1);
+    compose(&it, chunks, count, draw(1 << 22), (int)draw(4));
+    free(it.frames);
+    free((void *)it.rows);
+    free(chunks);
+}
+
+static void place_some(void)
+{
+    uint32_t room = draw(20), chunk_count = 1 + draw(9), chunk_bytes = 4 * (1 + draw(30));
+    uint32_t window = 1u << draw(6), alone = !draw(3), stride = HEADER_BYTES + draw(chunk_bytes + 20);
+    struct placing it = {
+        .rows = alone ? NULL : block(chunk_count * chunk_bytes),
+        .rows_room = alone ? 0 : chunk_count * chunk_bytes,
+        .received = calloc(chunk_count, 1), .seen = block(window),
+        .stamps = block(4 * room), .chunks = block(8 * room), .room = room,
+        .session = SESSION, .transfer = TRANSFER, .last_length = 4,
+        .chunk_count = chunk_count, .chunk_bytes = chunk_bytes,
+        .window = draw(20) ? window : 0, .newest = draw(NUMBER_MASK + 1),
+        .farthest = draw(NUMBER_MASK + 1),
+    };
+    for (int turn = 0; turn < 6; turn++) {
+        uint32_t count = draw(24);
+        uint8_t *frames = block((size_t)count * stride);
+        for (uint32_t i = 0; i < count; i++)
+            head(frames + i * stride, chunk_count, chunk_bytes, 4,
+                 (it.newest + draw(draw(4) ? 40 : NUMBER_MASK) - 8) & NUMBER_MASK);
+        int64_t valid = place(&it, frames, count, stride, (int)draw(2));
+        if (valid > it.room || it.gained > it.room || (count && stride >= 64 && draw(2) &&
+                                                       transfer_of(frames, count, stride) < -1))
+            abort();
+        free(frames);
+    }
+    free(it.rows);
+    free(it.received);
+    free(it.seen);
+    free(it.stamps);
+    free(it.chunks);
+}
+
+static void seal_some(void)
+{
+    uint32_t size = 1 + draw(300), room = draw(20), count = draw(24);
+    struct sealing it = {.rows = block(room * (size + TAG_BYTES)), .frame_bytes = size};
+    uint8_t *frames = block(count * size), *good = block(count), key[64] = {1}, person[16] = {2};
+    it.rows_room = room * (size + TAG_BYTES);
+    take_key(it.ours, key, draw(70), person);
+    memcpy(it.theirs, it.ours, sizeof it.ours);
+    if (!seal_rows(&it, frames, count)) {
+        if (count > room || open_rows(&it, it.rows, count, good) != count)
+            abort();
+    }
+    free(it.rows);
+    free(frames);
+    free(good);
+}
+
+static int bound(struct sockaddr_in *address)
+{
+    socklen_t size = sizeof *address;
+    int it = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), on = 1;
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    if (it < 0 || bind(it, (struct sockaddr *)address, size) ||
+        getsockname(it, (struct sockaddr *)address, &size))
+        exit(3);
+    setsockopt(it, 17, 104, &on, sizeof on); /* UDP_GRO */
+    return it;
+}
+
+static void receive_some(void)
+{
+    struct sockaddr_in here, peer, stranger;
+    int receiver = bound(&here), senders[2] = {bound(&peer), bound(&stranger)};
+    uint32_t size = 16 + draw(200), per = draw(2) ? 1 : 1 + draw(5), count = 1 + draw(8);
+    uint32_t less = draw(10) == 0, rows_bytes = count * per * size - less;
+    uint8_t *rows = block(rows_bytes), *spare = block(count * 2000);
+    struct mmsghdr *messages = calloc(count, sizeof *messages);
+    struct iovec *vectors = calloc(2 * count, sizeof *vectors);
+    struct sockaddr_in *names = calloc(count, sizeof *names);
+    uint8_t *controls = calloc(count, 24);
+    for (uint32_t i = 0; i < count; i++) {
+        vectors[2 * i] = (struct iovec){rows + i * per * size, less ? 0 : per * size};
+        vectors[2 * i + 1] = (struct iovec){spare + i * 2000, 2000};
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_name = names + i, .msg_namelen = sizeof *names, .msg_iov = vectors + 2 * i,
+            .msg_iovlen = 2, .msg_control = controls + 24 * i, .msg_controllen = 24};
+    }
+    struct receiving it = {.messages = messages, .rows = rows, .peer = (uint8_t *)&peer,
+                           .count = count, .per_message = per, .datagram_bytes = size,
+                           .address_bytes = sizeof peer, .control_bytes = 24,
+                           .rows_room = rows_bytes};
+    for (uint32_t i = draw(20); i; i--) {
+        uint8_t *data = block(1000);
+        uint16_t segment = (uint16_t)(draw(2) ? size : 1 + draw(300));
+        int sender = senders[draw(3) == 0];
+        setsockopt(sender, 17, 103, &(int){draw(2) ? segment : 0}, sizeof(int)); /* UDP_SEGMENT */
+        sendto(sender, data, draw(3) ? size * (1 + draw(3)) % 1000 : draw(1000), 0,
+               (struct sockaddr *)&here, sizeof here);
+        free(data);
+    }
+    for (int turn = 0; turn < 5; turn++)
+        if (receive(&it, receiver) > (int64_t)count * per)
+            abort();
+    close(receiver);
+    close(senders[0]);
+    close(senders[1]);
+    free(rows);
+    free(spare);
+    free(messages);
+    free(vectors);
+    free(names);
+    free(controls);
+}
+
+int main(int arguments, char **argument)
+{
+    void (*const parts[])(void) = {compose_some, place_some, seal_some, receive_some};
+    long count = 0;
+    if (arguments != 3)
+        return 2;
+    state = strtoull(argument[1], NULL, 10) * 0x9E3779B97F4A7C15u | 1;
+    for (time_t until = time(NULL) + atol(argument[2]); time(NULL) < until; count++)
+        parts[draw(4)]();
+    printf("%ld\n", count);
+}
