@@ -1,6 +1,7 @@
 """Gradients that are not finite, and scaled ones: what is owed stays finite and in their scale."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,7 +99,9 @@ def test_what_is_not_finite_reaches_all_ranks_once_and_debts_stay(filling, colle
 
 def wrong_scales(_):
     said = []
-    for settings, scale in (({"scaler": 3}, 1.0), ({}, 0.0), ({}, math.nan)):
+    cases: tuple[tuple[dict[str, Any], float], ...]
+    cases = ({"scaler": 3}, 1.0), ({}, 0.0), ({}, math.nan)
+    for settings, scale in cases:
         with pytest.raises(InputError) as caught:
             state = BoundedLoss(timeout_s=60, **settings)
             state.scale = scale

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from testbed.ddp import BoundedLoss, InputError
-from tests.ddp.ranks import batch, exchange, launch, values, weights
+from tests.ddp.ranks import batch, exchange, last, launch, values, weights
 from tests.ddp.test_equal_to_ddp import RELIABLE
 
 
@@ -24,7 +24,8 @@ class Odd(nn.Module):
         self.first = nn.Linear(30, 64)
         self.empty = nn.Linear(64, 0)
         self.scalar = nn.Parameter(torch.tensor(0.5))
-        self.image = nn.Conv2d(4, 8, 3, padding=1).to(memory_format=torch.channels_last)
+        image = torch.randn(8, 4, 3, 3).to(memory_format=torch.channels_last)
+        self.image = nn.Parameter(image)
         self.transposed = nn.Parameter(torch.randn(5, 128).T)
         self.sometimes = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
         if unused:
@@ -35,9 +36,9 @@ class Odd(nn.Module):
         found = torch.tanh(self.first(inputs + self.alone.sum()))
         if self.step % 3 or not self.unused:
             found = found + self.sometimes(found)
-        image = self.image(found.reshape(-1, 4, 4, 4)).reshape(len(inputs), -1)
+        image = nn.functional.conv2d(found.reshape(-1, 4, 4, 4), self.image, padding=1)
         nothing = self.empty(found).sum(1, keepdim=True)
-        return (image @ self.transposed).sum(1, keepdim=True) * self.scalar + nothing
+        return (image.flatten(1) @ self.transposed).sum(1, keepdim=True) * self.scalar + nothing
 
 
 class Nothing(nn.Module):
@@ -101,8 +102,7 @@ def trained(make, options, rank, settings):
         nn.functional.mse_loss(ddp(inputs), targets).backward()
         optimiser.step()
     if settings is not None:
-        assert state.last.step == 5
-        assert state.last.carried_by == "transport"
+        assert (last(state).step, last(state).carried_by) == (5, "transport")
         state.close()
     return weights(ddp)
 
@@ -137,7 +137,7 @@ def refusals(_):
         with pytest.raises(InputError) as caught:
             exchange(BoundedLoss(timeout_s=60), [gradient], [torch.zeros(3)])
         said.append(str(caught.value))
-    return state.last.carried_by, said
+    return last(state).carried_by, said
 
 
 def test_what_cannot_be_averaged_is_refused_in_one_line():
