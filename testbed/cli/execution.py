@@ -203,7 +203,7 @@ def _plan(chosen: choosing.Chosen, console: Console) -> None:
         selections = [each.stored() for each in chosen.selections]
         remarks = planning.extend(chosen.results, chosen.planned, selections, chosen.shards)
     except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}") from None
+        raise InputError(f"{error.filename or chosen.results}: {error.strerror}") from None
     for remark in remarks:
         terminal.say(console, remark)
 

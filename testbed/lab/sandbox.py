@@ -25,7 +25,7 @@ from testbed.shared.input_error import InputError
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the sandbox's own network namespace
 PINNED = PRIVATE_DIRECTORY / "run"
-# Limits that a lab's programs would die of: what to set, what it counts, and how many are needed.
+# Limits that a lab's programs would die of: the command, what it counts, and how many are needed.
 # Stock systems allow a process 1,024 open files, enough for 128 hosts, and files of any size.
 _NEEDED = (
     (resource.RLIMIT_NOFILE, "ulimit -n, open files of a process", 1024),
