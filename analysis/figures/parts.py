@@ -267,8 +267,8 @@ def add_legend(
 def watermark(figure: Figure, mark: str) -> None:
     """Write a mark across a figure, over whatever it shows."""
     size = 72 * figure.get_figwidth() / len(mark)
-    where = {"ha": "center", "va": "center", "rotation": 20, "zorder": 100}
-    figure.text(0.5, 0.5, mark, fontsize=size, alpha=0.3, color=style.ORANGE.light, **where)
+    text = figure.text(0.5, 0.5, mark, ha="center", va="center", rotation=20, zorder=100)
+    text.set(fontsize=size, alpha=0.3, color=style.ORANGE.light)
 
 
 def render(figure: Figure, kind: str) -> bytes:

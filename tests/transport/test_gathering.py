@@ -129,7 +129,9 @@ def test_the_rate_is_not_measured_over_more_than_20_ms(pause_s, wait_s):
 class FakeSocket(UdpSocket):
     """Gives the batches it was given, in turn."""
 
-    others = ()
+    @property
+    def others(self):
+        return []
 
     def __init__(self, frames):
         self.frames, self.backlog, self.taken_bytes = list(frames), 0, 0
