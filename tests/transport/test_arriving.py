@@ -281,7 +281,6 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
                 data.end_routine(connection, now_s)
             else:
                 data.read(connection, now_s, waited=True)
-            udp.count_foreign()
             counters = udp.counters
         receiver = connection.incoming.receivers[0]
         outcomes.append(

@@ -340,6 +340,4 @@ class UdpCarrier(Carrier):
         return {peer: udp.facts() | used for peer, udp in self._sockets.items()}
 
     def counters(self) -> Counter[str]:
-        for udp in self._sockets.values():
-            udp.count_foreign()
         return sum((udp.counters for udp in self._sockets.values()), Counter())

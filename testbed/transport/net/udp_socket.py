@@ -91,7 +91,6 @@ class UdpSocket:
         too_large: whether the interface has refused datagrams for their size; who asks resets it.
         seal: what appends trailers to the frames of `send` and takes them off those of `receive`.
             `datagram_bytes` includes them.
-        counters: ignored datagrams and errors, by reason.
         segmentation: whether the kernel cuts large sends; False where that is not wanted, or
             once it has refused.
         coalescing: whether receives may be coalesced by the kernel.
@@ -112,7 +111,7 @@ class UdpSocket:
 
         Warns once per process when the kernel grants less than `buffer_bytes`.
         """
-        self.counters: Counter[str] = Counter()
+        self._counters: Counter[str] = Counter()
         self.too_large = False
         self._wants_segmentation = segmentation
         self._foreign = 0  # of earlier receivers
@@ -266,7 +265,7 @@ class UdpSocket:
             self.blocked = True
             return False
         if error.errno in _NO_ROOM:
-            self.counters["no-buffers"] += 1
+            self._counters["no-buffers"] += 1
             return False
         self._count_loss(error)
         return True
@@ -276,7 +275,7 @@ class UdpSocket:
             raise error
         too_large = error.errno == errno.EMSGSIZE  # for the interface: its MTU was lowered
         self.too_large |= too_large
-        self.counters["too-large" if too_large else "unreachable"] += 1
+        self._counters["too-large" if too_large else "unreachable"] += 1
 
     @property
     def has_routine(self) -> bool:
@@ -326,18 +325,19 @@ class UdpSocket:
         except OSError as error:
             self._count_loss(error)
             return self._arrivals.nothing, False
-        self.count_foreign()
         if self._arrivals.wrong_size:
-            self.counters["wrong-size"] += self._arrivals.wrong_size
+            self._counters["wrong-size"] += self._arrivals.wrong_size
         self.taken_bytes = (len(rows) + self._arrivals.wrong_size) * rows.shape[1]
         if self.seal is not None:
-            rows = self.seal.open(rows, self.counters)
+            rows = self.seal.open(rows, self._counters)
         return rows, drained
 
-    def count_foreign(self) -> None:
-        """Counts what others than the peer have sent, also what C has dropped meanwhile."""
+    @property
+    def counters(self) -> Counter[str]:
+        """Ignored datagrams and errors, by reason; what C has dropped is counted when asked for."""
         if foreign := self._foreign + self._arrivals.unknown_address:
-            self.counters["unknown-address"] = foreign
+            self._counters["unknown-address"] = foreign
+        return self._counters
 
     @property
     def backlog_bytes(self) -> int:
