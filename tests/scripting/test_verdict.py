@@ -79,7 +79,7 @@ def test_the_steward_judges_by_the_programs_that_it_is_told_of(tmp_path: Path):
     steward._watched = SimpleNamespace(close=lambda: None)
     steward._directory, steward._began_at, steward._began_s = tmp_path, "", 0.0
     steward._lab = SimpleNamespace(impairment_log=tmp_path / "none")
-    steward._observed = SimpleNamespace(judge=judge)
+    steward._observed = SimpleNamespace(judge=judge, remark=lambda: "")
     answer, _ = steward.do_verdict({"do": "verdict", "others": "the-hog 0.50"}, [])
     assert (answer["status"], told) == ("ok", ["the-hog 0.50"])
 
