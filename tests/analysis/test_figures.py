@@ -317,10 +317,11 @@ def test_no_two_arms_of_a_large_comparison_look_alike():
 
 @pytest.mark.parametrize("arm", ["tcp-cubic", "tcp-cubic@congestion_control=bbr", "d@" + "x" * 40])
 def test_a_legend_has_room_for_its_longest_label(arm):
-    figure, _ = parts.new_axes("Round", "Latency")
     arms = ["dblp", "fixed-low", "none", arm]
-    parts.add_legend(figure, style.arm_styles(arms), set(arms), [parts.CRITICAL])
-    figure.canvas.draw()
+    with style.settings():
+        figure, _ = parts.new_axes("Round", "Latency")
+        parts.add_legend(figure, style.arm_styles(arms), set(arms), [parts.CRITICAL])
+        figure.canvas.draw()
     (legend,) = figure.legends
     assert legend.get_window_extent().x1 <= figure.bbox.x1
 
