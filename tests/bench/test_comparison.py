@@ -167,7 +167,7 @@ def test_an_interrupted_run_keeps_what_was_measured_beside_the_file(
     assert kept["interrupted"] is True
     _, *printed = capsys.readouterr().out.splitlines()  # the first says what it will do
     assert printed[0].startswith("case | completion | ")
-    assert printed[0].endswith("not done in 8 s")
+    assert printed[1].endswith("not done in 8 s")
     assert printed[-1].startswith("records of 1 of ")
     assert printed[-1].endswith(f" cases: {partial}")
     earlier = comparison.read(partial, [kept["case"]])
