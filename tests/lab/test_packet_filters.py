@@ -116,6 +116,24 @@ print(json.dumps(found))
     assert hit == {f"data: {case}" for case in data} | {f"all: {case}" for case in data | other}
 
 
+def test_what_a_switch_sends_is_met_like_all_else_and_its_link_stays_adjustable(how):
+    """A switch's packets are redirected at its port, which a filter may pass over."""
+    script = """
+from testbed.lab import whole_batches
+filtered = make(how, share(0.5))
+assert whole_batches.keep_whole([wire], ["near"])
+filtered.lose(data_ports=PORTS)
+send(1000)
+with Rtnetlink() as kernel:
+    for end in ("near", "far"):
+        kernel.disable_offloads(end)
+print(json.dumps([filtered.take(), passed()]))
+"""
+    (met, dropped), left = inside(script, how)
+    assert met == 1000 == dropped + left
+    assert 350 < dropped < 650
+
+
 def test_both_filters_of_two_processes_work_and_one_cannot_stop_the_other():
     script = """
 mine = make(how, share(0.5))

@@ -123,8 +123,9 @@ class Rtnetlink:
         Raises:
             CommandError: the kernel refuses, or does as if it obeyed: some drivers' are fixed.
         """
-        for _, command in _OFFLOADS.values():
-            self._ethtool(interface, command)
+        for ask, command in _OFFLOADS.values():
+            if self._ethtool(interface, ask):  # one that cannot be on cannot be set, either
+                self._ethtool(interface, command)
         if kept := self.offloads(interface):
             raise CommandError(f"offloads of {interface}: these stay on: {', '.join(kept)}")
 

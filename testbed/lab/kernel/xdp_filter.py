@@ -17,12 +17,16 @@ import socket
 import struct
 
 from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses
 from testbed.lab.loss_table import MOST_PACKETS, LossTable
 
 _SYSCALLS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 5, 28
-_MAP_TYPE_ARRAY, _PROG_TYPE_XDP, _ATTACH_XDP, _XDP_SKB_MODE = 2, 6, 37, 1 << 1
+_MAP_TYPE_ARRAY, _PROG_TYPE_XDP, _ATTACH_XDP = 2, 6, 37
+# In the driver: the kernel's generic mode passes over packets that were redirected on their way, as
+# a switch's are at its port (`testbed.lab.whole_batches`).
+_XDP_DRIVER_MODE = 1 << 2
 _XDP_DROP, _XDP_PASS = 1, 2
 _HELPER_LOOKUP = 1
 
@@ -158,9 +162,11 @@ class _Attached:
         self._states, self._bits, loaded = _load()
         index = socket.if_nametoindex(interface)
         self._link = _bpf(
-            _LINK_CREATE, struct.pack("=IIII", loaded, index, _ATTACH_XDP, _XDP_SKB_MODE)
+            _LINK_CREATE, struct.pack("=IIII", loaded, index, _ATTACH_XDP, _XDP_DRIVER_MODE)
         )
         os.close(loaded)  # the link keeps it
+        with Rtnetlink() as kernel:
+            kernel.disable_offloads(interface)  # a veth merges packets from now on, unless told
 
     def begin(self, table: bytes, period: int, low: int, high: int) -> None:
         """Lose by the bits of a table, from now on counted from 0."""
