@@ -26,6 +26,9 @@ What cannot be known is bounded, and the ledger has the bound (`hidden`):
   kernel or of Open vSwitch shows either: the queue is emptied as if it were new, and sending fails
   before it. So whatever vanishes at such a link, or at a switch at its ends, is counted as lost
   with the link.
+- When a link goes down, routes change, also in other switches. Open vSwitch adds up what it has
+  forwarded by its cache up to half a second later, by the entries that there are then: where a
+  route is gone, as table misses. So some of the misses of that run may have been forwarded.
 - Where batches are not kept whole (`testbed.lab.whole_batches`), Open vSwitch gives up the rest of
   its batch when a queue refuses a packet, at most 32; if it tries again, the refusal is counted
   twice. So a refusal stands for anything from nothing to 32 packets. A refusal of frames that a
@@ -164,6 +167,8 @@ class _Books:
         of_bursts = sum(self._refused_of_bursts(link, port) for link, port in ends)
         missing, hidden = self._beyond_refusals(offered - queue.sent, queue, of_bursts)
         missing -= queue.filtered  # the link's business
+        if self._impaired.went_down and misses:  # routes have changed
+            missing, hidden = max(missing, min(0, missing + misses)), hidden + misses
         down = self._lost_with_links(ends, missing)
         return SwitchLedger(
             switch=name,

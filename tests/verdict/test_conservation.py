@@ -70,6 +70,7 @@ def counters(
     offered: int | None = None,
     injected: int = 0,
     lookups: int | None = None,
+    misses: int = 0,
     socket_drops: int = 0,
     refused_by_b: int = 0,
     delay_drops: int = 0,
@@ -125,7 +126,7 @@ def counters(
     switch = SwitchCounters(
         entered=entered,
         lookups=entered,
-        matched=min(entered, packets - socket_drops),
+        matched=min(entered, packets - socket_drops) - misses,
         flows=flows,
         bucket_ports={},
         bucket_packets={},
@@ -298,6 +299,16 @@ def test_a_link_that_goes_down_excuses_itself_and_no_other():
     # A packet too many is none that a link took with it.
     assert link(books([down("b")], packets=5000, at_b=5010), "b--s1", "s1").missing_after == -10
     assert gate(books([down("b")], packets=5000, refused_by_b=9), "emulator_losses").value == 0
+
+
+def test_what_a_changed_route_counts_as_misses_may_have_been_forwarded():
+    """No more of it than there are misses, and only where a link went down."""
+    missed = {"packets": 5000, "misses": 30}
+    for target in ("a", "b"):
+        switch = books([down(target)], **missed).switches[0]
+        assert (switch.table_misses, switch.unexplained, switch.hidden) == (30, 0, 30)
+    assert books(**missed).switches[0].missing_after == -30
+    assert books([down("a")], **missed, given_up=-7).switches[0].missing_after == -7
 
 
 def test_entries_that_were_made_anew_count_for_nothing():
