@@ -245,10 +245,10 @@ static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *me
     return datagrams > it->per_message ? 0 : datagrams;
 }
 
-/* Receives a batch into rows that follow one another; returns how many, or -errno.
-   Message i writes to row i * per_message first. What others than the peer sent is dropped here:
-   a flood must not wake the caller for each. */
-API int64_t receive(struct receiving *it, int descriptor)
+/* Receives a batch; returns how many datagrams of the peer, or -errno. Those of message i lie from row
+   i * per_message on. What others sent is dropped here: a flood must not wake the caller for each,
+   nor move what lies behind it. */
+int64_t receive_apart(struct receiving *it, int descriptor)
 {
     int64_t rows = 0, ours = 0, foreign = 0;
     int several = 0;
@@ -269,24 +269,54 @@ API int64_t receive(struct receiving *it, int descriptor)
             foreign += pieces_of(&it->messages[i]);
             continue;
         }
+        int64_t datagrams = datagrams_of(it, &it->messages[i]);
         ours++;
+        rows += datagrams;
         several |= coalesced_size(&it->messages[i].msg_hdr) > 0;
-        it->unsorted |= !datagrams_of(it, &it->messages[i]);
+        it->unsorted |= !datagrams;
     }
     /* Many messages that are not coalesced: the caller wants to arrange them in another way. */
     it->unsorted |= it->per_message > 1 && ours > 1 && !several;
     if (it->unsorted)
         return 0; /* the caller counts the foreign ones, too */
     it->foreign += (uint64_t)foreign;
-    for (int i = 0; i < received; i++) {
-        if (is_foreign(it, &it->messages[i]))
+    return rows;
+}
+
+/* The next rows of the peer that lie side by side; 0 where there are no more. */
+int next_run(const struct receiving *it, struct run *run)
+{
+    run->count = 0;
+    for (; run->next < it->received; run->next++) {
+        int64_t first = (int64_t)run->next * it->per_message;
+        if (run->count && first != run->first + run->count)
+            break;
+        if (is_foreign(it, &it->messages[run->next]))
             continue;
-        int64_t first = (int64_t)i * it->per_message, count = datagrams_of(it, &it->messages[i]);
-        if (first != rows)
-            memmove(it->rows + rows * it->datagram_bytes, it->rows + first * it->datagram_bytes,
-                    (size_t)count * it->datagram_bytes);
-        rows += count;
+        if (!run->count)
+            run->first = first;
+        run->count += datagrams_of(it, &it->messages[run->next]);
     }
+    return run->count > 0;
+}
+
+/* Moves all to the first rows. */
+void compact(const struct receiving *it)
+{
+    int64_t rows = 0;
+    for (struct run run = {0, 0, 0}; next_run(it, &run); rows += run.count)
+        if (run.first != rows)
+            memmove(it->rows + rows * it->datagram_bytes,
+                    it->rows + run.first * it->datagram_bytes,
+                    (size_t)run.count * it->datagram_bytes);
+}
+
+/* Receives a batch into rows that follow one another; returns how many, or -errno. */
+API int64_t receive(struct receiving *it, int descriptor)
+{
+    int64_t rows = receive_apart(it, descriptor);
+    if (rows > 0)
+        compact(it);
     return rows;
 }
 

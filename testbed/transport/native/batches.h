@@ -96,6 +96,15 @@ struct sending {
     uint32_t count, per_message, datagram_bytes;
 };
 
+/* Rows that lie side by side; `next` is the message from which the next such run begins. */
+struct run {
+    int64_t first, count;
+    uint32_t next;
+};
+
+int64_t receive_apart(struct receiving *it, int descriptor);
+int next_run(const struct receiving *it, struct run *run);
+void compact(const struct receiving *it);
 int64_t receive(struct receiving *it, int descriptor);
 int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t count);
 

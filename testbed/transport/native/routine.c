@@ -159,43 +159,65 @@ static int speaks(const struct arriving *it, const uint32_t *stamps, int64_t cou
 
 /* Whether a batch is what was expected, in the order that was; whatever else it may be is left to
    the caller. */
-static int expected(struct arriving *it, int64_t count)
+static int expected(struct arriving *it, int64_t rows)
 {
-    const uint8_t *rows = it->receiving->rows;
     int64_t stride = it->receiving->datagram_bytes;
-    return it->valid + count <= it->placing->room &&
-           (!it->sealing || (it->sealing->frame_bytes + TAG_BYTES == stride &&
-                             open_rows(it->sealing, rows, count, NULL) == count)) &&
-           transfer_of(rows, count, stride) == it->placing->transfer &&
-           (it->newest < 0 || ascends(it, rows, count, stride));
+    if (it->valid + rows > it->placing->room)
+        return 0;
+    if (it->sealing && it->sealing->frame_bytes + TAG_BYTES != stride)
+        return 0;
+    for (struct run run = {0, 0, 0}; next_run(it->receiving, &run);) {
+        const uint8_t *at = it->receiving->rows + run.first * stride;
+        if ((it->sealing && open_rows(it->sealing, at, run.count, NULL) != run.count) ||
+            transfer_of(at, run.count, stride) != it->placing->transfer ||
+            (it->newest >= 0 && !ascends(it, at, run.count, stride)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Places one batch; returns how many are valid. */
+static int64_t place_runs(struct arriving *it)
+{
+    struct placing part = *it->placing;
+    uint32_t ignored = 0, faults[FAULTS] = {0};
+    int64_t known = it->valid, stride = it->receiving->datagram_bytes;
+    for (struct run run = {0, 0, 0}; next_run(it->receiving, &run);) {
+        part.stamps = it->placing->stamps + it->valid;
+        part.chunks = it->placing->chunks + it->gained;
+        part.room = it->placing->room - (uint32_t)it->valid; /* never less than has been gained */
+        int64_t valid =
+            place(&part, it->receiving->rows + run.first * stride, run.count, stride, 1);
+        if (valid < 0)
+            break; /* it had been looked at before */
+        ignored += part.ignored;
+        for (int i = 0; i < FAULTS; i++)
+            faults[i] += part.faults[i];
+        it->valid += valid;
+        it->gained += part.gained;
+    }
+    it->placing->newest = part.newest;
+    it->placing->farthest = part.farthest;
+    it->placing->ignored = ignored;
+    memcpy(it->placing->faults, faults, sizeof faults);
+    return it->valid - known;
 }
 
 /* Receives and places one batch. */
 static void take(struct arriving *it, double now_s)
 {
-    struct placing part = *it->placing;
-    int64_t rows = it->received = receive(it->receiving, (int)it->descriptor);
+    int64_t rows = it->received = receive_apart(it->receiving, (int)it->descriptor);
     it->unplaced = rows < 0 || it->receiving->unsorted || (rows && !expected(it, rows));
     it->drained = it->receiving->received < it->receiving->count;
+    if (it->unplaced && rows > 0)
+        compact(it->receiving);
     it->over |= it->unplaced;
     if (it->over || !rows)
         return;
-    part.stamps += it->valid;
-    part.chunks += it->gained;
-    part.room -= (uint32_t)it->valid; /* never less than has been gained */
-    int64_t valid =
-        place(&part, it->receiving->rows, rows, it->receiving->datagram_bytes, 1);
-    it->placing->newest = part.newest;
-    it->placing->ignored = part.ignored;
-    memcpy(it->placing->faults, part.faults, sizeof part.faults);
-    if (valid < 0) {
-        it->unplaced = it->over = 1;
-        return;
-    }
-    it->valid += valid;
-    it->gained += part.gained;
+    const uint32_t *stamps = it->placing->stamps + it->valid;
+    int64_t valid = place_runs(it);
     it->at_s = now_s;
-    it->over |= part.ignored || speaks(it, part.stamps, valid);
+    it->over |= it->placing->ignored || speaks(it, stamps, valid);
     measure(it, rows, now_s);
 }
 
