@@ -179,6 +179,16 @@ def test_one_damaged_number_stops_nothing_and_a_long_silence_is_survived(hot_pat
 
 
 @pytest.mark.parametrize("hot_path", BOTH)
+def test_a_batch_of_which_any_part_was_lost_may_reach_far(hot_path):
+    """A pass over a large payload, of which one call takes all that has come."""
+    layout = layout_of(160_000)
+    it = placement(hot_path, layout)
+    came = np.flatnonzero(np.random.default_rng(3).random(40_000) < 0.4)
+    assert len(it.take(numbered(layout, came), place=True).stamps) == len(came)
+    assert not it.ignored.keys() & {"far-ahead", "too-old", "replayed"}
+
+
+@pytest.mark.parametrize("hot_path", BOTH)
 def test_numbers_go_on_around_their_end_and_none_is_before_the_first(hot_path):
     layout = layout_of(16)
     it = placement(hot_path, layout)

@@ -96,7 +96,7 @@ class Placement(ABC):
 
     Each number is taken once, within a window that moves with the newest: IPsec's rule against
     replays (RFC 4303, section 3.4.3). A damaged number must not move it out of reach, so one that
-    is far ahead is taken only if one before it was near.
+    is far ahead is taken only if it is near one before it.
 
     Attributes:
         rows: the buffer's rows, shape (chunk_count, chunk_bytes).
@@ -217,11 +217,20 @@ class NumpyPlacement(Placement):
         return fresh
 
     def _far_step(self, numbers: NDArray[np.int64], ahead: NDArray[np.int64]) -> int:
-        """How far the window moves for a batch with numbers that may be damaged."""
+        """How far the window moves for a batch in which a number is far ahead, or damaged.
+
+        It counts if it is near one before it, of this batch or of the one that was far ahead in an
+        earlier batch.
+        """
         near = np.abs(ahead_of(numbers, self._farthest)) <= _FAR
-        step = max(0, int(ahead[near | (ahead <= _FAR)].max(initial=0)))
-        if (farther := np.flatnonzero((ahead > _FAR) & ~near)).size:
-            self._farthest = int(numbers[farther[0]])
+        step, first_beyond = 0, None
+        for place, distance in enumerate(ahead.tolist()):
+            if near[place] or distance - step <= _FAR:
+                step = max(step, distance)
+            elif first_beyond is None:
+                first_beyond = int(numbers[place])
+        if first_beyond is not None:
+            self._farthest = first_beyond
         return step
 
     def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
