@@ -8,7 +8,7 @@
 -- The formats are those of testbed/transport/core: wire.py, messages.py, arrivals.py, ack.py and hedging.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
-local VERSION = 3
+local VERSION = 4
 local HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES = 12, 16, 24
 local CONTROL_PORT, DATA_PORTS = 46999, "47000-47999"
 local TYPES = {
