@@ -140,6 +140,9 @@ def resolve(
     return documents
 
 
+_WAIT = {"delay_s", "jitter_s"}
+
+
 def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places: Places) -> bool:
     """Whether two entries that are in force at the same time would undo each other."""
     if places.rates_set(first) & places.rates_set(second):
@@ -149,8 +152,9 @@ def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places
 
 
 def both_change(first: ImpairmentParameters, second: ImpairmentParameters) -> set[str]:
-    """Which of delay_s, jitter_s and loss both entries change."""
-    return set(first.changes_middle) & set(second.changes_middle)
+    """Which of delay_s, jitter_s and loss both change; delay and jitter bound each other."""
+    one, two = set(first.changes_middle), set(second.changes_middle)
+    return one & two or (_WAIT if one & _WAIT and two & _WAIT else set())
 
 
 def places_of(network: Mapping[str, Any]) -> Places:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,8 +37,8 @@ def beyond_limits(runs: Iterable[Run]) -> dict[str, str]:
             key = str(gate.get("key") or gate.get("name"))
             value, limit = gate.get("value"), gate.get("limit")
             words, excess = NOT_MEASURED, 0.0
-            if value is not None and limit:
-                words, excess = f"{value:.3g} over {limit:g}", value / limit
+            if value is not None and limit is not None:
+                words, excess = f"{value:.3g} over {limit:g}", value / limit if limit else math.inf
             found[key] = max(found.get(key, (-1.0, "")), (excess, words))
     return {key: words for key, (_, words) in found.items()}
 

@@ -14,6 +14,8 @@ from analysis.data.evidence import INVALID_INCLUDED, MISSING, NOT_STARTED, Evide
 from analysis.data.per_run import WORKERS_BACK, logged
 from analysis.words import formatting, no_pairs, phase_cautions
 
+_FEW = 3  # of many alike
+
 
 def sentences(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """Sentences for the top of the report; empty where nothing calls for caution."""
@@ -177,8 +179,10 @@ def _lost_workers(results: Evidence) -> list[str]:
 
 
 def _stood_still(runs: Sequence[Run]) -> list[str]:
-    """One sentence per ok run in which a host's program was stopped: its times hold the pause."""
-    return [f"{run.key}: {run.reason}." for run in runs if "stood still" in run.reason]
+    """The first ok runs in which a host's program was stopped: their times hold the pause."""
+    remarks = [f"{run.key}: {run.reason}." for run in runs if run.verdict == "ok" and run.reason]
+    more = len(remarks) - _FEW
+    return [*remarks[:_FEW], *([f"{more} more runs have such a pause."] if more > 0 else [])]
 
 
 def _without_an_end(results: Evidence, summary: dict[str, Any]) -> list[str]:

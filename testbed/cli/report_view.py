@@ -18,6 +18,7 @@ from testbed.run import planning
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
 from testbed.training.phases.replay import replay
+from testbed.verdict.limits import OF_THE_MACHINE
 
 _MANY = 50  # runs take so long to read that it is said
 _FEW = 3  # runs with damaged logs that are told; the page has all
@@ -106,9 +107,10 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     if not paths.beyond_limits:
         return []
     look = f"look at them, marked as invalid: ./lab report {folder} --include-invalid"
-    if not paths.resumable:  # another attempt would end the same
-        return [look]
     gates = ", ".join(f"{key} {words}" for key, words in paths.beyond_limits.items())
+    # Another attempt would end the same, or a cause must be found first.
+    if not paths.resumable or not paths.beyond_limits.keys() <= OF_THE_MACHINE:
+        return [f"{paths.verdicts['invalid']} invalid ({gates})", f"  {look}"]
     waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
     stored = planning.selections(paths.index.parents[1])
     name = shlex.quote(str(stored[0].get("name") if stored else paths.experiment))

@@ -185,8 +185,10 @@ class BoundedLoss(Steps):
         """
         with self._guarded():
             self._use_as("average")
-            self._average(tensor, 0)
+            mean = tensor.detach().clone()  # the caller's stays as it is where this raises
+            self._average(mean, 0)
             self._end_step()
+            tensor.detach().copy_(mean)
 
     def _of_shards(self, place: int, reduced: torch.Tensor) -> None:
         """What FSDP calls in the backward pass, once for each module that has gradients."""

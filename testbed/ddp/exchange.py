@@ -98,9 +98,12 @@ class Exchange:
                 transfers_in_flight=_in_flight(settings, len(layout.each)),
                 leave_out=settings.leave_out,
             )
+            # What arrives of all others at once takes at most twice the gradient's memory.
+            largest = max(each.element_count for each in layout.each) * len(others)
+            fitting = max(1, 2 * sum(each.elements for each in buckets) // largest)
             common: Any = {
                 "owner": owner,
-                "at_once": min(settings.transfers_in_flight, config.transfers_in_flight),
+                "at_once": min(settings.transfers_in_flight, config.transfers_in_flight, fitting),
                 "on_failure": on_failure,
             }
             self._sides[place] = (

@@ -16,7 +16,7 @@ class HostMemory:
         self._places: dict[int, torch.Tensor] = {}
 
     def values(self, index: int, gradient: torch.Tensor) -> NDArray[np.float32]:
-        """A bucket's. A GPU's stay as they are until the next step's are asked for."""
+        """A bucket's. A GPU's stay as they are until its mean is written there."""
         if not gradient.is_cuda:
             return gradient.detach().to("cpu", torch.float32).numpy()
         place = self._places.get(index)

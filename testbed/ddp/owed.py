@@ -89,7 +89,8 @@ class Debt:
         """Gradients are larger by this factor from now on."""
         if self._owes:
             owed = self.values
-            owed *= np.float32(min(factor, _LARGEST))
+            with np.errstate(over="ignore"):  # it is clipped
+                owed *= np.float32(min(factor, _LARGEST))
             if not _within(owed):
                 np.clip(owed, -_LARGEST, _LARGEST, out=owed)
 

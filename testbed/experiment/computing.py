@@ -61,7 +61,7 @@ def of_runs(runs: Iterable[Run], say: Callable[[str], None]) -> list[Computing |
         say: is told of work that takes seconds.
 
     Returns:
-        None for a run whose data are not here yet.
+        None for a run that cannot be measured here: its data are missing, or do not fit its model.
     """
     known: dict[str, Computing | None] = {}
     found = []

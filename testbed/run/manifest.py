@@ -165,11 +165,13 @@ def sources() -> dict[str, str] | None:
 
 
 def code_sha256() -> str:
-    """A hash of the lab's code that runs import, whether it is committed or not.
+    """A hash of the code that runs import, whether it is committed or not, with its packages.
 
     Runs of one hash are of one code, whatever else lies in the folder and whatever its commit.
     """
     found = hashlib.sha256()
+    for package in _PACKAGES:
+        found.update(f"{package}=={_version(package)}\n".encode())
     for path, content in _code().items():
         sha256 = hashlib.sha256(content).hexdigest()
         found.update(f"{path.relative_to(_ROOT)} {sha256}\n".encode())
@@ -179,7 +181,7 @@ def code_sha256() -> str:
 def _code() -> dict[Path, bytes]:
     """The sources that runs import, with their content.
 
-    Of files that git does not know, those that no other names are left out: nobody imports them.
+    Of files that git does not know, those that no code imports are left out.
     """
     found = {
         path: path.read_bytes()
@@ -189,11 +191,25 @@ def _code() -> dict[Path, bytes]:
         and path.is_file()  # an editor's lock is a link to nothing
         and "/".join(path.relative_to(_ROOT).parts[:2]) not in _ABOVE_RUNS
     }
-    for path in _untracked().intersection(found):
-        name = re.compile(rb"\b%s\b" % re.escape(path.stem.encode()))
-        if not any(name.search(text) for other, text in found.items() if other != path):
-            del found[path]
-    return found
+    unknown = _untracked().intersection(found)
+    used = found.keys() - unknown
+    while more := {
+        path
+        for path in unknown - used
+        if any(_importing(path).search(found[user]) for user in used)
+    }:
+        used |= more
+    return {path: content for path, content in found.items() if path in used}
+
+
+def _importing(path: Path) -> re.Pattern[bytes]:
+    """What stands in a source that imports a Python file, or includes one of C."""
+    folder, name, file = (
+        re.escape(text.encode())
+        for text in (".".join(path.relative_to(_ROOT).parent.parts), path.stem, path.name)
+    )
+    imported = rb"\bfrom %s import (?:\([^)]*|[^\n]*)\b%s\b" % (folder, name)
+    return re.compile(rb'\b%s\.%s\b|%s|["/]%s"' % (folder, name, imported, file))
 
 
 def _untracked() -> set[Path]:

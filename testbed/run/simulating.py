@@ -87,10 +87,7 @@ def _has_key(key: str, section: Any) -> bool:
 
 def _compute_s(run: Run) -> str:
     """The key that gives simulated hosts their pace, with what a worker needs on this machine."""
-    try:
-        (here,) = computing.of_runs([run], lambda words: None)
-    except RuntimeError:  # torch's, of a model that does not fit to the data
-        here = None
+    (here,) = computing.of_runs([run], lambda words: None)
     key = "simulation.compute_s, the seconds in which a worker computes an iteration"
     if here is None or not here.step_s:
         return key

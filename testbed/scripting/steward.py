@@ -270,8 +270,12 @@ class Steward:
         try:
             congestion_control.set_for(host.pid, wanted)
         except CommandError:
-            valid = ", ".join(available_congestion_controls())
-            raise InputError(f"{said}: the kernel refuses it; valid: {valid}") from None
+            valid = available_congestion_controls()
+            if not any(place is host for place, _ in self._controls.values()):
+                congestion_control.set_for(host.pid, None)  # some of the routes may have it
+            if wanted in valid:
+                raise
+            raise InputError(f"{said}: the kernel refuses it; valid: {', '.join(valid)}") from None
         self._controls[number] = host, wanted
 
     def _release_control(self, number: int) -> None:
@@ -289,7 +293,10 @@ class Steward:
         """Tell the status of a program that has ended."""
         program, ended, tell = self._programs.pop(number)
         self._selector.unregister(ended)
-        self._release_control(number)
+        try:
+            self._release_control(number)
+        except CommandError:
+            traceback.print_exc()
         with suppress(BrokenPipeError):  # the script has dropped it
             os.write(tell, str(program.wait()).encode())
         for file in (ended, tell):

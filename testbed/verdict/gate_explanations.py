@@ -110,8 +110,8 @@ GATES: dict[str, Explanation] = {
         title="settings",
         measured="Before and after the training, the kernel is asked how it shapes every link: "
         "HTB's rate, ceiling and bucket, the queue's limit, from where on it marks (ECN), and the "
-        "most segments of a packet. Meanwhile the kernel tells of every change, and is asked "
-        "again. The gate counts the settings that are not as configured and that no impairment "
+        "most segments of a packet. Meanwhile the kernel tells of changes of all but the "
+        "segments. The gate counts the settings that are not as configured and that no impairment "
         "in force may have changed.",
         evidence="link_settings.json: differences[]",
         causes="A program outside the lab changed an interface, or an impairment did not set back "

@@ -17,6 +17,8 @@ def _with_keys_of_gates(schema: dict[str, Any]) -> None:
     schema["items"]["enum"] = sorted(GATES)
 
 
+# Gates that say that the machine was busy.
+OF_THE_MACHINE = frozenset({"cpu_wait_s", "cpu_others", "clock_stall_s", "standstill_s"})
 FORMER = {
     "clock_drift": "is no gate any more, since it compared two views of one clock; leave it out: "
     "clock_stall_s finds processors that stood still",

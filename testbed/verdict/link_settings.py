@@ -2,7 +2,8 @@
 
 Measurements of a path see its narrowest link only, and those under load see links that were loaded.
 The kernel's own settings tell of every link, of its queue and of the size of its packets. They are
-read before and after the training, and meanwhile the kernel tells of every change.
+read before and after the training, and meanwhile the kernel tells of changes of all but the
+most segments of a packet.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Difference:
         link, sender: the direction.
         setting: its name in `ShapeInForce`.
         configured, found: the values; None: there is none.
-        at_s: of one during the training, when it was read (CLOCK_MONOTONIC).
+        at_s: of one during the training, when the kernel told of it (CLOCK_MONOTONIC).
     """
 
     when: str

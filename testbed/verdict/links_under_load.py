@@ -190,7 +190,7 @@ def spans_of_changes(
     for event in events:
         changes, name = event.get("changes_rates", "anywhere"), str(event.get("name"))
         hit = set(str(event.get("target")).split("->"))
-        if changes in unchanged or (changes == "target" and not hit <= nodes):
+        if changes in unchanged or (changes in ("target", "recorded") and not hit <= nodes):
             continue
         if event.get("action") == "begin":
             # The change happens between the order and its acknowledgement.

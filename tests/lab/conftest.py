@@ -17,6 +17,7 @@ import yaml
 
 from testbed.machine import capabilities, steadiness
 from testbed.verdict.gate import STOPPING
+from testbed.verdict.limits import OF_THE_MACHINE
 from tests.conftest import MACHINE, stood_still
 from tests.documentation.described import undescribed
 from tests.lab.gates import altered
@@ -34,8 +35,6 @@ SMALL: dict[str, Any] = {
         "run_timeout_s": 60,
     },
 }
-# Gates that say that the machine was busy.
-OF_THE_MACHINE = {"cpu_wait_s", "cpu_others", "clock_stall_s", "standstill_s"}
 # Gates that a busy machine may fail in a lab that is as it should be.
 TIMING = {
     *OF_THE_MACHINE,

@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
+from testbed.verdict.limits import OF_THE_MACHINE
 from tests.conftest import stood_still
 from tests.documentation import shown
 from tests.documentation.shown import ROOT, Block
-from tests.lab.conftest import OF_THE_MACHINE, TIMING
+from tests.lab.conftest import TIMING
 
 # A step is not tried again: it would find what it has left behind the first time.
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(reruns=0)]

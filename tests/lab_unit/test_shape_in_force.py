@@ -272,9 +272,17 @@ def test_what_was_not_read_is_not_measured(elsewhere, shaped):
     assert "after the training: interface a" in gate.note
 
 
-@pytest.mark.parametrize(("changes_rates", "outcome"), [("no", "failed"), ("target", "passed")])
+@pytest.mark.parametrize(
+    ("changes_rates", "target", "outcome"),
+    [
+        ("no", "b->a", "failed"),
+        ("target", "b->a", "passed"),
+        ("recorded", "b->a", "passed"),  # a trace
+        ("recorded", "c->d", "failed"),
+    ],
+)
 def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
-    elsewhere, shaped, changes_rates, outcome
+    elsewhere, shaped, changes_rates, target, outcome
 ):
     both_shaped(elsewhere)
     settings = SettingsReader(link_of(elsewhere))
@@ -285,7 +293,7 @@ def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
         shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=limit, new=False)])
         time.sleep(0.05)
     settings.look("after")
-    event = {"name": "it", "changes_rates": changes_rates, "target": "b->a"}
+    event = {"name": "it", "changes_rates": changes_rates, "target": target}
     events = [
         {**event, "action": "begin", "sent_s": began_s},
         {**event, "action": "end", "acknowledged_s": time.monotonic()},

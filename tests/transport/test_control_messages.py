@@ -42,8 +42,9 @@ messages = st.one_of(
 
 def test_a_message_is_a_twelve_byte_header_and_its_body():
     message = ControlMessage(MessageType.BITMAP, 0x01020304, b"\xaa\xbb")
-    assert message.encode() == bytes([5, 3, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 0xAA, 0xBB])
-    assert ControlMessage(MessageType.STOP, 7).encode() == bytes([6, 3, 0, 0, 0, 0, 0, 7] + [0] * 4)
+    assert message.encode() == bytes([5, VERSION, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 0xAA, 0xBB])
+    stop = ControlMessage(MessageType.STOP, 7)
+    assert stop.encode() == bytes([6, VERSION, 0, 0, 0, 0, 0, 7] + [0] * 4)
 
 
 @given(st.lists(messages, max_size=8), st.data())

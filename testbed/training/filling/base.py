@@ -84,7 +84,7 @@ class Filling(ABC):
                 every round. Parts that did not arrive are as this filling left them in the
                 previous round (zero in the first). They may be modified.
             received: one flag per chunk, for each sender.
-            out: another buffer.
+            out: another buffer, or one of `buffers`.
         """
 
     def sender_memory(self, layout: PayloadLayout) -> SenderMemory:

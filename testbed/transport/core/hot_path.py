@@ -33,7 +33,8 @@ _HEAD_MASK = np.uint64((1 << 64) - 1 - (1 << 32) + 1 + _CHUNK_MASK)
 # A receiver remembers so many numbers for each chunk, and so many at the least: what was delayed by
 # more datagrams than that is refused.
 _NUMBERS_PER_CHUNK, _LEAST_WINDOW = 4, 1024
-# A number so far ahead may be damaged.
+# A number so far ahead, or half a window, may be damaged: taken at once, it would move the window
+# past what is to come.
 _FAR = SEND_INDEX_MODULUS // 2
 
 
@@ -117,6 +118,7 @@ class Placement(ABC):
         self.ignored: Counter[str] = Counter()
         # By number modulo the window; nothing was sent before the first.
         self._seen = np.ones(window_of(layout.chunk_count), dtype=np.bool_)
+        self._far = min(_FAR, len(self._seen) // 2)
         self._newest = self._farthest = NUMBER_MODULUS - 1
 
     @abstractmethod
@@ -194,7 +196,7 @@ class NumpyPlacement(Placement):
         seen, window = self._seen, len(self._seen)
         ahead = ahead_of(numbers, self._newest)
         step = max(0, int(ahead.max()))
-        if step > _FAR:
+        if step > self._far:
             step = self._far_step(numbers, ahead)
         if step:
             seen[(self._newest + 1 + np.arange(min(step, window))) % window] = False
@@ -219,18 +221,14 @@ class NumpyPlacement(Placement):
     def _far_step(self, numbers: NDArray[np.int64], ahead: NDArray[np.int64]) -> int:
         """How far the window moves for a batch in which a number is far ahead, or damaged.
 
-        It counts if it is near one before it, of this batch or of the one that was far ahead in an
-        earlier batch.
+        It counts if it is near one before it.
         """
-        near = np.abs(ahead_of(numbers, self._farthest)) <= _FAR
-        step, first_beyond = 0, None
-        for place, distance in enumerate(ahead.tolist()):
-            if near[place] or distance - step <= _FAR:
+        step = 0
+        for number, distance in zip(numbers.tolist(), ahead.tolist(), strict=True):
+            if distance - step > self._far and abs(ahead_of(number, self._farthest)) > self._far:
+                self._farthest = number
+            else:
                 step = max(step, distance)
-            elif first_beyond is None:
-                first_beyond = int(numbers[place])
-        if first_beyond is not None:
-            self._farthest = first_beyond
         return step
 
     def _all_valid(self, frames: NDArray[np.uint8]) -> bool:

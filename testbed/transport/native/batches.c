@@ -117,24 +117,26 @@ static int32_t ahead_of(uint32_t newest, const uint8_t *frame)
     return (int32_t)((number_of(frame) - newest + half) & NUMBER_MASK) - (int32_t)half;
 }
 
+/* From where on a number may be damaged: taken at once, it would move the window past what is to come. */
+static int32_t far_of(const struct placing *it)
+{
+    return it->window / 2 < FAR ? (int32_t)(it->window / 2) : FAR;
+}
+
 /* How far a batch reaches in which a number is far ahead. Such a one may be damaged: it counts if it is
-   near one before it, of this batch or of the one that was far ahead in an earlier batch. */
+   near one before it. */
 static int32_t far_step(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride)
 {
-    int32_t step = 0, noted = 0;
-    uint32_t farthest = it->farthest;
+    int32_t step = 0, far = far_of(it);
     for (int64_t i = 0; i < count; i++) {
         const uint8_t *frame = frames + i * stride;
-        int32_t ahead = ahead_of(it->newest, frame), beyond = ahead_of(farthest, frame);
+        int32_t ahead = ahead_of(it->newest, frame), beyond = ahead_of(it->farthest, frame);
         if (fault_of(it, frame) != FAULTS)
             continue;
-        if (ahead - step <= FAR || (beyond >= -FAR && beyond <= FAR)) {
-            if (ahead > step)
-                step = ahead;
-        } else if (!noted) {
+        if (ahead - step > far && (beyond < -far || beyond > far))
             it->farthest = number_of(frame);
-            noted = 1;
-        }
+        else if (ahead > step)
+            step = ahead;
     }
     return step;
 }
@@ -142,19 +144,19 @@ static int32_t far_step(struct placing *it, const uint8_t *frames, int64_t count
 /* The window moves up to the newest of a batch; returns how far. */
 static int32_t advance(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride)
 {
-    int32_t step = 0;
-    int far = 0;
+    int32_t step = 0, far = far_of(it);
+    int reaches_far = 0;
     for (int64_t i = count - 1; i >= 0; i--) { /* the newest is usually the last */
         const uint8_t *frame = frames + i * stride;
         int32_t ahead = ahead_of(it->newest, frame);
         if (ahead <= step || fault_of(it, frame) != FAULTS)
             continue;
-        if (ahead > FAR)
-            far = 1;
+        if (ahead > far)
+            reaches_far = 1;
         else
             step = ahead;
     }
-    if (far)
+    if (reaches_far)
         step = far_step(it, frames, count, stride);
     for (int32_t i = 1; i <= step && i <= (int32_t)it->window; i++)
         it->seen[(it->newest + (uint32_t)i) & (it->window - 1)] = 0;

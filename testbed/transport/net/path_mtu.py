@@ -40,8 +40,9 @@ _MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROT
 _UDP_CORK = 1
 _UDP_BYTES = 8
 _DISCARD = 9
-# What interfaces and tunnels have (RFC 1191, section 7.1, and later ones).
-_COMMON_MTUS = (9000, 4352, 1500, 1492, 1400, 1280, 1024, 576)
+# What interfaces and tunnels have (RFC 1191, section 7.1, and later ones). On smaller ones control
+# messages would not pass either.
+_COMMON_MTUS = (9000, 4352, 1500, 1492, 1400, 1280)
 _TRIAL = struct.Struct("!IIIHH")  # a header of no transfer, with the number in place of a chunk's
 # Chunks of which some pieces have come: so many at most, and so many bytes.
 _MOST_SLOTS, _MOST_SLOT_BYTES = 4096, 8 << 20

@@ -147,7 +147,9 @@ class UdpData(DataChannel):
             if fitting is not None and fitting > outgoing.pieces:
                 outgoing.cut(fitting)
         for number, pieces in outgoing.trials():
-            self._udp.try_size(sizes.trial(number, pieces))
+            left_out = self._leave_out(1) if self._leave_out is not None else None
+            if left_out is None or not left_out[0]:  # what loses all loses trials, too
+                self._udp.try_size(sizes.trial(number, pieces))
         if outgoing.pieces != self._going_in:
             sizes.warn(self._going_in, outgoing.pieces)
             self._going_in = outgoing.pieces
