@@ -416,3 +416,16 @@ def test_where_datagrams_come_faster_than_they_could_gather_the_connection_reads
     parties = two(600)
     received(parties, [(0.0, 20), (1e-3, 400)])
     assert parties.server.connection.expected() is None
+
+
+def test_strangers_alone_do_not_end_a_routine_that_takes_all_at_once():
+    parties = two(600)
+    received(parties, [(0.0, 20), (2e-3, 20)])
+    with pair() as (udp, _), socket.socket(type=socket.SOCK_DGRAM) as strange:
+        arriving = udp.arriving()
+        assert arriving.begin(parties.server.connection.expected(), None, udp.receiving)
+        for number in range(20):
+            strange.sendto(bytes(32), ("127.0.0.1", udp.port))
+            arrive(arriving, 3e-3 + number * 1e-4)
+        assert not arriving.over and not arriving.worked
+        assert udp.counters == {"unknown-address": 20}

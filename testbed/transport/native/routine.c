@@ -229,14 +229,15 @@ API void arrive(struct arriving *it, double now_s)
     it->drained = 0;
     for (int turn = 0; turn < RECEIVES && !it->drained && !it->over; turn++)
         take(it, now_s);
+    if (it->at_once && it->drained && !it->over && it->valid == known &&
+        it->receiving->foreign != foreign)
+        return; /* strangers alone are nothing to decide about */
     double half = (double)(it->missing - it->gained) / 2;
     double wait_s = (half < it->gathered ? half : it->gathered) / it->rate;
     if (wait_s > it->most_s || !it->rate)
         wait_s = it->rate ? it->most_s : 0;
     int rests = wait_s >= it->least_s;
-    /* Who takes them at once is not woken by those of strangers alone. */
-    int strange = it->at_once && it->receiving->foreign != foreign;
-    it->over |= (it->valid == known && !strange) || !it->drained || it->gained >= it->missing;
+    it->over |= it->valid == known || !it->drained || it->gained >= it->missing;
     it->over |= it->at_once ? rests : !rests;
     it->due_s = it->at_once ? HUGE_VAL : now_s + wait_s;
 }
