@@ -123,12 +123,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A used clone, which everything runs in from now on."""
-    before, clone = Path.cwd(), used_clone.make(tmp_path_factory.mktemp("clone"))
+def _clone() -> Iterator[Path]:
+    """A used clone, which everything runs in from now on, also what runs as another user."""
+    before, folder = Path.cwd(), Path(tempfile.mkdtemp(prefix="lab-tests-"))
+    folder.chmod(0o755)
+    clone = used_clone.make(folder)
     os.chdir(clone)
     yield clone
     os.chdir(before)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
