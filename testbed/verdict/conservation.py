@@ -37,6 +37,7 @@ What cannot be known is bounded, and the ledger has the bound (`hidden`):
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -147,7 +148,8 @@ class _Books:
             self._arrived(link.second if port is link.first else link.first, port)
             for link, port in ends
         ]
-        arrived = sum(packets - drops for packets, drops in arrivals)
+        came = [packets - drops for packets, drops in arrivals]
+        arrived = sum(came)
         queues = [self._queue(port) for _, port in ends]
         queue = _QueueSums(*map(sum, zip(*queues, strict=True)))
         before, after = self._before.switches[name], self._after.switches[name]
@@ -170,6 +172,9 @@ class _Books:
         if self._impaired.went_down and misses:  # routes have changed
             missing, hidden = max(missing, min(0, missing + misses)), hidden + misses
         down = self._lost_with_links(ends, missing)
+        went_down = (link.name in self._impaired.went_down for link, _ in ends)
+        by_these = sum(itertools.compress(came, went_down))
+        down_before = max(0, min(arrived - looked_up, by_these))
         return SwitchLedger(
             switch=name,
             arrived=arrived,
@@ -180,9 +185,9 @@ class _Books:
             meter_drops=meter_drops,
             queue_drops=queue.drops,
             sent=queue.sent,
-            down=down,
-            hidden=hidden + down,
-            missing_before=arrived - looked_up,
+            down=down + down_before,
+            hidden=hidden + down + down_before,
+            missing_before=arrived - looked_up - down_before,
             missing_after=missing - down,
         )
 

@@ -301,6 +301,13 @@ def test_a_link_that_goes_down_excuses_itself_and_no_other():
     assert gate(books([down("b")], packets=5000, refused_by_b=9), "emulator_losses").value == 0
 
 
+def test_what_came_by_a_link_that_went_down_may_not_reach_the_tables():
+    lost = {"packets": 5000, "lookups": 4990, "offered": 4990, "given_up": 10}
+    switch = books([down("a")], **lost).switches[0]
+    assert (switch.down, switch.hidden, switch.unexplained) == (10, 10, 0)
+    assert books([down("b")], **lost).switches[0].missing_before == 10  # nothing came by that
+
+
 def test_what_a_changed_route_counts_as_misses_may_have_been_forwarded():
     """No more of it than there are misses, and only where a link went down."""
     missed = {"packets": 5000, "misses": 30}
