@@ -113,7 +113,7 @@ def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
             raise ValueError(f"{run.key}: this run is {run.verdict}; valid: two ok runs")
         sides.append(per_run(each).row(0, named=True))
     one, two = sides
-    arm = " / ".join(dict.fromkeys([one["arm"], two["arm"]]))
+    arm = " -> ".join(dict.fromkeys([one["arm"], two["arm"]]))
     names = metric_names(per_run(first))
     return [
         _compared(arm, name, {}, [float(one[name])], [float(two[name])])

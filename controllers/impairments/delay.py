@@ -7,11 +7,12 @@ lab puts there for it. No packet overtakes another, also where a delay falls.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from controllers.impairments.base import ImpairmentParameters
+from controllers.impairments.base import Effect, ImpairmentParameters
 from controllers.impairments.link_directions import Direction
 from controllers.impairments.temporary_settings import ChangedDirection
 
@@ -71,3 +72,7 @@ class Delay(ChangedDirection[DelayParameters]):
 
     def new_settings(self, at: Direction) -> dict[str, Any]:
         return self.parameters.settings
+
+    def effect(self) -> Effect:
+        """What came meanwhile. What the queue dropped was not for the delay."""
+        return replace(super().effect(), dropped=None)

@@ -108,16 +108,20 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
         return []
     look = f"look at them, marked as invalid: ./lab report {folder} --include-invalid"
     gates = ", ".join(f"{key} {words}" for key, words in paths.beyond_limits.items())
-    # Another attempt would end the same, or a cause must be found first.
-    if not paths.resumable or not paths.beyond_limits.keys() <= OF_THE_MACHINE:
-        return [f"{paths.verdicts['invalid']} invalid ({gates})", f"  {look}"]
+    busy = OF_THE_MACHINE.intersection(paths.beyond_limits)
+    if not paths.resumable or not busy:  # another attempt ends the same, or a cause must be found
+        return [f"{paths.verdicts['invalid']} invalid ({gates}). Valid:", f"  {look}"]
     waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
     stored = planning.selections(paths.index.parents[1])
     name = shlex.quote(str(stored[0].get("name") if stored else paths.experiment))
     return [
         f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
         f"  wait until it is idle (./lab check says so), then ./lab resume {folder}",
-        f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR",
+        *(
+            [f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR"]
+            if len(busy) == len(paths.beyond_limits)  # else a cause must be found first
+            else []
+        ),
         f"  need no idle machine: ./lab simulate {name} --out DIR",
         f"  {look}",
     ]

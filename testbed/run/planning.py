@@ -206,7 +206,8 @@ def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:
     if stored.get("runs") and (there := bool(stored.get("simulated"))) != run.simulated:
         raise InputError(
             f"{folder}: its runs are {words[there]}, and these are {words[run.simulated]}; "
-            f"valid: --out DIR, or './lab clean {folder}' first"
+            f"valid: ./lab {'simulate' if there else 'run'} goes on with those, --out DIR, or "
+            f"'./lab clean {folder}' first"
         )
 
 

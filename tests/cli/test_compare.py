@@ -52,7 +52,7 @@ def test_results_and_runs_are_named_as_everywhere(tmp_path):
     assert compare(one.name, two, "--out", tmp_path / "one") == by_folder
     runs = [path.parent for path in sorted(one.glob("*-s2*/config.json"))]  # of two arms
     told = compare(*(run.name for run in runs), "--out", tmp_path / "one")
-    assert told == compare(*runs) and "dblp / tcp" in told
+    assert told == compare(*runs) and "dblp -> tcp" in told
 
 
 def test_only_seeds_that_both_have_count(tmp_path):
