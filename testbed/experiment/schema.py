@@ -53,7 +53,7 @@ ArmName = Annotated[
 ]
 _MOST_ROUNDS = 1_000_000
 MOST_SEEDS = 10_000
-_MOST_IMPAIRMENTS = 1000  # each is compared with each other one
+_MOST_IMPAIRMENTS = 200  # each is compared with each other one
 _UNSTATED = False  # a value that nobody gives, and that JSON has
 _MOST_SEED = 2**63 - 1
 _OF_TRAINING = ("training", "transport", "phases", "published")

@@ -148,7 +148,7 @@ def _lines(count: int, line: str) -> str:
         (
             "  - {",
             _lines(2_000, "  - { kind: loss, name: lN, rounds: [1], q: 0.5 }\n") + "  - {",
-            "impairments: ...: must have at most 1000 entries",
+            "impairments: ...: must have at most 200 entries",
         ),
         (
             "rounds: 10",
