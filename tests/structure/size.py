@@ -1,0 +1,139 @@
+"""How large each room is: `python -m tests.structure.size` prints the table of the budgets.
+
+Rooms are path patterns in `.ci/budgets.toml`; a file belongs to the first that fits. Four counts:
+files, lines, code lines (no blanks, comments, docstrings) and statements (`ast.stmt`).
+"""
+
+import ast
+import fnmatch
+import functools
+import io
+import subprocess
+import tokenize
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BUDGETS = ROOT / ".ci" / "budgets.toml"
+_NO_CODE = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The counts of a file or of a room."""
+
+    files: int = 0
+    lines: int = 0
+    code: int = 0
+    statements: int = 0
+
+    def __add__(self, other: "Size") -> "Size":
+        return Size(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+def measure(source: str) -> Size:
+    """Count a Python file."""
+    tree = ast.parse(source)
+    docstrings = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if ast.get_docstring(node, clean=False) is not None
+        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    code = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type not in _NO_CODE and token.string
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    statements = sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
+    return Size(1, len(source.splitlines()), len(code - docstrings), statements)
+
+
+def budgets() -> dict[str, Any]:
+    return tomllib.loads(BUDGETS.read_text())
+
+
+def tracked() -> list[str]:
+    """The repository's files, new ones that git does not ignore included."""
+    argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    shown = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in shown.splitlines() if (ROOT / name).is_file()]
+
+
+@functools.cache
+def rooms() -> dict[str, Size]:
+    """The size of each room of Python, and of `tests`."""
+    sizes = {name: Size() for name in budgets()["room"]}
+    for name in tracked():
+        if name.endswith(".py"):
+            sizes[_room(name)] += measure((ROOT / name).read_text(encoding="utf-8"))
+    return sizes
+
+
+def _room(name: str) -> str:
+    for room, budget in budgets()["room"].items():
+        if any(fnmatch.fnmatch(name, pattern) for pattern in budget["paths"]):
+            return room
+    raise LookupError(f"{name} belongs to no room of {BUDGETS.name}")
+
+
+def product(sizes: dict[str, Size]) -> Size:
+    """All rooms but the tests."""
+    return sum((size for room, size in sizes.items() if room != "tests"), Size())
+
+
+def other_lines() -> int:
+    """Lines of sources that are not Python; experiments and kept results are none."""
+    rule = budgets()["other"]
+    return sum(
+        len((ROOT / name).read_text(encoding="utf-8").splitlines())
+        for name in tracked()
+        if any(fnmatch.fnmatch(name, pattern) for pattern in rule["paths"])
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in rule["except"])
+    )
+
+
+def words() -> int:
+    """Words of the documentation that people write."""
+    patterns = budgets()["words"]["paths"]
+    return sum(
+        len((ROOT / name).read_text(encoding="utf-8").split())
+        for name in tracked()
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    )
+
+
+def excesses() -> list[str]:
+    """What is above its budget, a line for each."""
+    limits, sizes = budgets(), rooms()
+    counts: dict[str, tuple[int, int]] = {}
+    for room, limit in limits["room"].items():
+        for count in ("files", "lines"):
+            counts[f"{room}: {count}"] = getattr(sizes[room], count), limit[count]
+    for count, limit in limits["product"].items():
+        counts[f"product: {count}"] = getattr(product(sizes), count), limit
+    counts["not Python: lines"] = other_lines(), limits["other"]["lines"]
+    counts["documentation: words"] = words(), limits["words"]["words"]
+    above = {name: pair for name, pair in counts.items() if pair[0] > pair[1]}
+    return [f"{name} {count}, budget {limit}" for name, (count, limit) in above.items()]
+
+
+def table() -> str:
+    """Rows of rooms with their budgets."""
+    limits, sizes = budgets(), rooms()
+    lines = [f"{'room':34}{'files':>6}{'lines':>8}{'budget':>8}{'code':>8}{'statements':>12}"]
+    for room, size in [*sizes.items(), ("product", product(sizes))]:
+        budget = limits["room"].get(room, limits["product"])["lines"]
+        row = f"{size.files:>6}{size.lines:>8}{budget:>8}{size.code:>8}{size.statements:>12}"
+        lines.append(f"{room:34}{row}")
+    lines.append(f"{'not Python':40}{other_lines():>8}{limits['other']['lines']:>8}")
+    lines.append(f"{'words of documentation':40}{words():>8}{limits['words']['words']:>8}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
