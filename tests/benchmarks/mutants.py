@@ -1,40 +1,43 @@
-"""How many faults in the core its tests find: `python -m tests.benchmarks.mutants [N] [SEED]`.
+"""How many faults in the transport and the hook their tests find.
 
-Draws N places of `testbed/transport/core` at random, changes each in one small way (a comparison,
-an operator, a constant, a statement left out), and runs those of the transport's tests without
-sockets that execute the changed lines. Prints what survived, for a human to look at, and the share
-with its interval.
+    python -m tests.benchmarks.mutants draw [SEED] > tests/benchmarks/mutants.jsonl
+    python -m tests.benchmarks.mutants run ROOM
+
+`draw` chooses 100 places of each room at random and names each by its function, its statement and
+what is changed there: a comparison, an operator, a condition, a constant, a statement left out. So
+another version of the code can be asked about the same places; those that are gone are counted.
+`run` prints what survived, for a human to look at, and the share that the tests found.
 """
 
 import ast
 import copy
-import difflib
-import math
+import json
 import random
+import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.mutant_tests import Suite
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = Path("testbed/transport/core")
-TESTS = [
-    f"tests/transport/test_{name}.py"
-    for name in (
-        *("ack", "acknowledged_repair", "arrivals", "bounded_energy", "cluster", "connection"),
-        *("connection_settings", "control_messages", "measured_limits"),
-        *("early", "errors", "gathering", "hostile_machine", "hot_path"),
-        *("joining", "layout", "observation", "order", "own_answers", "pacing", "path_estimates"),
-        *("patience", "price_of_a_pass", "protocols", "repair_completion", "repair_machine"),
-        *("sending_path", "states", "tolerance", "tolerance_rules", "transfer"),
-        *("transfer_messages", "wire", "worth"),
-    )
-]
+KEPT = Path(__file__).with_suffix(".jsonl")
+ROOMS = {
+    "core": "testbed/transport/core",
+    "policies": "testbed/transport/policies",
+    "ddp": "testbed/ddp",
+}
+PER_ROOM = 100
+# Those of the transport without sockets, and of the hook what takes seconds.
+_SOCKETS = ("endpoint", "tcp", "tls", "stream", "udp_socket", "path_mtu", "forked", "package")
+_DDP = (
+    *("plan", "owed", "average", "rounds", "equal_to_ddp", "loss", "phase", "lateness", "shapes"),
+    *("step_log", "replaced", "side", "failures", "mixed_precision", "overlap", "coming_back"),
+)
+_DDP_S = 240
 _SWAPPED: dict[type[Any], type[Any]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -58,44 +61,41 @@ _SWAPPED: dict[type[Any], type[Any]] = {
     ast.BitAnd: ast.BitOr,
 }
 _LEFT_OUT = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Delete, ast.Continue)
-_LOOKED_AT_ALONE = (ast.FunctionDef, ast.ClassDef)
+Place = dict[str, str]  # its room, function, statement, kind, and which of several alike
 
 
-def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """The nodes that can be changed, each with what would be done to it."""
+def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str, ast.FunctionDef, ast.stmt]]:
+    """The nodes that can be changed: what is done to each, its function and its statement."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue
-        for node in _behaviour(function):
+        for node, statement in _behaviour(function):
             if isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPPED:
-                yield node, "comparison"
+                yield node, "comparison", function, statement
             elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in _SWAPPED:
-                yield node, "operator"
+                yield node, "operator", function, statement
             elif isinstance(node, ast.If | ast.While | ast.IfExp):
-                yield node, "condition"
+                yield node, "condition", function, statement
             elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
-                yield node, "constant"
+                yield node, "constant", function, statement
             elif isinstance(node, _LEFT_OUT) and not _says_nothing(node, function):
-                yield node, "left out"
+                yield node, "left out", function, statement
 
 
-def _behaviour(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """The nodes of a function that decide what it does, without functions inside it.
-
-    Annotations and type aliases are for readers, and decorators of functions here say what a
-    function is (a property) or how many of its answers a cache keeps: no test can see these change.
-    """
-    waiting: deque[ast.AST] = deque([function])
+def _behaviour(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, ast.stmt]]:
+    """The nodes of a function that decide what it does, without functions inside it."""
+    waiting: deque[tuple[ast.AST, ast.stmt]] = deque([(function, function)])
     while waiting:
-        node = waiting.popleft()
-        yield node
+        node, statement = waiting.popleft()
+        yield node, statement
         for field, value in ast.iter_fields(node):
-            if field not in ("annotation", "returns", "decorator_list"):
-                waiting.extend(
-                    each
-                    for each in (value if isinstance(value, list) else [value])
-                    if isinstance(each, ast.AST) and not isinstance(each, _LOOKED_AT_ALONE)
-                )
+            if field in ("annotation", "returns", "decorator_list"):
+                continue
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, ast.AST) and not isinstance(
+                    inner, ast.FunctionDef | ast.ClassDef
+                ):
+                    waiting.append((inner, inner if isinstance(inner, ast.stmt) else statement))
 
 
 def _says_nothing(node: ast.AST, function: ast.FunctionDef) -> bool:
@@ -118,102 +118,108 @@ def change(node: ast.AST, kind: str) -> None:
         value = node.value
         node.value = not value if isinstance(value, bool) else value + 1  # type: ignore[operator]
     else:
-        # A statement becomes `pass`, whatever it was.
-        node.__class__ = ast.Pass
+        node.__class__ = ast.Pass  # a statement becomes `pass`, whatever it was
         node._fields = ()  # type: ignore[misc]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mutant:
-    """A changed copy of a file.
-
-    Attributes:
-        lines, function: where the change is: its statement, and the function around it.
-        shown: the difference, for a human.
-    """
-
-    file: Path
-    source: str
-    lines: range
-    function: range
-    shown: str
-
-
-def mutants(count: int, seed: int) -> list[Mutant]:
-    """So many of them, drawn without repetition."""
-    all_places = [
-        (file, number)
-        for file in sorted((ROOT / CORE).glob("*.py"))
-        for number, _ in enumerate(places(ast.parse(file.read_text())))
-    ]
-    return [
-        _mutant(file, number)
-        for file, number in random.Random(seed).sample(all_places, min(count, len(all_places)))
-    ]
+def places_of(room: str) -> Iterator[tuple[Place, Path, int]]:
+    """Each place of a room, by name; its file and its number there."""
+    alike: dict[str, int] = {}
+    for path in sorted((ROOT / ROOMS[room]).rglob("*.py")):
+        for number, (node, kind, function, statement) in enumerate(
+            places(ast.parse(path.read_text()))
+        ):
+            place = {
+                "room": room,
+                "function": function.name,
+                "kind": kind,
+                "changed": _first_line(node),
+                "statement": _first_line(statement),
+            }
+            name = json.dumps(place)
+            alike[name] = alike.get(name, -1) + 1
+            yield {**place, "nth": str(alike[name])}, path, number
 
 
-def _mutant(file: Path, number: int) -> Mutant:
-    tree = ast.parse(file.read_text())
-    before = ast.unparse(tree)
-    changed = copy.deepcopy(tree)
-    node, kind = list(places(changed))[number]
-    around = [
-        each
-        for each in ast.walk(changed)
-        if isinstance(each, ast.stmt) and any(inner is node for inner in ast.walk(each))
-    ]
-    statement = min(around, key=lambda each: len(list(ast.walk(each))))
-    lines = _own_lines(statement)
-    function = min(
-        (_all_lines(each) for each in around if isinstance(each, ast.FunctionDef)), key=len
-    )
-    change(node, kind)
-    after = ast.unparse(ast.fix_missing_locations(changed))
-    difference = [
-        text
-        for text in difflib.unified_diff(before.splitlines(), after.splitlines(), n=0)
-        if text[:1] in "+-" and text[:3] not in ("---", "+++")
-    ]
-    shown = f"{file.name}:{lines.start} {kind}: {difference}"
-    return Mutant(file=file, source=after, lines=lines, function=function, shown=shown)
+def _first_line(node: ast.AST) -> str:
+    return ast.unparse(node).split("\n")[0]
 
 
-def _all_lines(statement: ast.stmt) -> range:
-    return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-
-
-def _own_lines(statement: ast.stmt) -> range:
-    """The lines of a statement, without those of the statements in it."""
+def mutant(path: Path, number: int) -> tuple[str, range, range]:
+    """The file's text with one change; the lines of its statement and of its function."""
+    tree = copy.deepcopy(ast.parse(path.read_text()))
+    node, kind, function, statement = list(places(tree))[number]
     body = getattr(statement, "body", None)
-    if not body:
-        return _all_lines(statement)
-    return range(statement.lineno, max(statement.lineno + 1, body[0].lineno))
+    last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+    lines = range(statement.lineno, max(statement.lineno, last) + 1)
+    around = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+    change(node, kind)
+    return ast.unparse(ast.fix_missing_locations(tree)), lines, around
 
 
-def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson, 1927)."""
-    share = successes / trials
-    centre = share + z * z / (2 * trials)
-    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    return (centre - half) / (1 + z * z / trials), (centre + half) / (1 + z * z / trials)
+def finder(room: str) -> Callable[[Path, int], bool]:
+    """What tells whether the tests find a change."""
+    if room == "ddp":
+        return _found_by_ranks
+    tests = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests/transport").glob("test_*.py"))
+        if not any(word in path.stem for word in _SOCKETS)
+        if not {"endpoint", "socket", "multiprocessing"} & _imports(path)
+    ]
+    suite = Suite(ROOT, tests, sorted((ROOT / ROOMS[room]).rglob("*.py")))
+    print(f"{suite.count} tests pass without any change", flush=True)
+    return lambda path, number: suite.find(path, *mutant(path, number)) is not None
+
+
+def _imports(path: Path) -> set[str]:
+    """The last parts of all names that a test module imports."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    names = {
+        part
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for part in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+    }
+    return {name.rpartition(".")[2] for name in names}
+
+
+def _found_by_ranks(path: Path, number: int) -> bool:
+    """Whether the hook's tests fail; its ranks are processes, so the file itself is changed."""
+    before = path.read_text()
+    tests = [f"tests/ddp/test_{name}.py" for name in _DDP]
+    there = [name for name in tests if (ROOT / name).exists()]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "60"]
+    try:
+        path.write_text(mutant(path, number)[0])
+        argv = [sys.executable, "-m", "pytest", *options, *there]
+        return subprocess.run(argv, cwd=ROOT, capture_output=True, timeout=_DDP_S).returncode != 0
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_text(before)
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    suite = Suite(ROOT, TESTS, sorted((ROOT / CORE).glob("*.py")))
-    print(f"{suite.count} tests pass without any change", flush=True)
-    alive, began_s = 0, time.monotonic()
-    for number, mutant in enumerate(mutants(count, seed), 1):
-        found = suite.find(mutant.file, mutant.source, mutant.lines, mutant.function)
-        if found is None:
+    if sys.argv[1] == "draw":
+        for room in ROOMS:
+            everything = [place for place, _, _ in places_of(room)]
+            seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+            for place in random.Random(seed).sample(everything, PER_ROOM):
+                print(json.dumps(place))
+        return
+    room = sys.argv[2]
+    chosen = [place for line in KEPT.open() if (place := json.loads(line))["room"] == room]
+    known = {json.dumps(place): (path, number) for place, path, number in places_of(room)}
+    there = [place for place in chosen if json.dumps(place) in known]
+    find, alive, began_s = finder(room), 0, time.monotonic()
+    for count, place in enumerate(there, 1):
+        if not find(*known[json.dumps(place)]):
             alive += 1
-            print(f"survived: {mutant.shown}", flush=True)
-        low, high = wilson(alive, number)
-        each_s = (time.monotonic() - began_s) / number
-        print(
-            f"{number}: {alive} survive, {low:.1%} to {high:.1%}; {each_s:.1f} s each", flush=True
-        )
+            print(f"survived: {json.dumps(place)}", flush=True)
+        mean_s = (time.monotonic() - began_s) / count
+        print(f"{count} of {len(there)}: {alive} survive; {mean_s:.1f} s each", flush=True)
+    print(f"{room}: {len(chosen) - len(there)} places gone; of {len(there)}, {alive} survive")
 
 
 if __name__ == "__main__":
