@@ -161,33 +161,33 @@ Processors = Annotated[float, Field(ge=0.01, le=64, allow_inf_nan=False)]
 
 
 class TopologyParameters(LinkParameters):
-    """What every topology has; the keys of a link apply to all links that nothing else is said of.
+    """What every topology has; the keys of a link are those of all links not named in it."""
 
-    Attributes:
-        name: the topology's name, or a reference to a user's own code.
-        workers: how many train, besides the server.
-        extra_hosts: hosts that take no part in training: they make traffic.
-        delayed_by: what delays links: netem where the kernel has it and else the lab's own relay
-            (`auto`), or one of the two, to compare them.
-        core: links between switches.
-        links: single links by name, `FIRST--SECOND` in either order.
-        host_cpu: how many processors all programs of a host may use together, by the host's name:
-            0.5 is half of one; hosts that are not named may use all.
-    """
-
-    name: str
-    workers: int = Field(default=3, ge=1, le=MOST_WORKERS)
-    extra_hosts: int = Field(default=0, ge=0, le=MOST_EXTRA_HOSTS)
+    name: str = Field(description="the topology's name, or a reference to a user's own code")
+    workers: int = Field(
+        default=3, ge=1, le=MOST_WORKERS, description="how many train, besides the server"
+    )
+    extra_hosts: int = Field(
+        default=0, ge=0, le=MOST_EXTRA_HOSTS, description="hosts that make traffic and do not train"
+    )
     rate_bps: int = Field(
         default=100_000_000,
         ge=100_000,
         le=10_000_000_000,
         description="bits of Ethernet frames a second, in each direction",
     )
-    delayed_by: Literal["auto", "netem", "relay"] = "auto"
-    core: LinkParameters = LinkParameters()
-    links: dict[str, LinkParameters] = Field(default_factory=dict)
-    host_cpu: dict[str, Processors] = Field(default_factory=dict)
+    delayed_by: Literal["auto", "netem", "relay"] = Field(
+        default="auto",
+        description="what delays links; `auto`: netem where there is one, else our relay",
+    )
+    core: LinkParameters = Field(default=LinkParameters(), description="links between switches")
+    links: dict[str, LinkParameters] = Field(
+        default={}, description="single links by name, `FIRST--SECOND` in either order"
+    )
+    host_cpu: dict[str, Processors] = Field(
+        default={},
+        description="processors that all programs of a host may use together: 0.5 is half of one",
+    )
 
     @model_validator(mode="before")
     @classmethod

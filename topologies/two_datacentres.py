@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from topologies.base import LabTopo
 from topologies.settings import LinkParameters, TopologyParameters
 
@@ -9,7 +11,10 @@ from topologies.settings import LinkParameters, TopologyParameters
 class Parameters(TopologyParameters):
     """`core`, the long link: 20 Mbit/s, 10 ms each way, a queue of one bandwidth-delay product."""
 
-    core: LinkParameters = LinkParameters(rate_bps=20_000_000, delay_s=0.01, queue_bdp=1)
+    core: LinkParameters = Field(
+        default=LinkParameters(rate_bps=20_000_000, delay_s=0.01, queue_bdp=1),
+        description="the long link",
+    )
 
 
 class Topology(LabTopo):

@@ -31,15 +31,10 @@ _MEASURED = "plot"  # the preset whose bounds are those of a profile
 
 
 class Filling(Section):
-    """What stands in for what a leg did not deliver; None stands for the preset's own.
+    """What stands in for what a leg did not deliver; None stands for the preset's own."""
 
-    Attributes:
-        gather: at the server.
-        broadcast: at the workers.
-    """
-
-    gather: str | None = None
-    broadcast: str | None = None
+    gather: str | None = Field(default=None, description="at the server")
+    broadcast: str | None = Field(default=None, description="at the workers")
 
     @field_validator(*_LEGS, mode="before")
     @classmethod
@@ -66,16 +61,16 @@ class Arm(AnyArm):
     `learning_rate` are matters of training; a filling is one for both legs, or a mapping of legs.
 
     `tensors` may name a profile's file, whose bounds then stand in its place.
-
-    Attributes:
-        protocol: a preset, or `tcp-NAME` for kernel TCP with that congestion control.
-        filling: what stands in for what a leg did not deliver; the preset's own where it is none.
-        learning_rate: in place of the training's, where each arm has one of its own.
     """
 
-    protocol: str
-    filling: Annotated[Filling, BeforeValidator(_on_both_legs)] = Filling()
-    learning_rate: float | None = Field(default=None, gt=0, le=1000)
+    protocol: str = Field(description="a preset, or `tcp-NAME`: TCP with that congestion control")
+    filling: Annotated[Filling, BeforeValidator(_on_both_legs)] = Field(
+        default=Filling(),
+        description="what stands in for what a leg did not deliver; none: the preset's",
+    )
+    learning_rate: float | None = Field(
+        default=None, gt=0, le=1000, description="in place of the training's"
+    )
     _caution: str = PrivateAttr(default="")
 
     @property

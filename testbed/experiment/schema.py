@@ -89,52 +89,60 @@ def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInf
 
 
 class Experiment(Section):
-    """One YAML file: one of `experiments/`, or any other by its path.
+    """One YAML file: one of `experiments/`, or any other by its path."""
 
-    Attributes:
-        name: names the folder of results, and the experiment in reports.
-        description: one line for `./lab list` and the report.
-        workload: what runs on the hosts: the built-in training, or programs or a training script
-            of your own.
-        rounds: rounds of training in each run; of programs, the rounds that they announce.
-        seeds: one run per arm, point of the factors and seed; distinct numbers, 0 or more.
-        topology: the network.
-        training: what the workers compute.
-        transport: what all arms share.
-        phases: what decides whether a round is critical.
-        arms: the protocols that are compared, by names of your own; of programs, what is changed.
-        impairments: what is done to the network, and when.
-        factors: the points of a sweep: a key path with its values, or any name with labelled
-            levels, each of which replaces several key paths.
-        profiles: the same experiment at other sizes: by the profile's name, key paths with values.
-        limits: the limits of the gates; a run that exceeds one of them is invalid.
-        simulation: what hosts cost in `./lab simulate`; runs of a lab are without it.
-    """
-
-    name: Name
-    description: str = ""
-    workload: AnyWorkload = BuiltIn()
+    name: Name = Field(description="names the folder of results, and the experiment in reports")
+    description: str = Field(default="", description="one line for `./lab list` and the report")
+    workload: AnyWorkload = Field(
+        default=BuiltIn(),
+        description="what runs: the built-in training, programs, or a training script",
+    )
     rounds: Annotated[
         int,
         Field(ge=1, le=_MOST_ROUNDS),
         WrapValidator(_rounds),
         Field(validate_default=True, json_schema_extra={"default": None}),
-    ] = _UNSTATED
-    seeds: list[int] = Field(min_length=1, max_length=MOST_SEEDS)
-    topology: topologies.AnyTopology
-    training: Training = Training()
-    transport: Transport = Transport()
-    phases: AnyPhases = phases.DEFAULT
-    arms: dict[ArmName, Annotated[AnyArm, BeforeValidator(_arm)]] = Field(min_length=1)
-    impairments: list[AnyImpairment] = Field(default_factory=list, max_length=_MOST_IMPAIRMENTS)
-    factors: dict[str, list[Any]] = Field(default_factory=dict)
-    profiles: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    ] = Field(
+        default=_UNSTATED, description="of training in each run; of programs, those they announce"
+    )
+    seeds: list[int] = Field(
+        min_length=1,
+        max_length=MOST_SEEDS,
+        description="one run per arm, point of the factors and seed; distinct numbers, 0 or more",
+    )
+    topology: topologies.AnyTopology = Field(description="the network")
+    training: Training = Field(default=Training(), description="what the workers compute")
+    transport: Transport = Field(default=Transport(), description="what all arms share")
+    phases: AnyPhases = Field(
+        default=phases.DEFAULT, description="what decides whether a round is critical"
+    )
+    arms: dict[ArmName, Annotated[AnyArm, BeforeValidator(_arm)]] = Field(
+        min_length=1,
+        description="the protocols that are compared, by names of your own; of programs, what is "
+        "changed",
+    )
+    impairments: list[AnyImpairment] = Field(
+        default=[],
+        max_length=_MOST_IMPAIRMENTS,
+        description="what is done to the network, and when",
+    )
+    factors: dict[str, list[Any]] = Field(
+        default={},
+        description="the points of a sweep: a key path with its values, or any name with labelled "
+        "levels, each of which replaces several key paths",
+    )
+    profiles: dict[Name, dict[str, Any]] = Field(
+        default={}, description="other sizes: by the profile's name, key paths with values"
+    )
     published: list[str] | None = Field(
         default=None, description="ids of published numbers to show beside ours; none: all that fit"
     )
-    limits: Limits = Limits()
+    limits: Limits = Field(
+        default=Limits(), description="of the gates; a run that exceeds one of them is invalid"
+    )
     simulation: Simulation = Field(
         default=Simulation(),
+        description="what hosts cost in `./lab simulate`; runs of a lab are without it",
         # Without it, runs have the keys that they had before there was this key.
         exclude_if=lambda value: value == Simulation(),
     )

@@ -21,36 +21,37 @@ class Restarts(Section):
 
 
 class Training(Section):
-    """What the workers compute.
+    """What the workers compute."""
 
-    Attributes:
-        model: what is trained.
-        dataset: what it is trained on: a name, or a mapping with options.
-        split: which worker gets which examples.
-        optimiser: what applies the averaged gradient at each worker.
-        learning_rate: before the schedule's factor.
-        weight_decay: as torch's optimisers define it.
-        schedule: what the learning rate is multiplied with in each round.
-        pace: how long an iteration computes.
-        device: where the workers compute.
-        on_worker_loss: whether the run fails, or goes on without a worker that is lost; with
-            `rejoin` its process is started again, and takes part again from the next round on.
-        restarts: with `on_worker_loss: rejoin`, how often and when.
-    """
-
-    model: str = Field(default="small-cnn", examples=list(models.MODELS))
-    dataset: AnyDataset = datasets.DEFAULT
-    split: AnySplit = datasets.Equal()
+    model: str = Field(
+        default="small-cnn", examples=list(models.MODELS), description="what is trained"
+    )
+    dataset: AnyDataset = Field(
+        default=datasets.DEFAULT,
+        description="what it is trained on: a name, or a mapping with options",
+    )
+    split: AnySplit = Field(
+        default=datasets.Equal(), description="which worker gets which examples"
+    )
     batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
-    optimiser: str = Field(default="sgd", examples=list(OPTIMISERS))
-    learning_rate: float = Field(default=0.05, gt=0, le=1000)
+    optimiser: str = Field(
+        default="sgd",
+        examples=list(OPTIMISERS),
+        description="what applies the mean gradient at a worker",
+    )
+    learning_rate: float = Field(
+        default=0.05, gt=0, le=1000, description="before the schedule's factor"
+    )
     momentum: float = Field(
         default=0.9, ge=0, lt=1, description="of sgd, nesterov and rmsprop; beta 1 of lazy-adamw"
     )
-    weight_decay: float = Field(default=0.0, ge=0)
-    schedule: AnySchedule = ConstantRate()
-    pace: AnyPace = RealPace()
-    device: Literal["cpu", "cuda"] = "cpu"
+    weight_decay: float = Field(default=0.0, ge=0, description="as torch's optimisers define it")
+    schedule: AnySchedule = Field(
+        default=ConstantRate(),
+        description="what the learning rate is multiplied with in each round",
+    )
+    pace: AnyPace = Field(default=RealPace(), description="how long an iteration computes")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where the workers compute")
     evaluate_every: int = Field(default=5, ge=1, description="rounds between evaluations")
     evaluate_on: Literal["test", "validation"] = Field(
         default="test",
@@ -70,9 +71,13 @@ class Training(Section):
     measure_every: int = Field(
         default=0, ge=0, description="rounds between measurements of the effects of loss; 0: never"
     )
-    on_worker_loss: Literal["fail", "continue", "rejoin"] = "fail"
+    on_worker_loss: Literal["fail", "continue", "rejoin"] = Field(
+        default="fail",
+        description="whether the run fails, goes on without a lost worker, or restarts it",
+    )
     restarts: Restarts | None = Field(
         default=None,
+        description="with `on_worker_loss: rejoin`, how often and when",
         # Without it, runs have the keys that they had before there was this key.
         exclude_if=lambda value: value is None,
     )

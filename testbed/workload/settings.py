@@ -271,13 +271,11 @@ class AnyArm(BaseModel):
 
 
 class ProgramsArm(AnyArm):
-    """What an arm changes in the programs: keys of single ones, by name, or all at once.
+    """What an arm changes in the programs: keys of single ones, by name, or all at once."""
 
-    Attributes:
-        congestion_control: of every program.
-    """
-
-    congestion_control: CongestionControl | None = None
+    congestion_control: CongestionControl | None = Field(
+        default=None, description="of every program"
+    )
 
     def applied(self, workload: Programs) -> Programs:
         """The workload of this arm.

@@ -128,52 +128,52 @@ def _chunk(value: int) -> int:
     return value
 
 
+def _ours(about: str, **bounds: Any) -> Any:
+    return Field(default=None, description=f"of ours: {about}", **bounds)
+
+
 class TorchrunArm(AnyArm):
     """What an arm gives to the hook in place of the script's own arguments.
 
     All further keys are settings of the protocol's preset, as `low` of `dblp`.
-
-    Attributes:
-        hook: what averages gradients: ours, or one of PyTorch's own over Gloo.
-        args: the script's arguments, in place of the workload's.
-        protocol: of ours, a preset; none: what the script names, and then no settings of a preset.
-        mode: of ours: `bounded`, `reliable`, or `local`, which sends nothing.
-        collective: of ours: who averages.
-        filling: of ours: what stands for lost gradients.
-        rate_bps: of ours: what a rank's link carries; none: with a protocol of a fixed rate 0.97 of
-            the network's slowest link, divided among the ranks of a host; without a protocol what
-            the script says, else measured.
-        timeout_s: of ours: within it all ranks end when one fails.
-        insecure: of ours: without keys, as the built-in training; false: authenticated.
-        late_share: of ours: in what share of buckets a rank that is late may be left out.
-        min_ranks: of ours, with `collective: server`: the fewest ranks that go on when others are
-            lost, rank 0 among them; a `crash` of another rank's program then does not end the run.
-        chunk_bytes: of ours: the unit of loss; none: what fits the MTU.
-        queue_bytes: of ours: the smallest queue on the way; none: not known.
-        transfers_in_flight: of ours: how many buckets may be under way at once.
-        rank: of `powerSGD`: of its approximation.
-        from_step: of `powerSGD`: the step with which it begins to compress.
-        congestion_control: of PyTorch's hooks the kernel's, for all TCP of the hosts; of ours the
-            protocol's.
     """
 
-    hook: Hook = "bounded-loss"
-    args: Arguments | None = None
-    protocol: str | None = None
-    mode: Literal["bounded", "reliable", "local"] | None = None
-    collective: Literal["sharded", "server"] | None = None
-    filling: Literal["error-feedback", "rescale", "zero"] | None = None
-    rate_bps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    timeout_s: float | None = Field(default=None, gt=0, le=1e6)
-    insecure: bool | None = None
-    late_share: float | None = Field(default=None, ge=0, le=1)
-    min_ranks: int | None = Field(default=None, ge=1)
-    chunk_bytes: Annotated[int, AfterValidator(_chunk)] | None = None
-    queue_bytes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    transfers_in_flight: int | None = Field(default=None, ge=1, le=1024)
-    rank: int | None = Field(default=None, ge=1, le=1024)
-    from_step: int | None = Field(default=None, ge=2, le=1_000_000)
-    congestion_control: str | None = None
+    hook: Hook = Field(
+        default="bounded-loss", description="what averages: ours, or one of PyTorch's over Gloo"
+    )
+    args: Arguments | None = Field(default=None, description="in place of the workload's")
+    protocol: str | None = _ours("a preset; none: what the script names, without settings of it")
+    mode: Literal["bounded", "reliable", "local"] | None = _ours("`local` sends nothing")
+    collective: Literal["sharded", "server"] | None = _ours("who averages")
+    filling: Literal["error-feedback", "rescale", "zero"] | None = _ours("what stands for losses")
+    rate_bps: float | None = _ours(
+        "what a rank's link carries; none: with a protocol of a fixed rate 0.97 of the network's "
+        "slowest link, divided among the ranks of a host; else what the script says, or measured",
+        gt=0,
+        allow_inf_nan=False,
+    )
+    timeout_s: float | None = _ours("within it all ranks end when one fails", gt=0, le=1e6)
+    insecure: bool | None = _ours("without keys, as the built-in training; false: authenticated")
+    late_share: float | None = _ours("share of buckets that a late rank may miss", ge=0, le=1)
+    min_ranks: int | None = _ours(
+        "with `collective: server`: the fewest ranks that go on when others are lost, rank 0 among "
+        "them; a `crash` of another rank's program then does not end the run",
+        ge=1,
+    )
+    chunk_bytes: Annotated[int, AfterValidator(_chunk)] | None = _ours(
+        "the unit of loss; none: what fits the MTU"
+    )
+    queue_bytes: float | None = _ours(
+        "the smallest queue on the way; none: not known", gt=0, allow_inf_nan=False
+    )
+    transfers_in_flight: int | None = _ours("how many buckets at once", ge=1, le=1024)
+    rank: int | None = Field(default=None, ge=1, le=1024, description="of `powerSGD`")
+    from_step: int | None = Field(
+        default=None, ge=2, le=1_000_000, description="of `powerSGD`: where it begins to compress"
+    )
+    congestion_control: str | None = Field(
+        default=None, description="of PyTorch's hooks the kernel's, for all TCP of the hosts"
+    )
 
     @property
     def is_ours(self) -> bool:
