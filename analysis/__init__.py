@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from analysis.data.frames import Frames
-    from analysis.data.load import Detect
     from analysis.report.writing import ReportPaths
 
 __all__ = ["load", "update_readme", "write_index", "write_report"]
@@ -63,7 +62,6 @@ def load(
 def write_report(
     results_dir: Path | str,
     experiment: str | None = None,
-    detect: Detect | None = None,
     *,
     include_invalid: bool = False,
 ) -> ReportPaths:
@@ -74,8 +72,6 @@ def write_report(
     Args:
         results_dir: as of `load`.
         experiment: as of `load`.
-        detect: what asks phase detectors again, such as `testbed.training.phases.replay.replay`;
-            without it the report says nothing of gradients without loss.
         include_invalid: invalid runs enter the numbers; page, tables and figures are marked so.
 
     Raises:
@@ -84,9 +80,7 @@ def write_report(
     """
     from analysis.report import writing
 
-    return writing.write_report(
-        Path(results_dir), experiment, detect, include_invalid=include_invalid
-    )
+    return writing.write_report(Path(results_dir), experiment, include_invalid=include_invalid)
 
 
 def write_index(results_dir: Path | str) -> Path | None:
@@ -100,9 +94,7 @@ def write_index(results_dir: Path | str) -> Path | None:
     return index.write(Path(results_dir))
 
 
-def update_readme(
-    results_dir: Path | str, experiment: str | None = None, detect: Detect | None = None
-) -> Path:
+def update_readme(results_dir: Path | str, experiment: str | None = None) -> Path:
     """Keep results in `experiments/results/NAME/`, and write the tables of README and docs/.
 
     Returns:
@@ -113,6 +105,6 @@ def update_readme(
     """
     from analysis.report import kept_pages, kept_results
 
-    folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT, detect=detect)
+    folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT)
     kept_pages.write_readme(root=kept_results.ROOT)
     return folder

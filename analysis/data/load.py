@@ -8,7 +8,7 @@ name, are listed in `Results.others` and enter no statistic.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,6 @@ from analysis.data import (
 from analysis.data.choosing import Chosen
 from analysis.data.evidence import MISSING, NOT_STARTED, VERDICTS, Evidence, Run, factor_text
 
-# What phase detectors with these `phases` sections say after each round, by the gradients' norms.
-Detect = Callable[[Sequence[Mapping[str, Any]], Sequence[float]], list[list[bool]]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Results(Evidence):
@@ -41,12 +38,10 @@ class Results(Evidence):
     Attributes:
         results_dir: the folder that holds the experiment's own.
         problems: what was wrong with the experiment's own files.
-        detect: for `detector_replay`; None: nothing is replayed.
     """
 
     results_dir: Path
     problems: list[str]
-    detect: Detect | None = None
 
     @cached_property
     def rounds(self) -> pl.DataFrame:
@@ -128,7 +123,6 @@ class Results(Evidence):
 def load(
     results_dir: Path,
     experiment: str | None = None,
-    detect: Detect | None = None,
     chosen: Chosen | None = None,
     *,
     include_invalid: bool = False,
@@ -164,7 +158,6 @@ def load(
         runs=runs,
         others=others,
         problems=problems,
-        detect=detect,
         include_invalid=include_invalid,
     )
 

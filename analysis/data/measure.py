@@ -16,8 +16,6 @@ from analysis.data.evidence import Run, impairment_kinds
 from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK
 from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
 
-# Of the run's metrics: whether no receiver went without a chunk.
-WHOLE = "_whole"
 _ROUNDS = ("round", "critical", "gradient_norm", "latency_s", "impairments")
 _EVALUATIONS = ("round", "accuracy", "perplexity", "elapsed_s")
 TABLES = (
@@ -64,9 +62,7 @@ def measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     )
     found = [(run.key, each) for run in runs for each in run.problems[before[run.key] :]]
     return {
-        "metrics": _metrics(runs, by_log).join(
-            _whole(transfers), on="run_key", how="left", maintain_order="left"
-        ),
+        "metrics": _metrics(runs, by_log),
         "rounds": rounds.select("run_key", *_ROUNDS),
         "critical_path": path,
         "gathered_loss": _gathered_loss(transfers),
@@ -137,12 +133,6 @@ def _impaired_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> pl.DataFrame:
         .group_by("run_key", "round", maintain_order=True)
         .agg(pl.col("latency_s").first(), pl.col("kind").unique().sort().str.join(" + "))
     )
-
-
-def _whole(transfers: pl.DataFrame) -> pl.DataFrame:
-    received = (pl.col("chunks_received") == pl.col("chunk_count")).fill_null(value=False)
-    receivers = transfers.filter(pl.col("role") == "receiver").group_by("run_key")
-    return receivers.agg(received.all().alias(WHOLE))
 
 
 def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:

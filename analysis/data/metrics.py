@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import program_metrics, replay_metrics
+from analysis.data import program_metrics
 
 LEGS = ("gather", "broadcast")
 TASK_METRICS = ("accuracy", "perplexity")
@@ -317,7 +317,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 def is_metric(name: str) -> bool:
     """Whether a column of the runs' rows is a metric."""
     of_kind = name.startswith(IMPAIRED) or program_metrics.fields(name) is not None
-    return of_kind or replay_metrics.fields(name) is not None or name in _BY_NAME
+    return of_kind or name in _BY_NAME
 
 
 def describe(name: str) -> Metric:
@@ -336,6 +336,6 @@ def describe(name: str) -> Metric:
             log="impaired_rounds",
             value=_LATENCY.filter(pl.col("kind") == kind).mean(),
         )
-    if (found := program_metrics.fields(name) or replay_metrics.fields(name)) is not None:
+    if (found := program_metrics.fields(name)) is not None:
         return Metric(**found, value=pl.col(name))
     return _BY_NAME[name]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import polars as pl
 
-from analysis.data import detector_replay, logs, program_metrics, programs, replay_metrics
+from analysis.data import logs, program_metrics, programs
 from analysis.data.blocks import with_blocks
 from analysis.data.evidence import Evidence, factor_names
 from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
 from analysis.data.load import Results
-from analysis.data.measure import WHOLE
 from analysis.data.metrics import IMPAIRED, METRICS
 
 __all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logged", "metric_names", "per_run"]
@@ -27,15 +23,8 @@ def per_run(evidence: Evidence) -> pl.DataFrame:
     that were kept.
     """
     frame = logged(evidence)
-    if isinstance(evidence, Results):
-        frame = _with(frame, detector_replay.measured(evidence), replay_metrics.NAMES.index)
-        if evidence.runs_programs:
-            of_programs = {
-                run.key: programs.measured(run.directory)
-                for run in evidence.ok_runs
-                if run.directory
-            }
-            frame = _with(frame, of_programs, program_metrics.order)
+    if isinstance(evidence, Results) and evidence.runs_programs:
+        frame = _with_programs(frame, evidence)
     return with_blocks(frame, evidence.ok_runs)
 
 
@@ -47,20 +36,21 @@ def logged(evidence: Evidence) -> pl.DataFrame:
     factors = factor_names(evidence.ok_runs)
     rows = logs.label_rows(evidence.ok_runs, factors)
     frame = pl.DataFrame(rows, schema=logs.label_schema(factors), orient="row")
-    measured = evidence.measured.tables["metrics"].drop(WHOLE)
+    measured = evidence.measured.tables["metrics"]
     frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
     # Of kinds that no run has any more: what was measured earlier may have them.
     kinds = [name for name in frame.columns if name.startswith(IMPAIRED)]
     return frame.drop(name for name in kinds if not frame[name].count())
 
 
-def _with(
-    frame: pl.DataFrame,
-    measured: Mapping[str, Mapping[str, float | None]],
-    order: Callable[[str], Any],
-) -> pl.DataFrame:
-    """The same with metrics that only some experiments have: values by run and name."""
-    names = sorted({name for each in measured.values() for name in each}, key=order)
+def _with_programs(frame: pl.DataFrame, results: Results) -> pl.DataFrame:
+    """The same with what the runs' programs measured."""
+    measured = {
+        run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory
+    }
+    names = sorted(
+        {name for metrics in measured.values() for name in metrics}, key=program_metrics.order
+    )
     return frame.with_columns(
         pl.Series(
             name, [measured.get(key, {}).get(name) for key in frame["run_key"]], dtype=pl.Float64
@@ -75,7 +65,6 @@ def metric_names(frame: pl.DataFrame) -> list[str]:
     Of programs those that a run has: most are about training.
     """
     kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
-    replayed = [name for name in replay_metrics.NAMES if name in frame.columns]
     of_programs = [name for name in frame.columns if program_metrics.fields(name)]
     return [
         *(
@@ -85,5 +74,4 @@ def metric_names(frame: pl.DataFrame) -> list[str]:
         ),
         *of_programs,
         *kinds,
-        *replayed,
     ]

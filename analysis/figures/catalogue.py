@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 from analysis.data import learning as of_config
 from analysis.data.evidence import INVALID_INCLUDED, impairment_kinds
 from analysis.data.load import Results
-from analysis.figures import critical_path, detector, latency, learning, ratios, style
+from analysis.figures import critical_path, latency, learning, ratios, style
 from analysis.figures.parts import render, too_many_for_bands, watermark
-from analysis.summary.detector_sweep import MOST_SEEDS, Sweep
 
 _STRIPS = (
     "The strips below mark critical phases; they are paler where a round was critical in some runs "
@@ -57,9 +56,7 @@ def look_alike(one: bytes, two: bytes) -> bool:
     return first.shape == second.shape and bool(np.abs(first - second).max() < _SHADES)
 
 
-def draw_all(
-    results: Results, summary: dict[str, Any], replayed: Sweep | None = None
-) -> list[Drawing]:
+def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     """Every figure for which there are data, rendered; the same input gives the same bytes."""
     kinds: dict[str, str] = {}
     for run in results.ok_runs:
@@ -168,19 +165,6 @@ def draw_all(
             "Root mean square distance of the workers' weights from their mean, over the mean's "
             f"norm. Replicas differ where workers lose different parts of the broadcast. {band}",
             lambda: learning.divergence(results.deviations, styles),
-        ),
-        (
-            "detector-replay",
-            "What the phase detector says with other settings, and without loss",
-            "Share of critical rounds when the detector is asked again about the gradients' norms "
-            "that each run has recorded, mean over seeds (the first "
-            f"{MOST_SEEDS} where there are more). Left against eta, right against the "
-            "cadence; a vertical line marks the runs' own setting. Arms that give up nothing show "
-            "what it says without loss. All rounds before the first comparison are critical, so a "
-            "longer cadence has a larger share in any case. Where the tolerance depends on the "
-            "phase, another setting would have led to other losses, so such a line holds for these "
-            "gradients alone.",
-            lambda: detector.critical_share(replayed or Sweep(), styles),
         ),
         (
             "ratios",

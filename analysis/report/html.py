@@ -27,7 +27,7 @@ _TEMPLATES = Path(__file__).with_name("templates")
 _MOST_ROWS = 500
 _FORMATS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
 # Tables in which each row is another quantity or setting: sorted, they would say nothing.
-_UNLIKE_ROWS = {"main", "ratios", "published", "arms", "host_cpu", "detector", "phases"}
+_UNLIKE_ROWS = {"main", "ratios", "published", "arms", "host_cpu", "phases"}
 _IDENTIFIER = re.compile(r'\bid="([^"]+)"')
 _REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
 _SIZE = re.compile(r'<svg ([^>]*?)width="[^"]*"([^>]*?)>', re.DOTALL)

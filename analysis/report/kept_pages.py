@@ -61,7 +61,6 @@ _VALUES = {
     "accuracy": ("accuracy",),
     "apnet-loss": ("round_latency_s.mean", "accuracy"),
     "burst-accuracy": ("accuracy",),
-    "detector-loop": ("critical_share", "replayed.before_loss.critical"),
     "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
     "equivalence": ("accuracy", "training_time_s"),
     "equivalence-text": ("perplexity", "training_time_s"),

@@ -21,7 +21,7 @@ from typing import Any
 from analysis.data import keeping, kept_rows
 from analysis.data.blocks import machine_text
 from analysis.data.evidence import Evidence, Run
-from analysis.data.load import Detect, load
+from analysis.data.load import load
 from analysis.data.per_run import per_run
 from analysis.figures import catalogue
 from analysis.report.writing import write_report
@@ -43,7 +43,6 @@ _FIGURES = (
     "ratio-along-factor.png",
     "learning-along-factor.png",
     "latency-over-rounds.png",
-    "detector-replay.png",
 )
 
 
@@ -52,7 +51,6 @@ def keep(
     experiment: str | None = None,
     *,
     root: Path = ROOT,
-    detect: Detect | None = None,
 ) -> Path:
     """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones.
 
@@ -63,7 +61,7 @@ def keep(
             the runs, or of those that are kept, are simulated and others are measured.
         OSError: they cannot be written.
     """
-    results = load(results_dir, experiment, detect)
+    results = load(results_dir, experiment)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
     folder = root / RESULTS / results.experiment
@@ -77,7 +75,7 @@ def keep(
             f"{results_dir}: of {results.experiment} there are simulated runs and measured ones, "
             f"what {folder} keeps included; valid: one kind of them under one name"
         )
-    report = write_report(results_dir, results.experiment, detect)
+    report = write_report(results_dir, results.experiment)
     folder.mkdir(parents=True, exist_ok=True)
     keeping.write(folder, results, per_run(results))
     write_derived(folder)

@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.data import gates, kept_measures, run_directories
 from analysis.data.evidence import INVALID_INCLUDED
-from analysis.data.load import Detect, Results, load
+from analysis.data.load import Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
 from analysis.report import explore, index
@@ -18,7 +18,6 @@ from analysis.report.folder import FOLDER, SUMMARY, replaced
 from analysis.report.html import embedded, inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import Page, timeline_page
-from analysis.summary.detector_sweep import Sweep, sweep
 from analysis.summary.document import summarise, write_json
 from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
@@ -26,7 +25,6 @@ from analysis.tables.chunk_loss_by_layer import layer_loss_table
 from analysis.tables.contrasts import contrast_table
 from analysis.tables.critical_path import culprits_table, parts_table
 from analysis.tables.critical_rounds import critical_rounds_table
-from analysis.tables.detector_replay import detector_table
 from analysis.tables.main_table import main_table
 from analysis.tables.programs import program_table
 from analysis.tables.published_values import experiment_table
@@ -68,26 +66,24 @@ class ReportPaths:
 def write_report(
     results_dir: Path,
     experiment: str | None = None,
-    detect: Detect | None = None,
     *,
     include_invalid: bool = False,
 ) -> ReportPaths:
     """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
-    results = load(results_dir, experiment, detect, include_invalid=include_invalid)
+    results = load(results_dir, experiment, include_invalid=include_invalid)
     if not results.invalid_included:
         with contextlib.suppress(OSError):  # it would only save time
             kept_measures.keep(results.folder, results.measured)
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
-    replayed = sweep(results)
     timeline = timeline_page(results)
     in_timeline = timeline.keys if timeline else frozenset()
     runs = explore.values(results)
-    tables = _tables(results, summary, replayed)
+    tables = _tables(results, summary)
     tables[explore.NAME] = explore.table(results, runs, in_timeline)
     if results.invalid_included:
         tables = {name: marked(table, INVALID_INCLUDED) for name, table in tables.items()}
-    drawings = catalogue.draw_all(results, summary, replayed)
+    drawings = catalogue.draw_all(results, summary)
     explored = explore.page_data(results, runs, in_timeline)
     page = render_page(results, summary, tables, drawings, timeline=timeline, explored=explored)
 
@@ -135,7 +131,7 @@ def _resumable(results: Results) -> bool:
     )
 
 
-def _tables(results: Results, summary: dict[str, Any], replayed: Sweep) -> dict[str, Table]:
+def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
     """Every table of the report by the name of its files."""
     by_point = by_sweep_point.metric_tables(summary)
     ratios_by_point = by_sweep_point.ratio_tables(summary)
@@ -143,7 +139,6 @@ def _tables(results: Results, summary: dict[str, Any], replayed: Sweep) -> dict[
         "main": main_table(summary),
         "ratios": ratio_table(summary),
         "phases": critical_rounds_table(summary),
-        "detector": detector_table(summary, replayed),
         "critical-path": parts_table(results),
         "waited-for": culprits_table(results),
         "published": experiment_table(summary),

@@ -17,7 +17,6 @@ from testbed.cli.places import Place
 from testbed.run import planning
 from testbed.shared import run_directory
 from testbed.shared.yaml_input import InputError
-from testbed.training.phases.replay import replay
 from testbed.verdict.limits import OF_THE_MACHINE
 
 _MANY = 50  # runs take so long to read that it is said
@@ -53,9 +52,7 @@ def write(
             if name and (count := len(list((place.results / name).glob("*/status.json")))) > _MANY:
                 console.print(f"{name}: reading {count} runs and drawing figures")
             where = (place.folder, None) if own else (place.results, name)
-            written.append(
-                analysis.write_report(*where, detect=replay, include_invalid=include_invalid)
-            )
+            written.append(analysis.write_report(*where, include_invalid=include_invalid))
             _show(written[-1], console)
     except ValueError as error:
         raise InputError(str(error)) from None
@@ -147,7 +144,7 @@ def keep(place: Place, *, as_json: bool = False) -> None:
     console = terminal.console(stderr=as_json)
     try:
         for name in _names(place):
-            folder = analysis.update_readme(place.results, name, detect=replay)
+            folder = analysis.update_readme(place.results, name)
             terminal.say(console, f"kept: {folder}")
             told = verification.of_commits(folder)
             for said in told.refused:

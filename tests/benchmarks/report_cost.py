@@ -24,7 +24,6 @@ import polars as pl
 
 import analysis
 from analysis.data import samples
-from testbed.training.phases.replay import replay
 from tests.analysis.build import EXPERIMENT, ResultsBuilder, write, write_lines
 
 _ARMS = ("dblp", "fixed-low", "fixed-high", "dblp-stream", "tcp-cubic")
@@ -85,7 +84,7 @@ def main() -> None:
 def _once(folder: Path) -> None:
     """One report in a process of its own, which prints what it cost."""
     began = time.monotonic()
-    paths = analysis.write_report(folder, detect=replay)
+    paths = analysis.write_report(folder)
     facts = {
         "took_s": time.monotonic() - began,
         "cpu_s": time.process_time(),

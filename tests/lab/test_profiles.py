@@ -82,7 +82,7 @@ def _few_rounds(value: Any, key: str = "") -> Any:
 
 
 @pytest.mark.parametrize("profile", ["server", "paper"])
-@pytest.mark.parametrize("name", [*PAPER_ITEMS, "detector-loop"])
+@pytest.mark.parametrize("name", PAPER_ITEMS)
 def test_a_replay_runs_with_the_sizes_of_a_larger_machine(name, profile, tmp_path):
     path = tmp_path / f"{name}.yaml"
     path.write_text(yaml.safe_dump(shortened(name, profile, tmp_path), sort_keys=False))

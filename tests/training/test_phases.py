@@ -1,15 +1,10 @@
 """Phase detectors: what each calls critical, round by round."""
 
-import json
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from testbed.training.phases import AnyPhases, Observation
-from testbed.training.phases.replay import replay
 
 
 def detector(section, rounds_per_epoch=1):
@@ -201,24 +196,3 @@ def test_a_fall_that_is_real_is_followed_by_a_rise_that_is_not(kept, after_one_f
         said.extend(answers(found, [norm], begin=number))
     assert said[1:4] == [False, False, False] and said[4] is True
     assert sum(said[4:]) == after_one_fall
-
-
-vectors = st.lists(
-    st.floats(min_value=-1e6, max_value=1e6, width=32, allow_subnormal=False), min_size=1
-).map(lambda each: np.array(each, dtype=np.float32))
-
-
-@given(gradients=st.lists(vectors, min_size=1, max_size=8), eta=st.floats(0.01, 2.0))
-def test_a_replay_of_recorded_norms_says_what_the_detector_said(gradients, eta):
-    section = {"detector": "gradient-norm", "eta": eta, "cadence": 2}
-    found = detector(section)
-    said, norms = [], []
-    for number, gradient in enumerate(gradients):
-        found.observe(
-            Observation(
-                round_number=number, gradient=gradient, learning_rate=0.1, next_learning_rate=0.1
-            )
-        )
-        said.append(found.critical)
-        norms.append(json.loads(json.dumps(float(np.linalg.norm(gradient)))))
-    assert replay([section, {**section, "cadence": 1}], norms)[0] == said
