@@ -54,17 +54,7 @@ def sentences(results: Results) -> list[str]:
         ("Impairments (a seed draws their rounds, or the experiment lists them): {}.", listed),
     )
     found = [sentence.format(text) for sentence, text in said if text]
-    return [*found, _design(results), *_calibration(runs), *_pruned(runs)]
-
-
-def _pruned(runs: Sequence[Run]) -> list[str]:
-    count = sum(bool(run.manifest.get("pruned")) for run in runs)
-    if not count:
-        return []
-    return [
-        f"Samples of {count} runs were pruned later: the timeline lacks their queues, flows and "
-        "processes. No table of training comes from samples; those of programs do."
-    ]
+    return [*found, _design(results), *_calibration(runs)]
 
 
 def assumptions(results: Results) -> list[str]:

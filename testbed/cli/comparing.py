@@ -25,10 +25,6 @@ def compare(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="write all metrics to this file")
     ] = None,
-    expect: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="ranges of ratios; exit status 1 if one does not hold"),
-    ] = None,
 ) -> None:
     """Compare two results of an experiment, such as a lab's and simulated ones, or two runs."""
     from testbed.cli import places
@@ -36,5 +32,4 @@ def compare(
     folders = places.result(first, out), places.result(second, out)
     from testbed.cli import comparison_view  # imports what reads results, which takes a second
 
-    if not comparison_view.show(*folders, json_file, console(), expect=expect):
-        raise typer.Exit(1)
+    comparison_view.show(*folders, json_file, console())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from rich.console import Console
 from analysis import comparison
 from analysis.comparison import Compared
 from analysis.data.metrics import describe
-from testbed.cli import expectations, places
+from testbed.cli import places
 from testbed.cli.terminal import PlainTable
 from testbed.shared.input_error import InputError
 
@@ -31,20 +30,8 @@ _SHOWN = (
 )
 
 
-def show(
-    first: Path,
-    second: Path,
-    json_file: Path | None,
-    console: Console,
-    *,
-    expect: Path | None = None,
-) -> bool:
-    """Print the comparison, write all of it to a file; returns whether all is as a file expects.
-
-    Raises:
-        InputError: a folder holds no results, nothing of them fits together, or a file is wrong.
-    """
-    expected = expectations.read(expect) if expect is not None else []
+def show(first: Path, second: Path, json_file: Path | None, console: Console) -> None:
+    """Print the comparison, and write all of it to a file."""
     are_runs = {places.is_run(first), places.is_run(second)}
     if len(are_runs) > 1:
         raise InputError(f"{first} and {second}: valid: two results of an experiment, or two runs")
@@ -53,7 +40,6 @@ def show(
         found = compare(comparison.evidence(first), comparison.evidence(second))
     except ValueError as error:
         raise InputError(str(error)) from None
-    failing = expectations.failing(expect, expected, found) if expect is not None else []
     if json_file is not None:
         document = comparison.document(str(first), str(second), found)
         try:
@@ -65,12 +51,6 @@ def show(
         if each.metric in _SHOWN:
             table.add_row(*_row(each))
     console.print(table)
-    if expect is not None:
-        for line in failing:
-            print(f"does not hold: {line}", file=sys.stderr)
-        said = f"{len(failing)} ratios do not hold" if failing else "all hold"
-        print(f"{len(expected)} expectations of {expect}: {said}")
-    return not failing
 
 
 def _row(each: Compared) -> list[str]:

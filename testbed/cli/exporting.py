@@ -20,10 +20,6 @@ def export(
     everything: Annotated[
         bool, typer.Option("--all", help="with samples of queues and captures, too")
     ] = False,
-    flent: Annotated[
-        Path | None,
-        typer.Option("--flent", metavar="DIR", help="instead: time series of runs, for flent"),
-    ] = None,
     out: Out = RESULTS,
 ) -> None:
     """Pack an experiment's results into one archive from which a reader recomputes its tables."""
@@ -33,14 +29,6 @@ def export(
     place.require()
     if place.experiment is None or place.key is not None:
         raise InputError(f"{name}: valid: one experiment's name, its YAML file, or its folder")
-    if flent is not None:
-        from testbed.cli import flent_files  # imports polars
-
-        if target is not None or everything:
-            raise InputError("--flent: valid without --output and --all, which are the archive's")
-        written = flent_files.export(place.folder, flent)
-        print(f"{len(written)} data file{'s' * (len(written) != 1)} for flent: {flent}")
-        return
     from testbed.cli import report_view  # imports what draws figures, which takes a second
     from testbed.run import exporting
     from testbed.shared import sizes

@@ -40,9 +40,6 @@ Profile = Annotated[
     str | None,
     typer.Option("--profile", help="sizes for another machine; ./lab list names an experiment's"),
 ]
-Draw = Annotated[
-    Path | None, typer.Option("--draw", metavar="DIR", help="draw the topologies into DIR")
-]
 Pcap = Annotated[
     str | None,
     typer.Option(

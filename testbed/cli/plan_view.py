@@ -6,13 +6,15 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
 
+import topologies
 from testbed import experiment
 from testbed.cli.terminal import PlainTable, say
 from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, durations
@@ -276,6 +278,58 @@ def _show_numbers(found: Sequence[tuple[Run, Numbers]], console: Console) -> Non
     console.print(table)
     if any(run.experiment.training.pace.kind == "real" for run, _ in found):
         console.print("pace real: the share of communication is measured, not chosen")
+
+
+def show_topologies(runs: Sequence[Run], console: Console) -> None:
+    """Print the size, the longest round trip and the links of each distinct topology."""
+    distinct: dict[str, list[Run]] = {}
+    for run in runs:
+        distinct.setdefault(run.experiment.topology.model_dump_json(), []).append(run)
+    for of_it in distinct.values():
+        topology = topologies.build(of_it[0].experiment.topology)
+        hosts, switches = len(topology.hosts()), len(topology.switches())
+        say(
+            console,
+            f"\n{_topology_title(of_it, len(runs))}: {hosts} hosts, {switches} switches; "
+            f"longest round trip without queues {1e3 * topology.longest_rtt_s():g} ms",
+        )
+        if roles := getattr(topology, "roles", {}):
+            say(console, f"hosts: {', '.join(f'{name} is {role}' for name, role in roles.items())}")
+        for words, count in link_kinds(topology).items():
+            say(console, f"{count} {'link' if count == 1 else 'links'}: {words}")
+
+
+def _topology_title(runs: Sequence[Run], of: int) -> str:
+    keys = {key.partition("topology.")[2]: value for key, value in runs[0].factors.items()}
+    chosen = [f"{key} {json.dumps(keys[key])}" for key in keys if key not in ("", "name")]
+    share = f" ({len(runs)} of {of} runs)" if len(runs) < of else ""
+    return "topology " + ", ".join([Path(runs[0].experiment.topology.name).name, *chosen]) + share
+
+
+def link_kinds(topology: Any) -> Counter[str]:
+    """How many links there are of each kind, such as `core: 100 Mbit/s, 10 ms, queue 150 kB`."""
+    kinds: Counter[str] = Counter()
+    for name, options in topology.link_options().items():
+        is_core = all(topology.isSwitch(node) for node in name.split("--"))
+        kinds[f"{'core' if is_core else 'host'}: {_link_in_words(options)}"] += 1
+    return kinds
+
+
+def _link_in_words(options: Mapping[str, Any]) -> str:
+    """A link's rate, delay one way and queue, and its other properties that are not zero."""
+    parts = [sizes.quantity(options["rate_bps"], "bit/s")]
+    if options["delay_s"]:
+        jitter = f" ± {1e3 * options['jitter_s']:g} ms" if options["jitter_s"] else ""
+        parts.append(f"{1e3 * options['delay_s']:g} ms{jitter}")
+    parts.append(f"queue {sizes.quantity(options['queue_bytes'], 'B')}")
+    if options["loss"]:
+        parts.append(f"loss {100 * options['loss']:g} %")
+    if options["ecn_threshold_bytes"] is not None:
+        parts.append(f"ECN above {sizes.quantity(options['ecn_threshold_bytes'], 'B')}")
+    if "priority_queue_bytes" in options:
+        queue = sizes.quantity(options["priority_queue_bytes"], "B")
+        parts.append(f"{queue} for protected datagrams")
+    return ", ".join(parts)
 
 
 def _show_kept(

@@ -9,7 +9,7 @@ import typer
 
 from testbed.cli import benchmarks, comparing, exporting, profiling, reporting
 from testbed.cli.benchmarks import Benchmark
-from testbed.cli.options import AsJson, Draw, Execution, Out, Pcap, Selection, Sweep, What, grouped
+from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, Sweep, What, grouped
 from testbed.cli.terminal import console, say
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
@@ -87,7 +87,6 @@ def plan(
     out: Out = RESULTS,
     pcap: Pcap = None,
     as_json: AsJson = False,
-    draw: Draw = None,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="the runs of ./lab simulate, and how long they take")
     ] = False,
@@ -96,7 +95,7 @@ def plan(
     ] = False,
 ) -> None:
     """Print an experiment's runs, numbers and topologies; execute and write nothing."""
-    from testbed.cli import choosing, execution, plan_topology_view, plan_view, progress
+    from testbed.cli import choosing, execution, plan_view, progress
     from testbed.run import planning
 
     chosen, screen = choosing.chosen(selection, out, simulated=simulated), console(stderr=as_json)
@@ -118,7 +117,7 @@ def plan(
             plan_view.show_unsupported(chosen.runs, screen)
         plan_view.show_rounds(chosen.runs, screen)
         plan_view.show_numbers(chosen.selections, chosen.results, screen)
-        plan_topology_view.show(chosen.runs, screen, draw)
+        plan_view.show_topologies(chosen.runs, screen)
     for remark in remarks:
         say(screen, remark)
 
@@ -217,21 +216,6 @@ def explain(
     from testbed.cli import explain_view, places
 
     explain_view.show(places.run(run, out, rather_not_ok=True), console())
-
-
-@app.command(epilog="Example: ./lab rerun dblp-s1-648d7b96bc")
-def rerun(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="a run's key, the beginning of one, or its folder"),
-    ],
-    out: Out = RESULTS,
-) -> None:
-    """Repeat a run from its stored configuration, below reruns/; say what differs."""
-    from testbed.cli import places, rerun_view
-
-    if not rerun_view.rerun(places.run(run, out), console()):
-        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
@@ -365,17 +349,6 @@ def schema() -> None:
     print(json.dumps(json_schema.build(), indent=1))
 
 
-@app.command(epilog="Example: source <(./lab completion bash)")
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish")],
-) -> None:
-    """Print a script that completes verbs, options and experiments' names in a shell."""
-    from testbed.cli import completion as scripts
-
-    group: Any = typer.main.get_command(app)
-    print(scripts.script(shell, group.commands), end="")
-
-
 @app.command(
     epilog="Example: ./lab test -k transport",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -400,22 +373,4 @@ def clean(
     from testbed.cli import removal
 
     if not removal.clean(what, out, removal.asking(yes)):
-        raise typer.Exit(1)
-
-
-@app.command(epilog="Example: ./lab prune quick --older-than 7d")
-def prune(
-    what: Annotated[
-        str | None, typer.Argument(metavar="WHAT", help="an experiment, a run or a folder; all")
-    ] = None,
-    older_than: Annotated[
-        str, typer.Option("--older-than", help="only runs that ended so long ago: 30m, 12h, 7d, 2w")
-    ] = "",
-    out: Out = RESULTS,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Show, then remove, the samples of finished runs; all that the tables need stays."""
-    from testbed.cli import prune_view, removal
-
-    if not prune_view.prune(what, out, older_than, removal.asking(yes)):
         raise typer.Exit(1)

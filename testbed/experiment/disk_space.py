@@ -10,7 +10,7 @@ from pathlib import Path
 
 import topologies
 from testbed.experiment import Run
-from testbed.shared import run_directory, sizes
+from testbed.shared import sizes
 
 _FIXED_BYTES = 45_000  # configuration, manifest, verdict, logs
 _PER_LINK_END_BYTES_PER_S = 590  # samples/queues.parquet: 100 Hz, 5.9 bytes a row
@@ -57,6 +57,5 @@ def samples_bytes(run: Run, *, run_s: float) -> float:
 
 
 def whole_bytes(directory: Path) -> int:
-    """What a run took before its samples were pruned, if they were."""
-    pruned = run_directory.read_or_empty(directory / "manifest.json").get("pruned", [])
-    return sizes.bytes_below(directory) + sum(int(each["bytes"]) for each in pruned)
+    """What a run took."""
+    return sizes.bytes_below(directory)

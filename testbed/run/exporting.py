@@ -53,12 +53,10 @@ In this folder, with REPOSITORY the address of the lab:
 
 ## Repeat the runs
 
-{repeat}
+Another machine gives other times, but the same simulated ones.
 
     {again}
 """
-_REAL = "One run, by the name of its folder, then all of them. Another machine gives other times."
-_SIMULATED = "These runs were simulated, and are repeated together."
 
 
 def refuse(folder: Path, target: Path) -> None:
@@ -168,8 +166,6 @@ def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
     commits = _each(manifest.get("commit") for manifest in manifests)
     machines = _each(", ".join(_machine(manifest)) for manifest in manifests)
     commands = [str(each) for each in plan.get("commands", [])] or [f"./lab run {folder.name}"]
-    simulated = bool(plan.get("simulated"))
-    again = commands if simulated else [f"./lab rerun results/{folder.name}/RUN", *commands]
     described = run_directory.read_or_empty(folder / "experiment.json").get("description", "")
     return _README.format(
         name=folder.name,
@@ -182,8 +178,7 @@ def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
         machines="; ".join(machines) or "not recorded",
         commands="; ".join(f"`{each}`" for each in commands),
         checkout=commits[0].partition("+")[0] if commits else "COMMIT",
-        again="\n    ".join(each.replace("./lab", "lab/lab", 1) for each in again),
-        repeat=_SIMULATED if simulated else _REAL,
+        again="\n    ".join(each.replace("./lab", "lab/lab", 1) for each in commands),
     )
 
 

@@ -101,7 +101,7 @@ def require_space_for(results: Path, experiment: str) -> None:
         free, needed = map(sizes.in_words, (free_bytes, needed_bytes))
         raise DiskFullError(
             f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of "
-            f"{experiment} may take {needed}; make room, for example with './lab prune', "
+            f"{experiment} may take {needed}; make room, for example with './lab clean', "
             f"then continue with './lab resume'"
         )
 

@@ -43,7 +43,7 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"the disk is full",
         "A file could not be written.",
-        "Make room: ./lab prune removes samples of old runs. Then continue with ./lab resume.",
+        "Make room: ./lab clean removes an experiment's results. Then continue with ./lab resume.",
     ),
     (
         r"has changed since the run was planned",
@@ -201,8 +201,6 @@ def _with_whole_command(text: str, directory: Path) -> str:
         text = text.replace("./lab resume tries again.", "Then run the script again.")
         return re.sub("with:? ./lab resume", "by running the script again", text)
     again = f"./lab resume {shlex.quote(str(folder))}"
-    if folder.parent.name == "reruns":  # which no one planned
-        again = f"./lab rerun {shlex.quote(str(directory))}"
     return text.replace("./lab resume.", again).replace("./lab resume", again)
 
 

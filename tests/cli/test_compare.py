@@ -2,14 +2,18 @@
 
 import json
 import math
+import statistics
 
 import pytest
 from typer.testing import CliRunner
 
+from analysis import comparison
+from analysis.report import kept_results
 from testbed.cli.verbs import app
 from testbed.shared.input_error import InputError
 from tests.analysis.build import ResultsBuilder
 
+ROOT = kept_results.ROOT / kept_results.RESULTS
 SEEDS = range(1, 7)
 
 
@@ -86,25 +90,15 @@ def test_what_does_not_fit_together_is_told_in_one_line(tmp_path):
         compare(two, other)
 
 
-def test_a_ratio_outside_its_range_is_exit_status_1(tmp_path):
-    one, two = (
-        built(tmp_path / "one", 1.0, seeds=(2,), arms=("dblp",)),
-        built(tmp_path / "two", 1.25, seeds=(2,), arms=("dblp",)),
+def test_a_lab_takes_as_long_as_the_simulator_says():
+    """Medians of the kept rows of `dblp`, over all conditions."""
+    simulated, lab = (
+        comparison.evidence(ROOT / f"lab-and-simulator{ending}") for ending in ("-simulated", "")
     )
-    (file := tmp_path / "expect.yaml").write_text(
-        "expect: [{ metric: round_latency_s.p50, low: 1.24, high: 1.26 }]"
-    )
-    assert "1 expectations of" in compare(one, two, "--expect", file)
-    file.write_text("expect: [{ metric: round_latency_s.p50, high: 1.2 }]")
-    words = ["compare", str(one), str(two), "--expect", str(file)]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 1
-    told = (
-        f"{file}: expect.0: dblp: round_latency_s.p50 is 1.25 times the first; expected up to 1.2"
-    )
-    assert f"does not hold: {told}\n" in done.output
-    file.write_text("expect: [{ metric: round_latency_s.p50 }]")
-    with pytest.raises(
-        InputError, match=r"expect\.yaml: expect\.0\.low: missing; valid: low, high"
-    ):
-        compare(one, two, "--expect", file)
+    ratios = [
+        each.ratio.value or 0.0
+        for each in comparison.compare(simulated, lab)
+        if (each.arm, each.metric) == ("dblp", "round_latency_s.p50")
+    ]
+    assert len(ratios) == 4
+    assert 0.93 <= statistics.geometric_mean(ratios) <= 1.07

@@ -11,7 +11,6 @@ import yaml
 
 from testbed.cli import places
 from testbed.cli.places import Place
-from testbed.run import repeating
 from testbed.shared.input_error import InputError
 from tests.cli.test_verbs import in_process, lab
 
@@ -117,8 +116,6 @@ def test_a_name_in_a_file_is_never_a_path(results, tmp_path, monkeypatch, capsys
         if name is not None:
             with pytest.raises(InputError, match="no path"):
                 Place(results=results, **place)
-    with pytest.raises(InputError, match="no path"):
-        repeating.place_beside(results, {"experiment": "small", "key": name}, results)
     assert sorted(tmp_path.rglob("*")) == before
 
 

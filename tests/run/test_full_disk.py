@@ -62,7 +62,7 @@ def test_without_room_nothing_is_begun(path, monkeypatch, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lab: ")
     assert "the disk is full: 5.0 MB are free, and the next run of small may take 32 MB" in line
-    assert "./lab prune" in line and "./lab resume" in line
+    assert "./lab clean" in line and "./lab resume" in line
     assert not (path.parent / "o").exists()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from testbed.cli.options import Selection
-from testbed.run import planning, repeating, runner, simulating
+from testbed.run import planning, runner, simulating
 from testbed.shared.input_error import InputError
 
 EXPERIMENT = """
@@ -190,8 +190,6 @@ def test_it_is_said_wherever_a_reader_may_take_it_for_a_lab(chosen, tmp_path):
     outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
     for name in ("config.json", "manifest.json"):
         assert json.loads((outcome.directory / name).read_text())["simulated"] is True
-    with pytest.raises(InputError, match="simulated"):
-        repeating.configuration(outcome.directory)
     in_lab = Selection(name=str(tmp_path / "small.yaml"), arms="dblp").loaded()
     with pytest.raises(InputError, match="its runs are simulated, and these are of a lab"):
         planning.check(tmp_path / "out", in_lab)
