@@ -1,12 +1,7 @@
 """Computes the numbers of a run that do not depend on the speed of its machine and links.
 
-Results of a small testbed hold for a large one as far as these numbers agree: the chunks of a
-transfer, round trip and queue in relation to it, and the share of communication in an iteration.
-All of them follow from the configuration; nothing here measures or builds a lab.
-
-Times are those of a network without loss, in the phase that is not critical, which is most of a
-run: both legs one after the other, each at the fair share that the workers have of the narrowest
-link, as far as the tolerance makes the sender go on.
+Results of a small testbed hold for a large one as far as these agree. Times are those of a network
+without loss in the phase that is not critical, both legs one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +10,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import topologies
@@ -23,7 +17,6 @@ from testbed.experiment import Run
 from testbed.lab import paths
 from testbed.shared.input_error import InputError
 from testbed.training import datasets, models, pace
-from testbed.training.datasets import DatasetParameters
 from testbed.transport import Leg, PayloadLayout
 from testbed.transport.core import wire
 from testbed.transport.net.tcp_compression import compression_of
@@ -33,7 +26,6 @@ from testbed.transport.protocol_config import NEED_RATE
 
 LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
 _TENTH = 0.1
-_LOSSES = ("loss", "sender-drop")
 _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
     "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
     "cifar10": (10, (3, 32, 32)),
@@ -42,40 +34,24 @@ _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The path between the workers and the server.
+    """The path between the workers and the server: its narrowest link, and its longest."""
 
-    Attributes:
-        share_bps: the smallest fair share of a worker, bit/s of Ethernet frames.
-        rate_bps, queue_bytes: of the narrowest link on that worker's way.
-        rtt_s: the longest round trip, without queues and processing.
-    """
-
-    share_bps: float
+    share_bps: float  # the smallest fair share of a worker, of Ethernet frames
     rate_bps: int
     queue_bytes: int
-    rtt_s: float
+    rtt_s: float  # without queues and processing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Of one run. `None` stands for what the configuration does not determine.
+    """Of one run; None stands for what the configuration does not determine."""
 
-    Attributes:
-        chunks: of one transfer.
-        rtt_over_transfer: round trip by the time that one whole transfer takes.
-        queue_over_bdp: queue of the narrowest link by its rate times the round trip.
-        communication_share: of an iteration whose computing time is given.
-        passes: sweeps of the sender that the strongest random loss takes on average, until no
-            more is missing than tolerated: ln P / ln q; without tolerance, until none is missing.
-        round_bytes: Ethernet frames of data in both legs of all workers, in bytes.
-    """
-
-    chunks: int
+    chunks: int  # of one transfer
     rtt_over_transfer: float
     queue_over_bdp: float | None
-    communication_share: float | None
-    passes: int | None
-    round_bytes: int
+    communication_share: float | None  # of an iteration whose computing time is given
+    passes: int | None  # until the strongest random loss leaves no more than is tolerated
+    round_bytes: int  # frames of data in both legs of all workers
 
 
 _ways: dict[str, Way] = {}
@@ -90,8 +66,7 @@ def way_of(parameters: topologies.TopologyParameters) -> Way:
 
 
 def _way_of(parameters: topologies.TopologyParameters) -> Way:
-    topology = topologies.build(parameters)
-    options = topology.link_options()
+    options = topologies.build(parameters).link_options()
     ends = {name: tuple(name.split("--")) for name in options}
     network: dict[str, Any] = {
         "hosts": parameters.host_names(),
@@ -104,10 +79,8 @@ def _way_of(parameters: topologies.TopologyParameters) -> Way:
     workers = parameters.worker_names()
     shares_bps = paths.fair_shares_bps(network, workers)
     slowest = min(workers, key=lambda name: shares_bps[name])
-    narrowest = min(
-        (options[link.name] for link in paths.path(network, slowest, paths.SERVER)),
-        key=lambda link: link["rate_bps"],
-    )
+    on_way = [options[link.name] for link in paths.path(network, slowest, paths.SERVER)]
+    narrowest = min(on_way, key=lambda link: link["rate_bps"])
     return Way(
         share_bps=shares_bps[slowest],
         rate_bps=narrowest["rate_bps"],
@@ -119,17 +92,20 @@ def _way_of(parameters: topologies.TopologyParameters) -> Way:
 def layout_of(run: Run) -> PayloadLayout:
     """The payload of one transfer, without loading data where its shape is known beforehand.
 
-    Imports torch, and for some models packages that take seconds.
-
     Raises:
         InputError: a user's model or data cannot be had, or it has too many chunks.
     """
     training = run.experiment.training
-    entry = models.MODELS.get(training.model)
+    entry, dataset = models.MODELS.get(training.model), training.dataset
     if training.pace.kind == "payload-only" and entry is not None and entry.published:
         classes, shape = entry.published
+    elif str(dataset.name) in _INPUTS:
+        classes, shape = _INPUTS[str(dataset.name)]
+    elif isinstance(dataset, datasets.glyphs.Parameters):
+        classes, shape = len(dataset.characters), (1, dataset.side, dataset.side)
     else:
-        classes, shape = _inputs_of(training.dataset, run.folder)
+        loaded = dataset.load(run.folder)
+        classes, shape = loaded.classes, loaded.input_shape
     layers = models.layer_map(training.model, classes=classes, input_shape=shape, kept=True)
     scaled = pace.scaled(layers, getattr(training.pace, "scale", 1.0))
     try:
@@ -140,22 +116,25 @@ def layout_of(run: Run) -> PayloadLayout:
 
 def numbers(run: Run, layout: PayloadLayout) -> Numbers:
     """The dimensionless numbers of a run whose transfers have this layout."""
-    way = way_of(run.experiment.topology)
-    transfer_s = _whole_bytes(run, layout) * 8 / way.share_bps
+    way, section = way_of(run.experiment.topology), run.experiment.training.pace
     bdp_bytes = way.rate_bps * way.rtt_s / 8
+    share = None
+    if section.kind != "real":
+        both_s = communication_s(run, layout)
+        share = both_s / (both_s + section.compute_s)
+    round_bytes = sum(_needed_bytes(run, layout, leg) for leg in Leg)
     return Numbers(
         chunks=layout.chunk_count,
-        rtt_over_transfer=way.rtt_s / transfer_s,
+        rtt_over_transfer=way.rtt_s * way.share_bps / (8 * _whole_bytes(run, layout)),
         queue_over_bdp=way.queue_bytes / bdp_bytes if bdp_bytes else None,
-        communication_share=_communication_share(run, layout),
+        communication_share=share,
         passes=_passes(run, layout),
-        round_bytes=round(sum(_needed_bytes(run, layout, leg) for leg in Leg))
-        * run.experiment.topology.workers,
+        round_bytes=round(round_bytes) * run.experiment.topology.workers,
     )
 
 
 def communication_s(run: Run, layout: PayloadLayout) -> float:
-    """How long the two legs of a calm round take, in seconds: predicted."""
+    """How long the two legs of a calm round take: predicted."""
     way = way_of(run.experiment.topology)
     sending_bps = min(way.share_bps * min(1.0, run.experiment.transport.pace), _fixed_bps(run))
     return sum(
@@ -167,11 +146,7 @@ def communication_s(run: Run, layout: PayloadLayout) -> float:
 
 
 def run_s(run: Run, layout: PayloadLayout) -> float:
-    """How long a run takes without what its machine computes, in seconds: predicted, to plan with.
-
-    A computing time that the pace gives is counted. Bursts of loss are counted as the bytes that
-    they cost, up to their longest time; other impairments are not.
-    """
+    """How long a run takes without its machine's computing: predicted, with bursts of loss."""
     experiment = run.experiment
     compute_s = getattr(experiment.training.pace, "compute_s", 0.0)
     calm_s = experiment.rounds * (compute_s + communication_s(run, layout))
@@ -179,22 +154,11 @@ def run_s(run: Run, layout: PayloadLayout) -> float:
 
 
 def compared(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> dict[str, tuple[str, str, str]]:
-    """Compare two profiles: number -> (ours, theirs, `kept` or the scale in words).
-
-    Args:
-        ours, theirs: numbers of the same arms and points, in the same order.
-    """
+    """Compare the same arms and points of two profiles: number -> (ours, theirs, what is kept)."""
     found = {}
     for name in (field.name for field in dataclasses.fields(Numbers)):
-        pairs = [
-            (getattr(one, name), getattr(other, name))
-            for one, other in zip(ours, theirs, strict=True)
-        ]
-        found[name] = (
-            _span([one for one, _ in pairs]),
-            _span([other for _, other in pairs]),
-            _kept(pairs),
-        )
+        one, other = [[getattr(each, name) for each in side] for side in (ours, theirs)]
+        found[name] = (_span(one), _span(other), _kept(list(zip(one, other, strict=True))))
     return found
 
 
@@ -218,16 +182,6 @@ def _span(values: Sequence[float | None]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _inputs_of(dataset: DatasetParameters, folder: Path | None) -> tuple[int, tuple[int, ...]]:
-    name = str(dataset.name)
-    if name in _INPUTS:
-        return _INPUTS[name]
-    if isinstance(dataset, datasets.glyphs.Parameters):
-        return len(dataset.characters), (1, dataset.side, dataset.side)
-    loaded = dataset.load(folder)
-    return loaded.classes, loaded.input_shape
-
-
 def _whole_bytes(run: Run, layout: PayloadLayout) -> float:
     return wire.wire_bytes(layout.chunk_count, run.experiment.transport.chunk_bytes)
 
@@ -244,20 +198,15 @@ def _tolerance(run: Run, leg: Leg) -> float:
     return run.protocol.policy(leg).tolerance(critical=False)
 
 
-def _communication_share(run: Run, layout: PayloadLayout) -> float | None:
-    section = run.experiment.training.pace
-    if section.kind == "real":
-        return None
-    both_s = communication_s(run, layout)
-    return both_s / (both_s + section.compute_s)
-
-
 def _losses(run: Run) -> list[Mapping[str, Any]]:
     impairments = run.experiment.resolved_impairments(run.seed)
-    return [each for each in impairments if each["kind"] in _LOSSES and each.get("q")]
+    return [
+        each for each in impairments if each["kind"] in ("loss", "sender-drop") and each.get("q")
+    ]
 
 
 def _passes(run: Run, layout: PayloadLayout) -> int | None:
+    """ln P / ln q; without tolerance, until none is missing."""
     q = max((float(each["q"]) for each in _losses(run)), default=0.0)
     if not 0 < q < 1 or run.protocol.carrier != "udp":
         return None
@@ -283,16 +232,16 @@ def _walk_s(run: Run, layout: PayloadLayout, *, share: float = 1.0) -> float:
 
 
 def _bursts_s(run: Run, layout: PayloadLayout) -> float:
-    way = way_of(run.experiment.topology)
-    total_s = 0.0
+    """What bursts of loss add: the bytes that they cost, up to their longest time."""
+    way, total_s = way_of(run.experiment.topology), 0.0
+    leg_s = _needed_bytes(run, layout, Leg.GATHER) * 8 / way.share_bps
+    passes = _passes(run, layout) or 1  # the calm round has the first one's walk
+    walks_s = passes * way.rtt_s + (passes - 1) * _walk_s(run, layout)
     for each in _losses(run):
         q = float(each["q"])
-        leg_s = _needed_bytes(run, layout, Leg.GATHER) * 8 / way.share_bps
         longer_s = leg_s * q / (1 - q) if q < 1 else math.inf
         if each["kind"] == "sender-drop" and q < 1:
             longer_s = 0.0  # what never left takes no time
-        passes = _passes(run, layout) or 1  # the calm round has the first one's walk
-        longer_s += passes * way.rtt_s + (passes - 1) * _walk_s(run, layout)
         longest_s = float(each.get("duration_s") or each.get("at_most_s") or math.inf)
-        total_s += len(each.get("rounds") or ()) * min(longer_s, longest_s)
+        total_s += len(each.get("rounds") or ()) * min(longer_s + walks_s, longest_s)
     return total_s

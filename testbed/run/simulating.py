@@ -18,7 +18,7 @@ from typing import Any, cast
 import topologies
 from controllers import impairments
 from controllers.controller_socket import ControllerClient
-from testbed.experiment import Run, computing
+from testbed.experiment import Run, durations
 from testbed.lab import paths
 from testbed.run import manifest, runner, simulated_kinds
 from testbed.run.runner import OnProgress, Outcome, directory_of
@@ -87,11 +87,11 @@ def _has_key(key: str, section: Any) -> bool:
 
 def _compute_s(run: Run) -> str:
     """The key that gives simulated hosts their pace, with what a worker needs on this machine."""
-    (here,) = computing.of_runs([run], lambda words: None)
+    (here,) = durations.computing([run], lambda words: None)
     key = "simulation.compute_s, the seconds in which a worker computes an iteration"
-    if here is None or not here.step_s:
+    if here is None or not here[0]:
         return key
-    return f"{key} (here {here.step_s:.3g}: --set simulation.compute_s={here.step_s:.3g})"
+    return f"{key} (here {here[0]:.3g}: --set simulation.compute_s={here[0]:.3g})"
 
 
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.experiment import EXPERIMENTS, computing, dimensionless, disk_space, durations
+from testbed.experiment import EXPERIMENTS, dimensionless, durations
 from testbed.run import runner
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import Verdict, write_json, write_status
@@ -180,7 +180,7 @@ def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_p
     ],
 )
 def test_an_unknown_time_is_no_0_s(runs_s, said):
-    found = [durations.Duration(run_s=each, disk_bytes=2e6, earlier=0) for each in runs_s]
+    found = [durations.Duration(run_s=each, disk_bytes=2e6) for each in runs_s]
     assert durations.total(found) == said
 
 
@@ -193,32 +193,33 @@ def test_damaged_directories_do_not_stop_an_estimate(tmp_path):
 
 
 def test_computing_is_part_of_the_time_where_the_pace_leaves_room_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(computing.os, "cpu_count", lambda: 2)
-    one = computing.Computing(step_s=0.5, evaluation_s=2.0)
-    real = {"model": "small-cnn", "evaluate_every": 4}
-    (run, _) = load(tmp_path, training=real)
+    monkeypatch.setattr(durations.os, "cpu_count", lambda: 2)
+
+    def estimate(run: experiment.Run, *computing: float) -> float:
+        monkeypatch.setattr(durations, "computing", lambda runs, say: [computing])
+        return durations.of_runs(tmp_path, [run], print)[0].run_s or 0.0
+
+    (real, _) = load(tmp_path, training={"model": "small-cnn", "evaluate_every": 4})
     # 3 workers on 2 processors: 1.5 times as long; 10 rounds, evaluated after 0, 4, 8 and the last.
-    assert one.of_run_s(run) == pytest.approx(1.5 * (10 * 0.5 + 4 * 2.0))
+    longer_s = estimate(real, 0.5, 2.0) - estimate(real, 0.0, 0.0)
+    assert longer_s == pytest.approx(1.5 * (10 * 0.5 + 4 * 2.0))
     (paced, _) = load(tmp_path, training=PACED)
-    quick = computing.Computing(step_s=0.5, evaluation_s=0.0)
-    assert quick.of_run_s(paced) == 0  # 0.75 s fit into the second that is given
-    slow = computing.Computing(step_s=2.0, evaluation_s=0.0)
-    assert slow.of_run_s(paced) == pytest.approx(10 * 2.0)
+    none_s = estimate(paced, 0.0, 0.0)
+    assert estimate(paced, 0.5, 0.0) == none_s  # 0.75 s fit into the second that is given
+    assert estimate(paced, 2.0, 0.0) == pytest.approx(none_s + 10 * 2.0)
 
 
 def test_computing_is_measured_on_the_runs_own_model(tmp_path):
     (small, _) = load(tmp_path, training={"model": "mlp", "batch_size": 4})
     (large, _) = load(tmp_path, training={"model": "small-cnn", "batch_size": 256})
     said: list[str] = []
-    found = computing.of_runs([small, large, small], said.append)
-    one, other, again = found
-    assert one is not None
-    assert other is not None
-    assert 0 < one.step_s * 5 < other.step_s
+    one, other, again = durations.computing([small, large, small], said.append)
+    assert one is not None and other is not None
+    assert 0 < one[0] * 2 < other[0]
     assert again is one
     assert len(said) == 2
     (payload, _) = load(tmp_path, training={"model": "mlp", "pace": {"kind": "payload-only"}})
-    assert computing.of_runs([payload], said.append) == [computing.NOTHING]
+    assert durations.computing([payload], said.append) == [(0.0, 0.0)]
 
 
 def test_without_its_data_a_run_is_predicted_without_computing_and_says_so(tmp_path):
@@ -241,17 +242,11 @@ def test_without_its_data_a_run_is_predicted_without_computing_and_says_so(tmp_p
         ("tcp-cubic", 1_173_816),
     ],
 )
-def test_the_predicted_size_is_near_what_was_measured(arm, measured_bytes):
+def test_the_predicted_size_is_near_what_was_measured(arm, measured_bytes, tmp_path, monkeypatch):
     (run,) = experiment.load("quick", arms=[arm], seeds=1)
-    layout = dimensionless.layout_of(run)
-    idle_s = dimensionless.run_s(run, layout)
-    predicted = disk_space.predicted_bytes(
-        run,
-        payload_bytes=4 * layout.element_count,
-        run_s=idle_s - dimensionless.LAB_S,
-        wire_s=idle_s - dimensionless.LAB_S,
-    )
-    assert predicted == pytest.approx(measured_bytes, rel=0.3)
+    monkeypatch.setattr(durations, "computing", lambda runs, say: [(0.0, 0.0)])
+    (found,) = durations.of_runs(tmp_path, [run], print)
+    assert found.disk_bytes == pytest.approx(measured_bytes, rel=0.3)
 
 
 def test_earlier_runs_give_the_size(tmp_path):
