@@ -67,8 +67,8 @@ def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> l
     found = []
     for run, kind in zip(runs, kinds, strict=True):
         if known := earlier.get(kind):
-            run_s, disk_bytes = map(statistics.fmean, zip(*known, strict=True))
-            found.append(Duration(run_s=run_s, disk_bytes=disk_bytes, earlier=len(known)))
+            wall_s, size_bytes = map(statistics.fmean, zip(*known, strict=True))
+            found.append(Duration(run_s=wall_s, disk_bytes=size_bytes, earlier=len(known)))
         elif run.experiment.trains:
             found.append(_predicted(run, *next(predictions)))
         else:
