@@ -46,7 +46,7 @@ def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
     outcome = record["outcome"] + ("" if decides else ", but waived, so it does not decide")
     say(console, f"\ngate '{about.title}' {outcome}: {record['name']}")
     facts = {
-        "value": f"{value}; limit {record['limit']:g} ({gate.limit_from})",
+        "value": f"{value}; limit {record['limit']:g} (limits.{record['key']})",
         "where": record["where"],
         "note": record["note"],
         "waived": record["waived"],

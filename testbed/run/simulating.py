@@ -42,7 +42,7 @@ from testbed.training.run_context import RunContext
 from testbed.training.surroundings import Surroundings
 from testbed.training.vectors import SharedVectors
 from testbed.transport.policies.order import ORDERS
-from testbed.verdict import gates, impairments_met
+from testbed.verdict import gates, impairment_gates
 from testbed.verdict.gate import Gate
 
 _MOST_EVENTS = 10**12
@@ -254,7 +254,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         learns = config["training"]["pace"]["kind"] != "payload-only"
         with torch_as_in_a_lab() if learns else nullcontext(), collecting.seldom():
             _run(simulation, tasks)
-    return impairments_met.gates(jsonl.read(log), config["limits"])
+    return [impairment_gates.met_nothing(jsonl.read(log), config["limits"])]
 
 
 def _run(simulation: Simulation, tasks: Tasks) -> None:

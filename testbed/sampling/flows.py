@@ -1,9 +1,4 @@
-"""Samples the congestion state of the workload's data flows.
-
-For kernel TCP it asks for TCP_INFO of each connection at its sending end. The endpoints of our own
-transport write congestion logs themselves (`training.events`); these are read at the end
-for the table, and meanwhile for the live view.
-"""
+"""Samples the congestion state of the workload's data flows."""
 
 from __future__ import annotations
 
@@ -48,19 +43,7 @@ class Flow(NamedTuple):
 
 
 class FlowSampler:
-    """Samples both directions of the traffic between the hosts of a lab.
-
-    Args:
-        folder: of the samples.
-        hosts: name -> `pid` and `address`, of all hosts.
-        flows: what flows: `hosts` between which it does, `ports` of TCP (null: another transport,
-            whose endpoints write logs), `centre`, a host that all of it begins or ends at (null:
-            none), to and from which data flow in legs.
-        events: the folder of the endpoints' logs.
-
-    Attributes:
-        latest: flow -> its last values, for the live view.
-    """
+    """Samples both directions of the traffic between the hosts of a lab."""
 
     def __init__(
         self,
@@ -70,10 +53,12 @@ class FlowSampler:
         events: Path,
     ) -> None:
         self.table = ChunkedTable(folder, "flows", _DTYPE, chunk_rows=_CHUNK_ROWS)
-        self.latest: dict[Flow, dict[str, Any]] = {}
+        self.latest: dict[Flow, dict[str, Any]] = {}  # for the live view
         self._events = events
         self._hosts = hosts
         self._names = {host["address"]: name for name, host in hosts.items()}
+        # `hosts` between which it flows, `ports` of TCP (null: another transport, whose endpoints
+        # write logs), `centre`, a host that all of it begins or ends at (null: none).
         self._ports = flows["ports"]
         self._centre = flows["centre"]
         self._among = list(flows["hosts"])

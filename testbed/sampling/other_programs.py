@@ -1,8 +1,6 @@
 """Samples, from outside the sandbox, which programs use the processors that the lab wants.
 
-A sandbox sees only its own processes, so the command that started it does this, in a thread. Names
-of programs alone are kept: arguments may hold secrets. A program that ends between two samples is
-counted up to the last one.
+A sandbox sees only its own processes. Arguments may hold secrets, so names alone are kept.
 """
 
 from __future__ import annotations
@@ -27,12 +25,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class OtherPrograms:
-    """Counts processor time by program from `begin` on, all but that of one sandbox.
-
-    Args:
-        directory: of the run; the file there is written anew with each sample. None: no file.
-        sandbox: the process whose descendants, and which itself, are left out.
-    """
+    """Counts processor time by program from `begin` on, all but that of one sandbox."""
 
     def __init__(self, directory: Path | None, sandbox: int) -> None:
         self._path = None if directory is None else directory / FILE

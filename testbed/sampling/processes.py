@@ -47,23 +47,17 @@ class _Process:
 
 
 class ProcessSampler:
-    """Follows all processes of the sandbox except shells and processes seen only once.
+    """Follows all processes of the sandbox except shells and processes seen only once."""
 
-    A training process has its host's name, another program in a host is `host:program`. Where
-    workers share a process, each has its own thread's time and an equal share of the memory.
-
-    Attributes:
-        latest: name -> (time, processor seconds, resident bytes).
-        stopped: each time that a program of a host was stopped for so long that it was seen twice:
-            its `name` and `host`, `at_s` and `for_s`.
-    """
+    # Where workers share a process, each has its own thread's time and an equal share of the
+    # memory.
 
     def __init__(
         self, folder: Path, hosts: Mapping[str, Mapping[str, Any]], named: Mapping[str, int]
     ) -> None:
         self.table = ChunkedTable(folder, "processes", _DTYPE, chunk_rows=_CHUNK_ROWS)
-        self.latest: dict[str, tuple[float, float, int]] = {}
-        self.stopped: list[dict[str, Any]] = []
+        self.latest: dict[str, tuple[float, float, int]] = {}  # name -> time, processor s, bytes
+        self.stopped: list[dict[str, Any]] = []  # programs of hosts that two looks found stopped
         self._hosts = {_namespace(host["pid"]): name for name, host in hosts.items()}
         self._ignored = {int(host["pid"]) for host in hosts.values()}
         self._named = {pid: name for name, pid in named.items()}

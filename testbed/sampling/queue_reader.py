@@ -1,9 +1,6 @@
 """Reads the counters of links' output queues fast and often.
 
-`tc` takes milliseconds a call. These readers hold one netlink socket in each network namespace and
-only keep the kernel's answers (`capture`). The few numbers that are wanted are taken out of many
-answers at once, with one indexing operation (`decode`). A reader parses one answer to learn where
-the numbers are in it, and checks that against every other. Formats: linux/rtnetlink.h, gen_stats.h.
+`tc` takes milliseconds a call. Formats: linux/rtnetlink.h, gen_stats.h.
 """
 
 from __future__ import annotations
@@ -39,10 +36,7 @@ _TIMEOUT_S = 1  # no answer of the kernel takes so long
 
 
 def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
-    """The interface of an RTM_NEWQDISC, and the 32-bit words that hold its counters.
-
-    None unless it is a root (an interface's whole output, with all below it) and has counters.
-    """
+    """The interface of an RTM_NEWQDISC, and the 32-bit words that hold its counters."""
     _, interface, _, parent, _ = TCMSG.unpack_from(data, begin)
     if parent != ROOT:
         return None
@@ -68,12 +62,13 @@ def _columns(words: NDArray[np.uint32]) -> NDArray[np.int64]:
     return out
 
 
-class QueueDump:
-    """Reads the output queues of many interfaces of the present namespace, by one dump.
+# A reader only keeps the kernel's answers (`capture`), and takes the few numbers that are wanted
+# out of many at once (`decode`). It parses one answer to learn where they are, and checks all
+# others.
 
-    Attributes:
-        left_out: answers that lacked an interface, and gave no sample.
-    """
+
+class QueueDump:
+    """Reads the output queues of many interfaces of the present namespace, by one dump."""
 
     def __init__(self, interfaces: Sequence[str]) -> None:
         """Raises OSError when there is no such interface, or no queue at one."""
@@ -153,10 +148,7 @@ class QueueDump:
                 pass
 
     def decode(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The captured answers: times of shape (k,), counters of shape (k, interfaces, 5).
-
-        Answers that lack one of the interfaces are left out.
-        """
+        """The captured answers: times of shape (k,), counters of shape (k, interfaces, 5)."""
         sizes, self._sizes = self._sizes, []
         times_s, values = [], []
         begin = 0
@@ -209,11 +201,7 @@ class QueueDump:
 
 
 class HostQueues:
-    """Reads the output queue of one interface in each of many namespaces.
-
-    Attributes:
-        left_out: answers that could not be read, and gave no sample.
-    """
+    """Reads the output queue of one interface in each of many namespaces."""
 
     def __init__(self, places: Sequence[tuple[int, str]]) -> None:
         """`places` are (process in the namespace, interface); OSError when one does not exist."""

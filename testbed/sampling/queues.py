@@ -34,13 +34,7 @@ _DTYPE = [("t_s", "f8"), ("end", "u4"), *_TYPES.items()]
 
 
 class QueueSampler:
-    """Samples all ends. Rows of `latest` are the switches' ends first, then the hosts'.
-
-    Attributes:
-        ends: (link, from) of each row.
-        latest: shape (ends, 5), the columns of `queue_reader.COLUMNS`.
-        highest_bytes: the longest backlog of each since `take_highest`.
-    """
+    """Samples all ends. Rows of `latest` are the switches' ends first, then the hosts'."""
 
     def __init__(self, folder: Path, links: Sequence[dict[str, Any]], rate_hz: float) -> None:
         """Raises OSError when an interface does not exist."""

@@ -1,8 +1,6 @@
 """Stores samples on disk with bounded memory: chunks during the run, one parquet file at its end.
 
-Every few seconds the rows in memory become a chunk file, in numpy's own format because that costs
-next to nothing; at the end, or when somebody asks, the chunks are joined. A killed run leaves whole
-chunks or none.
+Chunks are in numpy's own format, which costs next to nothing. A killed run leaves whole ones.
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ class ChunkedTable:
         self._chunks: list[Path] = []
 
     def take(self, count: int) -> NDArray[Any]:
-        """The next `count` rows, which the caller fills in at once.
-
-        Raises OSError when a full chunk cannot be written.
-        """
+        """The next `count` rows, which the caller fills in at once."""
         if self._filled + count > len(self._memory):
             self._write()
             if count > len(self._memory):
@@ -68,10 +63,7 @@ class ChunkedTable:
         further: Sequence[pl.LazyFrame] = (),
         last: bool = True,
     ) -> None:
-        """Join all chunks, decoded, and the frames of `further` into one parquet file.
-
-        Unless this is the `last` time, the chunks stay, and more may follow.
-        """
+        """Join all chunks, decoded, and the frames of `further` into one parquet file."""
         import polars as pl
 
         self._write()

@@ -37,11 +37,7 @@ _TIMEOUT_S = 1  # no answer of the kernel takes so long
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An established IPv4 connection, seen from one of its ends.
-
-    Attributes:
-        congestion_control: of this end; empty where it is not known.
-    """
+    """An established IPv4 connection, seen from one of its ends."""
 
     address: str
     port: int
@@ -68,11 +64,7 @@ class Connection:
 
 
 class TcpReader:
-    """Reads connections of the namespace of process `pid`.
-
-    `connections` walks the system's whole table of sockets, of all namespaces; `ask` looks one
-    connection up and is cheap.
-    """
+    """Reads connections of the namespace of process `pid`."""
 
     def __init__(self, pid: int) -> None:
         self._socket = netlink.connect(netlink.SOCK_DIAG, pid, timeout_s=_TIMEOUT_S)
@@ -121,10 +113,7 @@ class TcpReader:
 
 
 def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The answers that hold a connection's state, and the states: shape (k, 5), columns STATE.
-
-    Answers about closed connections hold none.
-    """
+    """The answers that hold a connection's state, and the states: shape (k, 5), columns STATE."""
     which, states = [], []
     lengths = np.array([len(each) for each in answers])
     for length in np.unique(lengths):

@@ -1,8 +1,4 @@
-"""Measures the idle network before training: the rate and round-trip time of every path.
-
-One process holds sockets in both namespaces. What the links are configured to lose is no fault:
-frames carry a number, and lost ones count for the rate.
-"""
+"""Measures the idle network before training: the rate and round-trip time of every path."""
 
 from __future__ import annotations
 
@@ -38,31 +34,22 @@ _MILLIONTH = 4.9  # standard deviations of a normal distribution, either way
 
 @dataclass(frozen=True, kw_only=True)
 class PathCalibration:
-    """One direction between two hosts. `rate_bps` counts Ethernet frames, as the shaper does.
-
-    It is the rate before configured losses: the median of `rate_trials` stretches, whose
-    interquartile range is `rate_spread`, as a share of the configured rate. `configured_loss` is
-    the share of frames that the links lose on the way there, `configured_probe_loss` that of round
-    trips, which go back as well.
-    `rtt_s` is the median round trip of idle probes and includes about 0.1 ms of this process.
-    `rtt_chance_s` is how far the links' jitter alone takes that median, in all but one of a million
-    cases. `switches` lie on the way.
-    """
+    """One direction between two hosts. `rate_bps` counts Ethernet frames, as the shaper does."""
 
     sender: str
     receiver: str
     configured_rate_bps: int
-    rate_bps: float
-    rate_spread: float = 0.0
+    rate_bps: float  # before configured losses: the median of the trials
+    rate_spread: float = 0.0  # their interquartile range, as a share of the configured rate
     rate_trials: int = 0
     configured_rtt_s: float = 0.0
-    rtt_s: float
-    rtt_chance_s: float = 0.0
+    rtt_s: float  # the median; includes about 0.1 ms of this process
+    rtt_chance_s: float = 0.0  # how far jitter alone takes it, in all but one of a million cases
     probes_sent: int
     probes_lost: int
     switches: int = 1
-    configured_loss: float = 0.0
-    configured_probe_loss: float = 0.0
+    configured_loss: float = 0.0  # of frames on the way there
+    configured_probe_loss: float = 0.0  # of round trips
 
     def as_json(self) -> dict[str, object]:
         """The record in `calibration.json`."""
@@ -115,11 +102,7 @@ class _Path:
 
 
 def warm_up(network: LabInfo) -> None:
-    """Send one packet over every path and back: with the first, the switch makes its socket.
-
-    Raises:
-        CommandError: a host does not answer.
-    """
+    """Send one packet over every path and back: with the first, the switch makes its socket."""
 
     def once(path: _Path) -> None:
         # The very first packet may get lost while flows are being set up.
@@ -133,14 +116,7 @@ def warm_up(network: LabInfo) -> None:
 
 
 def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
-    """Measure both directions between the server and every other host, and every link's queue.
-
-    Rates are measured one after another. If all would take longer than `budget_s`, only some paths
-    of each kind (rate, round-trip time, number of links) are measured, spread over the hosts.
-
-    Raises:
-        CommandError: a host does not answer.
-    """
+    """Measure both directions between the server and every other host, and every link's queue."""
     began_s = time.monotonic()
     queues = queue_calibration.fill_all(network)
     every = list(_pairs(network))
@@ -156,11 +132,7 @@ def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
 
 
 def idle_round_trip_s(network: LabInfo) -> float:
-    """The median round trip between the server and the first worker, in seconds.
-
-    Raises:
-        CommandError: no probe came back.
-    """
+    """The median round trip between the server and the first worker, in seconds."""
     path = next(_pairs(network))
     with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
         found = [_round_trip(source, sink) for _ in range(_MOST_ROUND_TRIPS)]
@@ -279,10 +251,7 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
 
 
 def median_chance_s(jitters_s: Sequence[float], count: int) -> float:
-    """How far the median of `count` round trips may be off by jitter: farther once in a million.
-
-    Each link on the way draws evenly within its jitter, once there and once back.
-    """
+    """How far the median of `count` round trips may be off by jitter: farther once in a million."""
     deviation_s = math.sqrt(2 / 3 * sum(jitter_s**2 for jitter_s in jitters_s))
     # As for a normal distribution; a sum of even ones has shorter tails.
     return _MILLIONTH * math.sqrt(math.pi / 2) * deviation_s / math.sqrt(count)

@@ -46,16 +46,9 @@ def gates(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gate]:
 def socket_gates(
     deepest_bytes: int, all_bytes: int, holds_bytes: int | None, limits: Mapping[str, Any]
 ) -> list[Gate]:
-    """All ports send through one socket: a queue that it cannot hold would never fill.
-
-    That all of them fill at once is rare, so more than it can hold of them together is told and
-    does not fail. What it then refuses is lost without a count, and fails the conservation.
-
-    Args:
-        deepest_bytes: the limit of the deepest queue.
-        all_bytes: the limits of all queues of switches together.
-        holds_bytes: what the switch's socket buffer holds; None: the switch sends by no socket.
-    """
+    """All ports send through one socket: a queue that it cannot hold would never fill."""
+    # That all of them fill at once is rare, so more than it can hold of them together is told and
+    # does not fail. What it then refuses is lost without a count, and fails the conservation.
     key = "socket_buffer_bytes"
     name = "queue bytes that the switch's socket buffer cannot hold"
     if holds_bytes is None:
@@ -69,11 +62,7 @@ def socket_gates(
 
 
 def most_lost_by_chance(path: PathCalibration) -> float:
-    """The share of a path's probes that its configured loss explains.
-
-    More are lost with a probability of at most 1e-6, by the binomial distribution. A probe is lost
-    on its way there or back.
-    """
+    """The share of a path's probes that its configured loss explains."""
     sent, loss = path.probes_sent, path.configured_probe_loss
     beyond = 1.0
     for lost in range(sent + 1):
@@ -158,10 +147,8 @@ def _rtt_error_s(path: PathCalibration) -> float:
 
 
 def _rtt_limit(path: PathCalibration, limits: Mapping[str, Any]) -> tuple[float, str]:
-    """The limit in seconds, and its key: a share of the round trip, or a time where that is more.
-
-    The time is for each switch, since each receives a whole frame before it sends it on.
-    """
+    """The limit in seconds and its key: a share of the round trip, or a time if that is more."""
+    # For each switch, since each receives a whole frame before it sends it on.
     share_s = limits["rtt_error"] * path.configured_rtt_s
     least_s = limits["rtt_error_s"] * max(1, path.switches)
     return (share_s, "rtt_error") if share_s > least_s else (least_s, "rtt_error_s")

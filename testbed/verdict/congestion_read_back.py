@@ -1,8 +1,4 @@
-"""Compares the congestion control that a run's endpoints used with the one that its arm asks for.
-
-Each endpoint writes what it used into `events/endpoint-HOST.jsonl`: for kernel TCP what the kernel
-says of every socket after the last round, for our own transport what its senders were built with.
-"""
+"""Compares the congestion control that a run's endpoints used with the one that is asked for."""
 
 from __future__ import annotations
 
@@ -15,12 +11,7 @@ KEY = "congestion_control"
 
 
 def difference(directory: Path, wanted: str) -> str:
-    """Where another congestion control was in use, in words; empty where none was.
-
-    Args:
-        directory: of the run, whose training has ended.
-        wanted: the `congestion_control` of the run's protocol.
-    """
+    """Where another congestion control was in use, in words; empty where none was."""
     found = [(place, used) for place, used in _in_use(directory) if used != wanted]
     if not found:
         return ""
@@ -30,12 +21,7 @@ def difference(directory: Path, wanted: str) -> str:
 
 
 def difference_of_hosts(directory: Path, wanted: Mapping[str, str]) -> str:
-    """Where connections of hosts used another congestion control, in words; empty where none did.
-
-    Args:
-        directory: of the run, whose sampler has ended and says what connections it has seen use.
-        wanted: host -> its congestion control.
-    """
+    """Where hosts' connections used another congestion control, in words; empty: nowhere."""
     sampled = run_directory.read_or_empty(directory / "samples" / "sampler.json")
     for each in sampled.get("congestion_controls", []):
         asked = wanted.get(each["host"], each[KEY])

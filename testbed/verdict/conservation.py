@@ -1,54 +1,35 @@
-"""Packet conservation: on every directed link, sent = received + drops that somebody counted.
-
-Each equation joins counters that are kept in different places, so that a packet that vanishes
-uncounted shows. For a directed link, before its queue (at a switch) and after it:
-
-    offered by flows and PacketOuts  =  refused by the queue + sent by the shaper (tc)
-    sent by the shaper  =  arrived at the far end + drops that were counted on the way
-
-A host's IP layer counts what arrived at the host. The packet socket of a port counts what arrived
-at the switch or, in the kernel's datapath, the port's interface does, and impairments' drops come
-later. The shaper itself may drop only in its own queue. For a switch, before and after its
-tables:
-
-    arrived  =  looked up in the first table
-    looked up + PacketOut  =  sent by all shapers + refused by all queues + table misses
-                              + drop flows and meters
-
-For a host: what came to its IP layer was delivered, or counted as an error there. A packet filter
-that drops it in between counts it nowhere.
-
-Each equation is judged by itself, since a packet too many does not make up for one that vanished.
-
-What cannot be known is bounded, and the ledger has the bound (`hidden`):
-
-- A link that goes down loses what waits in its queues, and what is sent to it. No counter of the
-  kernel or of Open vSwitch shows either: the queue is emptied as if it were new, and sending fails
-  before it. So whatever vanishes at such a link, or at a switch at its ends, is counted as lost
-  with the link.
-- When a link goes down, routes change, also in other switches. Open vSwitch adds up what it has
-  forwarded by its cache up to half a second later, by the entries that there are then: where a
-  route is gone, as table misses. So some of the misses of that run may have been forwarded.
-- Where batches are not kept whole (`testbed.lab.whole_batches`), Open vSwitch gives up the rest of
-  its batch when a queue refuses a packet, at most 32; if it tries again, the refusal is counted
-  twice. So a refusal stands for anything from nothing to 32 packets. A refusal of frames that a
-  burst put into the queue does not: they come from elsewhere.
-"""
+"""Packet conservation: on every directed link, sent = received + drops that somebody counted."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from controllers.impairments.base import NOT_MEASURED
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.network import LabInfo, LinkEnds, Port
-from testbed.verdict.counters import Counters
-from testbed.verdict.impairment_records import ImpairmentRecords
+from testbed.verdict.counters import Counters, lasting
 from testbed.verdict.ledgers import Conservation, HostLedger, LinkLedger, SwitchLedger
-from testbed.verdict.switch_counters import lasting
 
+# The equations join counters that are kept in different places, so that a packet that vanishes
+# uncounted shows. Each is judged by itself: a packet too many does not make up for one that
+# vanished.
+# Link:    offered by flows and PacketOuts = refused by the queue + sent by the shaper
+#          sent by the shaper = arrived at the far end + drops that were counted on the way
+# Switch:  arrived = looked up in the first table
+#          looked up + PacketOuts = sent by all shapers + refused by all queues + table misses
+#                                   + dropped by flows and meters
+# Host:    came to the IP layer = delivered + counted as an error
+#
+# What cannot be known is bounded, and the ledger has the bound (`hidden`):
+# - A link that goes down loses what waits in its queues and what is sent to it, and no counter
+#   shows either. So whatever vanishes at such a link, or at a switch at its ends, counts as lost.
+# - When routes change, Open vSwitch adds up what its cache has forwarded up to half a second later,
+#   by the entries that there are then: some of that run's misses may have been forwarded.
+# - Where batches are not kept whole (`testbed.lab.whole_batches`), a refusal stands for anything
+#   from nothing (it tries again with success) to 32 packets (it gives up the rest of its batch).
+#   That of a burst's frame does not: they come from elsewhere.
 BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST
 _WORD = 1 << 32
 # What an IP layer counts of packets that it does not deliver (RFC 4293).
@@ -61,14 +42,7 @@ _NOT_DELIVERED = (
 def close(
     network: LabInfo, before: Counters, after: Counters, events: Sequence[Mapping[str, Any]]
 ) -> Conservation:
-    """The ledgers of what happened between two readings.
-
-    Args:
-        events: records of events/impairments.jsonl: PacketOut frames, drops by flows and meters.
-
-    Raises:
-        ValueError: what an impairment dropped is not known.
-    """
+    """The ledgers of what happened between two readings."""
     for each in events:
         if why := (each.get("details") or {}).get(NOT_MEASURED):
             raise ValueError(f"what {each['name']} dropped is not known: {why}")
@@ -222,11 +196,8 @@ class _Books:
     def _interface_drops(
         self, link: LinkEnds, sender: Port, receiver: Port, delay_drops: int
     ) -> tuple[int, int]:
-        """Packets that interfaces on the way refused; those of them that the last one did.
-
-        A veth that does not accept a packet counts it as a drop of its own, and so does its peer,
-        which sent it.
-        """
+        """Packets that interfaces on the way refused; those of them that the last one did."""
+        # A veth that does not accept a packet counts it as a drop of its own, and so does its peer.
         leaving = self._interface(sender.pid, sender.interface, "send_drops")
         if link.middle is None:
             at_entry, drops = leaving, leaving
@@ -294,11 +265,9 @@ class _Books:
         )
 
     def _offered(self, port: Port) -> _Offered:
-        """Packets that the switch sent towards a port.
-
-        Entries that came or went meanwhile took packets that cannot be told, and those of some
-        impairments may let packets pass while they come and go.
-        """
+        """Packets that the switch sent towards a port."""
+        # Entries that came or went meanwhile took packets that cannot be told, and those of some
+        # impairments may let packets pass while they come and go.
         if port.pid is not None or port.node not in self._network.switches:
             return _Offered(None, exact=False)
         if any(
@@ -333,12 +302,7 @@ class _Books:
         return (missing if offered.exact else max(queue.filtered, missing)), hidden
 
     def _beyond_refusals(self, lost: int, queue: _QueueSums, of_bursts: int) -> tuple[int, int]:
-        """Packets that vanished before a queue, and how many could have, unseen.
-
-        Args:
-            lost: offered and not sent; the queue may have refused it.
-            of_bursts: refusals of frames that did not come from Open vSwitch.
-        """
+        """Packets that vanished before a queue, and how many could have, unseen."""
         if self._whole:
             return lost - queue.drops, 0
         if (beyond := lost - of_bursts) < 0:
@@ -371,11 +335,9 @@ class _QueueSums(NamedTuple):
 
 
 def grown(before: int, after: int) -> int:
-    """By how much a counter has grown, which may be of 32 bits and have begun again at 0.
-
-    The kernel has such counters for a queue's drops (struct gnet_stats_queue). A counter that is
-    smaller for another reason, because its queue was replaced, has shrunk.
-    """
+    """By how much a counter has grown, which may be of 32 bits and have begun again at 0."""
+    # A queue's drops are one (struct gnet_stats_queue). One that is smaller for another reason,
+    # since its queue was replaced, has shrunk.
     wrapped = before - after > _WORD // 2 and before < _WORD
     return after - before + (_WORD if wrapped else 0)
 
@@ -384,3 +346,65 @@ def _gained(before: Mapping[Any, Any], after: Mapping[Any, Any], key: object) ->
     """By how much a pair of counters has grown; one that is missing was 0."""
     old, new = before.get(key, (0, 0)), after.get(key, (0, 0))
     return grown(old[0], new[0]), grown(old[1], new[1])
+
+
+class ImpairmentRecords:
+    """The records of a run's impairments, by where they acted."""
+
+    def __init__(self, network: LabInfo, events: Sequence[Mapping[str, Any]]) -> None:
+        self._network = network
+        self._ended = [each for each in events if each.get("action") == "end"]
+        self.went_down = {
+            link.name
+            for each in events
+            if each.get("counts_as") == "link-down"
+            for link in network.links
+            if _hits(each, link)
+        }
+
+    def burst_frames(self, port: Port, what: Literal["frames_sent", "dropped"]) -> int:
+        """Frames that bursts sent to a switch port by PacketOut, or that its queue refused."""
+        return sum(
+            int(each.get(what) or 0)
+            for each in self._ended
+            if each.get("counts_as") == "burst" and self._target(each) == (port.node, port.number)
+        )
+
+    def lost(self, sender: Port, receiver: Port) -> int:
+        """Packets that losses dropped in a direction."""
+        target = f"{sender.node}->{receiver.node}"
+        return sum(
+            int(each.get("dropped") or 0)
+            for each in self._ended
+            if each.get("counts_as") == "loss" and each.get("target") == target
+        )
+
+    def dropped_in_switch(self, kind: str, switch: str) -> int | None:
+        """Packets that impairments of a kind dropped in a switch; None: there was no impairment."""
+        found = [
+            int(each.get("dropped") or 0)
+            for each in self._ended
+            if each.get("counts_as") == kind
+            and ((each.get("details") or {}).get("switch") or self._target(each)[0]) == switch
+        ]
+        return sum(found) if found else None
+
+    def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
+        """Switch and port of the direction that an impairment hit."""
+        target = str(event.get("target") or event.get("host"))
+        first, arrow, second = target.partition("->")
+        if not arrow:
+            host = self._network.hosts[target]
+            return host.switch, host.switch_port
+        for link in self._network.links:
+            for end, other in ((link.first, link.second), (link.second, link.first)):
+                if (end.node, other.node) == (first, second):
+                    return end.node, end.number
+        return "", 0
+
+
+def _hits(event: Mapping[str, Any], link: LinkEnds) -> bool:
+    """Whether an impairment acts on a link, in either direction."""
+    first, arrow, second = str(event.get("target") or event.get("host")).partition("->")
+    ends = {link.first.node, link.second.node}
+    return ends == {first, second} if arrow else first in ends

@@ -1,14 +1,4 @@
-"""Finds processors that stood still: a thread on each looks at the clock every few milliseconds.
-
-The threads have real-time priority where that is allowed, so no ordinary process keeps them
-waiting. What does is the hypervisor, which gave the processor to another guest, the kernel, which
-does not interrupt some of its own work, or a machine that is asleep. A relay or a switch on that
-processor then stood still as well, and no counter of the scheduler says so.
-
-Measured on 2 cores of a virtual machine in the training of `quick`: 0.2 to 0.9 ms while nothing
-else ran, up to 8 ms beside other programs. The kernel's removal of another lab's namespaces took a
-processor for 35 to 45 ms.
-"""
+"""Finds processors that stood still: a thread on each looks at the clock every few milliseconds."""
 
 from __future__ import annotations
 
@@ -19,6 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from testbed.lab.helpers.process import run_at_once
+
+# What keeps a real-time thread waiting is the hypervisor, work that the kernel does not interrupt,
+# or a machine that is asleep. A relay or a switch on that processor stood still then, too, and no
+# counter of the scheduler says so. Seen on 2 cores of a virtual machine: 0.2 to 0.9 ms while
+# nothing else ran, up to 8 ms beside other programs, 35 to 45 ms while another lab's namespaces
+# were removed.
 
 LOOK_EVERY_S = 0.004
 # A look costs about 50 microseconds: with more processors each is looked at less often.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,104 @@ from typing import Any
 from testbed.lab import datapath
 from testbed.lab.delay import link_report
 from testbed.lab.kernel import link_counters
+from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.kernel.namespaces import entered
 from testbed.lab.kernel.packet_filter import DropCounter
+from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.network import LabInfo, LinkEnds
-from testbed.verdict import switch_counters
-from testbed.verdict.switch_counters import PortSockets, SwitchCounters
+from testbed.lab.openflow_statistics import Flow, Statistics
+from testbed.lab.whole_batches import are_whole
+
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchCounters:
+    """Sums since the switch began; `bucket_packets`: group -> packets through each bucket."""
+
+    entered: int  # lookups in the first table
+    lookups: int  # in all tables
+    matched: int
+    flows: list[Flow]
+    bucket_ports: dict[int, list[tuple[int, ...]]]
+    bucket_packets: dict[int, list[int]]
+    meter_drops: int
+
+
+class PortSockets:
+    """The receiving sockets of the switch daemon's ports, and what the kernel dropped at each."""
+
+    def __init__(self, daemon_pid: int) -> None:
+        # The kernel resets a socket's statistics when they are read: nobody else may read them.
+        self._daemon_pid = daemon_pid
+        self._sockets: dict[str, list[socket.socket]] = {}
+        for found in sockets_of(daemon_pid, socket.AF_PACKET):
+            interface = found.getsockname()[0]
+            if interface:
+                self._sockets.setdefault(interface, []).append(found)
+            else:  # the one that all ports send through
+                found.close()
+        self._sums = dict.fromkeys(self._sockets, (0, 0))
+        self.read()
+        self._sums = dict.fromkeys(self._sockets, (0, 0))  # what came before does not count
+
+    def read(self) -> dict[str, tuple[int, int]]:
+        """Interface -> (frames that arrived, those of them that found the socket's buffer full)."""
+        for interface, sockets in self._sockets.items():
+            for each in sockets:
+                statistics = each.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+                arrived, dropped = struct.unpack("=II", statistics)
+                before = self._sums[interface]
+                self._sums[interface] = before[0] + arrived, before[1] + dropped
+        return dict(self._sums)
+
+    def whole_batches(self) -> bool:
+        """Whether a full queue refuses single packets of the daemon, not the rest of a batch."""
+        with ExitStack() as opened:
+            found = [
+                opened.enter_context(each)
+                for each in sockets_of(self._daemon_pid, socket.AF_PACKET)
+            ]
+            # The socket that all ports send through is made with the first packet.
+            senders = [each for each in found if not each.getsockname()[0]]
+            return all(map(are_whole, senders))
+
+
+def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, SwitchCounters]:
+    """All counters of the named switches, after their caches have been written back."""
+    # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries twice
+    # a second. To empty the cache adds them at once.
+    run(["ovs-appctl", "revalidator/purge" if last else "revalidator/wait"])
+    with ExitStack() as opened:
+        connections = {name: opened.enter_context(Statistics(name)) for name in switches}
+        return {name: _of_switch(each) for name, each in connections.items()}
+
+
+def _of_switch(statistics: Statistics) -> SwitchCounters:
+    tables = statistics.tables()
+    return SwitchCounters(
+        entered=tables[0].lookups,
+        lookups=sum(each.lookups for each in tables),
+        matched=sum(each.matched for each in tables),
+        flows=statistics.flows(),
+        bucket_ports=statistics.bucket_ports(),
+        bucket_packets=statistics.bucket_packets(),
+        meter_drops=statistics.meter_drops(),
+    )
+
+
+def lasting(before: Sequence[Flow], after: Sequence[Flow]) -> list[tuple[Flow, Flow]]:
+    """The entries that were there all the time between two readings, as each had them."""
+    # One that was removed and made again counts from 0: it looks the same, but is younger.
+    old = {flow.identity: flow for flow in before}
+    pairs = ((old[flow.identity], flow) for flow in after if flow.identity in old)
+    return [
+        (early, late)
+        for early, late in pairs
+        if early.since_s[0] <= late.since_s[1] and late.since_s[0] <= early.since_s[1]
+    ]
+
 
 _QUIET_S = 0.02
 _PATIENCE_S = 3.0
@@ -25,33 +119,21 @@ _PATIENCE_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """One reading. Namespaces by process id (None: the switches'), sockets by interface.
-
-    The kernel's datapath has no sockets at its ports; `lost_upcalls` are packets that it could not
-    hand to the daemon, which the userspace one does not do.
-    `filter_drops` are packets dropped on purpose at hosts' interfaces, by host. `delayed` has, for
-    each direction (link, sender) that something delays in the middle, what it dropped and lost.
-    `whole_batches`: a full queue refuses single packets of Open vSwitch, not the rest of a batch.
-    """
+    """One reading. Namespaces by process id (None: the switches'), sockets by interface."""
 
     at_s: float
     quiet: bool
     namespaces: dict[int | None, NamespaceCounters]
-    sockets: dict[str, tuple[int, int]]
+    sockets: dict[str, tuple[int, int]]  # the kernel's datapath has none
     switches: dict[str, SwitchCounters]
-    filter_drops: dict[str, int]
-    delayed: dict[tuple[str, str], tuple[int, int]]
-    whole_batches: bool
-    lost_upcalls: int = 0
+    filter_drops: dict[str, int]  # on purpose, by host
+    delayed: dict[tuple[str, str], tuple[int, int]]  # link, sender -> dropped, lost in the middle
+    whole_batches: bool  # a full queue refuses single packets, not the rest of a batch
+    lost_upcalls: int = 0  # packets that the kernel's datapath could not hand to the daemon
 
 
 class CounterReader:
-    """Reads the counters of one lab.
-
-    Args:
-        network: the lab.
-        switch_pid: of ovs-vswitchd, whose sockets are asked for their drops.
-    """
+    """Reads the counters of one lab."""
 
     def __init__(self, network: LabInfo, switch_pid: int) -> None:
         self._network = network
@@ -63,20 +145,10 @@ class CounterReader:
         self._sockets = None if in_kernel else PortSockets(switch_pid)
 
     def read(self, changed_s: float = 0.0, *, last: bool = False) -> Counters:
-        """Wait until no packet moves, for some seconds at most, then read all counters.
-
-        They lie in different places and are read one after another. If a packet moved meanwhile,
-        some have it and others have not, so all are read again.
-
-        Args:
-            changed_s: how long a frame is on its way at most since links were changed by hand.
-            last: nothing is to be forwarded fast any more, so that this need not take its time.
-
-        Raises:
-            CommandError: a program that is asked does not answer.
-            OSError: a namespace is gone.
-        """
-        # Frames in flight on a delayed link are in no counter until they arrive.
+        """Wait until no packet moves, for some seconds at most, then read all counters."""
+        # Counters lie in different places and are read one after another. If a packet moved
+        # meanwhile, some have it and others have not, so all are read again. Frames in flight on a
+        # delayed link are in no counter until they arrive.
         longest_s = max(changed_s, *map(_longest_s, self._network.links), 0.0)
         deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
         while True:
@@ -93,7 +165,7 @@ class CounterReader:
             quiet=quiet,
             namespaces=namespaces,
             sockets=self._sockets.read() if self._sockets else {},
-            switches=switch_counters.read(self._network.switches, last=last),
+            switches=read_switches(self._network.switches, last=last),
             filter_drops={name: each.total() for name, each in self._filters.items()},
             delayed=self._delayed(),
             whole_batches=self._sockets.whole_batches() if self._sockets else True,

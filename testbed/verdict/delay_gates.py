@@ -32,14 +32,7 @@ def gates(
     *,
     changes: LinkChanges = LinkChanges(),  # noqa: B008 (it holds nothing)
 ) -> list[Gate]:
-    """Judge `delay.json`, which was written as the training ended.
-
-    Args:
-        record: its path.
-        network: the lab, with the delays as configured.
-        changes: by hand. Where a delay was changed, only the setting at the end is compared, with
-            what was set last; and frames must have come where they are delayed.
-    """
+    """Judge `delay.json`, which was written as the training ended."""
 
     def without(value: Callable[..., Gate], why: str, *names: tuple[str, str]) -> list[Gate]:
         return [value(name, key, limits[key], why) for name, key in names]
@@ -52,6 +45,8 @@ def gates(
     except (OSError, ValueError) as error:
         why = f"{record.name} cannot be read: {error}"
         return without(not_measured, why, _LATE, _LATE_MAX, _DELAY)
+    # Where a delay was set by hand, only the setting at the end is compared, with what was set
+    # last.
     changed = changes.of(network, "delay_s", "jitter_s")
     bypassed = _bypassed(found, changes.of(network, "delay_s", "jitter_s", "loss"), changes)
     delay = _delayed(found, network, limits, changed, bypassed)
@@ -137,11 +132,10 @@ def _delayed(
 
 
 def _errors_s(each: Mapping[str, Any], link: LinkEnds) -> Iterator[float]:
-    """How far a direction was from its configuration: as it was set in the end, and by waits.
-
-    Frames that wait for slower ones ahead raise the mean wait, up to the whole jitter, and nothing
-    lowers it but chance. What the frames drew, each for itself, is spread evenly over the jitter.
-    """
+    """How far a direction was from its configuration: as it was set in the end, and by waits."""
+    # Frames that wait for slower ones ahead raise the mean wait, up to the whole jitter, and
+    # nothing lowers it but chance. What the frames drew, each for itself, is spread evenly over the
+    # jitter.
     yield abs(each["delay_s"] - link.delay_s)
     yield abs(each["jitter_s"] - link.jitter_s)
     if each["wait_most_s"] is not None:

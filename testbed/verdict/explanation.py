@@ -1,7 +1,4 @@
-"""Explains a finished run: its verdict, the gates behind it, likely causes, and what to do.
-
-Reads the run directory alone. What there is to say about each gate stands in `limits`.
-"""
+"""Explains a finished run: its verdict, the gates behind it, likely causes, and what to do."""
 
 from __future__ import annotations
 
@@ -19,15 +16,6 @@ from testbed.verdict.gate_explanations import GATES, Explanation
 
 _LOG_LINES = 15
 _LOG = re.compile(r"logs/[\w.-]+\.log")
-# What stands for keys of a gate that an earlier version did not write.
-_EARLIER = {"key": "", "outcome": "unknown", "where": "", "note": "", "waived": "", "decides": True}
-_FORMER_GATE = Explanation(
-    title="a gate of an earlier version",
-    measured="",
-    evidence="status.json",
-    causes="",
-    remedy="",
-)
 
 MEANINGS = {
     "ok": "Every gate that was not waived has passed or did not apply. The run counts in all "
@@ -125,21 +113,10 @@ class GateFinding:
     record: Mapping[str, Any]
     about: Explanation
 
-    @property
-    def limit_from(self) -> str:
-        return f"limits.{self.record['key']}" if self.record["key"] in GATES else "fixed"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """All that is known of how a run ended.
-
-    Attributes:
-        gates: those that failed or were not measured, and so decided.
-        waived: those that failed or were not measured, but did not decide.
-        others: all other gates.
-        log, log_end: the log that the failure is in, and its last lines.
-    """
+    """All that is known of how a run ended."""
 
     directory: Path
     verdict: str
@@ -155,16 +132,13 @@ class Explained:
 
 
 def explain(directory: Path) -> Explained:
-    """Explain the run of a directory.
-
-    Raises:
-        FileNotFoundError: it has no verdict.
-    """
+    """Explain the run of a directory."""
     status = run_directory.status(directory)
     verdict, reason = str(status["verdict"]), str(status["reason"])
     found = [
-        GateFinding(record=_EARLIER | each, about=_about(str(each.get("key")), directory))
+        GateFinding(record=each, about=_about(each["key"], directory))
         for each in status["gates"]
+        if each["key"] in GATES
     ]
     beyond = [each for each in found if each.record["outcome"] in STOPPING]
     causes, remedy = _causes(directory, verdict, reason)
@@ -185,7 +159,7 @@ def explain(directory: Path) -> Explained:
 
 
 def _about(key: str, directory: Path) -> Explanation:
-    about = GATES.get(key, _FORMER_GATE)
+    about = GATES[key]
     return replace(about, remedy=_with_whole_command(about.remedy, directory))
 
 

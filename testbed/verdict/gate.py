@@ -1,7 +1,6 @@
 """One gate of a run's verdict: a measured value of the emulator, and the limit it may not exceed.
 
-A value that could not be measured does not pass, and neither does one of which a part is missing.
-A gate that an experiment waives is measured and reported as ever, but does not decide.
+A value that could not be measured, or of which a part is missing, does not pass.
 """
 
 from __future__ import annotations
@@ -74,12 +73,9 @@ def compared(
     note: str = "",
     missing: str = "",
 ) -> Gate:
-    """A gate that was measured.
-
-    Args:
-        missing: what could not be measured beside it, and why. Then a value within the limit does
-            not pass, since what is missing may be worse; one beyond the limit fails all the same.
-    """
+    """A gate that was measured."""
+    # Beside something `missing`, a value within the limit does not pass, since what is missing may
+    # be worse; one beyond the limit fails all the same.
     if not math.isfinite(value):
         missing = "; ".join(filter(None, (f"the value{_at(where)} is {value}", missing)))
     elif value > limit or not missing:

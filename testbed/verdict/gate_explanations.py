@@ -1,7 +1,4 @@
-"""What `./lab explain` and the documentation say about each gate.
-
-What it measures, where the evidence is, what usually causes a failure, and what to do.
-"""
+"""What `./lab explain` and the documentation say about each gate."""
 
 from __future__ import annotations
 
@@ -10,20 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a reader should know of a gate.
-
-    Attributes:
-        title: a short name.
-        measured: what the gate compares with its limit.
-        evidence: the file of the run directory that holds the measurement, and the key in it.
-        causes: what usually brings the value beyond the limit.
-        remedy: what to do then.
-    """
+    """What a reader should know of a gate."""
 
     title: str
-    measured: str
-    evidence: str
-    causes: str
+    measured: str  # what is compared with the limit
+    evidence: str  # the file of the run directory, and the key in it
+    causes: str  # what usually brings the value beyond the limit
     remedy: str
 
 

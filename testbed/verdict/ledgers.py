@@ -1,14 +1,13 @@
-"""Where the packets of a phase went: one ledger for each direction of a link, switch and host.
-
-`conservation` fills them in and has their equations.
-"""
+"""Where the packets of a phase went: one ledger for each direction of a link, switch and host."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from testbed.verdict import gate
+from testbed.verdict.gate import Gate, compared, not_measured
 
 # Shares are of at least this many packets: one odd packet on an idle link proves nothing.
 LEAST_PACKETS = 1000
@@ -144,11 +143,7 @@ class HostLedger:
 
 @dataclass(frozen=True, kw_only=True)
 class Conservation:
-    """The ledgers over one phase. `quiet`: no packet moved at either reading.
-
-    `lost_upcalls`: first packets of flows that the kernel's datapath could not hand to Open
-    vSwitch's daemon; which switch lost them is not known.
-    """
+    """The ledgers over one phase. `quiet`: no packet moved at either reading."""
 
     links: list[LinkLedger]
     switches: list[SwitchLedger]
@@ -198,3 +193,40 @@ class Conservation:
 
 def _with_sums(ledger: LinkLedger | SwitchLedger) -> dict[str, Any]:
     return asdict(ledger) | {"unexplained": ledger.unexplained, "share": ledger.share}
+
+
+_UNEXPLAINED = "unexplained share of packets"
+_LOST = "packets that the emulator lost by accident"
+
+
+def gates(ledgers: Conservation | None, limits: Mapping[str, Any], unreadable: str) -> list[Gate]:
+    """The largest share of packets that nothing explains, and the most that one part lost."""
+    limit, most = limits["conservation"], limits["emulator_losses"]
+    why = ""
+    if ledgers is None:
+        why = f"no counters: {unreadable}"
+    elif not ledgers.quiet:
+        why = "packets were still moving before or after the training"
+    if ledgers is None or why:
+        return [
+            not_measured(_UNEXPLAINED, "conservation", limit, why),
+            not_measured(_LOST, "emulator_losses", most, why),
+        ]
+    share, where = ledgers.worst()
+    hidden, hidden_share, place = ledgers.most_hidden()
+    note = (
+        f"a leak of up to {hidden} packets ({hidden_share:.2%} of the traffic) could not be seen "
+        f"at {place}"
+    )
+    lost, part = ledgers.worst_loss()
+    return [
+        compared(
+            _UNEXPLAINED,
+            "conservation",
+            share,
+            limit,
+            where=where if share else "",
+            note=note if hidden else "",
+        ),
+        compared(_LOST, "emulator_losses", lost, most, where=part if lost else ""),
+    ]

@@ -1,10 +1,4 @@
-"""Changes of links that the lab's user made on purpose while it ran: kept, and excused by name.
-
-Each record in `events/link_changes.jsonl` says which settings of a direction were set, and all that
-it has from then on; those that were not set may be an impairment's. Its rate under load is judged
-by the rate in force. At the end each setting must be as it was set last. A loss, or how long frames
-waited, is not compared with a configuration that held for a part of the time only.
-"""
+"""Changes of links that the lab's user made on purpose while it ran: kept, and excused by name."""
 
 from __future__ import annotations
 
@@ -19,18 +13,17 @@ from testbed.lab.network import LabInfo, LinkEnds
 from testbed.shared import jsonl
 from testbed.shared.jsonl import JsonLinesWriter
 
+# Each record says which settings of a direction were set, and all that it has from then on; those
+# that were not set may be an impairment's. A rate under load is judged by the rate in force. A
+# loss, or how long frames waited, is not compared with a configuration that held for a part of the
+# time only.
 FILE = "link_changes.jsonl"
 Way = tuple[str, str]  # a link's name and the end that sends
 Change = tuple[float, float, float]  # when it was ordered, when it was done, the new value
 
 
 class Log:
-    """Writes the records of a run.
-
-    Args:
-        directory: of the run.
-        network: the lab.
-    """
+    """Writes the records of a run."""
 
     def __init__(self, directory: Path, network: LabInfo) -> None:
         self._path = directory / "events" / FILE
@@ -65,10 +58,7 @@ class LinkChanges:
         return cls(jsonl.read(directory / "events" / FILE), queues)
 
     def of(self, network: LabInfo, *keys: str) -> dict[Way, dict[str, Any]]:
-        """The directions that ever had another value of a key than the configured one.
-
-        Each with the keys that were set, as they were set last.
-        """
+        """The directions that ever had another value of a key than the configured one."""
         links = {each.name: each for each in network.links}
         ever = {
             (each["link"], each["from"])

@@ -1,10 +1,4 @@
-"""Whether the kernel shapes every link as configured: before, during and after the training.
-
-Measurements of a path see its narrowest link only, and those under load see links that were loaded.
-The kernel's own settings tell of every link, of its queue and of the size of its packets. They are
-read before and after the training, and meanwhile the kernel tells of changes of all but the
-most segments of a packet.
-"""
+"""Whether the kernel shapes every link as configured: before, during and after the training."""
 
 from __future__ import annotations
 
@@ -65,13 +59,7 @@ class Difference:
 
 
 class SettingsReader:
-    """Reads all links' settings, some 50 microseconds for each direction.
-
-    Attributes:
-        read: how many directions were read, before and after the training together.
-        differences: those that were found.
-        failures: what could not be read, with the reason.
-    """
+    """Reads all links' settings, some 50 microseconds for each direction."""
 
     def __init__(self, network: LabInfo) -> None:
         self._network = network
@@ -86,11 +74,7 @@ class SettingsReader:
         return 4 * len(self._network.links)
 
     def look(self, when: str, changes: LinkChanges | None = None) -> None:
-        """Compare the kernel's settings with the configured ones, `before` or `after`.
-
-        Args:
-            changes: what was configured meanwhile.
-        """
+        """Compare the kernel's settings with the configured ones, `before` or `after`."""
         for pid, members in _by_namespace(self._network).items():
             try:
                 with Rtnetlink(pid) as kernel:
@@ -112,12 +96,7 @@ class SettingsReader:
             self.failures.append(f"during the training: {error}")
 
     def judge_passing(self, events: Sequence[Mapping[str, Any]], changes: LinkChanges) -> None:
-        """Add what differed during the training, unless an impairment or the user changed it.
-
-        Args:
-            events: the records of `events/impairments.jsonl`.
-            changes: of links, by hand.
-        """
+        """Add what differed during the training, unless an impairment or the user changed it."""
         if self._listener is None:
             return
         heard, failures = self._listener.finish()
@@ -245,11 +224,7 @@ def _differences(
 def differing(
     shape: LinkShape, found: Mapping[str, int | None]
 ) -> Iterator[tuple[str, int, int | None]]:
-    """The settings that are not as configured: name, configured and found value.
-
-    Args:
-        found: some or all settings, by their names in `ShapeInForce`.
-    """
+    """The settings that are not as configured: name, configured and found value."""
     configured = {
         "rate_bps": shape.rate_bps,
         "ceiling_bps": shape.rate_bps,
@@ -267,11 +242,7 @@ def differing(
 
 
 def gates(settings: SettingsReader, limits: Mapping[str, Any], rounds: Rounds = ()) -> list[Gate]:
-    """How many settings of links were not the configured ones.
-
-    Args:
-        rounds: the records of `events/rounds.jsonl`.
-    """
+    """How many settings of links were not the configured ones."""
     found, missing = settings.differences, "; ".join(settings.failures)
     if not missing and settings.read < settings.wanted:
         missing = f"{settings.read} of {settings.wanted} directions were read"

@@ -1,22 +1,4 @@
-"""What the links did while the run trained, from the samples of their queues.
-
-*Rate under load.* A link had its rate if it sent that fast while packets waited. Samples lie some
-milliseconds apart, and a queue may run empty between two that found packets. So only intervals are
-judged whose first sample found at least as many bytes as the link sends until the second at its
-configured rate: if such a queue ran empty, the link was not too slow. They are strung together, and
-judged as a whole and in each window of half a second, so that no average hides a bad half second.
-Where they are too short for a share, a stall still shows by its amount: what was due in them and
-did not leave, within half a second, over what the rate allows in that half second. Nothing may
-exceed the rate, loaded or not: so the most that left in any quarter of a second is compared too.
-
-Intervals are not chosen by what left in them. Taking those in which no more left than waited at
-their begin was tried on the samples of 25 runs of `quick`. For paced senders it added eight of
-105,000 intervals, in which a queue ran empty because nothing more came; of TCP's it took slow ones
-rather than fast ones (mean rate 0.990 where the queue held 0.9 to 1 times what the link sends).
-
-*Packets.* A queue that holds more bytes than its packets can have holds clumps: packets of several
-segments, which are cut apart behind the queue.
-"""
+"""What the links did while the run trained, from the samples of their queues."""
 
 from __future__ import annotations
 
@@ -34,6 +16,13 @@ from testbed.shared import jsonl, run_directory
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 from testbed.verdict.link_changes import LinkChanges
 
+# Samples lie some milliseconds apart, and a queue may run empty between two that found packets. So
+# only intervals are judged whose first sample found at least as many bytes as the link sends until
+# the second at its configured rate. They are strung together, and judged as a whole and in each
+# window of half a second, so that no average hides a bad half second. Where they are too short for
+# a share, a stall still shows by its amount. Nothing may exceed the rate, loaded or not. Intervals
+# are not chosen by what left in them: for TCP that took slow ones rather than fast ones (mean rate
+# 0.990 where the queue held 0.9 to 1 times what the link sends).
 FILE = "links_under_load.json"
 # Less is not judged: a stall of some milliseconds, which a machine may have, would decide. It may
 # stop the shaper, or the sampler between its look at the clock and at the counters.
@@ -115,12 +104,7 @@ def measure(
     events: Sequence[Mapping[str, Any]],
     by_hand: LinkChanges = LinkChanges(),  # noqa: B008 (it holds nothing)
 ) -> LinksUnderLoad:
-    """Read the samples of a run that is over.
-
-    Args:
-        events: the records of `events/impairments.jsonl`.
-        by_hand: rates that were set are judged, not left out, but while they were being set.
-    """
+    """Read the samples of a run that is over."""
     import polars as pl
 
     samples = directory / "samples"
@@ -180,11 +164,7 @@ def spans_of_changes(
     nodes: set[str],
     unchanged: Container[str] = ("no", "recorded"),
 ) -> list[tuple[float, float]]:
-    """When an impairment may have changed the rate of the link between two nodes.
-
-    Args:
-        unchanged: those whose `changes_rates` is one of these are left out.
-    """
+    """When an impairment may have changed the rate of the link between two nodes."""
     spans: list[tuple[float, float]] = []
     began: dict[str, float] = {}
     for event in events:
@@ -213,13 +193,7 @@ def of_link(
     changed: Spans = (),
     replayed: Spans = (),
 ) -> LinkUnderLoad:
-    """Judge one direction by the samples of its queue, in the order of their times.
-
-    Args:
-        rate_bps, queue_bytes: as configured.
-        changed: from when to when the rate may have been one that no record tells.
-        replayed: from when on the rate was which other one: it is judged by that.
-    """
+    """Judge one direction by the samples of its queue, in the order of their times."""
     per_s = rate_bps / 8
     highest_bps = int(max([rate_bps, *(each for _, each in replayed)]))
     bucket = LinkShape(rate_bps=highest_bps, queue_bytes=0).burst_bytes
@@ -287,10 +261,7 @@ def _share(sent: Floats, due: Floats, odd: int) -> Floats:
 def _windows(
     spans_s: Floats, sent: Floats, due: Floats, least_s: float, odd: int
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """Bytes sent over those due in each window of at least so long, and where each begins.
-
-    The last windows end where the intervals do.
-    """
+    """Bytes sent over those due in each window of at least so long, and where each begins."""
     at_s, at_bytes, at_due = (
         np.concatenate([[0.0], np.cumsum(each)]) for each in (spans_s, sent, due)
     )
@@ -336,10 +307,8 @@ def _most(
 
 
 def _packet_bytes(backlog_bytes: Floats, packets: Floats) -> float | None:
-    """The largest mean size but one.
-
-    One packet may come between the reads of a queue's counters, and excuses a frame too many.
-    """
+    """The largest mean size but one."""
+    # One packet may come between the reads of a queue's counters, and excuses a frame too many.
     waiting = backlog_bytes > 0
     if not waiting.any():
         return None

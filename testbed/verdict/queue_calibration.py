@@ -1,9 +1,6 @@
 """Fills every link's queue before training, to compare its real limit with the configured one.
 
-Frames of an experimental EtherType go straight into the sending interface's queue, faster than they
-drain, towards an address that nobody owns: a host ignores them and a switch has no flow for them.
-Queues are filled one after another and drain at the same time. One that would take long to drain is
-let out at a higher rate, and gets its own rate back before rates are measured.
+Frames of an experimental EtherType go towards an address that nobody owns, faster than they drain.
 """
 
 from __future__ import annotations
@@ -91,6 +88,7 @@ def fill_all(network: LabInfo) -> list[QueueCalibration]:
                 filled.append(end)
                 if link.queue_bytes * 8 / link.rate_bps > _LONGEST_DRAIN_S:
                     slow.append((link, end))
+    # One that would take long to drain is let out at a higher rate for a while.
     for link, end in slow:
         _set_rate(link, end, int(link.queue_bytes * 8 / _LONGEST_DRAIN_S))
     deadline_s = time.monotonic() + 2 * _LONGEST_DRAIN_S

@@ -1,8 +1,6 @@
 """Measures the rate of a saturated path, and how much it scatters.
 
-Frames are sent without a pause, and the kernel stamps their arrival, so neither depends on when
-this process is scheduled. The arrivals are cut into short stretches. Each stretch is one trial, and
-none is left out: the median of all is the path's rate, their interquartile range its scatter.
+The kernel stamps the arrivals. They are cut into short stretches, each a trial; none is left out.
 """
 
 from __future__ import annotations
@@ -43,17 +41,10 @@ _IQR_OF_NORMAL = 1.349  # in standard deviations
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """The trials of one path.
-
-    Attributes:
-        median_bps: of all trials.
-        spread: the interquartile range of all trials, as a share of the configured rate. What the
-            chance of configured losses and jitter adds to it is taken off.
-        trials: how many there were.
-    """
+    """The trials of one path."""
 
     median_bps: float
-    spread: float
+    spread: float  # interquartile range over the configured rate, without what chance explains
     trials: int
 
 
@@ -72,17 +63,7 @@ def measure(
     delivered_share: float = 1.0,
     jitters_s: Sequence[float] = (),
 ) -> Rate:
-    """Saturate a path, once more where it looks disturbed, up to four times.
-
-    Args:
-        source: UDP, where the path begins; bound to an address.
-        sink: UDP, where it ends; bound to an address.
-        rate_bps: as configured.
-        silence_s: after how long without a frame a lossy path has lost the rest.
-        loss: see `stretches_bps`.
-        delivered_share: see `stretches_bps`.
-        jitters_s: of the links on the path that have one.
-    """
+    """Saturate a path, once more where it looks disturbed, up to four times."""
     sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     with suppress(PermissionError):  # an ordinary user's sink holds some 180 frames
         sink.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
@@ -113,15 +94,9 @@ def stretches_bps(
     loss: float = 0.0,
     delivered_share: float = 1.0,
 ) -> list[float]:
-    """The rate in every stretch of a blast, before configured losses, in bit/s.
-
-    Args:
-        arrivals: number and receive timestamp (s) of each frame.
-        frames: how many arrivals a stretch has.
-        loss: the share of frames that the links are configured to lose.
-        delivered_share: what arrives of a full path, as a share of its rate. Where it is
-            1 - `loss`, no queue on the way overflows: then the numbers tell exactly what was sent.
-    """
+    """The rate in every stretch of a blast, before configured losses, in bit/s."""
+    # Where a full path delivers 1 - `loss` of its rate, no queue on the way overflows: then the
+    # numbers tell exactly what was sent.
     steady = arrivals[max(frames, len(arrivals) // 8) :]  # the first leave with full buckets
     rates = []
     for first in range(0, len(steady) - frames, frames):
@@ -137,11 +112,7 @@ def stretches_bps(
 
 
 def summary(trials_bps: Sequence[float], rate_bps: int, *, chance: float = 0.0) -> Rate:
-    """Median and spread of trials; without any, a rate of 0.
-
-    Args:
-        chance: what chance alone makes of the interquartile range, as a share of the rate.
-    """
+    """Median and spread of trials; without any, a rate of 0."""
     if len(trials_bps) < 2:
         return Rate(median_bps=sum(trials_bps), spread=1.0, trials=len(trials_bps))
     low_bps, median_bps, high_bps = statistics.quantiles(trials_bps, method="inclusive")

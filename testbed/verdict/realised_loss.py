@@ -1,19 +1,4 @@
-"""The gate of realised loss: whether as many packets were lost as was configured.
-
-A loss by a table says how many of the packets that it met it should have lost: that is exact. The
-rest, which is links that lose by themselves and losses of users' own, is tested as random.
-
-The test. A loss takes packets as a `LossModel` says: in a state s it loses one with probability
-l(s), then the state changes. For any tilt t, let A be the matrix A(s, s') = (1 - l(s) + l(s) e^t)
-P(s, s'), with its largest eigenvalue r and eigenvector h. Then, after n packets of which X were
-lost, e^(tX) r^-n h(state) has the mean h(good), and it keeps this mean wherever one stops. So by
-Ville's inequality (J. Ville, Étude critique de la notion de collectif, 1939) it ever exceeds c
-times its mean with a probability of at most 1/c. That bounds X for each tilt, and the best of some
-fixed tilts is taken at the price of their number: Chernoff's bound (Annals of Mathematical
-Statistics 23, 1952) that also holds where losses decide how many packets come. They do: a lossy leg
-ends later, a congestion control slows down, a limit of time ends a slow leg early. A binomial test
-does not hold there, and in no case for a loss that comes in runs.
-"""
+"""The gate of realised loss: whether as many packets were lost as was configured."""
 
 from __future__ import annotations
 
@@ -43,21 +28,13 @@ _TILTS = [sign * 0.001 * 1.5**step for step in range(26) for sign in (1, -1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Packets that one loss took at random.
+    """Packets that one loss took at random."""
 
-    Attributes:
-        where: the impairment or the direction of a link.
-        model: what is configured.
-        met: packets of each occurrence, all of which begin in the good state.
-        lost: those of all of them that were lost.
-        planned: how many of them a table says to lose; None: chance decides.
-    """
-
-    where: str
+    where: str  # the impairment or the direction of a link
     model: LossModel
-    met: Sequence[int]
-    lost: int
-    planned: int | None = None
+    met: Sequence[int]  # packets of each occurrence, all of which begin in the good state
+    lost: int  # of all of them
+    planned: int | None = None  # how many of them a table says to lose; None: chance decides
 
     @property
     def packets(self) -> int:
@@ -87,12 +64,16 @@ class Sample:
 def explained_by_chance(
     model: LossModel, met: Sequence[int], false_alarms: float
 ) -> tuple[float, float]:
-    """The fewest and the most losses that chance explains.
-
-    Args:
-        met: packets of each occurrence.
-        false_alarms: how probable fewer or more may be at most, whatever ends the occurrences.
-    """
+    """The fewest and the most losses that chance explains."""
+    # A loss takes packets as a `LossModel` says: in a state s it loses one with probability l(s),
+    # then the state changes. For any tilt t, let A(s, s') = (1 - l(s) + l(s) e^t) P(s, s'), with
+    # its largest eigenvalue r and eigenvector h. After n packets of which X were lost, e^(tX) r^-n
+    # h(state) has the mean h(good), wherever one stops. So by Ville's inequality (J. Ville, Étude
+    # critique de la notion de collectif, 1939) it ever exceeds c times its mean with a probability
+    # of at most 1/c. The best of some fixed tilts is taken at the price of their number: Chernoff's
+    # bound (Annals of Mathematical Statistics 23, 1952) that also holds where losses decide how
+    # many packets come. They do: a lossy leg ends later, a congestion control slows down. A
+    # binomial test does not hold there, nor for a loss that comes in runs.
     needed = math.log(len(_TILTS) / false_alarms)
     fewest, most = 0.0, float(sum(met))
     for tilt in _TILTS:
@@ -103,11 +84,9 @@ def explained_by_chance(
 
 
 def _growth(model: LossModel, tilt: float) -> tuple[float, float]:
-    """The logarithms of r, and of h(good) over the smaller h.
-
-    The first line of A h = r h gives h(bad) / h(good) = (r - stay) / (good leave), with A's
-    diagonal (stay, remain). The difference is not taken where the two nearly cancel.
-    """
+    """The logarithms of r, and of h(good) over the smaller h."""
+    # The first line of A h = r h gives h(bad) / h(good) = (r - stay) / (good leave), with A's
+    # diagonal (stay, remain). The difference is not taken where the two nearly cancel.
     good, bad = (1 - loss + loss * math.exp(tilt) for loss in (model.loss_good, model.loss_bad))
     leave, back = model.p_good_to_bad, model.p_bad_to_good
     if leave < NEVER:
@@ -131,15 +110,7 @@ def gates(
     *,
     changed: Collection[tuple[str, str]] = (),
 ) -> list[Gate]:
-    """Tests every loss of a run: of its impairments, and of links that lose by themselves.
-
-    Args:
-        config: of the run.
-        events: the records of `events/impairments.jsonl`.
-        ledgers: None where the counters could not be read.
-        changed: directions (a link's name and its sender) whose loss was changed by hand; their
-            own loss is not compared.
-    """
+    """Tests every loss of a run: of its impairments, and of links that lose by themselves."""
     allowed = config["limits"][KEY]
     missing: list[str] = []
     samples = [*_of_impairments(config, events, missing), *_of_links(network, ledgers, missing)]

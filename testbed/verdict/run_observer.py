@@ -26,14 +26,7 @@ _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
 
 
 class Observation:
-    """Reads all counters before and after the training, and watches processor and clock.
-
-    Args:
-        directory: of the run.
-        config: of the run.
-        network: the lab, whose training has not begun.
-        processes: process ids by name; the emulator's own are watched.
-    """
+    """Reads all counters before and after the training, and watches processor and clock."""
 
     def __init__(
         self,
@@ -72,11 +65,7 @@ class Observation:
 
     @contextmanager
     def attended(self, sampler: int) -> Iterator[None]:
-        """Look whether a part of the emulator stands still while the body runs the workload.
-
-        Args:
-            sampler: its process id.
-        """
+        """Look whether a part of the emulator stands still while the body runs the workload."""
         watch = StandstillWatch({**self._own, "sampler": sampler})
         try:
             yield
@@ -90,11 +79,7 @@ class Observation:
         switch_holds_bytes: int | None,
         other_programs: str = "",
     ) -> list[Gate]:
-        """Read everything again, store it in the run's directory, and compare with the limits.
-
-        Args:
-            other_programs: those outside the lab that used most of the processors, in words.
-        """
+        """Read everything again, store it in the run's directory, and compare with the limits."""
         assert self._watch is not None, "begin() comes first"
         headroom, host_cpu = self._watch.finish(), self._shares.finish()
         changes = link_changes.LinkChanges.read(self._directory)

@@ -1,14 +1,4 @@
-"""Whether a part of the emulator stood still while the workload ran.
-
-The kernel counts how long each process ran, and knows what state it is in. A thread, of real-time
-priority where that is allowed, looks at both every 10 ms. A part that has not run since the last
-look stands still if it is stopped, waits for a processor, or waits for a lock or the disk. One that
-sleeps waits for work, unless frames wait in its packet sockets: then it is frozen. Looks that lie
-farther apart mean that the whole sandbox stood still, or the machine: the clock goes on while that
-is suspended.
-
-What stands still in a host is the workload's business. The sampler notes it, and the run says so.
-"""
+"""Whether a part of the emulator stood still while the workload ran."""
 
 from __future__ import annotations
 
@@ -34,6 +24,9 @@ KEY = "standstill_s"
 LOOK_EVERY_S = 0.01
 ALL = "the supervisor or the whole sandbox"
 SHARE_OF_ROUND = 4  # a pause of less than a quarter of a round hardly changes what is measured
+# A part that has not run since the last look stands still if it is in one of these states. One that
+# sleeps waits for work, unless frames wait in its packet sockets: then it is frozen. Looks that lie
+# farther apart mean that the whole sandbox stood still, or the machine.
 _STATES = {
     b"T": "stopped",
     b"t": "stopped by a debugger",
@@ -121,11 +114,7 @@ def _holds_frames(opened: socket.socket) -> bool:
 
 
 class StandstillWatch:
-    """Looks from now on until `finish`.
-
-    Args:
-        parts: name -> process id.
-    """
+    """Looks from now on until `finish`."""
 
     def __init__(self, parts: Mapping[str, int]) -> None:
         self._processes = dict(parts)
@@ -166,11 +155,7 @@ def _now_s() -> float:
 
 
 def gates(found: Sequence[Standstill], rounds: Rounds, limits: Mapping[str, Any]) -> list[Gate]:
-    """The longest standstill; a quarter of the median round passes if that is more.
-
-    Args:
-        rounds: the records of `events/rounds.jsonl`; of programs there may be none.
-    """
+    """The longest standstill; a quarter of the median round passes if that is more."""
     name = "longest time that a part of the emulator stood still (s)"
     lengths_s = [each["ended_s"] - each["began_s"] for each in rounds if "began_s" in each]
     median_s = statistics.median(lengths_s) if lengths_s else 0.0
@@ -196,10 +181,8 @@ def in_round(at_s: float, rounds: Rounds) -> str:
 
 
 def of_hosts(directory: Path) -> str:
-    """Which programs of hosts stood still, for how long and when, in words; empty: none.
-
-    One that an impairment slowed down meanwhile was stopped on purpose.
-    """
+    """Which programs of hosts stood still, for how long and when, in words; empty: none."""
+    # What stands still in a host is the workload's business: the run says so, and counts.
     stopped = run_directory.read_or_empty(directory / "samples" / "sampler.json").get("stopped", [])
     events = jsonl.read(directory / "events" / "impairments.jsonl") if stopped else []
     rounds = jsonl.read(directory / "events" / "rounds.jsonl") if stopped else []

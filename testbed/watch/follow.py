@@ -1,8 +1,4 @@
-"""Follows the run in progress, wherever its results lie, and then the next one of its sweep.
-
-It only reads: the run directories that are locked by a command, and the `live.json` that each run's
-sampler rewrites 4 times a second.
-"""
+"""Follows the run in progress, wherever its results lie, and then the next one of its sweep."""
 
 import os
 import time
@@ -67,13 +63,7 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which runs to follow; None stands for any.
-
-    Attributes:
-        results: the folder of results that they lie in.
-        experiment: the experiment that they belong to.
-        key: the run.
-    """
+    """Which runs to follow; None stands for any."""
 
     results: Path | None = None
     experiment: str | None = None
@@ -114,11 +104,7 @@ def running(wanted: Wanted) -> list[Watched]:
 
 
 def watch(wanted: Wanted, console: Console) -> None:
-    """Show what runs until nothing does any more.
-
-    Raises:
-        InputError: nothing is running; it says what became of the sweep that is wanted.
-    """
+    """Show what runs until nothing does any more."""
     if not running(wanted):
         said = "is not in progress" if wanted.key else "is in progress"
         raise InputError(f"{wanted} {said}{_rest_of(wanted)}; start one with ./lab run")
@@ -159,10 +145,7 @@ def _rest_of(wanted: Wanted) -> str:
 
 
 def _following(wanted: Wanted, ended: list[str]) -> Iterator[tuple[Watched, State | None]]:
-    """The run to show and its sweep, again and again, until nothing has run for a while.
-
-    How a run ended is added to `ended`.
-    """
+    """The run to show and its sweep, again and again, until nothing has run for a while."""
     current: Watched | None = None
     sweep: Sweep | None = None
     seen_s = time.monotonic()
@@ -185,10 +168,8 @@ def _following(wanted: Wanted, ended: list[str]) -> Iterator[tuple[Watched, Stat
 
 
 def _held_by_commands() -> tuple[set[Path], set[int]]:
-    """The runs' directories that commands hold the lock of, and the inodes of all locks.
-
-    A command of another user does not show which files it has open, but its locks' inodes.
-    """
+    """The runs' directories that commands hold the lock of, and the inodes of all locks."""
+    # A command of another user does not show which files it has open, but its locks' inodes.
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
@@ -210,11 +191,9 @@ def _held_by_commands() -> tuple[set[Path], set[int]]:
 
 
 def _in_progress(directory: Path, locked: set[int]) -> bool:
-    """Whether a command is executing this run.
-
-    It holds the directory's lock, which is looked up and not tried: trying would get in its way.
-    Where the kernel names another inode (on stacked file systems), fresh samples tell.
-    """
+    """Whether a command is executing this run."""
+    # The lock is looked up and not tried: trying would get in its way. Where the kernel names
+    # another inode (on stacked file systems), fresh samples tell.
     try:
         if os.stat(directory).st_ino in locked:  # noqa: PTH116
             return True

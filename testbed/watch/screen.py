@@ -21,14 +21,7 @@ def render(
     ended: Sequence[str] = (),
     sweep: State | None = None,
 ) -> RenderableType:
-    """The whole screen.
-
-    Args:
-        live: the run's `live.json`.
-        size: of the terminal; what does not fit is left out, the least busy first.
-        ended: how earlier runs ended.
-        sweep: what became of the runs that it belongs to.
-    """
+    """The whole screen."""
     parts: list[RenderableType] = [*_header(live, size.width)]
     is_idle = "queues" not in live  # nothing but the sweep is to be shown
     if sweep is not None:

@@ -16,20 +16,12 @@ _TICK_NS = 50_000_000  # a second change within a tick of the clock leaves the t
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Of one experiment's folder.
-
-    Attributes:
-        verdicts: how many planned runs have each verdict.
-        running: how many are in progress here.
-        waiting: the labels of planned runs that are still to come, in the plan's order.
-        elsewhere: how many more of them are other machines' parts of the sweep.
-        troubles: `run: verdict: reason` of each that is not ok, in the plan's order.
-    """
+    """Of one experiment's folder."""
 
     verdicts: Counter[str]
     running: int
-    waiting: list[str]
-    elsewhere: int = 0
+    waiting: list[str]  # labels, in the plan's order
+    elsewhere: int = 0  # how many more are other machines' parts of the sweep
     troubles: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -52,14 +44,8 @@ class Sweep:
         self._ended: dict[tuple[str, int], tuple[str, str]] = {}  # verdict and reason, by inode
 
     def state(self, running: frozenset[str] = frozenset()) -> State | None:
-        """What became of it; None where nothing was planned, as for a lab in Python.
-
-        A run that begins or ends changes the folder, and so does a plan that grows: else nothing
-        is read.
-
-        Args:
-            running: the keys of the runs that are in progress in it.
-        """
+        """What became of it; None where nothing was planned, as for a lab in Python."""
+        # A run that begins or ends changes the folder, and so does a plan that grows.
         try:
             changed_ns = self.folder.stat().st_mtime_ns
             is_fresh = time.time_ns() - changed_ns < _TICK_NS

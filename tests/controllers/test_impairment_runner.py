@@ -12,7 +12,7 @@ from controllers.impairments.loss import LossParameters
 from controllers.timeline import Timeline
 from testbed.experiment import Limits
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.verdict import lateness_gates
+from testbed.verdict import impairment_gates
 
 ENTRY: dict[str, Any] = {"kind": "loss", "name": "loss", "q": 0.5}
 
@@ -51,7 +51,7 @@ def of_rounds(**entry: Any) -> tuple[list[tuple[Any, ...]], Any]:
     # That a busy machine is late is not what this is about.
     limits = Limits().model_dump() | {"impairment_late_s": 60}
     config = {"limits": limits, "impairments": [ENTRY | {"leg": "gather"} | entry]}
-    (gate,) = lateness_gates.gates(log, config)
+    gate = impairment_gates.lateness(log, config)
     return [(each["action"], each["round"], each["details"]) for each in log], gate
 
 

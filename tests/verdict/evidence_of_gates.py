@@ -14,8 +14,7 @@ from testbed.verdict.gates import Evidence, judge
 from testbed.verdict.ledgers import Conservation, LinkLedger
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
-from testbed.verdict.processor_headroom import Headroom
-from testbed.verdict.processor_waits import Wait
+from testbed.verdict.processor_headroom import Headroom, Wait
 from testbed.verdict.queue_calibration import QueueCalibration
 from testbed.verdict.standstill import Standstill
 

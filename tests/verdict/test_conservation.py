@@ -10,9 +10,8 @@ from testbed.experiment import Limits
 from testbed.lab.kernel.link_counters import Interface, NamespaceCounters, Queue
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.lab.openflow_statistics import Flow
-from testbed.verdict import conservation, conservation_gates, switch_counters
-from testbed.verdict.counters import Counters
-from testbed.verdict.switch_counters import SwitchCounters
+from testbed.verdict import conservation, ledgers
+from testbed.verdict.counters import Counters, SwitchCounters, lasting
 
 HOSTS = {"a": 11, "b": 12}
 NETWORK = LabInfo(
@@ -155,7 +154,7 @@ def link(found, name, sender):
 
 
 def gate(found, key):
-    judged = conservation_gates.gates(found, Limits().model_dump(), "")
+    judged = ledgers.gates(found, Limits().model_dump(), "")
     return next(each for each in judged if each.key == key)
 
 
@@ -330,7 +329,7 @@ def test_packets_that_moved_at_a_reading_leave_nothing_measured(at):
     found = books(**({"before": {"quiet": False}} if at == "before" else {"quiet": False}))
     for key in ("conservation", "emulator_losses"):
         assert gate(found, key).outcome == "not measured"
-    judged = conservation_gates.gates(None, Limits().model_dump(), "no ovs")
+    judged = ledgers.gates(None, Limits().model_dump(), "no ovs")
     assert [each.outcome for each in judged] == ["not measured"] * 2
 
 
@@ -370,7 +369,7 @@ def test_an_entry_that_was_made_again_is_another():
     early += [Flow(identity=b"second", packets=2, since_s=(91.0, 91.1))]
     later = [Flow(identity=b"first", packets=621, since_s=(99.35, 99.45))]
     later += [Flow(identity=b"second", packets=9, since_s=(103.0, 103.1))]
-    assert [late.packets for _, late in switch_counters.lasting(early, later)] == [621]
+    assert [late.packets for _, late in lasting(early, later)] == [621]
 
 
 def test_drops_that_nobody_could_measure_leave_no_accounts():

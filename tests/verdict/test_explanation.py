@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 from pathlib import Path
@@ -137,17 +136,6 @@ def test_other_gates_are_shown_with_key_and_outcome(tmp_path):
     (queues,) = [line for line in wide.getvalue().splitlines() if " queue_error " in line]
     assert " passed: 0 " in queues
     assert "passed or did not apply" in wide.getvalue()
-
-
-def test_gates_of_an_earlier_version_are_shown_all_the_same(tmp_path):
-    directory = ended(tmp_path, "ok")
-    status = json.loads((directory / "status.json").read_text())
-    old = {"name": "drift", "key": "clock", "value": None, "limit": 2, "passed": None, "note": "x"}
-    status["gates"] = [old, {**old, "key": "", "value": 1.5, "passed": True}]
-    (directory / "status.json").write_text(json.dumps(status))
-    text = shown(directory)
-    assert text.count("a gate of an earlier") == 2
-    assert "unknown" in text
 
 
 @pytest.mark.parametrize(

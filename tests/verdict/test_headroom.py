@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.verdict import core_ticks, processor_waits
+from testbed.verdict import core_ticks, processor_headroom
 from testbed.verdict.core_ticks import CoreTicks
-from testbed.verdict.processor_headroom import Watch
-from testbed.verdict.processor_waits import Wait, WaitWatch
+from testbed.verdict.processor_headroom import Wait, WaitWatch, Watch
 from tests.busy import busy_process
 
 PINNED = "import os; os.sched_setaffinity(0, {int(os.sys.argv[1])})"
@@ -25,7 +24,7 @@ NEEDS_SCHEDSTAT = pytest.mark.skipif(
 
 
 @NEEDS_SCHEDSTAT
-def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not():
+def test_a_thread_that_shares_its_processor_headroom_and_one_that_sleeps_does_not():
     processor = str(max(os.sched_getaffinity(0)))
     with contextlib.ExitStack() as programs:
         busy, *_ = (programs.enter_context(busy_process(PINNED, processor)) for _ in range(3))
@@ -47,10 +46,10 @@ def test_the_worst_second_counts_and_not_the_mean(monkeypatch):
     """A thread waits for half of the second second in 2000 waits, else for nothing."""
     readings = [(0.0, 0), (0.0, 2000), (0.5, 4000), (0.5, 6000), (0.6, 6001)]
     given, now_s = iter(readings), iter([100.0, 101.0, 102.0, 103.0, 104.0])
-    monkeypatch.setattr(processor_waits, "run_delays", lambda pid: {pid: next(given)})
-    monkeypatch.setattr(processor_waits.time, "monotonic", lambda: next(now_s))
-    monkeypatch.setattr(processor_waits.threading.Thread, "start", lambda self: None)
-    monkeypatch.setattr(processor_waits.threading.Thread, "join", lambda self: None)
+    monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(given)})
+    monkeypatch.setattr(processor_headroom.time, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr(processor_headroom.threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(processor_headroom.threading.Thread, "join", lambda self: None)
     watch = WaitWatch({"switch": 7})
     for _ in readings[1:4]:
         watch.read()
@@ -75,9 +74,9 @@ def test_a_thread_that_hardly_runs_is_not_judged_unless_it_just_did(monkeypatch,
     times = [0, *itertools.accumulate(runs)]
     readings = list(zip([0.0, 0.0, 0.5, 0.5], times, strict=True))
     given = iter([*readings, readings[-1]])
-    monkeypatch.setattr(processor_waits, "run_delays", lambda pid: {pid: next(given)})
-    monkeypatch.setattr(processor_waits.threading.Thread, "start", lambda self: None)
-    monkeypatch.setattr(processor_waits.threading.Thread, "join", lambda self: None)
+    monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(given)})
+    monkeypatch.setattr(processor_headroom.threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(processor_headroom.threading.Thread, "join", lambda self: None)
     watch = WaitWatch({"switch": 7})
     for _ in runs:
         watch.read()

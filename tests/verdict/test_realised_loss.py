@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from testbed.experiment import Limits
 from testbed.lab.loss_model import LossModel
 from testbed.lab.network import LabInfo, LinkEnds, Port
-from testbed.verdict import impairments_met, realised_loss
+from testbed.verdict import impairment_gates, realised_loss
 from testbed.verdict.ledgers import Conservation, LinkLedger
 from testbed.verdict.realised_loss import explained_by_chance
 
@@ -321,20 +321,20 @@ def test_a_loss_that_does_not_say_what_it_met_is_not_measured():
 
 
 def test_an_impairment_that_met_nothing_is_named_and_a_pause_is_told():
-    (gate,) = impairments_met.gates([], {"impairments_unmet": 0})
+    gate = impairment_gates.met_nothing([], {"impairments_unmet": 0})
     assert gate.outcome == "not applicable"
     crash = ended("crash", None, None, kind="crash", counts_as="crash")
-    (gate,) = impairments_met.gates([crash], {"impairments_unmet": 0})
+    gate = impairment_gates.met_nothing([crash], {"impairments_unmet": 0})
     assert gate.outcome == "not applicable"
     assert "not known of crash" in gate.note
     own = ended("mine", None, None, kind="./mine.py", counts_as="")
     met = [ended("one", 5, 0), ended("one", 0, 0), crash, own, own]
-    (gate,) = impairments_met.gates(met, {"impairments_unmet": 0})
+    gate = impairment_gates.met_nothing(met, {"impairments_unmet": 0})
     assert (gate.outcome, gate.value) == ("passed", 0)
     pause, untold = gate.note.split("; ")
     assert pause == "1 of 2 occurrences of one met nothing"
     assert untold == "not known of ./mine.py, crash, which count nothing"
-    (gate,) = impairments_met.gates([*met, ended("other", 0, 0)], {"impairments_unmet": 0})
+    gate = impairment_gates.met_nothing([*met, ended("other", 0, 0)], {"impairments_unmet": 0})
     assert (gate.outcome, gate.value, gate.where) == ("failed", 1, "other")
     assert gate.repeats
 

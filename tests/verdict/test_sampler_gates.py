@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.experiment import Limits
-from testbed.verdict import sampler_gates
+from testbed.verdict import gates
 from tests.verdict.evidence_of_gates import sampler
 
 
@@ -28,12 +28,12 @@ from tests.verdict.evidence_of_gates import sampler
     ],
 )
 def test_samples_that_are_missing_are_found(tmp_path, changes, outcome, words):
-    (gate,) = sampler_gates.gates(sampler(tmp_path, **changes), Limits().model_dump())
+    gate = gates.of_samples(sampler(tmp_path, **changes), Limits().model_dump())
     assert gate.outcome == outcome
     assert words in f"{gate.where} {gate.note}"
 
 
 def test_a_sampler_that_died_is_found(tmp_path):
-    (gate,) = sampler_gates.gates(tmp_path, Limits().model_dump())
+    gate = gates.of_samples(tmp_path, Limits().model_dump())
     assert (gate.outcome, gate.stops) == ("not measured", True)
     assert "sampler died" in gate.sentence()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.experiment import Limits
-from testbed.verdict import lateness_gates
+from testbed.verdict import impairment_gates
 
 IMPAIRMENTS = [{"name": "loss", "rounds": [3, 7], "leg": "both"}, {"name": "cut", "at_s": [2.0]}]
 
@@ -26,8 +26,7 @@ def times(*last, losses=3):
 
 def lateness(events):
     config = {"limits": Limits().model_dump(), "impairments": IMPAIRMENTS}
-    (gate,) = lateness_gates.gates(events, config)
-    return gate
+    return impairment_gates.lateness(events, config)
 
 
 @pytest.mark.parametrize("late_s", [(0.02, 0.001), (0.001, 0.02)])

@@ -1,4 +1,4 @@
-"""The gate of lateness: whether all impairments began and ended, and when they were planned."""
+"""The gates of impairments: whether all happened when they were planned, and met something."""
 
 from __future__ import annotations
 
@@ -7,28 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from controllers.impairments.base import STILL_IN_FORCE
+from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE
 from controllers.impairments.common_settings import LEGS_OF
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 
 Events = Sequence[Mapping[str, Any]]
 
 
-def gates(events: Events, config: Mapping[str, Any]) -> list[Gate]:
-    """The latest begin or end of all.
-
-    An occurrence whose leg ended before it was due is skipped, which the note counts. One that was
-    due before it was skipped was late. One that was skipped because the one before of the same
-    entry was still in force is missing: it was planned and did not happen.
-
-    Args:
-        events: the records of `events/impairments.jsonl`.
-        config: of the run; its impairments say how many occurrences there should be.
-    """
+def lateness(events: Events, config: Mapping[str, Any]) -> Gate:
+    """The latest begin or end of all."""
+    # One whose leg ended before it was due is skipped, which the note counts. One that was due
+    # before it was skipped was late. One that was skipped because the one before of the same entry
+    # was still in force is missing.
     name, key = "impairment lateness (s)", "impairment_late_s"
     limit, planned = config["limits"][key], config["impairments"]
     if not planned:
-        return [not_applicable(name, key, limit, "there is no impairment")]
+        return not_applicable(name, key, limit, "there is no impairment")
     late = [(each["acknowledged_s"] - each["planned_s"], _place(each)) for each in events]
     for each in events:
         if (late_s := each.get("details", {}).get("late_max_s")) is not None:
@@ -40,13 +34,13 @@ def gates(events: Events, config: Mapping[str, Any]) -> list[Gate]:
     )
     missing = "; ".join(_missing(events, planned))
     if not late:
-        return [not_measured(name, key, limit, missing or "no impairment was due")]
+        return not_measured(name, key, limit, missing or "no impairment was due")
     value, where = worst(late)
     value, where = (value, where) if value > 0 else (0.0, "")
     found = compared(name, key, value, limit, where=where, note=note, missing=missing)
     # How long rounds last hardly differs from one attempt to the next.
     overlaps = found.value is None and any(map(_still_in_force, events))
-    return [replace(found, repeats=overlaps)]
+    return replace(found, repeats=overlaps)
 
 
 def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -85,3 +79,40 @@ def _still_in_force(event: Mapping[str, Any]) -> bool:
 def _place(event: Mapping[str, Any]) -> str:
     when = f" in round {event['round']}" if event.get("round", -1) >= 0 else ""
     return f"{event['action']} of {event['name']}{when}"
+
+
+def met_nothing(events: Events, limits: Mapping[str, Any]) -> Gate:
+    """The number of entries none of whose occurrences met anything."""
+    # One of several occurrences may fall into a pause: the note tells how many did, and which kinds
+    # cannot tell what they met, such as a link that goes down or a crash.
+    name, key = "impairments that met nothing", "impairments_unmet"
+    met: dict[str, list[int]] = {}
+    silent: set[str] = set()
+    unknown: dict[str, str] = {}
+    for each in events:
+        why = (each.get("details") or {}).get(NOT_MEASURED)
+        if each["action"] != "end":
+            continue
+        if why:
+            unknown[each["name"]] = f"{each['name']} was not measured: {why}"
+        elif each.get("met") is not None:
+            met.setdefault(each["name"], []).append(each["met"])
+        else:
+            silent.add(str(each["kind"]))
+    missing = "; ".join(unknown.values())
+    untold = [f"not known of {', '.join(sorted(silent))}, which count nothing"] if silent else []
+    if not met and missing:
+        return not_measured(name, key, limits[key], missing, where=", ".join(unknown))
+    if not met:
+        why = "; ".join(["no impairment began that counts what it meets", *untold])
+        return not_applicable(name, key, limits[key], why)
+    unmet = [entry for entry, counts in met.items() if not any(counts)]
+    pauses = [
+        f"{counts.count(0)} of {len(counts)} occurrences of {entry} met nothing"
+        for entry, counts in met.items()
+        if entry not in unmet and 0 in counts
+    ]
+    note = "; ".join([*pauses, *untold])
+    where = ", ".join(unmet)
+    found = compared(name, key, len(unmet), limits[key], where=where, note=note, missing=missing)
+    return replace(found, repeats=True)
