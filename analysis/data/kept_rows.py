@@ -40,8 +40,8 @@ SCHEMA = 1
 EXPERIMENT, PLAN = "experiment.json", "plan.jsonl"
 ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "manifest.json"
 FILES = (EXPERIMENT, PLAN, ATTEMPTS, GATES, ROWS)
-# Columns of `per_run` that are no metrics.
-TOLERANCE_VARIED, WORKERS_BACK = "tolerance_varied", "workers_back"
+# A column of `per_run` that is no metric.
+TOLERANCE_VARIED = "tolerance_varied"
 
 ATTEMPT_COLUMNS: dict[str, Column] = {
     "run_key": pl.String,
@@ -68,7 +68,7 @@ GATE_COLUMNS: dict[str, Column] = {
     "where": pl.String,
 }
 _AS_THEY_ARE = ("experiment", "description", "commands", "arms", "levels")
-_FACTS: dict[str, Column] = {TOLERANCE_VARIED: pl.Boolean, WORKERS_BACK: pl.Boolean}
+_FACTS: dict[str, Column] = {TOLERANCE_VARIED: pl.Boolean}
 OF_A_RUN = ("key", "arm", "seed", "factors")
 
 

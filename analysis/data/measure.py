@@ -13,7 +13,7 @@ import polars as pl
 
 from analysis.data import critical_path, learning, logs, records, samples
 from analysis.data.evidence import Run, impairment_kinds
-from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK
+from analysis.data.kept_rows import TOLERANCE_VARIED
 from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
 
 _ROUNDS = ("round", "critical", "gradient_norm", "latency_s", "impairments")
@@ -106,11 +106,7 @@ def _varied(leg: str) -> pl.Expr:
     return pl.col(f"tolerance_{leg}").drop_nulls().n_unique() > 1
 
 
-_LOST = pl.col("workers_lost").list.len()
-_FACTS = (
-    pl.any_horizontal(map(_varied, LEGS)).alias(TOLERANCE_VARIED),
-    ((_LOST.max() > 0) & (_LOST.sort_by("round").last() == 0)).alias(WORKERS_BACK),
-)
+_FACTS = (pl.any_horizontal(map(_varied, LEGS)).alias(TOLERANCE_VARIED),)
 
 
 def _impaired_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> pl.DataFrame:

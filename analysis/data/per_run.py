@@ -7,20 +7,19 @@ import polars as pl
 from analysis.data import logs, program_metrics, programs
 from analysis.data.blocks import with_blocks
 from analysis.data.evidence import Evidence, factor_names
-from analysis.data.kept_rows import TOLERANCE_VARIED, WORKERS_BACK, KeptRows
+from analysis.data.kept_rows import TOLERANCE_VARIED, KeptRows
 from analysis.data.load import Results
 from analysis.data.metrics import IMPAIRED, METRICS
 
-__all__ = ["TOLERANCE_VARIED", "WORKERS_BACK", "logged", "metric_names", "per_run"]
+__all__ = ["TOLERANCE_VARIED", "logged", "metric_names", "per_run"]
 
 
 def per_run(evidence: Evidence) -> pl.DataFrame:
     """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric.
 
-    A metric is null where the run has no value for it. Two columns more say whether its tolerance
-    changed from round to round (`TOLERANCE_VARIED`), and whether it lost workers that all came back
-    (`WORKERS_BACK`), and two where it was measured (`BLOCK`). Of kept results these are the rows
-    that were kept.
+    A metric is null where the run has no value for it. A column more says whether its tolerance
+    changed from round to round (`TOLERANCE_VARIED`), and two where it was measured (`BLOCK`). Of
+    kept results these are the rows that were kept.
     """
     frame = logged(evidence)
     if isinstance(evidence, Results) and evidence.runs_programs:

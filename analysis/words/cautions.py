@@ -11,7 +11,7 @@ import polars as pl
 from analysis.data import gates, learning, published
 from analysis.data.blocks import code_of, one_machine
 from analysis.data.evidence import INVALID_INCLUDED, MISSING, NOT_STARTED, Evidence, Run
-from analysis.data.per_run import WORKERS_BACK, logged
+from analysis.data.per_run import logged
 from analysis.words import formatting, no_pairs, phase_cautions
 
 _FEW = 3  # of many alike
@@ -173,9 +173,7 @@ def _lost_workers(results: Evidence) -> list[str]:
     hurt = frame.filter(pl.col("workers_lost") > 0).height
     if not hurt:
         return []
-    said = f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers"
-    back = frame.filter(WORKERS_BACK).height
-    return [said + (f"; in {back} of them all came back later." if back else ".")]
+    return [f"In {hurt} of {len(results.ok_runs)} ok runs training went on without lost workers."]
 
 
 def _stood_still(runs: Sequence[Run]) -> list[str]:

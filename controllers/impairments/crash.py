@@ -1,8 +1,8 @@
 """`crash`: kills a worker's or the server's process at work, or the first program of a host.
 
 The run then ends as `failed`, and its reason names this impairment. With `on_worker_loss: continue`
-training goes on without a killed worker; what would kill or slow it once more fails the run. With
-`rejoin` the worker's process is started again. A program that `may_be_killed` does not end the run.
+training goes on without a killed worker; what would kill or slow it once more fails the run. A
+program that `may_be_killed` does not end the run.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from testbed.experiment.common_sections import Simulation
 from testbed.shared import docstrings, units
 from testbed.shared.named_sections import OneOf, all_sections
 from testbed.training.learning_rate import Schedule
-from testbed.training.settings import Restarts, Training
+from testbed.training.settings import Training
 from testbed.transport import protocols
 from testbed.workload.settings import Program, ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
@@ -76,7 +76,6 @@ def reference() -> str:
             variants["workload"],
             _section("workload.programs[]", Program),
             _section("training", Training, level=2),
-            _section("training.restarts", Restarts),
             variants["training.dataset"],
             variants["training.split"],
             _heading(3, "training.schedule: keys of all kinds")

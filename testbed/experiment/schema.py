@@ -275,16 +275,12 @@ class Experiment(Section):
         """Refuse arms that compress payloads where whole replicas travel, too."""
         for name in self.arms:
             compresses = self.protocol_arm(name).resolved().compresses
-            for key, whole in (
-                ("resynchronise_every", self.training.resynchronise_every > 0),
-                ("on_worker_loss", self.training.on_worker_loss == "rejoin"),
-            ):
-                if compresses and whole:
-                    raise ValueError(
-                        f"training.{key}: {getattr(self.training, key)} sends whole replicas, but "
-                        f"arms.{name} {compresses} of all that it sends; valid: leave the key out, "
-                        "or an arm that does not compress"
-                    )
+            if compresses and (every := self.training.resynchronise_every):
+                raise ValueError(
+                    f"training.resynchronise_every: {every} sends whole replicas, but "
+                    f"arms.{name} {compresses} of all that it sends; valid: leave the key out, "
+                    "or an arm that does not compress"
+                )
 
     @model_serializer(mode="wrap")
     def _without_the_other_workload(self, serialise: SerializerFunctionWrapHandler) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
-from testbed.run import resuming
 from testbed.sampling.other_programs import OtherPrograms
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
@@ -128,7 +127,7 @@ def execute(
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
     config = run.config() | {"capture": list(capture)}
-    carry_out(place, config, on_progress, continues=True)
+    carry_out(place, config, on_progress)
     return outcome(run, place)
 
 
@@ -152,7 +151,7 @@ def _may_differ(status: Mapping[str, Any]) -> bool:
 
 
 def carry_out(
-    place: RunDirectory, config: dict[str, Any], on_progress: OnProgress, *, continues: bool = False
+    place: RunDirectory, config: dict[str, Any], on_progress: OnProgress
 ) -> dict[str, Any]:
     """Execute a configuration in a directory of its own; returns its `status.json`.
 
@@ -160,14 +159,11 @@ def carry_out(
         place: of the run.
         config: what is executed.
         on_progress: is called with each progress record of the run.
-        continues: from the checkpoint of an earlier attempt that was interrupted, if there is one.
 
     Raises:
         InUseError, KeyboardInterrupt: as `execute` does.
     """
     with place.open(config) as directory:
-        if continues and (earlier := place.earlier()) is not None:
-            resuming.take_over(earlier, directory)
         began_at, began_s = run_directory.now(), time.monotonic()
 
         def end(verdict: Verdict, reason: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -74,14 +73,6 @@ class OwnRandomNumbers(Learner):
 
     def replace_weights(self, flat: Vector) -> None:
         self._learner.replace_weights(flat)
-
-    def state(self) -> dict[str, Any]:
-        with self._own():
-            return self._learner.state()
-
-    def restore(self, state: dict[str, Any], rounds_done: int) -> None:
-        with self._own():
-            self._learner.restore(state, rounds_done)
 
     def save(self, path: Path) -> None:
         self._learner.save(path)

@@ -109,10 +109,6 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
         # What this machine needs says nothing of a host that is simulated: the user decides.
         valid = f"real with {_compute_s(run)}, paced, payload-only"
         found.append(("training.pace.kind", "'real'", valid))
-    if (after := training["on_worker_loss"]) == "rejoin":
-        found.append(("training.on_worker_loss", repr(after), "fail, continue"))
-    if every := training["checkpoint_every"]:
-        found.append(("training.checkpoint_every", str(every), "0"))
     if _has_key("priority_queue_bytes", topology):  # in any scope; it is left out where it is none
         found.append(("topology.priority_queue_bytes", "a second queue", "none"))
     if topology.get("host_cpu"):

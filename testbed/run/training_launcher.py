@@ -20,7 +20,6 @@ from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import privileges
 from testbed.run import shared_processes, training_children
 from testbed.run.host_task import HostTask
-from testbed.run.training_children import Restarts
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.transport import PeerLost
@@ -97,33 +96,17 @@ def main() -> None:
         for group in shared_processes.groups(context.config, context.workers)
     }
 
-    def fork_workers(process: str, gate: tuple[int, int], *, returning: bool) -> int:
-        tasks = {}
-        for name in groups[process]:
-            run = functools.partial(worker.run, context, name, vectors, returning=returning)
-            tasks[name] = task(name, run)
-        return _fork(process, tasks, directory, gate)
-
-    def restart(process: str) -> int:
-        gate = os.pipe()
-        child = fork_workers(process, gate, returning=True)
-        _open_gate(gate, context, dict.fromkeys(groups[process], child))
-        return child
-
     pids = {"server": next(iter(children))}
     for process, group in groups.items():
-        child = fork_workers(process, gate, returning=False)
+        tasks = {
+            name: task(name, functools.partial(worker.run, context, name, vectors))
+            for name in group
+        }
+        child = _fork(process, tasks, directory, gate)
         children[child] = process
         pids |= dict.fromkeys(group, child)
     _open_gate(gate, context, pids)
-    restarts = None
-    if context.restarts is not None:
-        restarts = Restarts(
-            most=context.restarts.most, after_s=context.restarts.after_s, restart=restart
-        )
-    status = training_children.wait(
-        children, directory, outlive=context.survives_workers, restarts=restarts
-    )
+    status = training_children.wait(children, directory, outlive=context.survives_workers)
     sys.stderr.flush()
     os._exit(status)  # skips torch's clean-up, which takes most of a second
 
@@ -134,7 +117,6 @@ def _give_up(error: BaseException) -> NoReturn:
 
 
 def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndData) -> RunContext:
-    from testbed.training import checkpoint
     from testbed.training.run_context import RunContext
 
     hosts = order["hosts"]
@@ -148,7 +130,6 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
         coordination_socket=Path(order["coordination_socket"]),
         session=secrets.randbits(32),
         model_and_data=model_and_data,
-        first_round=checkpoint.latest(directory) or 0,
     )
 
 

@@ -11,9 +11,8 @@ from testbed.lab import paths as lab_paths
 from testbed.run.assembly import topology_of
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
-from testbed.shared import jsonl
 from testbed.shared.progress_pipe import TRAINING, ProgressWriter
-from testbed.shared.run_directory import LOADED, LOST_WORKERS, RESTARTS, RETURNS
+from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.verdict import congestion_read_back
 
@@ -85,15 +84,8 @@ class TrainingWorkload:
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """The workers that training lost, with the reasons, and which came back; empty for none."""
-        events = self._directory / "events"
-        said = [
-            f"restarted {each['process']}: {each['why']}" for each in jsonl.read(events / RESTARTS)
-        ]
-        for each in jsonl.read(events / RETURNS):
-            if each["workers"]:
-                said.append(f"{', '.join(each['workers'])} came back in round {each['round']}")
+        """The workers that training lost, with the reasons; empty for none."""
         words = self._directory / "logs" / LOST_WORKERS
-        if words.exists():
-            said += [f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"]
-        return "; ".join(said)
+        if not words.exists():
+            return ""
+        return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"

@@ -27,7 +27,6 @@ PLAN = "plan.json"  # in an experiment's folder: what was planned under its name
 RESULTS = Path("runs")  # the folder of all results, unless the user names another one
 LOADED = "training.loaded"  # in logs/: the training has imported and read what it needs
 LOST_WORKERS = "lost-workers.reason"  # in logs/: a line for each worker that training outlived
-RESTARTS, RETURNS = "restarts.jsonl", "returns.jsonl"  # in events/: of workers that were lost
 Verdict = Literal["ok", "failed", "invalid", "unsupported", "interrupted"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "failed", "invalid", "unsupported", "interrupted")
 

@@ -13,7 +13,6 @@ A bit for each chunk is announced, after the broadcast.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -61,20 +60,6 @@ class Debts:
             self._memories[name].settle(report)
             if common is not None:
                 return  # it is everyone's
-
-    def forget(self, name: str) -> None:
-        """A worker begins anew; it is owed what the others are, or nothing."""
-        if not self._is_everyones:
-            self._memories[name] = self._new()
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint, by worker."""
-        return {name: memory.state() for name, memory in self._memories.items()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a result of `state`, with arrays in place of tensors."""
-        for name, memory in self._memories.items():
-            memory.restore(state[name])
 
 
 def announce(endpoint: Endpoint, common: Mask) -> None:

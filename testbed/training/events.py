@@ -23,15 +23,13 @@ def nonfinite(values: NDArray[np.float32]) -> int:
     return int(values.size - np.count_nonzero(np.isfinite(values)))
 
 
-def write_endpoint(directory: Path, host: str, endpoint: Endpoint, strangers: int = 0) -> None:
+def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
     """Log, after all rounds, what the kernel granted to a host's endpoint and what it ignored.
 
-    This includes the congestion control that kernel TCP really used, and `strangers` that
-    connected for the barriers.
+    This includes the congestion control that kernel TCP really used.
     """
-    barriers = {"stranger-at-barriers": strangers} if strangers else {}
     log = JsonLinesWriter(directory / "events" / f"endpoint-{host}.jsonl")
-    log.write({"host": host, "facts": endpoint.facts(), "ignored": endpoint.counters() | barriers})
+    log.write({"host": host, "facts": endpoint.facts(), "ignored": endpoint.counters()})
     log.close()
 
 
@@ -72,9 +70,7 @@ class CongestionLog:
     """Logs the congestion state of a host's sending paths to `events/congestion-<host>.jsonl`.
 
     `observe` is for `EndpointConfig.observer` and only remembers; `flush` writes. Without
-    observations there is no file. `round_of` tells the round that an exchange belongs to, once the
-    exchanges that belong to none are left out: `skip` counts them, and `forget` drops what was
-    observed of them.
+    observations there is no file. `round_of` tells the round that an exchange belongs to.
     """
 
     def __init__(self, directory: Path, host: str, round_of: Callable[[int], int]) -> None:
@@ -83,7 +79,6 @@ class CongestionLog:
         self._round_of = round_of
         self._writer: JsonLinesWriter | None = None
         self._observed: list[Observation] = []
-        self._skipped = 0
 
     def observe(self, observation: Observation) -> None:
         self._observed.append(observation)
@@ -106,17 +101,7 @@ class CongestionLog:
                     "rtt_s": each.rtt_s,
                     "rate_bps": finite(each.rate_bps),
                     "retransmits": each.retransmits,
-                    "round": self._round_of(Leg.round_of(each.transfer) - self._skipped),
+                    "round": self._round_of(Leg.round_of(each.transfer)),
                 }
             )
         self._observed.clear()
-
-    def forget(self) -> None:
-        """Drop what was observed since the last `flush`."""
-        self._observed.clear()
-
-    def skip(self, exchanges: int) -> None:
-        """So many exchanges in all, before those that come now, belong to no round."""
-        if exchanges != self._skipped:
-            self.flush()
-            self._skipped = exchanges

@@ -44,17 +44,6 @@ class Learner:
     def replace_weights(self, flat: Vector) -> None:
         """Replace the weights; the optimiser keeps its state."""
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {}
-
-    def shared_state(self) -> dict[str, Any]:
-        """What makes another replica equal to this one: weights, buffers and the optimiser's."""
-        return {key: each for key, each in self.state().items() if key != "random"}
-
-    def restore(self, state: dict[str, Any], rounds_done: int) -> None:
-        """Continue from a result of `state` or `shared_state` after `rounds_done` rounds."""
-
     def save(self, path: Path) -> None:
         """Write the final weights."""
 
@@ -141,21 +130,6 @@ class Replica(Learner):
     def replace_weights(self, flat: Vector) -> None:
         for tensor, part in _parts(self._trained, flat):
             tensor.copy_(self._copy(part, tensor))
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "model": self._model.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-            "random": torch.get_rng_state(),
-        }
-
-    def restore(self, state: dict[str, Any], rounds_done: int) -> None:
-        self._model.load_state_dict(state["model"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        if "random" in state:  # only a worker's own
-            torch.set_rng_state(state["random"])
-        for _ in range(rounds_done):
-            next(self._batches)
 
     def save(self, path: Path) -> None:
         torch.save({name: each.cpu() for name, each in self._model.state_dict().items()}, path)

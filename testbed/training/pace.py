@@ -31,15 +31,12 @@ class _Varying(Section):
         default=0.0,
         ge=0,
         le=3,
-        # Without it, runs have the keys that they had before there was this key.
-        exclude_if=lambda value: value == 0,
         description="standard deviation of the logarithm of each iteration's time, whose median is "
         "compute_s; drawn by the seed",
     )
     trace_s: list[Annotated[float, Field(ge=0, le=3600)]] = Field(
         default=[],
         max_length=100_000,
-        exclude_if=lambda value: not value,
         description="recorded times in place of compute_s: the first one for worker-1 in round 0, "
         "the next for worker-2, and so on; after the last, the first again",
     )
@@ -79,8 +76,6 @@ class PayloadOnly(_Varying):
         default=None,
         ge=1,
         le=256,
-        # Without it, runs have the keys that they had before there was this key.
-        exclude_if=lambda value: value is None,
         description="how many workers share a process, each in its own host's network; unless "
         "given, up to 16 workers have a process each, and more share them, 32 in each",
     )

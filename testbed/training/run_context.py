@@ -19,7 +19,6 @@ from testbed.training.learner import Learner, NoGradients, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
-from testbed.training.settings import Restarts
 from testbed.training.surroundings import THIS_MACHINE, Surroundings
 from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
 from testbed.transport.core.connection_settings import LeaveOut
@@ -47,7 +46,6 @@ class RunContext:
         session: random number that the transport's datagrams carry.
         model_and_data: the run's; loaded on first use.
         surroundings: where it happens; this machine unless it is simulated.
-        first_round: above 0 if the run continues from the checkpoint after that many rounds.
     """
 
     config: dict[str, Any]
@@ -60,7 +58,6 @@ class RunContext:
     session: int
     model_and_data: ModelAndData
     surroundings: Surroundings = THIS_MACHINE
-    first_round: int = 0
 
     @classmethod
     def without_network(cls, config: dict[str, Any], hosts: Sequence[str]) -> "RunContext":
@@ -150,18 +147,7 @@ class RunContext:
     @property
     def survives_workers(self) -> bool:
         """Whether training goes on without a worker that is lost."""
-        return self.training["on_worker_loss"] in ("continue", "rejoin")
-
-    @property
-    def takes_workers_back(self) -> bool:
-        return bool(self.training["on_worker_loss"] == "rejoin")
-
-    @property
-    def restarts(self) -> Restarts | None:
-        """How a worker's process that died is started again; None: it is not."""
-        if not self.takes_workers_back:
-            return None
-        return Restarts(**self.training.get("restarts", {}))
+        return bool(self.training["on_worker_loss"] == "continue")
 
     def learner(self, name: str) -> Learner:
         """The learner of worker `name`, with the run's initial weights."""
@@ -226,10 +212,6 @@ class RunContext:
     def measures_after(self, round_number: int) -> bool:
         """Whether the effects of loss on this round are measured."""
         return self._every("measure_every", round_number, last_too=True)
-
-    def checkpoints_after(self, round_number: int) -> bool:
-        """Whether a checkpoint is taken; never after the last round, which ends the run."""
-        return self._every("checkpoint_every", round_number + 1) and not self._last(round_number)
 
     def resynchronises_after(self, round_number: int) -> bool:
         """Whether all replicas are averaged."""

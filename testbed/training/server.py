@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import ProgressWriter
-from testbed.shared.run_directory import RETURNS
 from testbed.training import (
     broadcasts,
-    checkpoint,
     lost_chunk_effects,
     phase_announcement,
     phases,
-    taking_back,
 )
 from testbed.training.coordination import Coordinator
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
@@ -67,14 +64,11 @@ class _Server:
             context.filling(Leg.BROADCAST), self._layout, context.workers
         )
         self._detector = context.detector()
-        self._state_exchanges = 0  # those in which workers that came back got their state
-        self._returned: list[str] = []  # before this round
 
     def run(
         self, listener: socket.socket, progress: ProgressWriter, sockets: DataSockets | None
     ) -> None:
         context = self._context
-        self._restore()
         # The workers' endpoints join before they reach the first barrier, so the endpoint opens
         # first.
         config = context.endpoint("server", self._congestion.observe)
@@ -84,18 +78,16 @@ class _Server:
                 context.workers,
                 context.barrier_timeout_s,
                 keep_going=context.survives_workers,
-                take_back=context.takes_workers_back,
             )
             self._endpoint, self._coordinator = endpoint, coordinator
-            for number in range(context.first_round, context.rounds):
+            for number in range(context.rounds):
                 idle = coordinator.gather("idle")
                 self._between(number)
-                self._take_back(number)
                 self._round(number, _mean_metric(idle))
                 progress.round(number + 1, context.rounds)
             coordinator.gather("idle")
             self._between(context.rounds)
-            write_endpoint(context.directory, "server", endpoint, coordinator.strangers)
+            write_endpoint(context.directory, "server", endpoint)
             coordinator.release("end")
             self._controller.finish()
         self._controller.close()
@@ -105,8 +97,8 @@ class _Server:
         policies, contents = context.protocol.policy, context.surroundings.contents
         self._controller.begin(number, "round")
         began_s = self._now_s()
-        exchange = self._exchange(number)
-        coordinator.release("compute", exchange=exchange)
+        exchange = context.exchange(number)
+        coordinator.release("compute")
         coordinator.gather("gather")
         computed_s = self._now_s()
         critical = self._detector.critical
@@ -180,7 +172,6 @@ class _Server:
                 "iteration_s": ended_s - began_s,
                 "impairments": sorted({*hurt_gather, *hurt_broadcast, *hurt_round}),
                 "workers_lost": sorted(coordinator.lost),
-                "workers_returned": self._returned,
             }
         )
         self._transfers.write(number, "gather", reports.values())
@@ -199,7 +190,7 @@ class _Server:
         coordinator.gather("resynchronise")
         began_s = self._now_s()
         coordinator.release("resynchronise")
-        exchange = self._exchange(number) + 1
+        exchange = self._context.exchange(number) + 1
         # These need separate buffers, because fillings remember gradients in the others.
         into = {name: self._layout.new_buffer() for name in coordinator.present}
         mean = self._layout.new_buffer()
@@ -216,34 +207,6 @@ class _Server:
         log.write({"round": number, "duration_s": self._now_s() - began_s})
         log.close()
 
-    def _take_back(self, number: int) -> None:
-        """Let workers that were lost and wait take part again, from this round on."""
-        context = self._context
-        taken = taking_back.take_back(
-            self._coordinator,
-            self._endpoint,
-            self._layout,
-            number=number,
-            exchange=self._exchange(number),
-            patience_s=context.config["transport"]["peer_timeout_s"],
-        )
-        self._returned = [] if taken is None else taken.workers
-        if taken is None:
-            return
-        self._congestion.forget()
-        self._state_exchanges += taken.exchanges
-        self._congestion.skip(self._state_exchanges)
-        for name in taken.workers:
-            # What was remembered of its earlier life would be taken for its new one's.
-            self._gathered[name][:] = 0
-            self._debts.forget(name)
-        log = JsonLinesWriter(context.directory / "events" / RETURNS)
-        log.write({"round": number, **asdict(taken)})
-        log.close()
-
-    def _exchange(self, number: int) -> int:
-        return self._context.exchange(number) + self._state_exchanges
-
     def _leave_behind(self) -> None:
         """Stop waiting at barriers for workers that the transport has lost."""
         for name, reason in self._endpoint.lost.items():
@@ -251,15 +214,9 @@ class _Server:
 
     def _between(self, rounds_done: int) -> None:
         """Do what is due while all workers are idle, outside every measured time."""
-        context = self._context
         last = rounds_done - 1
-        if last >= context.first_round:
-            if self._vectors is not None and context.measures_after(last):
-                self._measure(self._vectors, last)
-            # A run continues with all workers, so the parts of all are needed.
-            if context.checkpoints_after(last) and not self._coordinator.lost:
-                checkpoint.write(context.directory, rounds_done, "server", self._state())
-                checkpoint.complete(context.directory, rounds_done)
+        if last >= 0 and self._vectors is not None and self._context.measures_after(last):
+            self._measure(self._vectors, last)
 
     def _measure(self, vectors: SharedVectors, number: int) -> None:
         """Log the effects of loss on a round, compared with the gradients that were sent."""
@@ -293,30 +250,6 @@ class _Server:
         hurt = self._controller.begin(number, leg)
         yield hurt
         hurt += self._controller.end(number, leg)
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "detector": self._detector.state(),
-            "gathered": self._gathered,  # the filling `previous` continues from these
-            "memories": self._debts.state(),
-        }
-
-    def _restore(self) -> None:
-        first = self._context.first_round
-        if not first:
-            return
-        state = checkpoint.read(self._context.directory, first, "server")
-        self._detector.restore(_to_arrays(state["detector"]))
-        for name in self._context.workers:
-            self._gathered[name][:] = state["gathered"][name].numpy()
-        memories = state["memories"].items()
-        self._debts.restore({name: _to_arrays(each) for name, each in memories})
-
-
-def _to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value.numpy() if hasattr(value, "numpy") else value for key, value in state.items()
-    }
 
 
 def _mean_metric(idle: Mapping[str, Mapping[str, Any]]) -> float | None:

@@ -13,13 +13,6 @@ from testbed.training.optimisers import OPTIMISERS
 from testbed.training.pace import AnyPace, RealPace
 
 
-class Restarts(Section):
-    """How the process of a worker that died is started again."""
-
-    after_s: float = Field(default=0.0, ge=0, le=3600, description="pause before each")
-    most: int = Field(default=3, ge=1, le=1000, description="of each process; then it stays lost")
-
-
 class Training(Section):
     """What the workers compute."""
 
@@ -56,14 +49,9 @@ class Training(Section):
     evaluate_on: Literal["test", "validation"] = Field(
         default="test",
         description="`validation`: some of the training part, which nobody then trains on",
-        # Without it, runs have the keys that they had before there was this key.
-        exclude_if=lambda value: value == "test",
     )
     target: float | None = Field(
         default=None, gt=0, description="accuracy (or perplexity); reports say when it is reached"
-    )
-    checkpoint_every: int = Field(
-        default=0, ge=0, description="rounds between checkpoints; 0: never"
     )
     resynchronise_every: int = Field(
         default=0, ge=0, description="rounds between averages of all replicas; 0: never"
@@ -71,15 +59,9 @@ class Training(Section):
     measure_every: int = Field(
         default=0, ge=0, description="rounds between measurements of the effects of loss; 0: never"
     )
-    on_worker_loss: Literal["fail", "continue", "rejoin"] = Field(
+    on_worker_loss: Literal["fail", "continue"] = Field(
         default="fail",
-        description="whether the run fails, goes on without a lost worker, or restarts it",
-    )
-    restarts: Restarts | None = Field(
-        default=None,
-        description="with `on_worker_loss: rejoin`, how often and when",
-        # Without it, runs have the keys that they had before there was this key.
-        exclude_if=lambda value: value is None,
+        description="whether the run fails or goes on without a lost worker",
     )
 
     @field_validator("model")
@@ -99,13 +81,8 @@ class Training(Section):
     def _options_fit(self) -> "Training":
         if self.optimiser == "nesterov" and self.momentum == 0:
             raise ValueError("optimiser 'nesterov' needs a momentum above 0")
-        if self.restarts is not None and self.on_worker_loss != "rejoin":
-            raise ValueError(
-                f"restarts: nothing is restarted with on_worker_loss {self.on_worker_loss!r}; "
-                "valid: with 'rejoin' alone"
-            )
         if self.pace.kind == "payload-only":
-            for key in ("target", "measure_every", "resynchronise_every", "checkpoint_every"):
+            for key in ("target", "measure_every", "resynchronise_every"):
                 if getattr(self, key):
                     raise ValueError(f"{key}: nothing is learnt with pace 'payload-only'")
         return self

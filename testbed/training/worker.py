@@ -3,7 +3,7 @@
 import numpy as np
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training import broadcasts, checkpoint, pace, phase_announcement, taking_back
+from testbed.training import broadcasts, pace, phase_announcement
 from testbed.training.coordination import Follower
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
 from testbed.training.filling import Mask, estimate_mean, payload_of
@@ -18,15 +18,9 @@ def run(
     name: str,
     vectors: SharedVectors | None,
     sockets: DataSockets | None,
-    *,
-    returning: bool = False,
 ) -> None:
-    """Train all rounds as worker `name`, in its host's network namespace, where `sockets` are.
-
-    One that is `returning` takes the place of an earlier process that died: it begins with the
-    round before which the server takes it back, from another worker's state.
-    """
-    _Worker(context, name, vectors).run(sockets, returning=returning)
+    """Train all rounds as worker `name`, in its host's network namespace, where `sockets` are."""
+    _Worker(context, name, vectors).run(sockets)
 
 
 class _Worker:
@@ -52,26 +46,17 @@ class _Worker:
         self._trained_s = 0.0
         self._metric: float | None = None
 
-    def run(self, sockets: DataSockets | None, *, returning: bool) -> None:
+    def run(self, sockets: DataSockets | None) -> None:
         context = self._context
-        if returning:
-            self._follower.wait_at_the_door()
-        else:
-            self._restore()
         config = context.endpoint(self._name, self._congestion.observe)
         with context.surroundings.open_endpoint(config, sockets) as endpoint:
-            first = self._take_state(endpoint) if returning else context.first_round
-            for number in range(first, context.rounds):
+            for number in range(context.rounds):
                 self._follower.reach("idle", metric=self._metric)
-                while (order := self._follower.wait("compute", "give"))["go"] == "give":
-                    self._give_state(endpoint, order["exchange"])
-                exchange = int(order["exchange"])
-                self._congestion.skip(exchange - context.exchange(number))
+                self._follower.wait("compute")
+                exchange = context.exchange(number)
                 self._round(endpoint, number, exchange)
                 if context.resynchronises_after(number):
                     self._resynchronise(endpoint, exchange + 1)
-                if context.checkpoints_after(number):
-                    checkpoint.write(context.directory, number + 1, self._name, self._state())
             self._learner.save(context.directory / f"weights-{self._name}.pt")
             write_endpoint(context.directory, self._name, endpoint)
             self._follower.reach("idle", metric=self._metric)
@@ -179,35 +164,3 @@ class _Worker:
         self._learner.replace_weights(self._layout.floats(self._update))
         self._trained_s += self._now_s() - began_s
         self._follower.reach("resynchronised")
-
-    def _give_state(self, endpoint: Endpoint, exchange: int) -> None:
-        """Send the server what makes a replica equal to this one, for workers that come back."""
-        self._congestion.flush()
-        state = {"learner": self._learner.shared_state(), "trained_s": self._trained_s}
-        taking_back.give(self._follower, endpoint, self._layout, state, exchange)
-        self._congestion.forget()
-
-    def _take_state(self, endpoint: Endpoint) -> int:
-        """Become equal to another replica; return the round that comes next."""
-        state, number = taking_back.take(self._follower, endpoint, self._layout)
-        self._learner.restore(state["learner"], number)
-        self._trained_s = state["trained_s"]
-        return number
-
-    def _state(self) -> dict[str, object]:
-        return {
-            "learner": self._learner.state(),
-            "memory": self._memory.state(),
-            "incoming": self._incoming,  # the filling `previous` continues from this
-            "trained_s": self._trained_s,
-        }
-
-    def _restore(self) -> None:
-        first = self._context.first_round
-        if not first:
-            return
-        state = checkpoint.read(self._context.directory, first, self._name)
-        self._learner.restore(state["learner"], first)
-        self._memory.restore({key: each.numpy() for key, each in state["memory"].items()})
-        self._incoming[:] = state["incoming"].numpy()
-        self._trained_s = state["trained_s"]

@@ -46,8 +46,7 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"by impairment .*\(kind crash\)",
         "An impairment of this experiment killed the process, as the experiment says.",
-        "To train on without a lost worker, set training.on_worker_loss: continue; to have it "
-        "restarted, set rejoin.",
+        "To train on without a lost worker, set training.on_worker_loss: continue.",
     ),
     (
         r"killed by SIGKILL",

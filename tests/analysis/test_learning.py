@@ -144,21 +144,6 @@ def test_lost_workers_are_told(tmp_path):
     assert "In 1 of 1 ok runs training went on without lost workers." in sentences
 
 
-def test_workers_that_were_lost_and_came_back_are_told(tmp_path):
-    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    log = directory / "events" / "rounds.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    for number, line in enumerate(lines):
-        line["workers_lost"] = ["worker-2"] if number in (2, 3) else []
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary, _, sentences = told(tmp_path)
-    assert summary["arms"]["dblp"]["workers_lost"]["value"] == 1
-    (said,) = [each for each in sentences if "lost workers" in each]
-    assert said == (
-        "In 1 of 1 ok runs training went on without lost workers; in 1 of them all came back later."
-    )
-
-
 @pytest.mark.parametrize("last", [None, float("nan"), float("inf")])
 def test_a_training_that_diverged_has_no_final_value_and_is_told(tmp_path, last):
     build = ResultsBuilder(tmp_path)

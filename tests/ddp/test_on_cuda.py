@@ -262,13 +262,6 @@ def test_a_learner_on_a_gpu_computes_what_one_on_a_processor_does():
         close(first, again)
         close(*both.told(lambda learner, vector: learner.gradient(vector)))
 
-        on_cpu.restore(through_a_file(on_gpu.state()), 0)
-        on_gpu.replace_weights(10 * first)
-        on_gpu.restore(through_a_file(on_cpu.state()), 0)
-        for learner in both.learners:
-            learner.apply(first, 0.05)  # with the same momentum
-        close(*both.told(lambda learner, vector: learner.weights(vector)))
-
 
 def test_a_training_on_a_gpu_is_accepted_where_there_is_one_alone():
     need = prerequisites.Need(

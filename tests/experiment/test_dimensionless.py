@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -271,13 +272,21 @@ def test_the_payload_of_glyphs_is_that_of_the_run_without_rendering_them(side):
 @pytest.mark.parametrize("name", ["scale", "fan-in", "lab-and-simulator-simulated"])
 def test_a_simulation_takes_about_as_long_as_is_predicted(name):
     """Beside what kept results took, on machines that others used: within a factor of three."""
-    with (EXPERIMENTS / "results" / name / "attempts.csv").open() as table:
-        took_s = {row["run_key"]: float(row["wall_s"]) for row in csv.DictReader(table)}
+    folder = EXPERIMENTS / "results" / name
+    planned = map(json.loads, (folder / "plan.jsonl").read_text().splitlines())
+    kept = {(each["arm"], each["seed"], str(each["factors"])): each["key"] for each in planned}
+    with (folder / "attempts.csv").open() as table:
+        wall_s = {row["run_key"]: float(row["wall_s"]) for row in csv.DictReader(table)}
+    took_s = {what: wall_s[key] for what, key in kept.items()}
     runs = [run.in_virtual_time() for run in experiment.load(name.removesuffix("-simulated"))]
-    of_seed = [run for run in runs if run.key in took_s and run.seed == runs[0].seed]
-    found = durations.of_runs(Path("nowhere"), of_seed, lambda line: None)
+    of_seed = {
+        what: run
+        for run in runs
+        if (what := (run.arm, run.seed, str(run.factors))) in took_s and run.seed == runs[0].seed
+    }
+    found = durations.of_runs(Path("nowhere"), list(of_seed.values()), lambda line: None)
     ratios = [
-        each.run_s / took_s[run.key] for run, each in zip(of_seed, found, strict=True) if each.run_s
+        each.run_s / took_s[what] for what, each in zip(of_seed, found, strict=True) if each.run_s
     ]
     assert len(ratios) > 3
     assert 1 / 3 < statistics.geometric_mean(ratios) < 3

@@ -231,17 +231,13 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
             "training.resynchronise_every: 4 sends whole replicas, but arms.some keeps 0.2 of the",
         ),
         (
-            {"arms": {"some": {"protocol": "top-k"}}, "training": {"on_worker_loss": "rejoin"}},
-            "training.on_worker_loss: rejoin sends whole replicas, but arms.some keeps 0.1 of the",
-        ),
-        (
             {"arms": {"a": {"protocol": "top-k", "keep": 0}}},
             "arms.a.keep: 0; valid: above 0, up to",
         ),
         ({"arms": {"a": {"protocol": "dblp", "keep": 0.5}}}, "keep is 0.5; our own transport's"),
         (
-            {"arms": {"a": {"protocol": "one-bit"}}, "training": {"on_worker_loss": "rejoin"}},
-            "training.on_worker_loss: rejoin sends whole replicas, but arms.a sends two values of",
+            {"arms": {"a": {"protocol": "one-bit"}}, "training": {"resynchronise_every": 4}},
+            "training.resynchronise_every: 4 sends whole replicas, but arms.a sends two values of",
         ),
         (
             {"arms": {"a": {"protocol": "one-bit", "filling": {"gather": "zero"}}}},

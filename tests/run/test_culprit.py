@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import time
 import pytest
 
 from testbed.run import supervisor, training_children
-from testbed.shared import failure
+from testbed.shared import failure, run_directory
 from testbed.shared.run_directory import read_json
 
 
@@ -21,6 +22,16 @@ def forked(directory, name, after_s, status):
     if not child:
         time.sleep(after_s)
         (directory / "logs" / f"{name}.reason").write_text(f"{name}: words\n")
+        os._exit(status)
+    return child
+
+
+def ending(status):
+    """A process that ends with a status, or by a signal below 0."""
+    child = os.fork()
+    if not child:
+        if status < 0:
+            os.kill(os.getpid(), -status)
         os._exit(status)
     return child
 
@@ -49,6 +60,26 @@ def test_a_process_that_lost_its_peer_is_not_the_cause_if_the_peer_failed(
         with contextlib.suppress(ChildProcessError):
             os.waitpid(each, 0)
     assert (tmp_path / "logs" / "training.reason").read_text().strip() == reason
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(-signal.SIGKILL, "killed by SIGKILL"), (1, "ended with status 1")]
+)
+def test_where_lost_workers_are_outlived_a_server_that_dies_beside_one_is_the_cause(
+    tmp_path, status, words
+):
+    (tmp_path / "logs").mkdir()
+    run_directory.write_json(tmp_path / "config.json", {"impairments": []})
+    children = {ending(status): "server", ending(-signal.SIGKILL): "worker-2"}
+    for pid in children:  # whoever was first
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    forks = list(children)
+    assert training_children.wait(children, tmp_path, outlive=True) == 1
+    for each in forks:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(each, 0)
+    said = training_children.reason_of(tmp_path, "training").read_text()
+    assert said == f"server: {words}\n"
 
 
 def test_what_the_supervisor_did_not_expect_is_in_the_status_with_type_and_words(

@@ -39,17 +39,6 @@ def test_what_one_worker_lacks_is_owed_to_all():
     assert np.array_equal(LAYOUT.floats(again), expected)
 
 
-def test_one_that_comes_back_is_owed_what_the_others_are():
-    owing = debts("common-feedback")
-    owing.payloads(buffer_of(np.ones(15, np.float32)), WORKERS)
-    sent = reports([False] * 4, [True] * 4, [True] * 4)
-    owing.settle(sent, owing.common(sent))
-    owing.forget("b")
-    payloads = owing.payloads(buffer_of(np.ones(15, np.float32)), WORKERS)
-    assert payloads["b"] is payloads["a"]
-    assert (LAYOUT.floats(payloads["b"]) == 2).all()
-
-
 def test_without_it_each_worker_is_owed_its_own():
     owing = debts("error-feedback")
     owing.payloads(buffer_of(np.ones(15, np.float32)), WORKERS)

@@ -121,6 +121,8 @@ def test_a_barrier_goes_on_without_those_who_left_until_nobody_is_there(tmp_path
     coordinator.release("y")
     followers["a"].wait("y")
     assert coordinator.lost["c"] == "silent for 30 s"
+    with pytest.raises(CoordinationError, match="server: closed"):
+        followers["c"].wait("y")
     del followers["a"]
     with pytest.raises(CoordinationError, match="a: closed"):
         coordinator.gather("z")

@@ -59,13 +59,6 @@ def test_by_the_off_by_one_of_the_evaluation_the_round_of_a_look_runs_at_the_hig
     assert in_gather == [True, True, True, False, True, True, False]
 
 
-def test_runs_without_the_off_by_one_keep_their_keys():
-    adapter = TypeAdapter(AnyPhases)
-    assert "first_round_high" not in adapter.validate_python({"cadence": 3}).model_dump()
-    given = adapter.validate_python({"cadence": 93, "first_round_high": True})
-    assert given.model_dump()["first_round_high"] is True
-
-
 @pytest.mark.parametrize("odd", [0.0, float("nan"), float("inf")])
 def test_a_norm_that_cannot_be_compared_is_critical(odd):
     assert norm_rule([odd, 1.0])[-1] is True

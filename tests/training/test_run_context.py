@@ -8,7 +8,7 @@ import pytest
 from testbed.training.filling import Previous, Rescale
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
-from testbed.training.settings import Restarts, Training
+from testbed.training.settings import Training
 from testbed.transport import Leg, preset
 
 HOSTS = {"server": "10.0.0.1", "worker-1": "10.0.0.2", "worker-2": "10.0.0.3"}
@@ -84,12 +84,9 @@ def test_resynchronisations_are_exchanges_of_their_own():
 
 
 def test_what_happens_after_which_round():
-    at = context(rounds=8, evaluate_every=3, measure_every=5, checkpoint_every=4)
+    at = context(rounds=8, evaluate_every=3, measure_every=5)
     assert [number for number in range(8) if at.evaluates_after(number)] == [0, 3, 6, 7]
     assert [number for number in range(8) if at.measures_after(number)] == [0, 5, 7]
-    # After four rounds; after the eighth the run is over.
-    assert [number for number in range(8) if at.checkpoints_after(number)] == [3]
-    assert not any(context(rounds=8).checkpoints_after(number) for number in range(8))
 
 
 def test_the_learning_rate_follows_its_schedule_by_epochs():
@@ -113,9 +110,6 @@ def test_the_learning_rate_follows_its_schedule_by_epochs():
         {"pace": {"kind": "paced"}},
         {"optimiser": "lamb"},
         {"on_worker_loss": "ignore"},
-        {"on_worker_loss": "continue", "restarts": {"most": 1}},
-        {"on_worker_loss": "rejoin", "restarts": {"most": 0}},
-        {"on_worker_loss": "rejoin", "restarts": {"after_s": -1}},
         {"device": "tpu"},
     ],
 )
@@ -125,11 +119,5 @@ def test_impossible_training_is_refused(training):
 
 
 def test_what_becomes_of_the_training_when_a_worker_dies():
-    fails, goes_on = context(), context(on_worker_loss="continue")
-    assert (fails.survives_workers, fails.restarts) == (False, None)
-    assert (goes_on.survives_workers, goes_on.restarts) == (True, None)
-    back = context(on_worker_loss="rejoin")
-    assert back.survives_workers
-    assert back.restarts == Restarts(after_s=0, most=3)
-    often = context(on_worker_loss="rejoin", restarts={"after_s": 2, "most": 9})
-    assert often.restarts == Restarts(after_s=2, most=9)
+    assert not context().survives_workers
+    assert context(on_worker_loss="continue").survives_workers

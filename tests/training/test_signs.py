@@ -69,30 +69,6 @@ def test_a_broadcast_is_quantised_once_for_all_workers_in_each_round():
         debts.settle(sent, None)
 
 
-def test_one_that_comes_back_gets_the_same_payload_as_the_others():
-    """Its new replica is a copy of another's: with another payload it would differ for good."""
-    workers = ["a", "b"]
-    debts, alone = Debts(FILLINGS.create("signs"), LAYOUT, workers), Signs().sender_memory(LAYOUT)
-    *before, after = gradients_of(3)
-    for mean, present in zip(before, (workers, ["a"]), strict=True):
-        debts.payloads(buffer_of(mean), present)
-        debts.settle({name: report(EVERYTHING) for name in present}, None)
-        sent_by(alone, mean)
-    debts.forget("b")
-    payloads = debts.payloads(buffer_of(after), workers)
-    assert payloads["b"] is payloads["a"]
-    assert payloads["b"].tobytes() == sent_by(alone, after).tobytes()
-    assert payloads["b"].tobytes() != sent_by(Signs().sender_memory(LAYOUT), after).tobytes()
-
-
-def test_a_checkpoint_continues_with_what_is_owed():
-    one, two = Signs().sender_memory(LAYOUT), Signs().sender_memory(LAYOUT)
-    first, second = gradients_of(2)
-    sent_by(one, first)
-    two.restore({key: each.copy() for key, each in one.state().items()})
-    assert sent_by(one, second).tobytes() == sent_by(two, second).tobytes()
-
-
 def test_a_lost_chunk_is_refused_because_nobody_would_owe_it():
     memory = Signs().sender_memory(LAYOUT)
     memory.payload(buffer_of(1.0))

@@ -13,7 +13,7 @@ import torch
 from controllers.controller_socket import ControllerClient
 from testbed.experiment.common_sections import Transport
 from testbed.run import training_children
-from testbed.run.training_children import ANOTHERS_FAULT, OWN_FAULT, Restarts
+from testbed.run.training_children import ANOTHERS_FAULT, OWN_FAULT
 from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.training import coordination, server, worker
@@ -26,19 +26,15 @@ from testbed.transport import PeerLost, preset
 from tests.transport.loopback import site
 
 RELIABLE = preset("dblp", low=0, high=0)
-# Paced, so that a process that starts comes back before all rounds are over.
-_TRAINING = {"batch_size": 16, "pace": {"kind": "paced", "compute_s": 0.15}}
+_TRAINING = {"batch_size": 16}
 
 
 class Whole:
-    """One run; `deaths` tells in which of its gradients (from 1) each life of a worker ends.
+    """One run; `deaths` tells in which of its gradients (from 1) a worker dies."""
 
-    With `first_round` it goes on from a checkpoint in its directory.
-    """
-
-    def __init__(self, directory: Path, *, first_round: int = 0, **settings: Any) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
-        self.deaths: dict[str, list[int]] = {}
+        self.deaths: dict[str, int] = {}
         protocol = settings.pop("protocol", RELIABLE)
         place = site(workers=settings.pop("workers", 3))
         filling = settings.pop("filling", "zero")
@@ -65,7 +61,6 @@ class Whole:
             coordination_socket=directory / "coordination.sock",
             session=1,
             model_and_data=ModelAndData(config),
-            first_round=first_round,
         )
 
     def run(self) -> int:
@@ -86,31 +81,18 @@ class Whole:
             sockets = context.open_sockets("server")
             server.run(context, listener, controller, progress, vectors, sockets)
 
-        def work(name: str, *, returning: bool) -> None:
-            deaths = self.deaths.get(name, [])
-            if deaths:
-                _kill_at_gradient(deaths[0])
-            worker.run(context, name, vectors, context.open_sockets(name), returning=returning)
-
-        def fork_worker(name: str, *, returning: bool) -> int:
-            pid = self._fork(name, functools.partial(work, name, returning=returning))
+        def work(name: str) -> None:
             if name in self.deaths:
-                self.deaths[name] = self.deaths[name][1:]
-            return pid
+                _kill_at_gradient(self.deaths[name])
+            worker.run(context, name, vectors, context.open_sockets(name))
 
         children = {self._fork("server", serve): "server"}
         listener.close()
         for name in context.workers:
-            children[fork_worker(name, returning=False)] = name
-        restarts = None
-        if context.restarts is not None:
-            restart = functools.partial(fork_worker, returning=True)
-            restarts = Restarts(
-                most=context.restarts.most, after_s=context.restarts.after_s, restart=restart
-            )
+            children[self._fork(name, functools.partial(work, name))] = name
         try:
             return training_children.wait(
-                children, self.directory, outlive=context.survives_workers, restarts=restarts
+                children, self.directory, outlive=context.survives_workers
             )
         finally:
             for pid in children:  # those that it killed, or did not wait for

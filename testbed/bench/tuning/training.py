@@ -74,7 +74,6 @@ def _undisturbed(run: Run) -> dict[str, Any]:
         **config["training"],
         "evaluate_on": "validation",
         "pace": {"kind": "paced", "compute_s": 0.001},
-        "checkpoint_every": 0,
         "measure_every": 0,
         "on_worker_loss": "fail",
     }

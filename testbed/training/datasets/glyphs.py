@@ -49,8 +49,6 @@ class Parameters(DatasetParameters):
     side: Literal[8, 16, 32] = Field(
         default=32,
         description="pixels; fewer are means of squares of the 32 x 32",
-        # Without it, runs have the keys that they had before there was this key.
-        exclude_if=lambda value: value == _SIDE,
     )
 
     @field_validator("characters")

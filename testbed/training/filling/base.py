@@ -9,7 +9,7 @@ fields are its options.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ class SenderMemory:
 
     Attributes:
         shared: whether one serves all receivers of a broadcast, because its payloads depend on the
-            gradients that it was given, and not on what receivers got. One that returns has it too.
+            gradients that it was given, and not on what receivers got.
     """
 
     shared = False
@@ -37,13 +37,6 @@ class SenderMemory:
 
     def settle(self, report: TransferReport) -> None:
         """Called with the report of the ended transfer."""
-
-    def state(self) -> dict[str, Buffer]:
-        """The state that a checkpoint stores, between two transfers."""
-        return {}
-
-    def restore(self, state: Mapping[str, Buffer]) -> None:
-        """Restores a result of `state`."""
 
 
 class Filling(ABC):

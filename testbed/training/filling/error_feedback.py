@@ -7,7 +7,7 @@ If it rescales, what arrived also stands in for what is owed and comes later: th
 acts like a larger learning rate. `./lab bench factorial` tries both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -59,13 +59,6 @@ class Residual(SenderMemory):
             rows[received] = 0
         self._owes = True
         drop_nonfinite(self._layout.floats(self.owed))  # else it would be owed for ever
-
-    def state(self) -> dict[str, Buffer]:
-        return {"owed": self.owed}
-
-    def restore(self, state: Mapping[str, Buffer]) -> None:
-        self.owed[:] = state["owed"]
-        self._owes = True
 
 
 Fill = Literal["zero", "rescale"]

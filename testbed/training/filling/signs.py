@@ -10,7 +10,6 @@ Over any number of rounds, what was sent plus the residual equals the sum of all
 rounding.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,12 +68,6 @@ class Quantised(SenderMemory):
                 f"filling signs: the transfer to {report.peer} does not say that all chunks have "
                 "arrived; valid: with a protocol that delivers all, such as one-bit"
             )
-
-    def state(self) -> dict[str, Buffer]:
-        return {"owed": self.owed}
-
-    def restore(self, state: Mapping[str, Buffer]) -> None:
-        self.owed[:] = state["owed"]
 
 
 @dataclass(frozen=True, kw_only=True)

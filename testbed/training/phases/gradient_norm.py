@@ -24,8 +24,6 @@ class Parameters(DetectorParameters):
     )
     first_round_high: bool = Field(
         default=False,
-        # Without it, runs have the keys that they had before there was this key.
-        exclude_if=lambda value: not value,
         description="the round of a look, but for round 0, is not critical, whatever was seen "
         "before",
     )
