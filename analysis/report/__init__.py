@@ -2,7 +2,7 @@
 
 `verification` recomputes what is kept; `sentences` holds the pages' numbers to it.
 
-`explore` gives the page its values run by run. A program of `templates/` runs only on pages that
+A program of `templates/` runs only on pages that
 name it in their `policy`; tests/analysis/test_browser.py drives the pages in Chromium.
 
 It may import all other rooms of the analysis. To add to the page, edit `templates/`; `writing.py`

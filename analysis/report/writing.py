@@ -13,9 +13,9 @@ from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.load import Results, load
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
-from analysis.report import explore, index
+from analysis.report import index
 from analysis.report.folder import FOLDER, SUMMARY, replaced
-from analysis.report.html import embedded, inline_svg, render, to_html
+from analysis.report.html import inline_svg, render, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import Page, timeline_page
 from analysis.summary.document import summarise, write_json
@@ -25,6 +25,7 @@ from analysis.tables.chunk_loss_by_layer import layer_loss_table
 from analysis.tables.contrasts import contrast_table
 from analysis.tables.critical_path import culprits_table, parts_table
 from analysis.tables.critical_rounds import critical_rounds_table
+from analysis.tables.every_run import every_run_table
 from analysis.tables.main_table import main_table
 from analysis.tables.programs import program_table
 from analysis.tables.published_values import experiment_table
@@ -77,15 +78,12 @@ def write_report(
     summary = summarise(results)
     summary["cautions"] = cautions.sentences(results, summary)
     timeline = timeline_page(results)
-    in_timeline = timeline.keys if timeline else frozenset()
-    runs = explore.values(results)
     tables = _tables(results, summary)
-    tables[explore.NAME] = explore.table(results, runs, in_timeline)
+    tables["per-run"] = every_run_table(results, timeline.keys if timeline else ())
     if results.invalid_included:
         tables = {name: marked(table, INVALID_INCLUDED) for name, table in tables.items()}
     drawings = catalogue.draw_all(results, summary)
-    explored = explore.page_data(results, runs, in_timeline)
-    page = render_page(results, summary, tables, drawings, timeline=timeline, explored=explored)
+    page = render_page(results, summary, tables, drawings, timeline=timeline)
 
     folder = results.folder / FOLDER
     with replaced(folder) as new:
@@ -164,7 +162,6 @@ def render_page(
     drawings: list[catalogue.Drawing],
     *,
     timeline: Page | None,
-    explored: dict[str, Any] | None,
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
     folder = shlex.quote(_as_given(results.folder))
@@ -190,7 +187,6 @@ def render_page(
         many=len(results.runs) > _FEW_RUNS,
         assumptions=methods.assumptions(results),
         tables={name: to_html(on_page(table, name), name) for name, table in tables.items()},
-        explored=None if explored is None else embedded(explored),
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in setup.machine_tables(results)],
         definitions=_definitions(summary),

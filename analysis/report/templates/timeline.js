@@ -347,7 +347,6 @@
   function choose(key) {
     run = runs.get(key) || runs.values().next().value;
     menu.value = run.key;
-    document.getElementById("report").href = "index.html#run=" + encodeURIComponent(run.key);
     from = 0; to = run.duration; cursor = null; selection = null;
     makeLanes();
     resize();
