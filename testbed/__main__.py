@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
         raise
     # `pip install .` alone gives the transport.
     print(
-        f"lab: the package {error.name!r} is not installed; the lab is set up by ./lab setup in a "
+        f"lab: the package {error.name!r} is not installed; ./lab sets it up in a "
         "clone of the project",
         file=sys.stderr,
     )
@@ -109,10 +109,10 @@ def _with_default_host(arguments: list[str]) -> list[str]:
 
 def _interruption(arguments: list[str]) -> str:
     """What to say after Ctrl-C: the whole command that continues, where there is one."""
-    if not arguments or arguments[0] not in ("run", "resume", "simulate"):
+    if not arguments or arguments[0] not in ("run", "simulate"):
         return "interrupted"
-    verb = "simulate" if arguments[0] == "simulate" else "resume"
-    return f"interrupted; this continues: {shlex.join(['./lab', verb, *arguments[1:]])}"
+    words = [each for each in arguments if each != "--anew"]
+    return f"interrupted; this continues: {shlex.join(['./lab', *words])}"
 
 
 def _complain(message: str, status: int) -> int:

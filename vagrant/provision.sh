@@ -57,14 +57,14 @@ else
   cmp -s "$here/modules.conf" /etc/modules-load.d/lab.conf || install -D -m 644 "$here/modules.conf" /etc/modules-load.d/lab.conf
 fi
 
-begin "system packages (./lab setup --packages)"
-"$project/lab" setup --packages
+begin "system packages (./lab --packages)"
+"$project/lab" --packages
 
-begin "the project and its Python packages (./lab setup)"
+begin "the project and its Python packages (./lab)"
 if [ "$owner" = root ]; then
-  "$project/lab" setup
+  "$project/lab" --version
 else
   # As the one who will use it: .venv and results must be theirs.
-  runuser -u "$owner" -- env HOME="$(getent passwd "$owner" | cut -d: -f6)" "$project/lab" setup
+  runuser -u "$owner" -- env HOME="$(getent passwd "$owner" | cut -d: -f6)" "$project/lab" --version
 fi
 say "done; next: ./lab check"

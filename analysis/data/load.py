@@ -245,7 +245,7 @@ def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str
     if verdict == "ok" and not config:
         verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
     if "this version reads" in reason:
-        reason += f"; './lab resume {directory.parent.name}' runs it again"
+        reason += f"; './lab run {directory.parent.name} --anew' runs it again"
     facts: dict[str, Any] = {}
     if verdict in whole:
         for name in ("manifest", "calibration"):

@@ -1,4 +1,6 @@
-"""Executes the runs of `./lab run`, `resume` and `simulate`, from prerequisites to the report."""
+"""Executes the runs of `./lab run` and `./lab simulate`, from prerequisites to the report."""
+
+from __future__ import annotations
 
 import importlib.util
 import json
@@ -6,118 +8,78 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from testbed.cli import choosing, on_workers, places, plan_view, progress, terminal, this_machine
-from testbed.cli.options import Execution, Sweep, names_in
+from testbed import experiment
+from testbed.cli import choosing, on_workers, places, plan_view, progress
+from testbed.cli.choosing import Chosen
+from testbed.cli.options import Execution
+from testbed.cli.terminal import console, say
 from testbed.experiment import Run
-from testbed.machine import capabilities
+from testbed.machine import capabilities, steadiness
 from testbed.run import planning, runner
 from testbed.run.runner import OnProgress, Outcome
 from testbed.shared import run_directory
-from testbed.shared.yaml_input import InputError
+from testbed.shared.input_error import InputError
 
+SLOW_PROFILE = "slow"
 _CAPTURES_SHOWN = 6
 
 
-def run(selection: Sweep, options: Execution) -> bool:
-    """Execute what is new of an experiment; return whether none failed or was invalid.
+def run(options: Execution) -> bool:
+    """Execute what of an experiment is not ok yet; return whether none failed or was invalid.
 
     Raises:
-        InputError: nothing is new, a prerequisite is missing, or results cannot be written.
+        InputError: a prerequisite is missing, or results cannot be written.
     """
-    chosen = choosing.chosen(selection, options.out)
+    chosen, screen = choosing.chosen(options), console(stderr=options.as_json)
     runner.require_writable(chosen.results)
-    hosts_to_capture(chosen.runs, options.pcap)  # a wrong one is told before seconds of probing
+    _ = chosen.capture  # a wrong host is told before seconds of probing
     divided = bool(chosen.shards or options.scheduler)  # then all machines must execute the same
-    if not options.dry_run and not divided and runner.unfinished(chosen.results, chosen.runs):
-        chosen = this_machine.sized(chosen, terminal.console(stderr=options.as_json))
-    if not options.dry_run and not runner.unfinished(chosen.results, chosen.runs):
-        _refuse_recording_what_is_done(replace(options, out=chosen.results), chosen.runs)
-        folder = chosen.results / chosen.runs[0].experiment.name
-        verdicts = Counter(
-            runner.directory_of(chosen.results, run).verdict() for run in chosen.runs
-        )
-        listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-        raise InputError(
-            f"{folder}: none of these runs is new ({listed}); './lab report {folder}' shows them, "
-            "'./lab resume' with the same options tries again what is not ok, and --out DIR runs "
-            "them elsewhere"
-        )
-    return _execute(chosen, options)
+    if not options.dry_run and not divided:
+        chosen = sized(chosen, screen)
+    return _carry_out(chosen, screen, _one_by_one, require=capabilities.require)
 
 
-def resume(selection: Sweep, options: Execution) -> bool:
-    """Execute the runs that are not done or did not end well; otherwise as `run`.
-
-    Without options these are the runs of the folder's plan.
-    """
-    chosen = choosing.chosen(selection, options.out, planned=True)
-    runner.require_writable(chosen.results)
-    return _execute(chosen, options)
-
-
-def _execute(chosen: choosing.Chosen, options: Execution) -> bool:
-    runs, options = chosen.runs, replace(options, out=chosen.results)
-    capture = hosts_to_capture(runs, options.pcap)
-    console = terminal.console(stderr=options.as_json)
-    if options.dry_run:
-        planning.check(options.out, chosen.planned)
-        plan_view.show_durations(options.out, runs, console)
-        _print_plan(options, runs)
-        return True
-    _refuse_recording_what_is_done(options, runs)
-    outcomes = _carry_out(
-        chosen,
-        console,
-        lambda runs, shown: _one_by_one(runs, options, capture, shown),
-        options,
-        require=capabilities.require,
-    )
-    for line in _captures(outcomes):
-        terminal.say(console, line)
-    return _went_well(outcomes)
-
-
-def simulate(selection: Sweep, options: Execution) -> bool:
-    """Execute an experiment in virtual time; return whether none failed or was invalid.
+def simulate(options: Execution) -> bool:
+    """Execute an experiment in virtual time; otherwise as `run`.
 
     Raises:
-        InputError: something of it is not simulated, a prerequisite is missing, or results cannot
-            be written.
+        InputError: as `run`, or something of it is not simulated.
     """
-    from testbed.run import side_by_side  # imports torch, which takes a second
-
-    chosen = choosing.chosen(selection, options.out, simulated=True)
+    chosen, screen = choosing.chosen(options, simulated=True), console(stderr=options.as_json)
     runner.require_writable(chosen.results)
-    remarks = not_of_a_lab(chosen, selection, options.pcap)
-    runs = chosen.runs
-    console = terminal.console(stderr=options.as_json)
-    if options.dry_run:
-        planning.check(chosen.results, chosen.planned)
-        at_once = simulated_at_once(runs)
-        plan_view.show_durations(chosen.results, runs, console, at_once=at_once)
-        _print_plan(replace(options, out=chosen.results), runs)
-        return True
-    for remark in remarks:
-        terminal.say(console, remark)
+    for remark in not_of_a_lab(chosen) if not options.dry_run else []:
+        say(screen, remark)
+    return _carry_out(chosen, screen, _side_by_side, at_once=simulated_at_once(chosen.runs))
 
-    def execute(runs: Sequence[Run], shown: progress.RunProgress) -> list[Outcome]:
-        each_shown, ended = {}, {}
 
-        def begin(run: Run) -> OnProgress:
-            each_shown[run.key] = shown.begin(run.label)
-            return each_shown[run.key].record
+def sized(chosen: Chosen, console: Console) -> Chosen:
+    """What was chosen, in the profile that fits this machine; a change is said in one line.
 
-        for outcome in side_by_side.execute(chosen.results, runs, begin):
-            each_shown[outcome.run.key].end(outcome)
-            ended[outcome.run.key] = outcome
-        return [ended[run.key] for run in runs]
-
-    at_once = simulated_at_once(runs)
-    return _went_well(_carry_out(chosen, console, execute, options, at_once=at_once))
+    Only experiments that have the profile for slow machines are probed, where no profile was asked
+    for and none has been planned. Configuration, plan and report name the profile.
+    """
+    names = [each.name for each in chosen.selections if each.profile is None]
+    if not names or SLOW_PROFILE not in experiment.profile_names(names[0]):
+        return chosen
+    slow = [replace(each, profile=SLOW_PROFILE) for each in chosen.selections]
+    profile = planning.read(chosen.folder).get("profile")
+    if profile == SLOW_PROFILE:
+        return replace(chosen, selections=slow)
+    rate_bps = max(run.experiment.topology.rate_bps for run in chosen.runs)
+    try:  # a second chance: a pause spoils the first
+        machine = None if profile else steadiness.probe((rate_bps, rate_bps))
+    except InputError:
+        return chosen  # why no lab can be built is said by what needs one
+    if machine is None or machine.rate_bps is not None:
+        return chosen
+    kept = "which --profile laptop would keep"
+    say(console, f"profile {SLOW_PROFILE} instead of laptop, {kept}: {machine.sentence()}")
+    return replace(chosen, selections=slow)
 
 
 def simulated_at_once(runs: Sequence[Run]) -> int:
@@ -125,20 +87,15 @@ def simulated_at_once(runs: Sequence[Run]) -> int:
     return max(1, min(len(runs), len(os.sched_getaffinity(0))))
 
 
-def not_of_a_lab(chosen: choosing.Chosen, selection: Sweep, pcap: str | None) -> list[str]:
-    """Refuse what runs in virtual time cannot have; return what a reader must know of them.
+def not_of_a_lab(chosen: Chosen) -> list[str]:
+    """Refuse what runs in virtual time cannot have; return what a reader must know of them."""
+    from testbed.run import simulating  # imports torch, which takes a second
 
-    Raises:
-        InputError: one line.
-    """
-    from testbed.run import simulating
-
-    if pcap:
+    if pcap := chosen.options.pcap:
         raise InputError(f"--pcap {pcap}: nothing is on a wire; valid: without --pcap")
-    if selection.controller:
+    if controller := chosen.options.controller:
         raise InputError(
-            f"--controller {selection.controller}: nothing is switched here; valid: without "
-            "--controller"
+            f"--controller {controller}: nothing is switched here; valid: without --controller"
         )
     for run in chosen.runs:
         simulating.refuse(run)
@@ -146,44 +103,56 @@ def not_of_a_lab(chosen: choosing.Chosen, selection: Sweep, pcap: str | None) ->
 
 
 def _carry_out(
-    chosen: choosing.Chosen,
+    chosen: Chosen,
     console: Console,
-    execute: Callable[[Sequence[Run], progress.RunProgress], list[Outcome]],
-    options: Execution,
+    execute: Callable[[Chosen, progress.RunProgress], list[Outcome]],
     *,
     at_once: int = 1,
     require: Callable[[], None] = lambda: None,
-) -> list[Outcome]:
-    """Plan runs, execute them here or on workers, write the report; print JSON where it is wanted.
+) -> bool:
+    """Plan runs, execute them here or on workers, write the report.
 
     Args:
         chosen: the runs.
         console: for what is said.
-        execute: executes runs here, and returns how they ended.
-        options: of the command.
+        execute: executes them here.
         at_once: how many runs go on side by side.
         require: raises InputError for what this machine lacks to execute runs.
+
+    Returns:
+        Whether none failed or was invalid.
     """
-    results, runs = chosen.results, chosen.runs
+    options, results, runs = chosen.execution, chosen.results, chosen.runs
     planning.check(results, chosen.planned)
-    if options.scheduler is not None:
-        with on_workers.connected(options.scheduler, hosts_to_capture(runs, options.pcap)) as found:
-            _plan(chosen, console)
-            with progress.runs_shown(console, len(runs)) as shown:
-                retries = options.retries
-                outcomes = on_workers.execute(results, runs, found, shown, retries=retries)
-    else:
-        trains = any(run.experiment.trains for run in runs)
-        if trains and importlib.util.find_spec("torch") is None:
+    if options.dry_run:
+        if options.anew:
+            raise InputError("--anew and --dry-run: only one of them")
+        if chosen.simulated:
+            not_of_a_lab(chosen)
+        plan_view.show_durations(results, runs, console, at_once=at_once)
+        if options.as_json:
+            print(json.dumps({"runs": plan_view.records(results, runs)}, indent=1))
+        return True
+    _refuse_recording_what_is_done(chosen, options)
+    verdicts = Counter(_standing(chosen.results, run) for run in runs)
+    if options.scheduler is None and (options.anew or verdicts["ok"] < len(runs)):
+        if any(run.experiment.trains for run in runs) and not importlib.util.find_spec("torch"):
             raise InputError(
-                "training needs torch, which was left out here: LAB_TORCH=1 ./lab setup"
+                "training needs torch, which was left out here: LAB_TORCH=1 ./lab check"
             )
         progress.meet_prerequisites(runs, console)
         require()
-        _plan(chosen, console)
+    if options.scheduler is not None:
+        with on_workers.connected(options.scheduler, chosen.capture) as workers:
+            _plan(chosen, verdicts, console)
+            with progress.runs_shown(console, len(runs)) as shown:
+                retries = options.retries
+                outcomes = on_workers.execute(results, runs, workers, shown, retries=retries)
+    else:
+        _plan(chosen, verdicts, console)
         plan_view.show_total(results, runs, console, at_once=at_once)
         with progress.runs_shown(console, len(runs)) as shown:
-            outcomes = execute(runs, shown)
+            outcomes = execute(chosen, shown)
     if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
         runner.require_space(results, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
@@ -191,21 +160,42 @@ def _carry_out(
     place = places.Place(results=results, experiment=runs[0].experiment.name)
     written = report_view.write(place, as_json=options.as_json)
     if options.as_json:
-        told = {"runs": _records(outcomes), "reports": report_view.records(written)}
-        print(json.dumps(told, indent=1))
-    return outcomes
+        records = {"runs": _records(outcomes), "reports": report_view.records(written)}
+        print(json.dumps(records, indent=1))
+    for line in _captures(outcomes):
+        say(console, line)
+    return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
 
 
-def _plan(chosen: choosing.Chosen, console: Console) -> None:
-    """Store the plan."""
+def _standing(results: Path, run: Run) -> str:
+    """The verdict that a run has from an earlier command; empty where it has not been begun."""
+    place = runner.directory_of(results, run)
+    return place.verdict() or ("interrupted" if place.partial.exists() else "")
+
+
+def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
+    """Store the plan, and say what becomes of runs that earlier commands have begun."""
     runner.require_space(chosen.results, chosen.runs[0])
+    if chosen.execution.anew:
+        runner.set_aside(chosen.results, chosen.runs)
     try:
         selections = [each.stored() for each in chosen.selections]
         remarks = planning.extend(chosen.results, chosen.planned, selections, chosen.shards)
     except OSError as error:
         raise InputError(f"{error.filename or chosen.results}: {error.strerror}") from None
+    begun = [f"{count} {verdict}" for verdict, count in verdicts.items() if verdict]
+    if begun:
+        follows = "goes on with the others" if verdicts["ok"] else "goes on"
+        if verdicts["ok"] == len(chosen.runs):
+            follows = "nothing is left to do"
+        if verdicts["ok"]:
+            follows += "; --anew executes what is ok again"
+        if chosen.execution.anew:
+            follows = "all are executed anew; what was there is kept as an attempt"
+        standing = f"of {len(chosen.runs)} runs {', '.join(begun)}"
+        remarks.insert(0, f"{chosen.folder}: {standing}: {follows}")
     for remark in remarks:
-        terminal.say(console, remark)
+        say(console, remark)
 
 
 def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -225,63 +215,58 @@ def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     ]
 
 
-def _print_plan(options: Execution, runs: Sequence[Run]) -> None:
-    if options.as_json:
-        print(json.dumps({"runs": plan_view.records(options.out, runs)}, indent=1))
-
-
-def _went_well(outcomes: Sequence[Outcome]) -> bool:
-    return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
-
-
-def _refuse_recording_what_is_done(options: Execution, runs: Sequence[Run]) -> None:
+def _refuse_recording_what_is_done(chosen: Chosen, options: Execution) -> None:
     """Refuse `--pcap` where a run that is ok would be skipped, and hence not be recorded."""
-    done = [run for run in runs if runner.directory_of(options.out, run).verdict() == "ok"]
-    if options.pcap and done:
+    done = [run for run in chosen.runs if _standing(chosen.results, run) == "ok"]
+    if options.pcap and done and not options.anew:
         raise InputError(
             f"--pcap: {len(done)} of these runs are ok already and would not be recorded "
-            f"({done[0].label}); record them in another folder with --out DIR"
+            f"({done[0].label}); record them in another folder with --out DIR, or with --anew"
         )
 
 
-def hosts_to_capture(runs: Sequence[Run], pcap: str | None) -> list[str]:
-    """The hosts that `--pcap` names; InputError for one that the topology has not."""
-    names = names_in(pcap, "--pcap")
-    valid = [name for run in runs[:1] for name in run.experiment.topology.host_names()]
-    for name in names:
-        if name not in valid:
-            raise InputError(f"--pcap {pcap}: unknown host {name!r}; valid: {', '.join(valid)}")
-    return names
-
-
-def _one_by_one(
-    runs: Sequence[Run], options: Execution, capture: Sequence[str], shown: progress.RunProgress
-) -> list[Outcome]:
+def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
     """Execute runs in labs, each again while it is invalid; show what happens as it happens."""
-    outcomes = []
-    for run in runs:
-        runner.require_space(options.out, run)
+    outcomes, retries, capture = [], chosen.execution.retries, chosen.capture
+    for run in chosen.runs:
+        runner.require_space(chosen.results, run)
         one = shown.begin(run.label)
-        tries = runner.attempts(
-            options.out, run, one.record, capture=capture, retries=options.retries
-        )
+        tries = runner.attempts(chosen.results, run, one.record, capture=capture, retries=retries)
         for number, outcome in enumerate(tries, start=1):
-            if outcome.may_differ and number <= options.retries:
-                one.again(outcome, number, options.retries)
+            if outcome.may_differ and number <= retries:
+                one.again(outcome, number, retries)
         one.end(outcome)
         outcomes.append(outcome)
     return outcomes
 
 
+def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
+    """Execute simulated runs, one on each processor."""
+    from testbed.run import side_by_side
+
+    under_way: dict[str, progress.OneRun] = {}
+    outcomes: dict[str, Outcome] = {}
+
+    def begin(run: Run) -> OnProgress:
+        under_way[run.key] = shown.begin(run.label)
+        return under_way[run.key].record
+
+    for outcome in side_by_side.execute(chosen.results, chosen.runs, begin):
+        under_way[outcome.run.key].end(outcome)
+        outcomes[outcome.run.key] = outcome
+    return [outcomes[run.key] for run in chosen.runs]
+
+
 def _captures(outcomes: Sequence[Outcome]) -> list[str]:
     """One line for each of the first captures of these runs, and how many more there are."""
-    lines = []
-    for outcome in outcomes:
-        manifest = outcome.directory / "manifest.json"
-        if not outcome.executed or not manifest.exists():
-            continue
-        for each in run_directory.read_json(manifest).get("captures", []):
-            lines.append(f"capture: {outcome.directory / 'pcap' / each['file']}{_flaws(each)}")
+    lines = [
+        f"capture: {outcome.directory / 'pcap' / each['file']}{_flaws(each)}"
+        for outcome in outcomes
+        if outcome.executed
+        for each in run_directory.read_or_empty(outcome.directory / "manifest.json").get(
+            "captures", []
+        )
+    ]
     more = len(lines) - _CAPTURES_SHOWN
     return lines[:_CAPTURES_SHOWN] + ([f"and {more} more captures"] if more > 0 else [])
 

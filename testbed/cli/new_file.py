@@ -21,12 +21,7 @@ EXPERIMENT = "experiment"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of own code; FILE stands for the file.
-
-    Attributes:
-        line: what an experiment says that uses it.
-        setting: the same for `--set` of `quick` with the arm `dblp` alone.
-    """
+    """What an experiment says that uses a kind of own code, and `--set` of `quick`, of FILE."""
 
     line: str
     setting: str
@@ -61,13 +56,7 @@ def example(kind: str) -> str:
 def write(kind: str, name: str) -> list[str]:
     """Write the file NAME.py, or NAME.yaml for an experiment; return what to tell the user.
 
-    Args:
-        kind: one of KINDS, or `experiment`.
-        name: letters, digits and `_`; for an experiment small letters, digits and `-`. May have a
-            folder before it, and the file's ending behind it.
-
-    Raises:
-        InputError: an unknown kind, an unfit name, a file that exists or cannot be written.
+    A folder may stand before the name, and the file's ending behind it.
     """
     if kind not in KINDS and kind != EXPERIMENT:
         raise InputError(f"unknown kind {kind!r}; {one_of(kind, [EXPERIMENT, *KINDS])}")
@@ -83,13 +72,13 @@ def write(kind: str, name: str) -> list[str]:
     if kind == EXPERIMENT:
         text = _TEMPLATE.read_text(encoding="utf-8").replace("NAME.yaml", str(path))
         text = text.replace("EXPERIMENT", stem)
-        told = [f"look at its plan: ./lab plan {path}", f"run it:           ./lab run {path}"]
+        lines = [f"look at its plan: ./lab plan {path}", f"run it:           ./lab run {path}"]
     else:
         entry = KINDS[kind]
         source = (_EXAMPLES / f"{example(kind)}.py").read_text(encoding="utf-8")
         text = source.replace(example(kind), stem)
         here = path if path.is_absolute() else f"./{path}"
-        told = [
+        lines = [
             f"in an experiment: {entry.line.replace('FILE', f'./{path.name}')}",
             f"try it:           ./lab plan quick --arms dblp --set "
             f"'{entry.setting.replace('FILE', str(here))}'",
@@ -99,7 +88,7 @@ def write(kind: str, name: str) -> list[str]:
             file.write(text)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    return [f"wrote {path}", *told]
+    return [f"wrote {path}", *lines]
 
 
 def _check_experiment(name: str) -> None:

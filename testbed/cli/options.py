@@ -1,4 +1,4 @@
-"""Options that several verbs share; a dataclass of options is one parameter of a verb."""
+"""What a user chooses on the command line; a dataclass of options is one parameter of a verb."""
 
 import dataclasses
 import difflib
@@ -30,24 +30,6 @@ What = Annotated[
     str | None,
     typer.Argument(metavar="WHAT", help="an experiment's name, its YAML file, or a folder"),
 ]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
-]
-Controller = Annotated[
-    str | None, typer.Option("--controller", help="the SDN framework: ryu or os-ken")
-]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", help="sizes for another machine; ./lab list names an experiment's"),
-]
-Pcap = Annotated[
-    str | None,
-    typer.Option(
-        "--pcap",
-        metavar="[HOSTS]",
-        help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +48,18 @@ class Selection:
     congestion_control: Annotated[
         str | None, typer.Option("--congestion-control", help="swap the arms' congestion control")
     ] = None
-    profile: Profile = None
-    controller: Controller = None
-    settings: Settings = None
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", help="sizes for another machine; ./lab list names an experiment's"
+        ),
+    ] = None
+    controller: Annotated[
+        str | None, typer.Option("--controller", help="the SDN framework: ryu or os-ken")
+    ] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
+    ] = None
 
     def require(self, results: Path) -> None:
         """Raise InputError for what is no YAML, before a verb imports what checks a file."""
@@ -87,26 +78,14 @@ class Selection:
         is_planned = is_name(self.name) and (results / self.name / PLAN).is_file()
         return self.name not in experiment.names() and (Path(self.name).is_dir() or is_planned)
 
-    def runs(self, results: Path = RESULTS) -> list[Any]:
-        """The runs, in the order in which they are executed; `results` is the folder of `--out`.
-
-        Raises:
-            InputError: as `loaded` does.
-        """
+    def runs(self) -> list[Any]:
+        """The runs, in the order in which they are executed."""
         from testbed import experiment
 
-        return experiment.ordered(self.loaded(results=results))
+        return experiment.ordered(self.loaded())
 
     def loaded(self, profile: str | None = None, *, results: Path = RESULTS) -> list[Any]:
-        """The runs, in the order of the file: seeds, points of the factors, arms.
-
-        Args:
-            profile: another one than was asked for.
-            results: the folder of `--out`.
-
-        Raises:
-            InputError: one line that names the file, the key, the value and what would be valid.
-        """
+        """The runs, in the order of the file; `profile` is another one than was asked for."""
         from testbed import experiment
 
         runs = experiment.load(self.name, **self._asked(profile, results))
@@ -114,11 +93,7 @@ class Selection:
         return runs
 
     def resolved(self, results: Path) -> dict[str, Any]:
-        """The experiment with all options and defaults, as a file would have it.
-
-        Raises:
-            InputError: as `loaded` does.
-        """
+        """The experiment with all options and defaults, as a file would have it."""
         from testbed import experiment
 
         return experiment.resolved(self.name, **self._asked(None, results))
@@ -138,40 +113,43 @@ class Selection:
             "results": results,
         }
 
-    @property
-    def is_narrowed(self) -> bool:
-        """Whether an option chooses or changes anything."""
-        return self != type(self)(name=self.name)
-
-    def stored(self) -> dict[str, Any]:
-        """The options, as a plan keeps them; a file by its whole path."""
-        path = Path(self.name)
-        name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
-        found = {**dataclasses.asdict(self), "name": name}
-        return found if self.seed else {key: each for key, each in found.items() if key != "seed"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Selection):
-    """A selection of which several machines may each execute a part."""
+    """A selection of which several machines may each execute a part, and where results go."""
 
     shard: Annotated[
         str | None,
         typer.Option("--shard", metavar="I/N", help="only part I of N, on this machine"),
     ] = None
+    out: Out = RESULTS
+    pcap: Annotated[
+        str | None,
+        typer.Option(
+            "--pcap",
+            metavar="[HOSTS]",
+            help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
+        ),
+    ] = None
+    as_json: AsJson = False
 
     def stored(self) -> dict[str, Any]:
-        """The options, as a plan keeps them; the part only where there is one."""
-        found = super().stored()
-        return found if self.shard else {key: each for key, each in found.items() if key != "shard"}
+        """What a plan keeps of it, to select its runs again; a file by its whole path."""
+        path = Path(self.name)
+        name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
+        options = {key: getattr(self, key) for key in STORED} | {"name": name}
+        return {
+            key: value for key, value in options.items() if value or key not in ("seed", "shard")
+        }
+
+
+STORED = (*(each.name for each in dataclasses.fields(Selection)), "shard")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
-    """How runs are executed, and where their results go."""
+class Execution(Sweep):
+    """How runs are executed."""
 
-    out: Out = RESULTS
-    pcap: Pcap = None
     retries: Annotated[
         int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
     ] = 2
@@ -181,11 +159,14 @@ class Execution:
             "--scheduler", metavar="ADDRESS", help="share it out with Dask: tls://HOST:8786"
         ),
     ] = None
+    anew: Annotated[
+        bool,
+        typer.Option("--anew", help="execute also what is ok already; it is kept as an attempt"),
+    ] = False
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="print the runs and how long they take; execute nothing"),
     ] = False
-    as_json: AsJson = False
 
 
 def names_in(text: str | None, option: str) -> list[str]:
@@ -198,18 +179,17 @@ def names_in(text: str | None, option: str) -> list[str]:
     Raises:
         InputError: an empty name.
     """
-    found: list[str] = []
-    pieces = [] if text is None else [piece.strip() for piece in text.split(",")]
-    for piece in pieces:
+    names: list[str] = []
+    for piece in [] if text is None else [piece.strip() for piece in text.split(",")]:
         if not piece:
             given = shlex.join([option, text or ""])
             raise InputError(f"{given}: an empty name; valid: for example a or a,b")
         key, equals, _ = piece.partition("=")
-        if found and equals and "@" not in key and "@" in found[-1]:
-            found[-1] += f",{piece}"
+        if names and equals and "@" not in key and "@" in names[-1]:
+            names[-1] += f",{piece}"
         else:
-            found.append(piece)
-    return list(dict.fromkeys(found))
+            names.append(piece)
+    return list(dict.fromkeys(names))
 
 
 def _check_published(run: Any) -> None:
@@ -243,33 +223,30 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
         if name in groups:
             parameters += _fields(groups[name])
         else:
-            parameters.append(
-                parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
-            )
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(kind=keyword, annotation=hints[name]))
 
     @functools.wraps(verb)
-    def shown(**options: Any) -> None:
-        results = options.get("out", RESULTS)
+    def with_groups(**options: Any) -> None:
         for name, kind in groups.items():
             fields = [field.name for field in dataclasses.fields(kind)]
-            options[name] = kind(**{field: options.pop(field) for field in fields})
-            if isinstance(options[name], Selection):
-                options[name].require(results)
+            group = options[name] = kind(**{field: options.pop(field) for field in fields})
+            if isinstance(group, Selection):
+                group.require(group.out if isinstance(group, Sweep) else RESULTS)
         verb(**options)
 
-    shown.__annotations__ = {each.name: each.annotation for each in parameters}
-    shown.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return shown
+    with_groups.__annotations__ = {each.name: each.annotation for each in parameters}
+    with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return with_groups
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
-    hints = typing.get_type_hints(group, include_extras=True)
-    missing = dataclasses.MISSING
+    hints, empty = typing.get_type_hints(group, include_extras=True), inspect.Parameter.empty
     return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is missing else field.default,
+            default=empty if field.default is dataclasses.MISSING else field.default,
             annotation=hints[field.name],
         )
         for field in dataclasses.fields(group)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.shared import run_directory, yaml_input
+from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import PLAN, RunDirectory, key_of
-from testbed.shared.yaml_input import InputError
 
 _SHOWN = 6
 # Of a folder of results: a plan, a run, a report that was not finished.
@@ -17,13 +17,7 @@ _STATUS = "status.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A part of a folder of results.
-
-    Attributes:
-        results: the folder that holds all experiments' results.
-        experiment: one of them; None stands for all.
-        key: one of its runs; None stands for all.
-    """
+    """A part of a folder of results: one experiment, or one of its runs; None stands for all."""
 
     results: Path
     experiment: str | None = None
@@ -48,7 +42,7 @@ class Place:
 
     def require_results(self) -> None:
         """Raise InputError where a folder of results holds none."""
-        if not any(any(self.results.glob(each)) for each in _SIGNS):
+        if not any(any(self.results.glob(sign)) for sign in _SIGNS):
             raise InputError(
                 f"{self.results}: holds no experiment's results; valid: an experiment's name, its "
                 "YAML file, or a folder of results such as runs"
@@ -65,16 +59,7 @@ class Place:
 
 
 def find(what: str | None, results: Path) -> Place:
-    """Where the results lie that a user names.
-
-    Args:
-        what: an experiment's name, its YAML file, the folder of a run, of an experiment or of
-            results; None stands for everything in `results`.
-        results: the folder of results, where `what` is not itself a folder.
-
-    Raises:
-        InputError: there is no such folder or file.
-    """
+    """Where the results lie that a user names; None stands for everything in `results`."""
     if what is None:
         return Place(results=results)
     _refuse_empty(what)
@@ -82,31 +67,23 @@ def find(what: str | None, results: Path) -> Place:
     if path.suffix in yaml_input.SUFFIXES and not path.is_dir():
         name = run_directory.require_name(yaml_input.read(path).get("name"), f"{path}: name")
         return Place(results=results, experiment=name)
-    if _is_name(what, results):
+    if _is_name(what, results) or ("/" not in what and not path.is_dir()):
         return Place(results=results, experiment=what)
     if not path.is_dir():
-        if "/" in what:
-            raise InputError(f"{path}: no such folder")
-        return Place(results=results, experiment=what)
+        raise InputError(f"{path}: no such folder")
     if path.name in ("", ".", ".."):
         path = path.resolve()
     if is_run(path):
         above = path.parent if path.parent.name else path.parent.resolve()
-        key = key_of(path.name)
-        return Place(results=above.parent, experiment=above.name, key=key)
-    unplanned = any(path.glob("*/config.json"))  # such as repetitions
-    holds_experiments = any(path.glob(f"*/{PLAN}"))
-    if (path / PLAN).is_file() or (unplanned and not holds_experiments):
+        return Place(results=above.parent, experiment=above.name, key=key_of(path.name))
+    unplanned = any(path.glob("*/config.json"))  # such as runs of a script
+    if (path / PLAN).is_file() or (unplanned and not any(path.glob(f"*/{PLAN}"))):
         return Place(results=path.parent, experiment=path.name)
     return Place(results=path)
 
 
 def result(what: str, results: Path) -> Path:
     """The folder of a result that a user names: of an experiment, of what is kept of one, of a run.
-
-    Args:
-        what: as `find` takes it, or a run as `run` does.
-        results: the folder of results, where `what` is not itself a folder.
 
     Raises:
         InputError: there is none.
@@ -115,7 +92,7 @@ def result(what: str, results: Path) -> Path:
     path, is_name = Path(what), _is_name(what, results)
     if path.is_dir() and not is_name:
         return path
-    is_key = not is_name and any(each.name.startswith(what) for each in results.glob("*/*/"))
+    is_key = not is_name and any(run.name.startswith(what) for run in results.glob("*/*/"))
     if is_key and path.suffix not in yaml_input.SUFFIXES:
         return run(what, results)
     place = find(what, results)
@@ -139,13 +116,13 @@ def capture(what: str, results: Path) -> Path:
     if is_file or path.suffix in (".pcap", ".cap"):
         return path
     place = find(what, results)
-    found = place.glob("pcap/*.pcap")
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    captures = place.glob("pcap/*.pcap")
+    if len(captures) == 1:
+        return captures[0]
+    if not captures:
         raise InputError(f"{place.folder}: holds no capture; ./lab run ... --pcap records one")
-    shown = ", ".join(map(str, found[:4])) + (", ..." if found[4:] else "")
-    raise InputError(f"{place.folder}: holds {len(found)} captures; valid: one of {shown}")
+    shown = ", ".join(map(str, captures[:4])) + (", ..." if captures[4:] else "")
+    raise InputError(f"{place.folder}: holds {len(captures)} captures; valid: one of {shown}")
 
 
 def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path:
@@ -163,49 +140,45 @@ def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path
     """
     _refuse_empty(what)
     path = Path(what or "")
-    if path.suffix not in yaml_input.SUFFIXES and path.is_file():
-        path = next((each for each in path.parents if (each / _STATUS).exists()), path)
+    is_yaml = path.suffix in yaml_input.SUFFIXES
+    if not is_yaml and path.is_file():
+        path = next((above for above in path.parents if (above / _STATUS).exists()), path)
     if what and (path / _STATUS).exists():
         return path
     if rather_not_ok and path.name:
-        for each in (path, path.with_name(f"{path.name}.partial")):
-            if run_directory.is_abandoned(each):
-                return each
-            if (each / "config.json").is_file() and run_directory.in_use(each):
-                raise InputError(f"{each}: this run is going on")
-    ended = [each.parent for each in Place(results=results).glob(_STATUS)]
-    is_file = path.suffix in yaml_input.SUFFIXES
+        for folder in (path, path.with_name(f"{path.name}.partial")):
+            if run_directory.is_abandoned(folder):
+                return folder
+            if is_run(folder) and run_directory.in_use(folder):
+                raise InputError(f"{folder}: this run is going on")
     place = None
-    if what is None or is_file or path.is_dir() or _is_name(what, results):
+    if what is None or is_yaml or path.is_dir() or _is_name(what, results):
         place = find(what, results)
-        if of_it := place.glob(_STATUS):
-            return _latest(
-                [each.parent for each in of_it], rather_not_ok and bool(place.experiment)
-            )
+        if of_it := [status.parent for status in place.glob(_STATUS)]:
+            return _latest(of_it, rather_not_ok and bool(place.experiment))
+    ended = [status.parent for status in Place(results=results).glob(_STATUS)]
     if not ended:
         raise InputError(f"{what or results}: no run; {results} holds none that has ended")
-    folder, _, wanted = str(what).rstrip("/").rpartition("/")
-    ended = [each for each in ended if each.parent.name == Path(folder).name] or ended
-    exact = [each for each in ended if each.name == wanted]
-    alike = [each for each in ended if each.name.startswith(wanted)]
-    found = exact or [each for each in alike if key_of(each.name) == each.name] or alike
-    if not found and place is not None:
+    folder_name, _, key = str(what).rstrip("/").rpartition("/")
+    ended = [run for run in ended if run.parent.name == Path(folder_name).name] or ended
+    exact = [run for run in ended if run.name == key]
+    alike = [run for run in ended if run.name.startswith(key)]
+    fitting = exact or [run for run in alike if key_of(run.name) == run.name] or alike
+    if not fitting and place is not None:
         raise InputError(f"{place.folder}: holds no run that has ended")
-    if not found:
+    if not fitting:
         raise InputError(f"{what}: no run of this name in {results}; valid: {_some(ended)}")
-    if len(found) > 1:
-        raise InputError(f"{what}: several runs in {results} begin so: {_some(found)}")
-    return found[0]
+    if len(fitting) > 1:
+        raise InputError(f"{what}: several runs in {results} begin so: {_some(fitting)}")
+    return fitting[0]
 
 
 def _latest(runs: list[Path], rather_not_ok: bool) -> Path:
     not_ok = [
-        each
-        for each in runs
-        if key_of(each.name) == each.name and RunDirectory(each).verdict() != "ok"
+        run for run in runs if key_of(run.name) == run.name and RunDirectory(run).verdict() != "ok"
     ]
     candidates = not_ok if rather_not_ok and not_ok else runs
-    return max(candidates, key=lambda each: (each / _STATUS).stat().st_mtime)
+    return max(candidates, key=lambda run: (run / _STATUS).stat().st_mtime)
 
 
 def _refuse_empty(what: str | None) -> None:
@@ -219,6 +192,6 @@ def _is_name(what: str, results: Path) -> bool:
 
 
 def _some(runs: list[Path]) -> str:
-    names = sorted(f"{each.parent.name}/{each.name}" for each in runs)
+    names = sorted(f"{run.parent.name}/{run.name}" for run in runs)
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

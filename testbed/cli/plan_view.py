@@ -16,7 +16,7 @@ from rich.console import Console
 
 import topologies
 from testbed import experiment
-from testbed.cli.terminal import PlainTable, say
+from testbed.cli.terminal import say, show_table
 from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, durations
 from testbed.experiment.dimensionless import Numbers
 from testbed.run import requirements, runner
@@ -25,11 +25,8 @@ from testbed.shared.yaml_input import InputError
 from testbed.workload.torchrun import Torchrun
 
 if TYPE_CHECKING:
-    from testbed.cli.options import Selection
+    from testbed.cli.choosing import Chosen
 
-_MOST_ROWS = 100  # of a table of runs; of longer ones the first and the last are shown
-_FIRST_ROWS = 12
-_LAST_ROWS = 4
 _UNSUPPORTED = "unsupported here"
 _TITLES = {
     "chunks": "chunks per transfer",
@@ -59,15 +56,13 @@ def records(results: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs in the order of their execution, each with its verdict so far."""
-    table = PlainTable("run", "arm", "seed", "factors", "verdict")
     lacking = _lacking(runs)
     rows = []
     for run in runs:
         left = _UNSUPPORTED if run.key in lacking else "to do"
         verdict = runner.directory_of(results, run).verdict() or left
         rows.append([run.key, run.arm, str(run.seed), _factors(run), verdict])
-    _add_shortened(table, rows)
-    console.print(table)
+    show_table(console, ("run", "arm", "seed", "factors", "verdict"), rows)
 
 
 def show_unsupported(runs: Sequence[Run], console: Console) -> None:
@@ -83,18 +78,18 @@ def show_unsupported(runs: Sequence[Run], console: Console) -> None:
 
 def show_rounds(runs: Sequence[Run], console: Console) -> None:
     """Say, of a script for torchrun, what follows from the number of steps that it takes."""
-    found = runs[0].experiment
-    if not isinstance(found.workload, Torchrun):
+    of_it = runs[0].experiment
+    if not isinstance(of_it.workload, Torchrun):
         return
-    said = "rounds: one for each step that the script takes"
-    if found.rounds:
-        said += f"; {found.rounds} are expected. "
+    line = "rounds: one for each step that the script takes"
+    if of_it.rounds:
+        line += f"; {of_it.rounds} are expected. "
         if needed := 1 + max(map(_last_impaired, runs)):
-            said += (
+            line += (
                 f"If it takes fewer than {needed}, impairments do not begin, and runs are invalid. "
             )
-        said += "If it takes more, nothing hits these. Either way the report lacks maxima"
-    say(console, said)
+        line += "If it takes more, nothing hits these. Either way the report lacks maxima"
+    say(console, line)
 
 
 def _last_impaired(run: Run) -> int:
@@ -114,57 +109,73 @@ def _lacking(runs: Sequence[Run]) -> dict[str, str]:
     return found
 
 
-def show_yaml(selections: Sequence[Selection], results: Path) -> None:
+def show_yaml(chosen: Chosen) -> None:
     """Print an experiment with all options and defaults as YAML, from which its runs are the same.
 
     Raises:
-        InputError: as `show_numbers`; or several commands have planned what is in a folder.
+        InputError: several commands have planned what is in a folder.
     """
-    selection, *others = selections
+    selection, *others = chosen.selections
     if others:
         raise InputError(
-            f"{selection.name}: {len(selections)} commands planned these runs; valid with --yaml: "
+            f"{selection.name}: {1 + len(others)} commands planned these runs; valid with --yaml: "
             "an experiment's name or FILE.yaml"
         )
-    found = selection.resolved(results)
+    document = selection.resolved(chosen.results)
     folder = experiment.find(selection.name).parent
     print(f"# resolved by {shlex.join(['./lab', *sys.argv[1:]])}; relative paths begin in {folder}")
-    print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=100), end="")
+    print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100), end="")
 
 
-def show_numbers(selections: Sequence[Selection], results: Path, console: Console) -> None:
-    """Print the runs' dimensionless numbers, and compare them with the reference profile's.
+def show(chosen: Chosen, console: Console, *, at_once: int | None) -> None:
+    """Print the runs, their dimensionless numbers and topologies.
 
-    Raises:
-        InputError: a user's model or data cannot be had.
+    Args:
+        chosen: the runs.
+        console: where to.
+        at_once: how many go on side by side in virtual time; None: they are a lab's.
     """
-    selection = selections[0]
-    loaded = [run for each in selections for run in each.loaded(results=results)]
-    runs = list({run.key: run for run in loaded}.values())
-    if not runs[0].experiment.trains:
-        return
-    found = _numbers_of(runs, _sayer(console))
-    _show_numbers(found, console)
-    if runs[0].profile == REFERENCE_PROFILE:
-        return
-    if REFERENCE_PROFILE not in experiment.profile_names(selection.name):
+    show_runs(chosen.results, chosen.runs, console)
+    if at_once is None:
+        show_unsupported(chosen.runs, console)
+    else:
+        show_total(chosen.results, chosen.runs, console, at_once=at_once)
+    show_rounds(chosen.runs, console)
+    if chosen.runs[0].experiment.trains:
+        _show_numbers(chosen, console)
+    show_topologies(chosen.runs, console)
+
+
+def _show_numbers(chosen: Chosen, console: Console) -> None:
+    """Print the numbers of each arm and point, and compare them with the reference profile's."""
+    selection, runs = chosen.selections[0], chosen.as_written
+    ours = _numbers_of(runs, _sayer(console))
+    console.print("\nnumbers that do not depend on the speed of machine and links, predicted:")
+    rows = [
+        (
+            run.arm,
+            ", ".join(map(str, run.factors.values())),
+            *(_cell(name, of_it) for name in _TITLES),
+        )
+        for run, of_it in ours
+    ]
+    show_table(console, ("arm", "factors", *_TITLES.values()), rows)
+    if any(run.experiment.training.pace.kind == "real" for run, _ in ours):
+        console.print("pace real: the share of communication is measured, not chosen")
+    is_it = runs[0].profile == REFERENCE_PROFILE
+    if is_it or REFERENCE_PROFILE not in experiment.profile_names(selection.name):
         return
     try:
-        reference = _numbers_of(
-            selection.loaded(profile=REFERENCE_PROFILE, results=results), _sayer(console)
-        )
+        loaded = selection.loaded(profile=REFERENCE_PROFILE, results=chosen.results)
+        reference = _numbers_of(loaded, _sayer(console))
     except InputError as error:  # the user did not ask for it
         say(console, f"profile {REFERENCE_PROFILE} is not compared: {error}")
         return
-    _show_kept(found, reference, console)
+    _show_kept(ours, reference, console)
 
 
 def show_total(results: Path, runs: Sequence[Run], console: Console, *, at_once: int = 1) -> None:
-    """Say in one line how long what is still to be executed takes, so many runs at once.
-
-    Raises:
-        InputError: a user's model or data cannot be had.
-    """
+    """Say in one line how long what is still to be executed takes, so many runs at once."""
     left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
     lacking = _lacking(left) if at_once == 1 else {}
     left = [run for run in left if run.key not in lacking]
@@ -182,11 +193,7 @@ def _kind(run: Run) -> str:
 def show_durations(
     results: Path, runs: Sequence[Run], console: Console, *, at_once: int = 1
 ) -> None:
-    """Print the runs that are still to be executed, in their order, and about how long they take.
-
-    Raises:
-        InputError: a user's model or data cannot be had.
-    """
+    """Print the runs still to be executed, in their order, and about how long they take."""
     show_unsupported(runs, console)
     left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
     if not left:
@@ -196,7 +203,6 @@ def show_durations(
     supported = [run for run in left if run.key not in lacking]
     found = durations.of_runs(results, supported, _sayer(console)) if supported else []
     by_key = {run.key: each for run, each in zip(supported, found, strict=True)}
-    table = PlainTable("", "run", "arm", "seed", "factors", "about", "disk", "from")
     rows = []
     for number, run in enumerate(left, start=1):
         taken = ("-", "-", _UNSUPPORTED)  # such a run ends before anything is built
@@ -208,27 +214,11 @@ def show_durations(
             if each.run_s is None:
                 taken = ("unknown", "unknown", "no time limit")
         rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken])
-    _add_shortened(table, rows)
-    console.print(table)
+    headings = ("", "run", "arm", "seed", "factors", "about", "disk", "from")
+    show_table(console, headings, rows)
     if found:
         _say_total(found, console, at_once)
         _say_too_long(supported, found, console)
-
-
-def _add_shortened(table: PlainTable, rows: Sequence[Sequence[str]]) -> None:
-    """Fill a table; of very many rows only the first and the last ones."""
-    hidden = len(rows) - _FIRST_ROWS - _LAST_ROWS
-    if len(rows) <= _MOST_ROWS:
-        _add_rows(table, rows)
-        return
-    _add_rows(table, rows[:_FIRST_ROWS])
-    table.add_row("...", f"{hidden:,} more")
-    _add_rows(table, rows[-_LAST_ROWS:])
-
-
-def _add_rows(table: PlainTable, rows: Sequence[Sequence[str]]) -> None:
-    for row in rows:
-        table.add_row(*row)
 
 
 def _say_too_long(
@@ -266,18 +256,6 @@ def _numbers_of(runs: Sequence[Run], say: Callable[[str], None]) -> list[tuple[R
     return [
         (run, dimensionless.numbers(run, layout)) for run, layout in zip(firsts, sizes, strict=True)
     ]
-
-
-def _show_numbers(found: Sequence[tuple[Run, Numbers]], console: Console) -> None:
-    """Print the numbers, one line for each arm and point."""
-    table = PlainTable("arm", "factors", *_TITLES.values())
-    for run, numbers in found:
-        factors = ", ".join(str(value) for value in run.factors.values())
-        table.add_row(run.arm, factors, *(_cell(name, numbers) for name in _TITLES))
-    console.print("\nnumbers that do not depend on the speed of machine and links, predicted:")
-    console.print(table)
-    if any(run.experiment.training.pace.kind == "real" for run, _ in found):
-        console.print("pace real: the share of communication is measured, not chosen")
 
 
 def show_topologies(runs: Sequence[Run], console: Console) -> None:
@@ -341,11 +319,9 @@ def _show_kept(
         console.print(f"profile {REFERENCE_PROFILE}: no arm in common")
         return
     profile = found[0][0].profile
-    table = PlainTable("number", profile, REFERENCE_PROFILE, f"{profile} is")
-    for name, row in dimensionless.compared(ours, theirs).items():
-        table.add_row(_TITLES[name], *row)
     console.print(f"\nwhat profile {profile} keeps of profile {REFERENCE_PROFILE}:")
-    console.print(table)
+    rows = [(_TITLES[name], *row) for name, row in dimensionless.compared(ours, theirs).items()]
+    show_table(console, ("number", profile, REFERENCE_PROFILE, f"{profile} is"), rows)
     there = [run.factors for run, _ in reference]
     if any(run.factors not in there for run, _ in found):
         console.print(f"points that {REFERENCE_PROFILE} lacks stand beside the first that it has")

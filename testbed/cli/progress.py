@@ -1,5 +1,7 @@
 """Shows downloads and runs in progress: bars on a terminal, plain lines elsewhere."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from rich.text import Text
 from testbed.experiment import Run
 from testbed.run import requirements
 from testbed.run.runner import Outcome
-from testbed.shared.yaml_input import InputError
+from testbed.shared.input_error import InputError
 from testbed.training import prerequisites
 
 _LINE_EVERY_BYTES = 20_000_000
@@ -43,34 +45,34 @@ class RunProgress:
         if bar is not None:
             self._task = bar.add_task("", total=float(total), left="")
 
-    def begin(self, label: str) -> "OneRun":
+    def begin(self, label: str) -> OneRun:
+        """A run begins."""
         return OneRun(self, label)
 
     def say(self, line: str | Text) -> None:
-        """A sentence that stays on the screen."""
+        """Print a sentence that stays on the screen."""
         self._line_s = time.monotonic()
         # One line, however long: a live display counts the lines.
         self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
 
     def show(self, label: str, what: str, share: float) -> None:
-        """So much of a run is done."""
+        """Show how much of a run is done."""
         self._under_way[label] = share
         self._update(f"{label} {what}" if len(self._under_way) == 1 else "")
         now_s = time.monotonic()
         every_s = max(_LINE_EVERY_S, _LINE_EVERY_SHARE * (now_s - self._began_s))
         if self._bar is None and now_s >= self._line_s + every_s:
             left = self._left(sum(self._under_way.values()))
-            told = f"[{self._done}/{self._total}] {label}: {what}" + (f", {left}" if left else "")
-            self.say(f"{told} ({now_s - self._began_s:.0f} s so far)")
+            line = f"[{self._done}/{self._total}] {label}: {what}" + (f", {left}" if left else "")
+            self.say(f"{line} ({now_s - self._began_s:.0f} s so far)")
 
     def ended(self, label: str, outcome: Outcome) -> None:
-        """A run ended; its verdict stays on the screen."""
+        """Print the verdict of a run that has ended."""
         self._under_way.pop(label, None)
         self._done += 1
         self._executed += outcome.executed
         self._not_ok += outcome.verdict != "ok"
-        line = Text(f"[{self._done}/{self._total}] {label}: ")
-        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+        line = with_verdict(f"[{self._done}/{self._total}] {label}", outcome)
         if not outcome.executed:
             line.append(" (done before)")
         if outcome.reason:
@@ -101,6 +103,12 @@ class RunProgress:
         return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
 
 
+def with_verdict(label: str, outcome: Outcome) -> Text:
+    """A run's label and its verdict in colour."""
+    line = Text(f"{label}: ")
+    return line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+
+
 class OneRun:
     """Shows one run."""
 
@@ -111,7 +119,7 @@ class OneRun:
         shown.show(label, *self._now)
 
     def record(self, record: dict[str, Any]) -> None:
-        """A progress record of the run came; an empty one says that it still goes on."""
+        """Show a progress record of the run; an empty one says that it still goes on."""
         if "rounds" in record:
             share = record["round"] / record["rounds"]
             self._now = f"round {record['round']}/{record['rounds']}", share
@@ -120,15 +128,13 @@ class OneRun:
         self._shown.show(self._label, *self._now)
 
     def again(self, outcome: Outcome, number: int, retries: int) -> None:
-        """An attempt was invalid, and another one follows; what was wrong stays on the screen."""
-        line = Text(f"{self._label}: ")
-        line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
-        line.append(f": {outcome.reason}; retry {number} of {retries}")
-        self._shown.say(line)
+        """Print that an attempt was invalid and why, and that another one follows."""
+        line = with_verdict(self._label, outcome)
+        self._shown.say(line.append(f": {outcome.reason}; retry {number} of {retries}"))
         self._shown.show(self._label, "starting again", 0.0)
 
     def end(self, outcome: Outcome) -> None:
-        """It ended."""
+        """Print how it ended."""
         self._shown.ended(self._label, outcome)
 
 
@@ -138,13 +144,8 @@ def runs_shown(console: Console, total: int) -> Iterator[RunProgress]:
     if not console.is_terminal:
         yield RunProgress(console, None, total)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
+    share, left = TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.fields[left]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), share, TimeElapsedColumn(), left)
     with Progress(*columns, console=console, transient=True) as bar:
         yield RunProgress(bar.console, bar, total)
 
@@ -153,7 +154,7 @@ def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
     """Download and check what these runs train, or find their programs, before the first of them.
 
     Raises:
-        InputError: one line; something cannot be had.
+        InputError: something cannot be had.
     """
     with _named(runs):
         _meet([run.training_need for run in runs if run.experiment.trains], console)
@@ -165,11 +166,7 @@ def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
 
 
 def refuse_short_shares(runs: Sequence[Run]) -> None:
-    """Refuse batches larger than a worker's share of the data, where they are here already.
-
-    Raises:
-        InputError: one line.
-    """
+    """Refuse batches larger than a worker's share of the data, where they are here already."""
     with _named(runs):
         prerequisites.refuse_short_shares(
             run.training_need for run in runs if run.experiment.trains
@@ -178,7 +175,7 @@ def refuse_short_shares(runs: Sequence[Run]) -> None:
 
 @contextmanager
 def _named(runs: Sequence[Run]) -> Iterator[None]:
-    """Has an error name the experiment's file."""
+    """Have an error name the experiment's file."""
     try:
         yield
     except InputError as error:
@@ -187,15 +184,19 @@ def _named(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def _meet(needs: Sequence[prerequisites.Need], console: Console) -> None:
+    printed: dict[str, int] = {}
+
+    def say(name: str, done: int, total: int | None) -> None:
+        part = done // _LINE_EVERY_BYTES
+        if printed.get(name) != part:
+            printed[name] = part
+            of = "" if total is None else f" of {total / 1e6:.0f}"
+            console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
+
     if not console.is_terminal:
-        prerequisites.prepare(needs, _download_lines(console))
+        prerequisites.prepare(needs, say)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         tasks = {}
 
@@ -205,17 +206,3 @@ def _meet(needs: Sequence[prerequisites.Need], console: Console) -> None:
             bar.update(tasks[name], completed=done, total=total)
 
         prerequisites.prepare(needs, show)
-
-
-def _download_lines(console: Console) -> prerequisites.Report:
-    """A function that prints a line when a download begins, and one every 20 MB."""
-    printed: dict[str, int] = {}
-
-    def show(name: str, done: int, total: int | None) -> None:
-        part = done // _LINE_EVERY_BYTES
-        if printed.get(name) != part:
-            printed[name] = part
-            of = "" if total is None else f" of {total / 1e6:.0f}"
-            console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
-
-    return show

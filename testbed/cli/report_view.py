@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,16 +12,16 @@ import analysis
 from analysis.report import verification
 from analysis.report.writing import ReportPaths
 from analysis.tables.main_table import WAIVED
-from analysis.tables.rendering import to_text
+from analysis.tables.rendering import to_csv, to_latex, to_text
 from testbed.cli import terminal
 from testbed.cli.places import Place
-from testbed.run import planning
-from testbed.shared import run_directory
+from testbed.run import exporting, planning
+from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 from testbed.verdict.limits import OF_THE_MACHINE
 
 _MANY = 50  # runs take so long to read that it is said
-_FEW = 3  # runs with damaged logs that are told; the page has all
+_FEW = 3  # runs with damaged logs that are named; the page has all
 
 
 def write(
@@ -28,18 +29,8 @@ def write(
 ) -> list[ReportPaths]:
     """Write the report of an experiment, or of all; print its main table and where it is.
 
-    That of a script's run lies in the run's own folder.
-
-    Args:
-        place: whose reports.
-        as_json: print to standard error, since standard output is for JSON.
-        include_invalid: invalid runs' numbers, too, marked as such.
-
-    Returns:
-        What was written, for each experiment.
-
-    Raises:
-        InputError: there are no results.
+    That of a script's run lies in the run's own folder. With `as_json` what is printed goes to
+    standard error.
     """
     place.require()
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
@@ -93,7 +84,7 @@ def _show(paths: ReportPaths, console: Console) -> None:
     console.print(f"report: {paths.index}")
     if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
         folder = shlex.quote(str(paths.index.parents[1]))
-        again = f", ./lab resume {folder} runs them" if paths.resumable else ""
+        again = f", ./lab run {folder} runs them" if paths.resumable else ""
         console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
         for line in _of_invalid(paths, folder):
             console.print(line)
@@ -113,7 +104,7 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     name = shlex.quote(str(stored[0].get("name") if stored else paths.experiment))
     return [
         f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
-        f"  wait until it is idle (./lab check says so), then ./lab resume {folder}",
+        f"  wait until it is idle (./lab check says so), then ./lab run {folder}",
         *(
             [f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR"]
             if len(busy) == len(paths.beyond_limits)  # else a cause must be found first
@@ -126,39 +117,55 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
     """A sentence for each run whose logs are not whole; of many for the first ones."""
-    told = [f"the logs of {key} are not whole: {'; '.join(found)}" for key, found in damaged]
-    more = len(told) - _FEW
-    return told if more <= 0 else [*told[:_FEW], f"the logs of {more} more runs are not whole"]
+    lines = [f"the logs of {key} are not whole: {'; '.join(flaws)}" for key, flaws in damaged]
+    more = len(lines) - _FEW
+    return lines if more <= 0 else [*lines[:_FEW], f"the logs of {more} more runs are not whole"]
 
 
 def keep(place: Place, *, as_json: bool = False) -> None:
-    """Keep experiments' tables in experiments/results/, and write them into the documents.
-
-    Args:
-        place: whose tables.
-        as_json: as of `write`.
-
-    Raises:
-        InputError: as `write` does.
-    """
+    """Keep experiments' tables in experiments/results/, and write them into the documents."""
     console = terminal.console(stderr=as_json)
     try:
         for name in _names(place):
             folder = analysis.update_readme(place.results, name)
             terminal.say(console, f"kept: {folder}")
-            told = verification.of_commits(folder)
-            for said in told.refused:
-                again = "./lab verify-results refuses these results"
-                terminal.say(console, f"caution: {said}; {again}")
-            for said in told.remarks:
-                terminal.say(console, f"caution: {said}")
+            commits = verification.of_commits(folder)
+            refuses = "./lab verify-results refuses these results"
+            for line in [*(f"{each}; {refuses}" for each in commits.refused), *commits.remarks]:
+                terminal.say(console, f"caution: {line}")
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
-def index_again(place: Place) -> None:
-    """Write the index of the reports, since an experiment has gone."""
-    analysis.write_index(place.results)
+def export(chosen: Sequence[Place], form: str, output: Path | None, *, everything: bool) -> None:
+    """Print or write an experiment's main table, or pack its results, after its report.
+
+    Raises:
+        InputError: an unknown form, several experiments, or as `exporting.export`.
+    """
+    if form not in ("csv", "latex", "zip"):
+        raise InputError(f"--format {form}: valid: csv, latex, zip")
+    if len(chosen) != 1 or (place := chosen[0]).experiment is None or place.key is not None:
+        raise InputError("--format: valid: one experiment's name, its YAML file, or its folder")
+    if form == "zip":
+        target = output or Path(f"{place.experiment}.zip")
+        exporting.refuse(place.folder, target)
+        write(place)
+        size = exporting.export(place.folder, target, everything=everything)
+        print(f"archive: {target}, {sizes.in_words(size)}")
+        return
+    if everything:
+        raise InputError("--all: valid with --format zip")
+    (written,) = write(place, as_json=True)
+    text = (to_csv if form == "csv" else to_latex)(written.main_table)
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"-o {output}: cannot be written: {error.strerror}") from None
+    print(f"table: {output}")
 
 
 def _names(place: Place) -> list[str] | list[None]:

@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 _UNBOUNDED_COLUMNS = 10_000
+_MOST_ROWS = 100  # of longer tables the first and the last rows are shown
+_FIRST_ROWS, _LAST_ROWS = 12, 4
 
 
 def console(**options: Any) -> Console:
     """A console as wide as the terminal; without a terminal, lines have any length."""
-    found = Console(**options)
-    if found.is_terminal:
-        return found
+    screen = Console(**options)
+    if screen.is_terminal:
+        return screen
     return Console(width=_UNBOUNDED_COLUMNS, **options)
 
 
-class PlainTable(Table):
-    """A table without lines; a word that has no room goes on in the next line, uncut."""
-
-    def __init__(self, *headings: str, pad_edge: bool = False) -> None:
-        super().__init__(box=None, pad_edge=pad_edge)
-        for heading in headings:
-            self.add_column(heading, overflow="fold")
+def show_table(console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table without lines; a word that has no room goes on in the next line, uncut."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    rows = list(rows)
+    if (hidden := len(rows) - _FIRST_ROWS - _LAST_ROWS) > _MOST_ROWS - _FIRST_ROWS - _LAST_ROWS:
+        rows[_FIRST_ROWS:-_LAST_ROWS] = [("...", f"{hidden:,} more")]
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def say(console: Console, text: str) -> None:
     """Print a text as it is: one line however long, and brackets in it are no markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def asking(yes: bool) -> Callable[[str], bool]:
+    """What asks the user a question; with `--yes` it does not ask."""
+
+    def confirm(question: str) -> bool:
+        if yes:
+            return True
+        try:
+            answer = typer.confirm(question)
+        except typer.Abort:  # no one is there to answer
+            print("\nnothing was removed; --yes does not ask")
+            return False
+        if not sys.stdin.isatty():
+            print()  # nobody pressed the key that ends the line
+        if not answer:
+            print("nothing was removed")
+        return answer
+
+    return confirm

@@ -1,5 +1,6 @@
 """The verbs of `./lab`: each reads its input, calls one function and prints the result."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -7,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import benchmarks, comparing, exporting, profiling, reporting
+from testbed.cli import benchmarks, profiling
 from testbed.cli.benchmarks import Benchmark
-from testbed.cli.options import AsJson, Execution, Out, Pcap, Selection, Sweep, What, grouped
-from testbed.cli.terminal import console, say
+from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped
+from testbed.cli.terminal import asking, console, say, show_table
+from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
-from testbed.shared.yaml_input import InputError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +21,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_BEGIN, _RUN, _READ, _LAB = "Begin", "Run experiments", "Read results", "The lab itself"
+
+
+def _verb(group: str, example: str, name: str | None = None, **settings: Any) -> Any:
+    """A verb in a group of `--help`, with an example below its own help."""
+    return app.command(name, rich_help_panel=group, epilog=f"Example: ./lab {example}", **settings)
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,11 +47,20 @@ def options(
             "--version", callback=_print_version, is_eager=True, help="print the version and commit"
         ),
     ] = False,
+    packages: Annotated[
+        bool,
+        typer.Option("--packages", help="alone, as root: only install what is needed of Debian's"),
+    ] = False,
 ) -> None:
-    """A reproducible lab for bounded-loss gradient transport."""
+    """A reproducible lab for bounded-loss gradient transport.
+
+    Every verb sets up first what is missing.
+    """
+    if packages:
+        raise InputError("--packages: valid alone, without a verb")
 
 
-@app.command(epilog="Example: ./lab check --deep")
+@_verb(_BEGIN, "check --deep")
 def check(
     as_json: AsJson = False,
     deep: Annotated[
@@ -55,38 +71,46 @@ def check(
     from testbed.machine import capabilities, highest_rate, steadiness
 
     screen = console(stderr=as_json)
-    found = capabilities.probe()
-    document: dict[str, Any] = {name: each.as_json() for name, each in found.items()}
+    probed = capabilities.probe()
+    document: dict[str, Any] = {name: each.as_json() for name, each in probed.items()}
     if not as_json:
-        capabilities.show(found, screen)
+        capabilities.show(probed, screen)
         screen.print(f"now: {steadiness.watch().sentence()}", highlight=False)
-    if deep and not capabilities.missing(found):
-        kernel = found["switch-kernel"].available
+    if deep and not capabilities.missing(probed):
+        kernel = probed["switch-kernel"].available
         for key, datapath in highest_rate.searches(kernel=kernel).items():
             highest = highest_rate.search(highest_rate.printer(screen), datapath)
             document[key] = highest.as_json()
             screen.print(highest.sentence())
     if as_json:
         print(json.dumps(document, indent=2))
-    if capabilities.missing(found, capabilities.QUICK):
+    if capabilities.missing(probed, capabilities.QUICK):
         raise typer.Exit(2)
 
 
-@app.command("list", epilog="Example: ./lab list")
+@_verb(_BEGIN, "list", name="list")
 def list_experiments(as_json: AsJson = False) -> None:
     """List the experiments that come with the lab."""
-    from testbed.cli import shipped_view
+    from testbed import experiment
 
-    shipped_view.show_shipped(console(), as_json=as_json)
+    shipped = [experiment.summary(name) for name in experiment.names()]
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in shipped], indent=1))
+        return
+    show_table(
+        console(),
+        ("experiment", "runs", "profiles", "what it shows"),
+        (
+            (each.name, str(each.runs), ", ".join(each.profiles), each.description)
+            for each in shipped
+        ),
+    )
 
 
-@app.command(epilog="Example: ./lab plan quick --arms dblp,fixed-low --seeds 5")
+@_verb(_BEGIN, "plan quick --arms dblp,fixed-low --seeds 5")
 @grouped
 def plan(
-    selection: Sweep,
-    out: Out = RESULTS,
-    pcap: Pcap = None,
-    as_json: AsJson = False,
+    options: Sweep,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="the runs of ./lab simulate, and how long they take")
     ] = False,
@@ -98,63 +122,98 @@ def plan(
     from testbed.cli import choosing, execution, plan_view, progress
     from testbed.run import planning
 
-    chosen, screen = choosing.chosen(selection, out, simulated=simulated), console(stderr=as_json)
+    chosen, as_json = choosing.chosen(options, simulated=simulated), options.as_json
     if as_yaml:
-        plan_view.show_yaml(chosen.selections, chosen.results)
+        plan_view.show_yaml(chosen)
         return
-    remarks = execution.not_of_a_lab(chosen, selection, pcap) if simulated else []
+    screen = console(stderr=as_json)
+    remarks = execution.not_of_a_lab(chosen) if simulated else []
     remarks += planning.check(chosen.results, chosen.planned)
-    execution.hosts_to_capture(chosen.runs, pcap)
+    _ = chosen.capture  # refuses unknown hosts
     progress.refuse_short_shares(chosen.runs)
     if as_json:
         print(json.dumps({"runs": plan_view.records(chosen.results, chosen.runs)}, indent=1))
     else:
-        plan_view.show_runs(chosen.results, chosen.runs, screen)
-        if simulated:
-            at_once = execution.simulated_at_once(chosen.runs)
-            plan_view.show_total(chosen.results, chosen.runs, screen, at_once=at_once)
-        else:
-            plan_view.show_unsupported(chosen.runs, screen)
-        plan_view.show_rounds(chosen.runs, screen)
-        plan_view.show_numbers(chosen.selections, chosen.results, screen)
-        plan_view.show_topologies(chosen.runs, screen)
+        at_once = execution.simulated_at_once(chosen.runs)
+        plan_view.show(chosen, screen, at_once=at_once if simulated else None)
     for remark in remarks:
         say(screen, remark)
 
 
-@app.command(
-    epilog="Example: ./lab run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x"
-)
+@_verb(_BEGIN, "new topology my_topology    or, for a cluster: ./lab new keys DIR server worker-1")
+def new(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="experiment, topology, impairment, congestion-control, tolerance, repair, order, "
+            "filling, detector, model, dataset or keys"
+        ),
+    ],
+    name: Annotated[
+        str, typer.Argument(help="the file's name without its ending; of keys their folder")
+    ],
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SIDE...", help="of keys: server, and each worker"),
+    ] = None,
+) -> None:
+    """Write a commented file that runs, to begin something of your own; or keys for a cluster."""
+    from testbed.cli import new_file
+    from testbed.transport.net import keys
+
+    if kind == "keys":
+        if not sides:
+            raise InputError("new keys: SIDE... is missing; for example: ./lab new keys DIR server")
+        keys.show(Path(name), sides)
+    elif sides:
+        raise InputError(f"new: one word too many: {sides[0]}")
+    else:
+        print("\n".join(new_file.write(kind, name)))
+
+
+@_verb(_BEGIN, "schema > experiment.schema.json")
+def schema() -> None:
+    """Print the JSON schema of an experiment file, with which an editor completes and checks it."""
+    from testbed.experiment import json_schema
+
+    print(json.dumps(json_schema.build(), indent=1))
+
+
+@_verb(_BEGIN, "docs")
+def docs(
+    folder: Annotated[
+        Path | None, typer.Option("--build", metavar="DIR", help="only build it, into this folder")
+    ] = None,
+) -> None:
+    """Build the documentation, which needs no network to read, and open it in a browser."""
+    from testbed.cli import upkeep
+
+    page = upkeep.build_site(folder or upkeep.SITE)
+    if folder is not None or not upkeep.open_page(page):
+        print(f"documentation: {page}")
+
+
+@_verb(_RUN, "run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x")
 @grouped
-def run(selection: Sweep, options: Execution) -> None:
-    """Execute an experiment, print its main table, write its report."""
+def run(options: Execution) -> None:
+    """Execute what of an experiment is not ok yet, print its main table, write its report."""
     from testbed.cli import execution
 
-    if not execution.run(selection, options):
+    if not execution.run(options):
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: ./lab resume quick")
+@_verb(_RUN, "simulate burst-latency --arms dblp,fixed-low --out /tmp/x")
 @grouped
-def resume(selection: Sweep, options: Execution) -> None:
-    """Execute what of an experiment is not done yet, or did not end well."""
-    from testbed.cli import execution
-
-    if not execution.resume(selection, options):
-        raise typer.Exit(1)
-
-
-@app.command(epilog="Example: ./lab simulate burst-latency --arms dblp,fixed-low --out /tmp/x")
-@grouped
-def simulate(selection: Sweep, options: Execution) -> None:
+def simulate(options: Execution) -> None:
     """Execute an experiment in virtual time, without a network; otherwise as run."""
     from testbed.cli import execution
 
-    if not execution.simulate(selection, options):
+    if not execution.simulate(options):
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: ./lab watch    (in a second terminal, while ./lab run goes on)")
+@_verb(_RUN, "watch    (in a second terminal, while ./lab run goes on)")
 def watch(
     what: What = None,
     out: Out = RESULTS,
@@ -178,16 +237,152 @@ def watch(
         sys.exit(130)  # without the word that a run was interrupted: it goes on
 
 
-app.command(epilog=reporting.EXAMPLE)(reporting.report)
+@_verb(_RUN, "shell quick    (then: worker-1 ping server)")
+@grouped
+def shell(selection: Selection) -> None:
+    """Open Mininet's prompt inside an experiment's network, without training."""
+    from testbed.cli import choosing
+    from testbed.machine import capabilities
+    from testbed.prompt import session
+
+    runs = choosing.chosen(Sweep(**vars(selection))).selections[0].loaded()
+    capabilities.require()
+    raise typer.Exit(session.open_prompt(runs[0].config()))
 
 
-app.command(epilog=comparing.EXAMPLE)(comparing.compare)
+@_verb(_READ, "report quick    or, to publish it: ./lab report quick --format zip")
+def report(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT...", help="experiments' names, YAML files, folders; all"),
+    ] = None,
+    out: Out = RESULTS,
+    as_json: AsJson = False,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="csv|latex|zip",
+            help="print the main table so; zip: pack results, from which its tables come, into "
+            "NAME.zip",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="what --format writes")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="zip: with samples of queues and captures, too")
+    ] = False,
+    readme: Annotated[
+        bool,
+        typer.Option("--readme", help="store them in experiments/results/, fill pages' tables"),
+    ] = False,
+    include_invalid: Annotated[
+        bool,
+        typer.Option("--include-invalid", help="show invalid runs' numbers, too, marked as such"),
+    ] = False,
+) -> None:
+    """Write the reports of finished runs again, from their directories alone."""
+    from testbed.cli import places
+
+    if readme and include_invalid:
+        raise InputError("--include-invalid: valid without --readme, which keeps ok runs alone")
+    names: list[str] | list[None] = what or [None]
+    chosen = list(dict.fromkeys(places.find(each, out) for each in names))
+    for place in chosen:  # nothing is written where one name is wrong
+        place.require()
+    from testbed.cli import report_view  # imports what draws figures, which takes a second
+
+    if form is not None:
+        report_view.export(chosen, form, output, everything=everything)
+        return
+    if output is not None or everything:
+        raise InputError("--output and --all: valid with --format")
+    written = [
+        each
+        for place in chosen
+        for each in report_view.write(place, as_json=as_json, include_invalid=include_invalid)
+    ]
+    if as_json:
+        print(json.dumps({"reports": report_view.records(written)}, indent=1))
+    for place in chosen if readme else ():
+        report_view.keep(place, as_json=as_json)
 
 
-app.command(epilog=exporting.EXAMPLE)(exporting.export)
+_Result = Annotated[
+    str,
+    typer.Argument(
+        help="an experiment's name, its YAML file, a folder of results or of kept ones; or a run"
+    ),
+]
 
 
-@app.command(epilog="Example: ./lab verify-results")
+@_verb(_READ, "compare quick experiments/results/quick    or two runs, by their keys")
+def compare(
+    first: _Result,
+    second: _Result,
+    out: Out = RESULTS,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="write all metrics to this file")
+    ] = None,
+) -> None:
+    """Compare two results of an experiment, such as a lab's and simulated ones, or two runs."""
+    from testbed.cli import places, results_view
+
+    folders = places.result(first, out), places.result(second, out)
+    results_view.compare(*folders, json_file, console())
+
+
+@_verb(_READ, "explain    or, of one run: ./lab explain dblp-s1-648d7b96bc")
+def explain(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="a run's key, the beginning of one, its folder, or an experiment's latest",
+        ),
+    ] = None,
+    out: Out = RESULTS,
+) -> None:
+    """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
+    from testbed.cli import places, results_view
+
+    results_view.explain(places.run(run, out, rather_not_ok=True), console())
+
+
+@_verb(_READ, "capture --read runs/quick/RUN/pcap/server.pcap --transfer 20")
+def capture(
+    read: Annotated[
+        str,
+        typer.Option("--read", metavar="WHAT", help="a capture, or whose: a run's folder, a name"),
+    ],
+    transfer: Annotated[
+        int | None, typer.Option("--transfer", min=0, help="tell this transfer in detail")
+    ] = None,
+    out: Out = RESULTS,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what transfers did, from a capture of run --pcap: passes, holes, Stop, strangers."""
+    from testbed.capture import rendering
+    from testbed.capture.dissect import dissect
+    from testbed.cli import places
+    from testbed.shared import sizes
+
+    path = places.capture(read, out)
+    if path.is_file() and (size_bytes := path.stat().st_size) > 20_000_000:
+        say(console(stderr=True), f"{path}: reading {sizes.in_words(size_bytes)}")
+    dissected = dissect(path)
+    if transfer is not None:
+        dissected.require(transfer)
+    if as_json:
+        print(json.dumps(rendering.as_json(dissected, transfer), indent=1))
+    else:
+        rendering.show(dissected, transfer, rendering.console())
+    if dissected.problem is not None:
+        raise InputError(f"{path}: {dissected.problem}; told is what comes before")
+
+
+@_verb(_READ, "verify-results")
 def verify_results(
     write: Annotated[
         bool,
@@ -201,68 +396,7 @@ def verify_results(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: ./lab explain    or, of one run: ./lab explain dblp-s1-648d7b96bc")
-def explain(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="a run's key, the beginning of one, its folder, or an experiment's latest",
-        ),
-    ] = None,
-    out: Out = RESULTS,
-) -> None:
-    """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
-    from testbed.cli import explain_view, places
-
-    explain_view.show(places.run(run, out, rather_not_ok=True), console())
-
-
-@app.command(epilog="Example: ./lab shell quick    (then: worker-1 ping server)")
-@grouped
-def shell(selection: Selection) -> None:
-    """Open Mininet's prompt inside an experiment's network, without training."""
-    from testbed.cli import choosing
-    from testbed.machine import capabilities
-    from testbed.prompt import session
-
-    runs = choosing.chosen(selection, RESULTS).selections[0].loaded()
-    capabilities.require()
-    raise typer.Exit(session.open_prompt(runs[0].config()))
-
-
-@app.command(epilog="Example: ./lab dissect runs/quick/RUN/pcap/server.pcap --transfer 20")
-def dissect(
-    capture: Annotated[
-        str, typer.Argument(metavar="WHAT", help="a capture, or whose: a run's folder, a name")
-    ],
-    transfer: Annotated[
-        int | None, typer.Option("--transfer", min=0, help="tell this transfer in detail")
-    ] = None,
-    out: Out = RESULTS,
-    as_json: AsJson = False,
-) -> None:
-    """Tell from a capture what transfers did: passes, holes, Stop, strangers' datagrams."""
-    from testbed.capture import rendering
-    from testbed.capture.dissect import dissect as read
-    from testbed.cli import places
-    from testbed.shared import sizes
-
-    path = places.capture(capture, out)
-    if path.is_file() and (size_bytes := path.stat().st_size) > 20_000_000:
-        say(console(stderr=True), f"{path}: reading {sizes.in_words(size_bytes)}")
-    found = read(path)
-    if transfer is not None:
-        found.require(transfer)
-    if as_json:
-        print(json.dumps(rendering.as_json(found, transfer), indent=1))
-    else:
-        rendering.show(found, transfer, rendering.console())
-    if found.problem is not None:
-        raise InputError(f"{path}: {found.problem}; told is what comes before")
-
-
-@app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
+@_verb(_LAB, "bench transport --quick --json bench.json")
 @grouped
 def bench(benchmark: Benchmark) -> None:
     """Measure the transport beside kernel TCP, Gloo or others; or how much loss training bears."""
@@ -270,7 +404,7 @@ def bench(benchmark: Benchmark) -> None:
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: ./lab tune accuracy --json accuracy.json")
+@_verb(_LAB, "tune accuracy --json accuracy.json")
 @grouped
 def tune(
     selection: Selection,
@@ -282,95 +416,32 @@ def tune(
     benchmarks.tune(selection, json_file)
 
 
-app.command(epilog=profiling.EXAMPLE)(profiling.profile_layers)
+app.command(epilog=profiling.EXAMPLE, rich_help_panel=_LAB)(profiling.profile_layers)
 
 
-@app.command(epilog="Example: LAB_TORCH=0 ./lab setup    (or --packages alone, as root)")
-def setup(
-    packages: Annotated[
-        bool, typer.Option("--packages", help="only the system's packages, not .venv")
-    ] = False,
-) -> None:
-    """Set up what is missing, and do nothing else; every other verb does so by itself."""
-    # The entry script has done it, and with --packages has not come here.
-    what = "the system's packages are" if packages else "packages and .venv are"
-    print(f"lab: {what} ready")
-
-
-@app.command(epilog="Example: ./lab docs")
-def docs(
-    folder: Annotated[
-        Path | None, typer.Option("--build", metavar="DIR", help="only build it, into this folder")
-    ] = None,
-) -> None:
-    """Build the documentation, which needs no network to read, and open it in a browser."""
-    from testbed.cli import documentation_site
-
-    page = documentation_site.build(folder or documentation_site.FOLDER)
-    if folder is not None or not documentation_site.open_page(page):
-        print(f"documentation: {page}")
-
-
-@app.command(epilog="Example: ./lab new topology my_topology")
-def new(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            help="experiment, topology, impairment, congestion-control, tolerance, repair, order, "
-            "filling, detector, model or dataset"
-        ),
-    ],
-    name: Annotated[str, typer.Argument(help="the file's name without its ending")],
-) -> None:
-    """Write a commented file that runs, to begin something of your own; say how to try it."""
-    from testbed.cli import new_file
-
-    print("\n".join(new_file.write(kind, name)))
-
-
-@app.command(epilog="Example: ./lab keys ~/dblp-keys server worker-1 worker-2")
-def keys(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="folder for the files")],
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="the sides: server, and each worker")
-    ],
-) -> None:
-    """Make a key and a certificate for each side of a transport that leaves this machine."""
-    from testbed.transport.net import keys as maker
-
-    maker.show(directory, names)
-
-
-@app.command(epilog="Example: ./lab schema > experiment.schema.json")
-def schema() -> None:
-    """Print the JSON schema of an experiment file, with which an editor completes and checks it."""
-    from testbed.experiment import json_schema
-
-    print(json.dumps(json_schema.build(), indent=1))
-
-
-@app.command(
-    epilog="Example: ./lab test -k transport",
+@_verb(
+    _LAB,
+    "test -k transport",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def test(context: typer.Context) -> None:
     """Run the linters and the tests, with --long also the longest; other arguments go to pytest."""
-    from testbed.cli import self_test
+    from testbed.cli import upkeep
     from testbed.lab.kernel import privileges
 
     with privileges.taken_up():
-        status = self_test.run(context.args)
+        status = upkeep.test(context.args)
     raise typer.Exit(status)
 
 
-@app.command(epilog="Example: ./lab clean --yes    or, all of one experiment: ./lab clean quick")
+@_verb(_LAB, "clean --yes    or, all of one experiment: ./lab clean quick")
 def clean(
     what: What = None,
     out: Out = RESULTS,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Show, then remove, what runs and labs left behind; or all results of one experiment."""
-    from testbed.cli import removal
+    from testbed.cli import upkeep
 
-    if not removal.clean(what, out, removal.asking(yes)):
+    if not upkeep.clean(what, out, asking(yes)):
         raise typer.Exit(1)

@@ -81,7 +81,7 @@ def _require(config: Mapping[str, Any]) -> None:
 def _require_data(config: Mapping[str, Any]) -> None:
     """Fetch and check what a run trains."""
     if importlib.util.find_spec("torch") is None:
-        raise InputError("training needs torch, which was left out: LAB_TORCH=1 ./lab setup")
+        raise InputError("training needs torch, which was left out: LAB_TORCH=1 ./lab check")
     training = Training.model_validate(config["training"])
     folder = config.get("folder")
     need = prerequisites.Need(

@@ -2,7 +2,7 @@
 
 RUN is the name of a run, `EXPERIMENT/RUN`, or a run's folder; or `EXPERIMENT/ARM`, where each run
 takes the rounds of that arm's run with the same seed and the same point of the sweep. The plan of
-an experiment keeps what was taken, so that `resume` works when that run has been removed.
+an experiment keeps what was taken, so that `run` works when that run has been removed.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
         "ryu": (
             lambda: _framework("ryu"),
             "every run: the controller, where it is installed",
-            "os-ken runs instead; to try again: rm .venv/ready, ./lab setup",
+            "os-ken runs instead; to try again: rm .venv/ready, ./lab check",
         ),
         "os-ken": (
             lambda: _framework("os-ken"),
@@ -233,7 +233,7 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
         "compiled-hot-path": (
             _compiled,
             "datagrams by C code, in less processor time than by numpy",
-            "apt-get install gcc libc6-dev; rm .venv/ready; ./lab setup",
+            "apt-get install gcc libc6-dev; rm .venv/ready; ./lab check",
         ),
         **{
             f"tcp-{name}": (

@@ -15,7 +15,7 @@ from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 
-_NOT_OK = "an earlier attempt, not ok"
+_EARLIER = "an earlier attempt"
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
 _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
 _FETCHED = re.compile(r"\.fetched-[a-z0-9_]{8}")
@@ -147,8 +147,8 @@ def why_stale(path: Path) -> str:
     if not _KEY.fullmatch(match["key"]) and not run_directory.is_of_script(config):
         return ""  # a script names its folder as it likes
     if run_directory.RunDirectory(path).verdict() == "ok":
-        return ""  # of a run in progress, too: the next `run` or `resume` gives it its name
-    return "a run whose command is gone" if match["kind"] == "partial" else _NOT_OK
+        return ""  # of a run in progress, too: the next `run` gives it its name
+    return "a run whose command is gone" if match["kind"] == "partial" else _EARLIER
 
 
 def _end(processes: list[Leftover]) -> None:

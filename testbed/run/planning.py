@@ -1,10 +1,7 @@
 """The plan of an experiment's folder: what was planned under its name, by one command or several.
 
-A plan grows: a command with other arms, seeds or points adds its runs, so that the report shows
-everything that belongs together. What does not belong together is refused before anything is built:
-runs of the same name whose settings differ, such as the number of rounds, or an arm of the same
-label that is another one. Runs of own code that has changed since leave the plan, and so do runs
-that were never begun where a later command wants fewer seeds of them. Both is said.
+A plan grows: a command with other arms, seeds or points adds its runs. What does not belong
+together is refused before anything is built.
 """
 
 from __future__ import annotations
@@ -45,18 +42,14 @@ def extend(
     selections: Sequence[Mapping[str, Any]] = (),
     shards: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Add runs to their experiment's plan, in their order; returns remarks for the user.
+    """Add runs of one experiment to its plan, in their order; returns remarks for the user.
 
     Args:
         results: the folder that holds all experiments' results.
-        runs: of one experiment.
+        runs: what is planned.
         selections: the options of each command that selected them, to select them again.
         shards: the part of the sweep that a run is of, by its key. All machines plan all parts, so
             that a report of some says what the others lack.
-
-    Raises:
-        InputError: what was measured under this name does not belong together with the runs.
-        OSError: the plan cannot be written.
     """
     experiment = runs[0].experiment
     folder = results / experiment.name
@@ -83,11 +76,7 @@ def _but_seeds(selection: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(results: Path, runs: Sequence[Run]) -> list[str]:
-    """The remarks of `extend`, which is not done.
-
-    Raises:
-        InputError: as `extend` does.
-    """
+    """The remarks of `extend`, which is not done."""
     return _extended(results / runs[0].experiment.name, runs, {})[1]
 
 
@@ -107,8 +96,7 @@ def _extended(
     left = [each for each in stored.get("runs", []) if each["key"] not in keys]
     remarks = [*_cautions(runs), *_outlasting(runs)]
 
-    different = _differences(stored.get("settings", {}), settings)
-    if different:
+    if different := _differences(stored.get("settings", {}), settings):
         _refuse_measured(folder, left, different, name)
         stored, left = {}, []
     known = stored.get("definitions", {})
@@ -132,8 +120,7 @@ def _extended(
     twice = [each for each in left if _place(each) in same]
     _refuse_measured(folder, twice, ["the same arm, seed and point with other settings"], name)
     left = [each for each in left if each not in twice]
-    never = _never_begun(folder, left, entries)
-    if never:
+    if never := _never_begun(folder, left, entries):
         left = [each for each in left if each not in never]
         seeds = ", ".join(map(str, sorted({each["seed"] for each in never})))
         runs_leave = "run leaves" if len(never) == 1 else "runs leave"
@@ -163,12 +150,13 @@ def _extended(
 
 def _cautions(runs: Sequence[Run]) -> list[str]:
     """What arms know of the profiles that they name, each once."""
-    told = (
-        f"{run.arm}: {said}"
+    cautions = (
+        f"{run.arm}: {caution}"
         for run in runs
-        if run.experiment.trains and (said := run.experiment.protocol_arm(run.name_in_file).caution)
+        if run.experiment.trains
+        and (caution := run.experiment.protocol_arm(run.name_in_file).caution)
     )
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(cautions))
 
 
 def _outlasting(runs: Sequence[Run]) -> list[str]:
@@ -188,16 +176,16 @@ def _outlasting(runs: Sequence[Run]) -> list[str]:
         return []
     run_s = max(filter(None, taken_s))
     computes = first.trains and first.training.pace.kind == "real"
-    told = f"a run takes about {run_s:.2g} s" + (", without computing" if computes else "")
+    taken = f"a run takes about {run_s:.2g} s" + (", without computing" if computes else "")
     end_s = run_s * (_FAR_COMPUTING if computes else _FAR)
-    found = []
+    remarks = []
     for number, each in timed:
         document = each.resolved(seed=runs[0].seed, rounds=first.rounds or 1)
         last_s = max(document.get("at_s", [0.0]))
         if last_s > end_s or each.longest_s > end_s:
             what = f"begins at {last_s:g} s" if last_s > end_s else f"lasts {each.longest_s:g} s"
-            found.append(f"impairments.{number} ({each.label}): {what}, and {told}")
-    return found[:_MOST_REMARKS]
+            remarks.append(f"impairments.{number} ({each.label}): {what}, and {taken}")
+    return remarks[:_MOST_REMARKS]
 
 
 def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:
@@ -254,7 +242,7 @@ def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _counted(measured: Sequence[str]) -> str:
-    return f"{len(measured)} ok run{'s' if len(measured) != 1 else ''}"
+    return f"{len(measured)} ok run{'s' * (len(measured) != 1)}"
 
 
 def _refuse_measured(
@@ -283,14 +271,10 @@ def _differences(there: Any, here: Any, path: str = "") -> list[str]:
         return []
     name = path.rstrip(".")
     if isinstance(there, list) and isinstance(here, list):
-        if len(there) == len(here):
-            pairs = enumerate(zip(there, here, strict=True))
-            return [
-                each
-                for number, (first, second) in pairs
-                for each in _differences(first, second, f"{path}{number}.")
-            ]
-        return [f"{name} has {len(there)} entries there, {len(here)} here"]
+        if len(there) != len(here):
+            return [f"{name} has {len(there)} entries there, {len(here)} here"]
+        there, here = (dict(enumerate(entries)) for entries in (there, here))
+        return _differences(there, here, path)
     return [f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"]
 
 

@@ -59,55 +59,41 @@ def lacking(
     return None
 
 
-def refuse_too_many_workers(runs: Iterable[Run]) -> None:
-    """Refuse runs with more workers than a lab has room for.
-
-    Raises:
-        InputError: one line with the experiment's file, the key and the value.
-    """
+def refuse_what_no_lab_has(runs: Iterable[Run]) -> None:
+    """Refuse more workers than a lab has room for, and a path for each datagram."""
     for run in runs:
         if (workers := run.experiment.topology.workers) > MOST_LAB_WORKERS:
-            said = (
+            most = (
                 f"topology.workers: {workers}: must be a whole number from 1 to {MOST_LAB_WORKERS}"
             )
-            place = ": ".join(filter(None, (str(run.source or ""), said)))
-            raise InputError(f"{place} in a lab; './lab simulate' takes more")
-
-
-def refuse_spraying(runs: Iterable[Run]) -> None:
-    """Refuse runs whose switches choose a path for each datagram, which a lab's do not.
-
-    Raises:
-        InputError: one line with the experiment's file, the key and the value.
-    """
-    for run in runs:
+            raise _of_file(run, f"{most} in a lab; './lab simulate' takes more")
         if run.experiment.simulation.spray:
-            said = "simulation.spray: true: a lab's switches choose a path for each flow"
-            place = ": ".join(filter(None, (str(run.source or ""), said)))
-            raise InputError(f"{place}; valid: false, or './lab simulate'")
+            flows = "simulation.spray: true: a lab's switches choose a path for each flow"
+            raise _of_file(run, f"{flows}; valid: false, or './lab simulate'")
+
+
+def _of_file(run: Run, message: str) -> InputError:
+    """An error of the experiment's file, which it names."""
+    return InputError(f"{run.source}: {message}" if run.source else message)
 
 
 def refuse_missing_files(runs: Iterable[Run]) -> None:
-    """Refuse runs whose programs are given by paths where nothing is that could be executed.
-
-    Raises:
-        InputError: one line with the experiment's file, the key and the value.
-    """
+    """Refuse runs whose programs are given by paths where nothing is that could be executed."""
     for run in runs:
         if run.experiment.trains:
             continue
         folder = run.folder or Path.cwd()
-        if said := _wrong_interpreter(run.experiment.workload, folder):
-            raise InputError(": ".join(filter(None, (str(run.source or ""), said))))
+        if wrong := _wrong_interpreter(run.experiment.workload, folder):
+            raise _of_file(run, wrong)
         of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
         for number, each in enumerate(run.programs.programs):
-            if said := command_files.wrong(each.run, run.folder or Path.cwd()):
+            if wrong := command_files.wrong(each.run, folder):
                 key = f"workload.programs.{number}.run"
-                if "python" in (run.experiment.workload.model_fields_set):
+                if "python" in run.experiment.workload.model_fields_set:
                     key = "workload.python"
                 if "run" in of_arm.get(each.label, {}):
                     key = f"arms.{run.name_in_file}.{each.label}.run"
-                raise InputError(": ".join(filter(None, (str(run.source or ""), key, said))))
+                raise _of_file(run, f"{key}: {wrong}")
 
 
 def _wrong_interpreter(workload: Any, folder: Path) -> str:
@@ -129,14 +115,11 @@ def refuse_wrong_controls(runs: Iterable[Run]) -> None:
     """Refuse runs whose kernel is asked for a congestion control that no kernel will have.
 
     A name that a kernel might have, and this one has not, is `lacking` instead.
-
-    Raises:
-        InputError: one line with the experiment's file, the key and the value.
     """
     for run in runs:
         for key, name in _controls(run):
-            if said := _wrong_control(name):
-                raise InputError(": ".join(filter(None, (str(run.source or ""), key, said))))
+            if wrong := _wrong_control(name):
+                raise _of_file(run, f"{key}: {wrong}")
 
 
 def _controls(run: Run) -> Iterator[tuple[str, str]]:

@@ -52,16 +52,17 @@ def directory_of(results: Path, run: Run) -> RunDirectory:
     return RunDirectory(results / run.experiment.name / run.key)
 
 
-def unfinished(results: Path, runs: Sequence[Run]) -> list[Run]:
-    """Those runs that have no verdict yet below `results`."""
-    return [run for run in runs if directory_of(results, run).verdict() is None]
+def set_aside(results: Path, runs: Sequence[Run]) -> None:
+    """Keep what there is of these runs as attempts, so that they are executed anew."""
+    for run in runs:
+        directory_of(results, run).set_aside()
 
 
 def require_space(results: Path, run: Run) -> None:
     """Make sure that one more run fits on the disk; a run that is done needs nothing.
 
     Raises:
-        DiskFullError: in one line; what is done stays, and `resume` continues.
+        DiskFullError: in one line; what is done stays.
     """
     if directory_of(results, run).verdict() != "ok":
         require_space_for(results, run.experiment.name)
@@ -101,7 +102,7 @@ def require_space_for(results: Path, experiment: str) -> None:
         raise DiskFullError(
             f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of "
             f"{experiment} may take {needed}; make room, for example with './lab clean', "
-            f"then continue with './lab resume'"
+            f"then give the same command again"
         )
 
 

@@ -207,12 +207,12 @@ class RunDirectory:
                 yield self.partial
             finally:
                 if (self.partial / "status.json").exists():
-                    self._set_aside(self.path)
+                    self.set_aside()
                     self.partial.rename(self.path)
 
     def accept(self, directory: Path) -> None:
         """Take a finished directory, from the same disk, as this run; an earlier one is kept."""
-        self._set_aside(self.path)
+        self.set_aside()
         directory.rename(self.path)
 
     def finish_left_over(self) -> bool:
@@ -225,11 +225,15 @@ class RunDirectory:
             with _locked(self.partial):
                 if _verdict_of(self.partial) in (None, "interrupted"):
                     return False
-                self._set_aside(self.path)
+                self.set_aside()
                 self.partial.rename(self.path)
                 return True
         except FileNotFoundError:
             return False  # there is none
+
+    def set_aside(self) -> None:
+        """Keep the finished run, if there is one, under an attempt's name."""
+        self._set_aside(self.path)
 
     def _keep_abandoned(self) -> None:
         if self.finish_left_over() or not self.partial.exists():

@@ -31,7 +31,7 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"the disk is full",
         "A file could not be written.",
-        "Make room: ./lab clean removes an experiment's results. Then continue with ./lab resume.",
+        "Make room: ./lab clean removes an experiment's results. Then continue with ./lab run.",
     ),
     (
         r"has changed since the run was planned",
@@ -101,7 +101,7 @@ _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
 )
 UNEXPECTED = (
     "The reason and the log's end say what is known.",
-    "Try again with ./lab resume. If it stays, please report it with the run directory.",
+    "Try again with ./lab run. If it stays, please report it with the run directory.",
 )
 
 
@@ -166,15 +166,14 @@ def _with_whole_command(text: str, directory: Path) -> str:
     """The text with the command that tries this run again, as it was planned, from anywhere."""
     folder = directory.parent
     config = run_directory.read_or_empty(directory / "config.json")
-    if config.get("simulated"):  # the command goes on where it was; `resume` is a lab's
-        again = f"the same ./lab simulate command (--out {shlex.quote(str(folder.parent))})"
-        return text.replace("./lab resume.", again).replace("./lab resume", again)
     if run_directory.is_of_script(config):
-        # What no one planned cannot be resumed.
-        text = text.replace("./lab resume tries again.", "Then run the script again.")
-        return re.sub("with:? ./lab resume", "by running the script again", text)
-    again = f"./lab resume {shlex.quote(str(folder))}"
-    return text.replace("./lab resume.", again).replace("./lab resume", again)
+        # What no one planned cannot go on.
+        text = text.replace("./lab run tries again.", "Then run the script again.")
+        text = re.sub("with:? ./lab run", "by running the script again", text)
+        return text.replace("./lab run again", "run the script again")
+    verb = "simulate" if config.get("simulated") else "run"
+    again = f"./lab {verb} {shlex.quote(str(folder))}"
+    return text.replace("./lab run.", again).replace("./lab run", again)
 
 
 def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
@@ -190,7 +189,7 @@ def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
     if verdict == "unsupported":
         return "", "./lab check says what this machine can do, and how to get the rest."
     if verdict == "interrupted":
-        return "", "Continue with: ./lab resume"
+        return "", "Continue with: ./lab run"
     return "", ""
 
 

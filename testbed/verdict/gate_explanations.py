@@ -17,7 +17,7 @@ class Explanation:
 
 
 _SLOWER = "Choose a lower rate; ./lab check --deep finds the highest one that this machine holds."
-_ALONE = "Close other programs, or run when the machine is idle. ./lab resume tries again."
+_ALONE = "Close other programs, or run when the machine is idle. ./lab run tries again."
 _ROUND_TRIP = Explanation(
     title="round trip",
     measured="Before training, probes cross every path of the idle network. The gate takes the "
@@ -176,7 +176,7 @@ GATES: dict[str, Explanation] = {
         "with the share of each. If it names none, they ran in another container or virtual "
         "machine, or for a second or two only.",
         remedy="Close the programs that the reason names, or run when the machine is idle. "
-        "ps -eo pid,pcpu,args --sort=-pcpu shows which they are. ./lab resume tries again.",
+        "ps -eo pid,pcpu,args --sort=-pcpu shows which they are. ./lab run tries again.",
     ),
     "host_cpu": Explanation(
         title="hosts' shares",
@@ -264,7 +264,7 @@ GATES: dict[str, Explanation] = {
         "busy with something that it does not interrupt, such as the end of another lab, or the "
         "machine was suspended.",
         remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
-        "machine, ask for processors of its own. ./lab resume tries again.",
+        "machine, ask for processors of its own. ./lab run tries again.",
     ),
     "standstill_s": Explanation(
         title="standstill",

@@ -105,7 +105,7 @@ def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, monkeypatch,
     assert "2 invalid (cpu_others 0.76 over 0.25), as when others use the machine. Valid:" in out
     folder = tmp_path / "runs" / "quick"
     *_, wait, waive, simulate, look = out.splitlines()
-    assert wait.endswith(f"./lab resume {folder}")
+    assert wait.endswith(f"./lab run {folder}")
     assert waive.endswith("./lab run quick --set 'limits.waive=[cpu_others]' --out DIR")
     assert simulate.endswith("./lab simulate quick --out DIR")
     assert look.endswith(f"./lab report {folder} --include-invalid")
@@ -239,7 +239,7 @@ def test_a_report_without_any_ok_run_still_shows_why(tmp_path):
     paths = analysis.write_report(tmp_path)
     page = paths.index.read_text()
     assert "No run is ok yet" in page and "the server ended with signal 9" in page
-    assert "./lab explain " in page and "./lab resume " in page
+    assert "./lab explain " in page and "./lab run " in page
     assert "what was measured, by arm" not in page
     assert paths.figures == []
     assert json.loads(paths.summary.read_text())["arms"]["dblp"]["n_runs"] == 0

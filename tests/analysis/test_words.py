@@ -82,7 +82,7 @@ def test_a_run_of_another_schema_names_the_command_that_makes_it_again(tmp_path)
     (directory / "status.json").write_text(json.dumps(document | {"schema": 7}))
     (run,) = load(tmp_path).runs
     assert run.verdict == "failed"
-    assert "schema 7; this version reads 1; './lab resume quick' runs it again" in run.reason
+    assert "schema 7; this version reads 1; './lab run quick --anew' runs it again" in run.reason
 
 
 def test_a_headline_says_where_its_interval_includes_no_difference(tmp_path):

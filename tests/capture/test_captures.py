@@ -80,7 +80,7 @@ def damaged(kind, path):
 def test_a_damaged_or_foreign_capture_is_one_line_and_exit_status_2(kind, expected, tmp_path):
     path = tmp_path / "x.pcap"
     path.write_bytes(damaged(kind, path))
-    done = lab("dissect", str(path))
+    done = lab("capture", "--read", str(path))
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith(f"lab: {path}: ")
@@ -93,20 +93,23 @@ def test_the_verb_prints_the_contents_and_refuses_what_is_not_there(tmp_path):
     for number in range(0, 80, 2):
         conversation.gather(number, lost={1, 2})
     path = str(conversation.write(tmp_path / "x.pcap"))
-    done = lab("dissect", path)
+    done = lab("capture", "--read", path)
     assert done.returncode == 0, done.stderr
     assert "The slowest 24 of 40 transfers" in done.stdout
     assert len(done.stdout.splitlines()) < 45
     assert max(len(line.replace(path, "x.pcap")) for line in done.stdout.splitlines()) <= 132
-    done = lab("dissect", path, "--transfer", "4")
+    done = lab("capture", "--read", path, "--transfer", "4")
     assert "BITMAP  2 of 10 missing" in done.stdout
-    done = lab("dissect", path, "--json", "--transfer", "4")
+    done = lab("capture", "--read", path, "--json", "--transfer", "4")
     assert [each["transfer"] for each in json.loads(done.stdout)["transfers"]] == [4]
     (tmp_path / "empty").mkdir()
     for arguments, expected in (
-        (("dissect", path, "--transfer", "99"), "transfer 99 is not in it; valid: 0 to 78"),
-        (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
-        (("dissect", str(tmp_path / "empty")), "empty: holds no capture"),
+        (
+            ("capture", "--read", path, "--transfer", "99"),
+            "transfer 99 is not in it; valid: 0 to 78",
+        ),
+        (("capture", "--read", "no-such.pcap"), "no-such.pcap: No such file"),
+        (("capture", "--read", str(tmp_path / "empty")), "empty: holds no capture"),
     ):
         done = lab(*arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done

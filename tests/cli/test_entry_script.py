@@ -65,7 +65,7 @@ def test_without_apt_get_it_names_what_is_missing_and_where_to_read_on(system):
 def test_without_root_and_sudo_it_prints_the_command_for_the_administrator(system):
     system.has("apt-get", f"echo $* >>{system.called}")
     system.has("id", "echo 1000")
-    done = system.lab("setup", "--packages")
+    done = system.lab("--packages")
     assert done.returncode == 2
     assert "apt-get update; apt-get install --no-install-recommends mininet" in done.stderr
     assert not system.called.exists()
@@ -79,7 +79,7 @@ def test_a_failed_update_of_the_package_lists_does_not_stop_the_installation(sys
         'case "$*" in *update*) exit 100 ;; esac\n'
         'ln -s /bin/true "$(dirname "$0")/mn"',
     )
-    done = system.lab("setup", "--packages")
+    done = system.lab("--packages")
     assert done.returncode == 0, done.stderr
     assert "apt-get update failed" in done.stderr
     update, install = system.called.read_text().splitlines()
@@ -89,7 +89,7 @@ def test_a_failed_update_of_the_package_lists_does_not_stop_the_installation(sys
 
 def test_a_package_that_apt_get_does_not_have_ends_it_in_one_line(system):
     system.has("apt-get", 'case "$*" in *install*) exit 100 ;; esac')
-    done = system.lab("setup", "--packages")
+    done = system.lab("--packages")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("lab: apt-get could not install: mininet - ")
 

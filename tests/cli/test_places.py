@@ -106,10 +106,18 @@ def test_a_name_in_a_file_is_never_a_path(results, tmp_path, monkeypatch, capsys
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"name": name, "rounds": 2, "seeds": [1]}))
     before = sorted(tmp_path.rglob("*"))
     for verb in (
-        *(["run"], ["simulate"], ["plan"], ["watch"], ["report"], ["explain"], ["dissect"]),
-        *(["export", "-o", "x.zip"], ["clean", "--yes"]),
+        *(
+            ["run"],
+            ["simulate"],
+            ["plan"],
+            ["watch"],
+            ["report"],
+            ["explain"],
+            ["capture", "--read"],
+        ),
+        *(["report", "--format=zip", "-o", "x.zip"], ["clean", "--yes"]),
     ):
-        words = (verb[0], "bad.yaml", *verb[1:], "--out", "out")
+        words = (*verb, "bad.yaml", "--out", "out")
         status, _, err = in_process(monkeypatch, capsys, *words)
         assert status == 2 and "bad.yaml" in err and "name" in err, (verb, err)
     for place in ({"experiment": name}, {"experiment": "small", "key": name}):

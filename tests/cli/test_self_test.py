@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.cli import self_test
+from testbed.cli import upkeep
 
 
 @pytest.mark.parametrize(
@@ -18,20 +18,20 @@ from testbed.cli import self_test
 )
 def test_the_closing_line_of_pytest_is_read(closing, found):
     expected = {"failed": 1, "passed": 2, "rerun": 1} if found is None else found
-    assert dict(self_test.counts(closing)) == expected
+    assert dict(upkeep.counts(closing)) == expected
 
 
 def test_both_steps_are_run_and_counted_together_whatever_fails(monkeypatch, capfd):
     def says(text, status):
         code = f"print({text!r}); raise SystemExit({status})"
-        return ("step", (self_test.sys.executable, "-c", code))
+        return ("step", (upkeep.sys.executable, "-c", code))
 
     steps = (says("..\n1 failed, 2 passed in 3.00s", 1), says("5 passed, 1 skipped in 9.00s", 0))
-    monkeypatch.setattr(self_test, "_CHECKS", ())
-    monkeypatch.setattr(self_test, "_TESTS", steps)
-    assert self_test.run([]) == 1
+    monkeypatch.setattr(upkeep, "_CHECKS", ())
+    monkeypatch.setattr(upkeep, "_TESTS", steps)
+    assert upkeep.test([]) == 1
     printed = capfd.readouterr()
     assert "all tests: 1 failed, 7 passed, 1 skipped" in printed.out
     assert "failed: step" in printed.err
-    monkeypatch.setattr(self_test, "_TESTS", steps[1:])
-    assert self_test.run([]) == 0
+    monkeypatch.setattr(upkeep, "_TESTS", steps[1:])
+    assert upkeep.test([]) == 0

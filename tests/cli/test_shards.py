@@ -13,7 +13,6 @@ from analysis.data.load import load
 from testbed.cli import choosing
 from testbed.cli.options import Sweep
 from testbed.run import manifest
-from testbed.shared.run_directory import RESULTS
 from tests.cli.test_verbs import SMALL, in_process
 
 SWEEP = SMALL.replace("[1]", "[1, 2]").replace(
@@ -82,7 +81,7 @@ def test_a_part_is_continued_as_that_part(simulate, tmp_path):
     simulate("one", "--shard", "2/2", "--json")
     assert verdicts(tmp_path / "one") == [(1, "missing"), (1, "missing"), (2, "ok"), (2, "ok")]
     for resumed, seeds in ((None, {2}), ("1/2", {1}), ("1/1", {1, 2})):
-        found = choosing.chosen(Sweep(name=str(folder), shard=resumed), RESULTS, planned=True)
+        found = choosing.chosen(Sweep(name=str(folder), shard=resumed))
         assert {run.seed for run in found.runs} == seeds
         assert {run.seed for run in found.planned} == {1, 2}
 

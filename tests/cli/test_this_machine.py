@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from testbed.cli import this_machine
+from testbed.cli import execution
 from testbed.cli.choosing import Chosen
-from testbed.cli.options import Selection
+from testbed.cli.options import Sweep
 from testbed.machine import highest_rate, steadiness
 from testbed.shared.input_error import InputError
+from testbed.shared.run_directory import write_json
 
 
 def sized(monkeypatch, selection, *, reached=(1.0,)):
@@ -33,31 +36,34 @@ def sized(monkeypatch, selection, *, reached=(1.0,)):
     monkeypatch.setattr(highest_rate, "attempt", attempt)
     monkeypatch.setattr(steadiness, "watch", lambda: quiet)
     printed = io.StringIO()
-    chosen = Chosen(results=None, selections=[selection])  # type: ignore[arg-type]
-    found = this_machine.sized(chosen, Console(file=printed, width=1000))
+    found = execution.sized(chosen(selection), Console(file=printed, width=1000))
     return found.selections[0].profile, printed.getvalue()
 
 
+def chosen(selection):
+    return Chosen(options=selection, results=Path("no-such"), selections=[selection])
+
+
 def test_a_machine_that_holds_the_rate_changes_nothing(monkeypatch):
-    profile, said = sized(monkeypatch, Selection(name="quick"), reached=(0.5, 0.99))
+    profile, said = sized(monkeypatch, Sweep(name="quick"), reached=(0.5, 0.99))
     assert (profile, said) == (None, "")
 
 
 def test_a_slow_machine_takes_half_the_rate_and_says_so_in_one_line(monkeypatch):
-    profile, said = sized(monkeypatch, Selection(name="quick"), reached=(0.5, 0.6))
+    profile, said = sized(monkeypatch, Sweep(name="quick"), reached=(0.5, 0.6))
     assert profile == "slow"
     assert len(said.splitlines()) == 1
     assert "profile slow instead of laptop" in said
     assert "there arrived 50% of 100, 60% of 100 Mbit/s" in said
     monkeypatch.undo()
-    config = Selection(name="quick", profile="slow").runs()[0].config()
+    config = Sweep(name="quick", profile="slow").runs()[0].config()
     assert (config["profile"], config["topology"]["rate_bps"]) == ("slow", 50_000_000)
     assert all(each < config["rounds"] for each in config["impairments"][0]["rounds"])
 
 
 @pytest.mark.parametrize(
     "selection",
-    [Selection(name="quick", profile="laptop"), Selection(name="protocols")],
+    [Sweep(name="quick", profile="laptop"), Sweep(name="protocols")],
     ids=["a profile was asked for", "there is no such profile"],
 )
 def test_nothing_is_probed_where_nothing_could_follow(monkeypatch, selection):
@@ -69,5 +75,15 @@ def test_why_no_lab_can_be_built_is_left_to_others(monkeypatch):
         raise InputError("no lab can be built: /dev/net/tun")
 
     monkeypatch.setattr(steadiness, "probe", fails)
-    chosen = Chosen(results=None, selections=[Selection(name="quick")])  # type: ignore[arg-type]
-    assert this_machine.sized(chosen, Console()) is chosen
+    quick = chosen(Sweep(name="quick"))
+    assert execution.sized(quick, Console()) is quick
+
+
+@pytest.mark.parametrize("profile", ["slow", "laptop"])
+def test_what_has_been_planned_goes_on_in_its_profile(monkeypatch, tmp_path, profile):
+    monkeypatch.setattr(steadiness, "probe", None)
+    (tmp_path / "quick").mkdir()
+    write_json(tmp_path / "quick" / "plan.json", {"profile": profile})
+    quick = replace(chosen(Sweep(name="quick")), results=tmp_path)
+    (selection,) = execution.sized(quick, Console()).selections
+    assert (selection.profile or "laptop") == profile

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from testbed.__main__ import main
 from testbed.cli import options
-from testbed.cli.terminal import PlainTable
+from testbed.cli.terminal import show_table
 from tests.analysis.build import ResultsBuilder
 
 SMALL = """
@@ -55,9 +55,8 @@ def in_process(monkeypatch, capsys, *arguments):
         (("run", "quik"), "unknown experiment 'quik'; valid: "),
         (("run", "quick", "--set", "topology.workers=0"), "topology.workers: 0: "),
         (("run", "quick", "--set", "arms.dblp.repair=passes:warp=1"), "warp"),
-        (("resume", "quick", "--dry-run", "--arms", "x"), "unknown arm 'x'"),
         (("run", "quick", "--pcap=server,", "--arms", "x"), "unknown arm 'x'"),
-        (("dissect", "no-such.pcap"), "no-such.pcap: No such file"),
+        (("capture", "--read", "no-such.pcap"), "no-such.pcap: No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
@@ -71,7 +70,7 @@ def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
 
 @pytest.mark.parametrize(
     "verb",
-    ["check", "list", "plan", "run", "resume", "report", "dissect", "shell", "test", "clean"],
+    ["check", "plan", "run", "report", "capture", "shell", "test", "clean"],
 )
 def test_every_verb_has_help_with_an_example(verb):
     done = lab(verb, "--help")
@@ -216,11 +215,11 @@ def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path, 
     assert "no run is ok (1 failed)" in said
     assert "Runs (n)" not in said
     assert f"./lab explain {folder} says why" in said
-    assert f"./lab resume {folder} runs them" in said
+    assert f"./lab run {folder} runs them" in said
     built.run(arm="dblp", seed=2)
     said = report()
     assert "Runs (n)" in said
-    assert f"./lab resume {folder}" in said
+    assert f"./lab run {folder}" in said
 
 
 def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path, report):
@@ -275,7 +274,7 @@ def test_a_report_does_not_advise_to_resume_what_would_end_the_same(
     said = report()
     page = (directory.parent / "report" / "index.html").read_text()
     assert "./lab explain " in said and "./lab explain " in page
-    assert ("./lab resume " in said, "./lab resume " in page) == (resumable, resumable)
+    assert ("runs them" in said, "runs them" in page) == (resumable, resumable)
 
 
 def test_waived_gates_are_printed_once(tmp_path, report):
@@ -311,9 +310,8 @@ def test_words_are_whole_in_a_pipe(tmp_path):
 
 def test_words_are_whole_on_a_narrow_screen():
     screen = io.StringIO()
-    table = PlainTable("run", "what")
-    table.add_row("tcp-cubic@congestion_control=bbr-s1-0123456789", "a description of many words")
-    Console(file=screen, width=30).print(table)
+    row = ("tcp-cubic@congestion_control=bbr-s1-0123456789", "a description of many words")
+    show_table(Console(file=screen, width=30), ("run", "what"), [row])
     assert "\u2026" not in screen.getvalue()
     assert "".join(screen.getvalue().split()).count("0123456789") == 1
 
@@ -332,9 +330,12 @@ def test_usage_and_version_are_those_of_the_command_that_people_type():
     [
         (
             ["run", "quick", "--set", "arms.dblp={protocol: ltp}", "--out", "x"],
-            "this continues: ./lab resume quick --set 'arms.dblp={protocol: ltp}' --out x\n",
+            "this continues: ./lab run quick --set 'arms.dblp={protocol: ltp}' --out x\n",
         ),
-        (["run", "my.yaml"], "interrupted; this continues: ./lab resume my.yaml\n"),
+        (
+            ["simulate", "my.yaml", "--anew"],
+            "interrupted; this continues: ./lab simulate my.yaml\n",
+        ),
         (["test"], "interrupted\n"),
         (["bench", "transport"], "interrupted\n"),
     ],

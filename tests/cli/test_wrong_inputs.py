@@ -21,7 +21,6 @@ from testbed.machine import capabilities, steadiness
 from testbed.run import runner
 
 TABLE = yaml.safe_load(Path(__file__).with_name("wrong_inputs.yaml").read_text(encoding="utf-8"))
-COUNTS = {"experiments": 133, "commands": 56, "lab_files": 15}
 
 
 @pytest.fixture
@@ -70,11 +69,6 @@ def check(said: str, expected: str | list[str], before: str = "lab: ") -> None:
 
 def names(cases: list[dict[str, str]]) -> list[str]:
     return [str(case.get("command") or case["by"])[:60] for case in cases]
-
-
-@pytest.mark.parametrize("part", COUNTS)
-def test_the_table_is_as_long_as_it_was(part: str) -> None:
-    assert len(TABLE[part]) >= COUNTS[part]
 
 
 @pytest.mark.parametrize("case", TABLE["experiments"], ids=names(TABLE["experiments"]))

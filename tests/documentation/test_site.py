@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cli import documentation_site
+from testbed.cli import upkeep
 from testbed.shared.yaml_input import InputError
 
 # What a browser loads by itself: an address in one of these places, but not that of a plain link.
@@ -25,7 +25,7 @@ _LOADED = (
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a site that was built with warnings as errors."""
     folder = tmp_path_factory.mktemp("site")
-    documentation_site.build(folder)
+    upkeep.build_site(folder)
     return folder
 
 
@@ -83,9 +83,9 @@ def test_a_link_that_leads_nowhere_is_an_error(
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Here\n\n[There](there.md)\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: Broken\n")
-    monkeypatch.setattr(documentation_site, "_ROOT", tmp_path)
+    monkeypatch.setattr(upkeep, "_ROOT", tmp_path)
     with pytest.raises(InputError, match="could not be built"):
-        documentation_site.build(tmp_path / "site")
+        upkeep.build_site(tmp_path / "site")
     assert "there.md" in capfd.readouterr().err
 
 

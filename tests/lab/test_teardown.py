@@ -48,7 +48,7 @@ def test_a_request_to_end_ends_the_lab_and_keeps_the_run_as_interrupted(command,
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM, output
-    assert "interrupted; this continues: ./lab resume " in output
+    assert "interrupted; this continues: ./lab run " in output
     assert not [each for each in inside if is_alive(each)]
     results = Results(process.returncode, output, tmp_path / "out")
     assert results.verdict()["verdict"] == "interrupted"
@@ -137,7 +137,7 @@ def test_two_labs_side_by_side_do_not_disturb_each_other(unreported, tmp_path):
 
 
 @pytest.mark.long  # that of one run: test_training.py
-def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(command, tmp_path):
+def test_run_goes_on_where_it_stopped_and_leaves_what_is_done_as_it_is(command, tmp_path):
     process = command(seeds=[1, 2])
     # Not while it is still named .partial: that run would be interrupted.
     wait_for(lambda: list((tmp_path / "out").glob("small/dblp-s1-??????????/status.json")))
@@ -147,7 +147,7 @@ def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(
     written = (first / "status.json").stat().st_mtime_ns
 
     path, out = str(tmp_path / "out.yaml"), str(tmp_path / "out")
-    resumed = run_lab("resume", path, "--out", out)
+    resumed = run_lab("run", path, "--out", out)
     printed = resumed.stdout + resumed.stderr
     Results(resumed.returncode, printed, tmp_path / "out").assert_trained()
     assert (first / "status.json").stat().st_mtime_ns == written
@@ -155,9 +155,8 @@ def test_resume_continues_where_it_stopped_and_a_run_of_what_is_done_is_refused(
     assert len(finished) == 2
 
     again = run_lab("run", path, "--out", out)
-    assert again.returncode == 2
-    assert "./lab resume" in again.stderr
-    assert len(again.stderr.splitlines()) == 1
+    assert again.returncode == 0
+    assert "nothing is left to do; --anew executes what is ok again" in again.stdout
 
 
 @pytest.mark.long  # without a lab: tests/run/test_full_disk.py

@@ -38,7 +38,7 @@ def folder(tmp_path):
 
 def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = ("export", "small", "--out", folder.parent, "-o", "small.zip")
+    words = ("report", "small", "--out", folder.parent, "--format", "zip", "-o", "small.zip")
     status, out, err = in_process(monkeypatch, capsys, *words)
     assert status == 0, err
     assert "archive: small.zip, " in out

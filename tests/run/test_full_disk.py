@@ -62,11 +62,13 @@ def test_without_room_nothing_is_begun(path, monkeypatch, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lab: ")
     assert "the disk is full: 5.0 MB are free, and the next run of small may take 32 MB" in line
-    assert "./lab clean" in line and "./lab resume" in line
+    assert "./lab clean" in line and "the same command again" in line
     assert not (path.parent / "o").exists()
 
 
-def test_a_disk_that_fills_up_ends_the_sweep_and_resume_goes_on(path, monkeypatch, capsys):
+def test_a_disk_that_fills_up_ends_the_sweep_and_the_same_command_goes_on(
+    path, monkeypatch, capsys
+):
     verdicts: list[run_directory.Verdict] = ["ok", "interrupted", "ok", "ok", "ok", "ok"]
     began = []
 
@@ -86,7 +88,11 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_resume_goes_on(path, monkeypatc
     assert len(began) == 2
     free(monkeypatch, 10**12)
     monkeypatch.setattr("testbed.cli.report_view.write", lambda *_, **__: [])
-    assert sweep(monkeypatch, path, "resume") == 0
+    assert sweep(monkeypatch, path, "run") == 0
+    ended = (
+        "of 4 runs 1 ok, 1 interrupted: goes on with the others; --anew executes what is ok again"
+    )
+    assert f"{path.parent}/o/small: {ended}" in capsys.readouterr().out
     assert began.count(began[0]) == 1  # was ok
     assert began.count(began[1]) == 2
 

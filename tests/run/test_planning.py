@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from testbed import experiment
 from testbed.cli import choosing, execution
-from testbed.cli.options import Execution, Selection, Sweep
+from testbed.cli.options import Execution, Sweep
 from testbed.run import planning, runner
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
@@ -136,30 +137,30 @@ def test_runs_of_own_code_that_changed_leave_the_plan_and_that_is_said(tmp_path)
 def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     out, path = tmp_path / "out", write(tmp_path)
     for selection in (
-        Selection(name=path, arms="dblp", seeds=1),
-        Selection(name=path, arms="fixed-low", seeds=3, congestion_control="reno"),
+        Sweep(name=path, arms="dblp", seeds=1),
+        Sweep(name=path, arms="fixed-low", seeds=3, congestion_control="reno"),
     ):
         planning.extend(out, selection.runs(), [selection.stored()])
     every = {each["key"] for each in read_json(out / "small" / "plan.json")["runs"]}
     assert len(every) == 4
-    for name in (path, str(out / "small")):
-        found = choosing.chosen(Selection(name=name), out, planned=True)
+    for name in ("small", str(out / "small")):
+        found = choosing.chosen(Sweep(name=name, out=out))
         assert {run.key for run in found.runs} == every
-    narrowed = choosing.chosen(Selection(name=str(out / "small"), seeds=5), tmp_path)
+    narrowed = choosing.chosen(Sweep(name=str(out / "small"), seeds=5))
     assert narrowed.results == out
     assert len(narrowed.runs) == 10
-    assert len(choosing.chosen(Selection(name=path), out).runs) == 4  # `run`: what the file says
+    assert len(choosing.chosen(Sweep(name=path, out=out)).runs) == 4  # what the file says
 
 
 def test_seeds_that_were_never_begun_leave_the_plan_where_fewer_are_wanted(tmp_path):
     out, path = tmp_path / "out", write(tmp_path)
-    ten = Selection(name=path, seeds=10)
+    ten = Sweep(name=path, seeds=10)
     planning.extend(out, ten.runs(), [ten.stored()])
     runs = {(run.arm, run.seed): run for run in ten.runs()}
     measure(out, [runs["dblp", 1], runs["dblp", 7]])  # then it was interrupted, in a run
     aborted = runner.directory_of(out, runs["fixed-low", 7]).partial
     aborted.mkdir()
-    two = Selection(name=path, seeds=2)
+    two = Sweep(name=path, seeds=2)
     expected = f"{out / 'small'}: 14 planned runs leave the plan, never begun: seed 3, 4, 5, 6, 7, "
     with run_directory._locked(aborted):  # while it goes on, it comes to them yet
         assert planning.check(out, two.runs()) == []
@@ -168,16 +169,16 @@ def test_seeds_that_were_never_begun_leave_the_plan_where_fewer_are_wanted(tmp_p
     assert remark.startswith(expected.replace("7, ", "8, "))
     kept = [(arm, seed) for arm in ARMS for seed in (1, 2, 7)]
     assert planned(out) == sorted(kept)
-    again = choosing.chosen(Selection(name=path), out, planned=True)
+    again = choosing.chosen(Sweep(name="small", out=out))
     assert {(run.arm, run.seed) for run in again.runs} == {(a, s) for a in ARMS for s in (1, 2)}
     assert len(planning.read(out / "small")["commands"]) == 1  # of this test: pytest's, twice
 
 
 def test_other_arms_and_points_that_were_never_begun_stay_in_the_plan(tmp_path):
     out, path = tmp_path / "out", write(tmp_path, factors={"impairments.0.q": [0.5, 0.7]})
-    every = Selection(name=path, seeds=3)
+    every = Sweep(name=path, seeds=3)
     planning.extend(out, every.runs(), [every.stored()])
-    fewer = Selection(name=path, seeds=1, arms="dblp")
+    fewer = Sweep(name=path, seeds=1, arms="dblp")
     (remark,) = planning.extend(out, fewer.runs(), [fewer.stored()])
     assert "4 planned runs leave the plan, never begun: seed 2, 3; " in remark
     assert planned(out) == sorted([("dblp", 1)] * 2 + [("fixed-low", s) for s in (1, 2, 3)] * 2)
@@ -186,21 +187,21 @@ def test_other_arms_and_points_that_were_never_begun_stay_in_the_plan(tmp_path):
 
 def test_further_options_come_on_top_of_what_was_planned(tmp_path):
     out, path = tmp_path / "out", write(tmp_path)
-    first = Selection(name=path, arms="dblp", seeds=1, settings=["rounds=30"])
+    first = Sweep(name=path, arms="dblp", seeds=1, settings=["rounds=30"])
     planning.extend(out, first.runs(), [first.stored()])
     for name, results in ((str(out / "small"), tmp_path), ("small", out)):
-        more = Selection(name=name, seeds=3)
+        more = Sweep(name=name, seeds=3, out=results)
         more.require(results)
-        found = choosing.chosen(more, results)
+        found = choosing.chosen(more)
         assert found.results == out
         assert {(run.arm, run.seed, run.experiment.rounds) for run in found.runs} == {
             ("dblp", seed, 30) for seed in (1, 2, 3)
         }
-        other = Selection(name=name, arms="fixed-low", settings=["rounds=40"])
-        (run,) = choosing.chosen(other, results).runs
+        other = Sweep(name=name, arms="fixed-low", settings=["rounds=40"], out=results)
+        (run,) = choosing.chosen(other).runs
         assert (run.arm, run.seed, run.experiment.rounds) == ("fixed-low", 1, 40)
     with pytest.raises(InputError, match="unknown experiment 'small'"):
-        Selection(name="small").require(tmp_path)
+        Sweep(name="small").require(tmp_path)
 
 
 def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
@@ -208,14 +209,11 @@ def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
     runs = experiment.load(path, arms=["dblp"], seeds=1)
     planning.extend(out, runs)
     measure(out, runs)
-    selection = Sweep(name=path, arms="dblp", seeds=1)
-    with pytest.raises(InputError, match=r"none of these runs is new \(1 ok\); './lab report "):
-        execution.run(selection, Execution(out=out))
-    for verb in (execution.run, execution.resume):
-        with pytest.raises(InputError, match=r"--pcap: 1 of these runs .* not be recorded"):
-            verb(selection, Execution(out=out, pcap="server"))
-        with pytest.raises(InputError, match="unknown host 'worker-77'"):
-            verb(selection, Execution(out=out, pcap="worker-77", dry_run=True))
+    options = Execution(name=path, arms="dblp", seeds=1, out=out, pcap="server")
+    with pytest.raises(InputError, match=r"--pcap: 1 of these runs .* not be recorded"):
+        execution.run(options)
+    with pytest.raises(InputError, match="unknown host 'worker-77'"):
+        execution.run(replace(options, pcap="worker-77", dry_run=True))
 
 
 def test_the_index_s_name_is_taken(tmp_path):

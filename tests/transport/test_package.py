@@ -111,7 +111,7 @@ def test_without_the_lab_its_verbs_are_refused_in_one_line(environment):
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith("lab: the package 'typer' is not installed; ")
-    assert "./lab setup" in line
+    assert "./lab sets it up" in line
 
 
 def test_the_extra_of_the_lab_has_everything_else(wheel):

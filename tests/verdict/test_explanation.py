@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testbed.cli import explain_view, places
+from testbed.cli import places, results_view
 from testbed.documentation import run_directory_format
 from testbed.documentation.gates import reference
 from testbed.shared import run_directory
@@ -35,7 +35,7 @@ def ended(folder, verdict, reason="", gates=(), name="dblp-s1-0123456789", logs=
 
 def shown(directory):
     screen = io.StringIO()
-    explain_view.show(directory, Console(file=screen, width=80))
+    results_view.explain(directory, Console(file=screen, width=80))
     return screen.getvalue()
 
 
@@ -82,13 +82,11 @@ def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(
     about = GATES[key]
     assert f"gate '{about.title}' failed" in text
     assert f"7.5; limit {broken.limit:g} " in text
-    whole = f"./lab resume {tmp_path / 'small'}"
-    remedy = about.remedy.replace("./lab resume.", whole).replace(
-        "./lab resume tries", f"{whole} tries"
-    )
+    whole = f"./lab run {tmp_path / 'small'}"
+    remedy = about.remedy.replace("./lab run.", whole).replace("./lab run tries", f"{whole} tries")
     for words in ("rustc 0.31", about.causes, remedy, about.evidence, about.measured):
         assert words in text
-    assert text.count("./lab resume") == text.count(whole)
+    assert text.count("./lab run") == text.count(whole)
 
 
 def test_an_ok_run_shows_its_gates_and_says_what_was_not_checked(tmp_path):
@@ -130,7 +128,7 @@ def test_gates_that_decide_come_first_and_waived_ones_are_without_advice(tmp_pat
 def test_other_gates_are_shown_with_key_and_outcome(tmp_path):
     wide = io.StringIO()
     directory = ended(tmp_path, "ok", "", judged())
-    explain_view.show(directory, Console(file=wide, width=300))
+    results_view.explain(directory, Console(file=wide, width=300))
     (relay,) = [line for line in wide.getvalue().splitlines() if " relay_late_s " in line]
     assert " not applicable " in relay
     (queues,) = [line for line in wide.getvalue().splitlines() if " queue_error " in line]
@@ -188,7 +186,7 @@ def test_an_unsupported_and_an_interrupted_run_say_what_to_do(tmp_path):
     assert "no TCP congestion control 'x'" in text
     assert "./lab check" in text
     interrupted = ended(tmp_path, "interrupted", "by the user", name="dblp-s2-0000000000")
-    assert f"./lab resume {tmp_path / 'small'}" in shown(interrupted)
+    assert f"./lab run {tmp_path / 'small'}" in shown(interrupted)
 
 
 def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_path):
@@ -235,4 +233,4 @@ def test_a_run_of_a_script_is_not_to_be_resumed(tmp_path, verdict, reason):
     found = explain(directory)
     said = found.remedy + "".join(each.about.remedy for each in [*found.gates, *found.others])
     assert "script again" in said
-    assert "./lab resume" not in shown(directory)
+    assert "./lab run" not in shown(directory)

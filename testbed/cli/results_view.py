@@ -1,0 +1,124 @@
+"""The verbs `compare` and `explain`: two results side by side, and why a run ended as it did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from testbed.cli import places
+from testbed.cli.terminal import say, show_table
+from testbed.shared.input_error import InputError
+from testbed.verdict import explanation
+from testbed.verdict.explanation import GateFinding
+
+if TYPE_CHECKING:
+    from analysis.comparison import Compared
+
+# What a reader looks for first; `--json` has all.
+_SHOWN = (
+    "round_latency_s.p50",
+    "round_latency_s.p99",
+    "round_latency_s.burst_mean",
+    "round_latency_s.calm_mean",
+    "gather_latency_s.burst_mean",
+    "realised_loss.gather",
+    "realised_loss.broadcast",
+    "passes_per_transfer",
+    "bytes_sent",
+    "accuracy",
+    "perplexity",
+)
+
+
+def compare(first: Path, second: Path, json_file: Path | None, console: Console) -> None:
+    """Print the comparison, and write all of it to a file."""
+    from analysis import comparison  # imports what reads results, which takes a second
+
+    are_runs = places.is_run(first), places.is_run(second)
+    if are_runs[0] != are_runs[1]:
+        raise InputError(f"{first} and {second}: valid: two results of an experiment, or two runs")
+    compared_by = comparison.compare_runs if are_runs[0] else comparison.compare
+    try:
+        compared = compared_by(comparison.evidence(first), comparison.evidence(second))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if json_file is not None:
+        document = comparison.document(str(first), str(second), compared)
+        try:
+            json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--json {json_file}: {error.strerror}") from None
+    headings = ("arm", "point", "metric", "first", "second", "second / first", "pairs")
+    show_table(console, headings, (_row(each) for each in compared if each.metric in _SHOWN))
+
+
+def _row(each: Compared) -> list[str]:
+    from analysis.data.metrics import describe
+
+    point = ", ".join(f"{name} {value}" for name, value in each.factors.items())
+    metric, ratio = describe(each.metric), each.ratio
+    unit = f" ({metric.unit})" if metric.unit in ("s", "bytes") else ""
+    shown = "-" if ratio.value is None else f"{ratio.value:.3f}"
+    if ratio.low is not None and ratio.high is not None:
+        shown += f" [{ratio.low:.3f}, {ratio.high:.3f}]"
+    numbers = [f"{each.first:.5g}", f"{each.second:.5g}", shown, str(ratio.n)]
+    return [each.arm, point, metric.label + unit, *numbers]
+
+
+def explain(directory: Path, console: Console) -> None:
+    """Print why a run ended as it did, and what to do."""
+    run = explanation.explain(directory)
+    say(console, f"{directory.name}: {run.verdict}")
+    say(console, f"  {run.meaning}")
+    facts = {"reason": run.reason} if run.reason and not run.gates else {}
+    facts |= {"usual cause": run.causes, "what to do": run.remedy, "directory": str(run.directory)}
+    _facts(console, facts)
+    for gate in (*run.gates, *run.waived):
+        _show_gate(console, gate, directory)
+    if run.others:
+        say(console, "")
+        headings = ("other gates", "key", "outcome", "limit", "what is measured")
+        show_table(console, headings, map(_other_gate, run.others))
+    if run.log_end:
+        say(console, f"\n{directory / run.log} ends:")
+        for line in run.log_end:
+            say(console, f"  {line}")
+
+
+def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
+    record, about = gate.record, gate.about
+    value = f"{record['value']:.4g}" if record["value"] is not None else "not measured"
+    decides = record["decides"]
+    outcome = record["outcome"] + ("" if decides else ", but waived, so it does not decide")
+    say(console, f"\ngate '{about.title}' {outcome}: {record['name']}")
+    facts = {
+        "value": f"{value}; limit {record['limit']:g} (limits.{record['key']})",
+        "where": record["where"],
+        "note": record["note"],
+        "waived": record["waived"],
+        "measured": about.measured,
+        "evidence": f"{directory}/{about.evidence}",
+        "usual cause": about.causes if decides and record["outcome"] == "failed" else "",
+        "what to do": about.remedy if decides else "",
+    }
+    _facts(console, facts)
+
+
+def _other_gate(gate: GateFinding) -> tuple[str, ...]:
+    record = gate.record
+    value = "" if record["value"] is None else f": {record['value']:.4g}"
+    remarks = [record["waived"] and f"waived: {record['waived']}"]
+    if record["value"] is None:
+        remarks.append(record["note"])
+    words = "; ".join(filter(None, (record["name"], *remarks)))
+    outcome = record["outcome"] + value
+    return gate.about.title, record["key"], outcome, f"{record['limit']:g}", words
+
+
+def _facts(console: Console, facts: dict[str, str]) -> None:
+    for name, words in facts.items():
+        if words:
+            say(console, f"  {name + ':':13} {words}")

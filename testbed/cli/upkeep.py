@@ -1,0 +1,158 @@
+"""The verbs `docs`, `test` and `clean`: the site, the lab's own checks, what runs left behind."""
+
+import collections
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from testbed.cli import places
+from testbed.machine import clean as leftovers
+from testbed.shared.input_error import InputError
+
+_ROOT = Path(__file__).resolve().parents[2]
+SITE = _ROOT / "site"
+_LINT_IMPORTS = str(Path(sys.executable).with_name("lint-imports"))
+_PYTEST = (sys.executable, "-m", "pytest")
+_SHOWN = ("-q", "--durations=12", "--rerun-show-tracebacks")
+_LABS = "tests/lab"  # each step imports its own tests only
+_CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("ruff: rules", (sys.executable, "-m", "ruff", "check", ".")),
+    ("ruff: format", (sys.executable, "-m", "ruff", "format", "--check", ".")),
+    ("mypy", (sys.executable, "-m", "mypy")),
+    ("import contracts", (_LINT_IMPORTS, "--no-logo", "--no-cache")),
+)
+# A file's tests stay in one process, since they share what is costly to make; tests/conftest.py
+# says which begin first.
+_SIDE_BY_SIDE = (
+    *("-n", str(min(8, os.cpu_count() or 1))),
+    *("--dist", "loadfile", "--no-loadscope-reorder"),
+)
+_TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("tests without a lab", (*_PYTEST, *_SHOWN, f"--ignore={_LABS}", *_SIDE_BY_SIDE)),
+    # Labs measure in real time: nothing may run beside them.
+    ("tests in real labs", (*_PYTEST, *_SHOWN, _LABS)),
+)
+# Each lab starts five programs of this project. Without bytecode each compiles its part of it anew.
+_ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
+_COUNT = re.compile(r"(\d+) ([a-z]+)")
+
+
+def build_site(folder: Path) -> Path:
+    """Build the site with MkDocs into a folder and return the page to begin with."""
+    _require_usable(folder)
+    print("building the documentation with MkDocs: about half a minute", flush=True)
+    # Not --quiet: MkDocs then does not even count its warnings, and takes every broken link.
+    argv = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    argv += ["--config-file", str(_ROOT / "mkdocs.yml"), "--site-dir", str(folder.resolve())]
+    # The theme's makers announce another product at each build; it is no warning of ours.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(
+        argv, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        messages = [line for line in done.stderr.splitlines() if not line.startswith("INFO")]
+        print("\n".join(messages), file=sys.stderr)
+        raise InputError("the documentation could not be built; the messages above say why")
+    return folder / "index.html"
+
+
+def _require_usable(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or has other files: MkDocs empties it first."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder):
+            pass
+        is_ours = folder == SITE or (folder / "sitemap.xml").is_file() or not any(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    if not is_ours:
+        raise InputError(f"{folder}: holds other files; valid: a new or an empty folder")
+
+
+def open_page(page: Path) -> bool:
+    """Show a page in the desktop's browser; False where there is none."""
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    return webbrowser.open(page.resolve().as_uri())
+
+
+def test(pytest_arguments: Sequence[str]) -> int:
+    """Run every step and return 0 if all passed; with arguments, run pytest alone.
+
+    `--long` alone is no such argument: every step is run, and the long tests too.
+    """
+    if pytest_arguments and list(pytest_arguments) != ["--long"]:
+        return subprocess.run([*_PYTEST, *pytest_arguments], cwd=_ROOT, check=False).returncode
+    print("linters, tests without a lab, tests in labs: about 20 minutes on two cores", flush=True)
+    failed = []
+    for name, argv in _CHECKS:
+        print(f"== {name}", flush=True)
+        if subprocess.run(argv, cwd=_ROOT, check=False).returncode != 0:
+            failed.append(name)
+    total: collections.Counter[str] = collections.Counter()
+    for name, argv in _TESTS:
+        print(f"== {name}", flush=True)
+        status, closing = _shown([*argv, *pytest_arguments])
+        if status != 0:
+            failed.append(name)
+        total += counts(closing)
+    print(f"all tests: {', '.join(f'{total[each]} {each}' for each in total)}", flush=True)
+    if failed:
+        print(f"lab: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def counts(closing: str) -> collections.Counter[str]:
+    """How many tests passed, failed, were skipped, ... by pytest's closing line.
+
+    Tests that were left out, since they are long, are not counted.
+    """
+    words, _, _ = closing.partition(" in ")
+    numbers = {what: int(number) for number, what in _COUNT.findall(words)}
+    numbers.pop("deselected", None)
+    return collections.Counter(numbers)
+
+
+def _shown(argv: Sequence[str]) -> tuple[int, str]:
+    """Run a program and show what it prints; returns its status and its last line."""
+    last = ""
+    with subprocess.Popen(
+        argv, cwd=_ROOT, env=_ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return process.returncode, last
+
+
+def clean(what: str | None, out: Path, confirm: Callable[[str], bool]) -> bool:
+    """Show and remove what was left behind, or all results of one experiment.
+
+    Returns whether nothing is left that should have gone.
+    """
+    place = places.find(what, out)
+    left_behind = what is not None and bool(leftovers.why_stale(Path(what)))
+    if place.key is not None and not left_behind:
+        raise InputError(
+            f"{what}: one run; valid: an experiment's name, file or folder, or the folder of a run "
+            "that has been left unfinished"
+        )
+    if what is not None and place.experiment is None:
+        place.require_results()
+    if left_behind or place.experiment is None:
+        folder = Path(what or "") if left_behind else place.results
+        return leftovers.clean_leftovers(folder, print, confirm)
+    done = leftovers.clean_experiment(place.results, place.experiment, print, confirm)
+    if done:
+        import analysis  # imports what draws figures, which takes a second
+
+        analysis.write_index(place.results)
+    return done
