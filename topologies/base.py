@@ -15,7 +15,7 @@ import networkx
 from mininet.topo import Topo
 from pydantic import ValidationError
 
-from testbed.shared import problems, registry
+from testbed.shared import problems
 from topologies import mininet_options
 from topologies.settings import (
     MOST_EXTRA_HOSTS,
@@ -43,8 +43,6 @@ class LabTopo(Topo):
 
     loss_in_percent: ClassVar[bool] = False
     """Whether `loss` of an `addLink` is per cent, as in Mininet, and not a share."""
-    cpu_of_machine: ClassVar[bool] = False
-    """Whether `cpu` of an `addHost` is a share of the whole machine, as in Mininet."""
 
     parameters: TopologyParameters
 
@@ -64,7 +62,6 @@ class LabTopo(Topo):
         """
         self._check()
         self._apply_overrides()
-        self._limit_hosts()
         self._set_options()
 
     def addNode(self, name: str, **options: Any) -> str:  # noqa: N802 (Mininet's name)
@@ -79,14 +76,10 @@ class LabTopo(Topo):
         given = {key: value for key, value in options.items() if key != "isSwitch"}
         try:
             (mininet_options.check_switch if is_switch else mininet_options.check_host)(given)
-            # The lab makes all nodes alike but for a switch's dpid and a host's share.
-            kept: dict[str, Any] = {
-                key: options[key] for key in ("isSwitch", "dpid") if key in options
-            }
-            if options.get("cpu") is not None:
-                kept["cpu"] = mininet_options.cpu(options["cpu"], of_machine=self.cpu_of_machine)
         except ValueError as error:
             raise ValueError(f"{'switch' if is_switch else 'host'} {name}: {error}") from None
+        # The lab makes all nodes alike but for a switch's dpid.
+        kept = {key: options[key] for key in ("isSwitch", "dpid") if key in options}
         added: str = super().addNode(name, **kept)
         return added
 
@@ -257,14 +250,6 @@ class LabTopo(Topo):
                 f"core: topology {self.parameters.name!r} has no link between switches; "
                 "valid: the keys at the top level, or links"
             )
-
-    def _limit_hosts(self) -> None:
-        for name, processors in self.parameters.host_cpu.items():
-            if name not in self.hosts():
-                raise ValueError(
-                    f"host_cpu: there is no host {name!r}; {registry.one_of(name, self.hosts())}"
-                )
-            self.setNodeInfo(name, self.nodeInfo(name) | {"cpu": processors})
 
     def _set_options(self) -> None:
         asked = any(link.queue_bdp is not None or link.delay_s for link in self._links.values())

@@ -68,15 +68,12 @@ def described(topo: Topo) -> dict[str, Any]:
     percent = not isinstance(topo, LabTopo)
     hosts, switches = topo.hosts(sort=False), topo.switches(sort=False)
     edges = []
-    cpu: dict[str, float] = {}
     place = ""
     try:
         for name in (*hosts, *switches):
             place = f"{'host' if name in hosts else 'switch'} {name}"
             options = {key: each for key, each in topo.nodeInfo(name).items() if key != "isSwitch"}
             (mininet_options.check_host if name in hosts else mininet_options.check_switch)(options)
-            if options.get("cpu") is not None:
-                cpu[name] = mininet_options.cpu(options["cpu"], of_machine=percent)
         for _, _, info in topo.links(sort=False, withInfo=True):
             ends = {key: info[key] for key in ("node1", "node2", "port1", "port2")}
             place = f"link {ends['node1']}--{ends['node2']}"
@@ -95,5 +92,4 @@ def described(topo: Topo) -> dict[str, Any]:
         "hosts": hosts,
         "switches": {name: topo.nodeInfo(name).get("dpid") for name in switches},
         "edges": edges,
-        "host_cpu": cpu,
     }

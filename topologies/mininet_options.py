@@ -8,15 +8,12 @@ among the lab's keys of a link. `loss` is per cent in a plain Mininet `Topo`, an
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from testbed.shared.registry import one_of
-from topologies.settings import FRAME_BYTES, LinkParameters, Processors
+from topologies.settings import FRAME_BYTES, LinkParameters
 
 # Mininet's RED queue marks from here on: `min 30000` in its TCIntf.
 _ECN_THRESHOLD_BYTES = 30_000
@@ -41,8 +38,8 @@ _REFUSED_ON_LINKS = {
 }
 _REFUSED_ON_HOSTS = {
     **dict.fromkeys(
-        ("cores", "sched", "period_us"),
-        "a host's processors are limited by cpu alone",
+        ("cpu", "cores", "sched", "period_us"),
+        "the lab's hosts share all processors",
     ),
     **dict.fromkeys(("ip", "mac", "defaultRoute"), "the lab gives addresses itself"),
 }
@@ -112,31 +109,12 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
 def check_host(options: Mapping[str, Any]) -> None:
     """Raises ValueError for an option of `addHost` that has no meaning here."""
     for key, value in options.items():
-        if value is None or key == "cpu":
+        if value is None:
             continue
         if key == "cls" and getattr(value, "__name__", "") in _HOST_CLASSES:
             continue
         reason = _REFUSED_ON_HOSTS.get(key, "the lab makes hosts itself")
         raise ValueError(f"{key}={_named(value)}: {reason}; leave it out")
-
-
-def cpu(value: Any, *, of_machine: bool) -> float:
-    """How many processors a host may use, for the option of `addHost`.
-
-    Args:
-        value: Mininet's share of the whole machine, or a number of processors.
-        of_machine: whether it is Mininet's.
-
-    Raises:
-        ValueError: it is no such number.
-    """
-    machine = os.cpu_count() or 1
-    try:
-        share = float(value) * (machine if of_machine else 1)
-        return TypeAdapter(Processors).validate_python(share)
-    except (TypeError, ValueError):
-        unit = "a share of the machine, up to 1" if of_machine else "a number of processors"
-        raise ValueError(f"cpu={value!r}: valid: {unit}, 0.01 or more") from None
 
 
 def check_switch(options: Mapping[str, Any]) -> None:

@@ -26,7 +26,6 @@ class PlainTopo(LabTopo):
     """What a plain `Topo` is mixed with."""
 
     loss_in_percent = True
-    cpu_of_machine = True
 
     def finish(self) -> None:
         hosts = [name for name in self.g.nodes() if not self.isSwitch(name)]

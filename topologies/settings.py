@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -157,9 +157,6 @@ class LinkParameters(BaseModel):
         return self.model_dump(include=set(LinkParameters.model_fields), exclude_none=True)
 
 
-Processors = Annotated[float, Field(ge=0.01, le=64, allow_inf_nan=False)]
-
-
 class TopologyParameters(LinkParameters):
     """What every topology has; the keys of a link are those of all links not named in it."""
 
@@ -183,10 +180,6 @@ class TopologyParameters(LinkParameters):
     core: LinkParameters = Field(default=LinkParameters(), description="links between switches")
     links: dict[str, LinkParameters] = Field(
         default={}, description="single links by name, `FIRST--SECOND` in either order"
-    )
-    host_cpu: dict[str, Processors] = Field(
-        default={},
-        description="processors that all programs of a host may use together: 0.5 is half of one",
     )
 
     @model_validator(mode="before")

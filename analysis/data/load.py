@@ -100,7 +100,7 @@ class Results(Evidence):
 
     @cached_property
     def host_cpu(self) -> pl.DataFrame:
-        """Per run and host: processor time `cpu_s`, and `control_groups_s` where it was counted."""
+        """Per run and host: processor time `cpu_s`."""
         return self._table("host_cpu")
 
     @cached_property

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from analysis.data import critical_path, learning, logs, records, samples
+from analysis.data import critical_path, learning, logs, samples
 from analysis.data.evidence import Run, impairment_kinds
 from analysis.data.kept_rows import TOLERANCE_VARIED
 from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
@@ -142,19 +142,13 @@ def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _host_cpu(runs: Sequence[Run]) -> pl.DataFrame:
-    """Per run and host: `cpu_s` of its sampled processes, `control_groups_s` where counted."""
+    """Per run and host: `cpu_s` of its sampled processes."""
     directories = {run.key: run.directory for run in runs if run.directory is not None}
     used, problems = samples.cpu_s_of_runs(directories)
     for run in runs:
         if run.key in problems:
             logs.remark(run, [problems[run.key]])
-    sampled = used["run_key"].unique(maintain_order=True)
-    shares = {key: samples.share_use(directories[key]) for key in sampled}
-    counted = [
-        records.section(shares[key], host).get("used_s")
-        for key, host in used.select("run_key", "host").iter_rows()
-    ]
     order = {key: place for place, key in enumerate(directories)}
-    return used.with_columns(
-        pl.Series("control_groups_s", counted, dtype=pl.Float64, strict=False)
-    ).sort(pl.col("run_key").replace_strict(order, return_dtype=pl.Int64), maintain_order=True)
+    return used.sort(
+        pl.col("run_key").replace_strict(order, return_dtype=pl.Int64), maintain_order=True
+    )

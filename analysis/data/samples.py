@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from analysis.data.frame_columns import FRAMES, SAMPLES
-from analysis.data.records import Schema, read_document, section
+from analysis.data.records import Schema
 
 QUEUES, FLOWS, PROCESSES = (FRAMES[name].schema for name in SAMPLES)
 _UNREADABLE = (
@@ -75,11 +75,6 @@ def cpu_s_of_runs(runs: Mapping[str, Path]) -> tuple[pl.DataFrame, dict[str, str
     parts = [cpu_s_of_runs({key: run}) for key, run in runs.items()]
     found = [problem for _, each in parts for problem in each.items()]
     return pl.concat(part for part, _ in parts), dict(found)
-
-
-def share_use(run: Path) -> dict[str, dict[str, Any]]:
-    """Host with a share of the processors -> what its control groups say (`conservation.json`)."""
-    return section(read_document(run / "conservation.json", []), "host_cpu")
 
 
 def sampler(run: Path) -> dict[str, Any]:

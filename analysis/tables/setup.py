@@ -151,24 +151,18 @@ def host_cpu_table(results: Results) -> Table:
     rows, records = [], []
     for arm in results.arms:
         used: dict[str, list[float]] = {}
-        counted: dict[str, list[Any]] = {}
         for each in results.host_cpu.filter(pl.col("arm") == arm).iter_rows(named=True):
             used.setdefault(each["host"], []).append(each["cpu_s"])
-            counted.setdefault(each["host"], []).append(each["control_groups_s"])
-            names = ("run_key", "arm", "seed", "host", "cpu_s", "control_groups_s")
+            names = ("run_key", "arm", "seed", "host", "cpu_s")
             records.append({name: each[name] for name in names})
-        rows += [
-            row(arm, host, _spread(each, "s"), _spread(counted[host], "s"), str(len(each)))
-            for host, each in used.items()
-        ]
+        rows += [row(arm, host, _spread(each, "s"), str(len(each))) for host, each in used.items()]
     return Table(
         title=f"{results.experiment}: processor time per host",
-        columns=["Arm", "Host", "Sampled processes", "Its control groups", "Runs"],
+        columns=["Arm", "Host", "Sampled processes", "Runs"],
         rows=rows,
         notes=[
             "Sampled: the last value of each process in a host, up to 0.1 s before its end. "
-            "Shells, and programs of less than about 2 s, may be missing. Control groups: exact, "
-            "of hosts with a share of the processors, while the workload ran."
+            "Shells, and programs of less than about 2 s, may be missing."
         ],
         records=records,
     )

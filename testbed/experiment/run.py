@@ -171,8 +171,6 @@ def key_of(config: Mapping[str, Any]) -> str:
     if document["datapath"] == "auto":
         # It is the same run on every machine; which datapath it had, its manifest says.
         del document["datapath"]
-    if not document["topology"].get("host_cpu"):
-        document["topology"].pop("host_cpu", None)  # a later key
     limits = document.get("limits", {})
     if limits.get("conservation") == Limits.model_fields["conservation"].default:
         document["limits"] = {**limits, "conservation": _FORMER_CONSERVATION}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from testbed.lab.kernel import cgroups, namespaces, privileges
+from testbed.lab.kernel import namespaces, privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo
 
@@ -52,7 +52,6 @@ def start(
     folder = str(cwd or Path.cwd())  # entering the host's namespaces changes the latter
 
     def begin() -> subprocess.Popen[bytes]:
-        cgroups.join(host.groups)
         namespaces.settle(host.pid)
         # The program inherits what is done to this thread.
         privileges.give_up()

@@ -19,7 +19,7 @@ from mininet.net import Mininet
 from mininet.node import Host, OVSSwitch, RemoteController
 
 from testbed.lab import openvswitch
-from testbed.lab.kernel import cgroups, namespaces, rtnetlink
+from testbed.lab.kernel import namespaces, rtnetlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Message, Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import MissingCapabilityError
@@ -67,7 +67,6 @@ class _ShellOnDemand:
     """
 
     shell_timeout_s = 20.0
-    groups: Sequence[str] = ()
     _has_prompt = False
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 (Mininet's name)
@@ -100,8 +99,6 @@ class _ShellOnDemand:
             pid = node.pid
             super().startShell()  # type: ignore[misc]
             node.pid = pid
-            if (shell := node.shell) is not None:
-                cgroups.place(self.groups, shell.pid)
 
     def _popen(self, cmd: list[str], **options: Any) -> Any:
         """Start a program; Mininet's shell joins the namespaces that are there."""
@@ -168,7 +165,7 @@ class LabInterface(Intf):
 
 
 class LabHost(_ShellOnDemand, Host):
-    """A host in namespaces of its own; its shell is in the control groups `groups`."""
+    """A host in namespaces of its own."""
 
     def config(
         self, mac: str | None = None, ip: str | None = None, **_options: Any

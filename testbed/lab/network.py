@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import datapath, freed_senders, host_shares, sandbox
+from testbed.lab import datapath, freed_senders, sandbox
 from testbed.lab.datapath import Datapath
 from testbed.lab.delay import Middle, Relay, netem, untouched
 from testbed.lab.kernel import local_ports, packet_steering, shaping
@@ -65,11 +65,7 @@ class LinkEnds:
 
 @dataclass(frozen=True, kw_only=True)
 class HostInfo:
-    """An emulated host with one interface; `switch_interface` is the other end of its link.
-
-    `cpu` is its share of the processors, None for any; what runs in it joins `groups` (see
-    `cgroups.join`).
-    """
+    """An emulated host with one interface; `switch_interface` is the other end of its link."""
 
     name: str
     address: str
@@ -81,8 +77,6 @@ class HostInfo:
     switch_interface: str
     rate_bps: int
     queue_bytes: int
-    cpu: float | None = None
-    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +138,10 @@ class Network:
         Raises:
             MissingCapabilityError: links are to be delayed by netem, which this kernel lacks, or
                 by the relay, which has no room for so long a delay; a host's namespaces cannot be
-                made, or its share of the processors cannot be limited.
+                made.
             CommandError: the kernel refuses something else.
         """
-        cpu = {name: topology.nodeInfo(name).get("cpu") for name in topology.hosts()}
-        groups = host_shares.make({name: each for name, each in cpu.items() if each is not None})
         self.mininet = _build(topology, datapath, adjustable=adjustable)
-        for host in self.mininet.hosts:
-            host.groups = groups.get(host.name, ())
         self.info = replace(_describe(self.mininet), data_ports=data_ports, datapath=datapath)
         if data_ports is not None:
             for host in self.info.hosts.values():
@@ -275,8 +265,6 @@ def _describe(net: Any) -> LabInfo:
                 switch_interface=other.name,
                 rate_bps=ends.rate_bps,
                 queue_bytes=ends.queue_bytes,
-                cpu=own.node.params.get("cpu"),
-                groups=own.node.groups,
             )
     switches = {switch.name: int(switch.dpid, 16) for switch in net.switches}
     return LabInfo(hosts=hosts, switches=switches, links=links)

@@ -11,10 +11,9 @@ import resource
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 
-from testbed.lab import host_names, host_shares, leftovers
+from testbed.lab import host_names, leftovers
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import run
 from testbed.shared import python_module
@@ -31,7 +30,6 @@ _NEEDED = (
     (resource.RLIMIT_NOFILE, "ulimit -n, open files of a process", 1024),
     (resource.RLIMIT_FSIZE, "ulimit -f, bytes of a file", 1 << 30),
 )
-_groups: dict[int, str] = {}  # of each sandbox that this process has started
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -67,18 +65,15 @@ def start(
     # The signal ends the sandbox at once when the command is killed. The lifeline does so where the
     # kernel forgets the signal: on entering a user namespace.
     signal = [] if outlives_thread else ["setpriv", "--pdeathsig", "KILL"]
-    group = host_shares.name_of_next()
     with privileges.taken_up():
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [
                 *signal,
                 *("unshare", *namespaces),
                 *python_module.command(module, *arguments),
             ],
             # `./lab clean` recognises a sandbox by this, and whether its command still lives.
-            env=_environment()
-            | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()}
-            | {host_shares.NAME_VARIABLE: group},
+            env=_environment() | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
             stdin=None if terminal else subprocess.PIPE,
             stdout=stdout,
             stderr=stderr,
@@ -86,9 +81,6 @@ def start(
             # Ctrl-C at the terminal goes to the command only, which ends the sandbox in order.
             start_new_session=not terminal,
         )
-
-    _groups[process.pid] = group
-    return process
 
 
 def raise_limits() -> None:
@@ -131,13 +123,10 @@ def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
     if process.stdin is not None:
         process.stdin.close()
     try:
-        status = process.wait(patience_s)
+        return process.wait(patience_s)
     except subprocess.TimeoutExpired:
         _kill(process)
-        status = process.wait()
-    with suppress(OSError):  # still in use: `./lab clean` will find it
-        host_shares.remove(_groups.pop(process.pid, ""))
-    return status
+        return process.wait()
 
 
 def output_of(module: str, *arguments: str, timeout_s: float = 300.0) -> tuple[bytes, str]:

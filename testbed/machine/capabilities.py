@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers import framework_choice
-from testbed.lab import datapath, host_shares, loss_table, sandbox
+from testbed.lab import datapath, loss_table, sandbox
 from testbed.lab.delay import netem
 from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import CommandError, run
@@ -219,11 +219,6 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
             lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"),
             "ECN marks, DCTCP",
             f"modprobe sch_red; {_STOCK}",
-        ),
-        "host-cpu": (
-            host_shares.try_out,
-            "a host's share of the processors (cpu)",
-            "sudo; else systemd-run --scope -p Delegate=yes ./lab ... (as a user with --user)",
         ),
         "udp-segmentation": (
             _udp_segmentation,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.lab import host_shares, leftovers
+from testbed.lab import leftovers
 from testbed.lab.kernel import privileges
 from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory, sizes
@@ -84,8 +84,7 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
         InputError: something could not be removed.
     """
     processes, folders = leftovers.find(), stale_folders(out)
-    groups = host_shares.left_over()
-    if not processes and not folders and not groups:
+    if not processes and not folders:
         say(f"nothing to clean: no lab is left standing, and no stale folder is in {out}")
         return True
     if processes:
@@ -96,23 +95,13 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
         say("folders, to be removed:")
         for folder in folders:
             say(folder.line())
-    if groups:
-        say("control groups of labs whose command is gone, to be removed:")
-        for name in groups:
-            say(f"           {name}")
-    counted = f"{len(folders)} folders" + (f", {len(groups)} control groups" if groups else "")
-    if not confirm(f"End {len(processes)} processes and remove {counted}?"):
+    if not confirm(f"End {len(processes)} processes and remove {len(folders)} folders?"):
         return False
     _end(processes)
-    for name, parts in groups.items():
-        try:
-            host_shares.remove_left_over(parts)
-        except OSError as error:
-            raise InputError(f"control group {name}: {error.strerror}") from None
     for folder in folders:
         _remove(folder)
     size = sizes.in_words(sum(each.size_bytes for each in folders))
-    say(f"ended {len(processes)} processes, removed {counted} ({size})")
+    say(f"ended {len(processes)} processes, removed {len(folders)} folders ({size})")
     return True
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from testbed.lab.kernel import cgroups, namespaces, privileges
+from testbed.lab.kernel import namespaces, privileges
 from testbed.transport.net.data_sockets import DataSockets
 
 
@@ -16,19 +16,16 @@ class HostTask:
 
     Attributes:
         host_pid: a process or thread in the host's network namespace.
-        groups: the host's control groups.
         open_sockets: opens what needs root's powers, and runs nothing of the user's own.
         run: is given these sockets, and runs without root's powers.
     """
 
     host_pid: int
-    groups: Sequence[str]
     open_sockets: Callable[[], DataSockets]
     run: Callable[[DataSockets], None]
 
     def prepare(self) -> Callable[[], None]:
         """Settle the calling thread in the host, without root's powers; returns what is to run."""
-        cgroups.join(self.groups)
         namespaces.enter(self.host_pid)
         sockets = self.open_sockets()
         privileges.give_up()

@@ -111,8 +111,6 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
         found.append(("training.pace.kind", "'real'", valid))
     if _has_key("priority_queue_bytes", topology):  # in any scope; it is left out where it is none
         found.append(("topology.priority_queue_bytes", "a second queue", "none"))
-    if topology.get("host_cpu"):
-        found.append(("topology.host_cpu", "a share of the processors", "none"))
     return found
 
 

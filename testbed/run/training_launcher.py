@@ -83,9 +83,7 @@ def main() -> None:
     def task(name: str, run: Callable[[DataSockets], None]) -> HostTask:
         host = order["hosts"][name]
         opening = functools.partial(context.open_sockets, name)
-        return HostTask(
-            host_pid=int(host["pid"]), groups=host["groups"], open_sockets=opening, run=run
-        )
+        return HostTask(host_pid=int(host["pid"]), open_sockets=opening, run=run)
 
     serve = functools.partial(server.run, context, listener, controller, progress, vectors)
     children = {_fork("server", {"server": task("server", serve)}, directory, gate): "server"}

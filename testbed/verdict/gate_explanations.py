@@ -178,15 +178,6 @@ GATES: dict[str, Explanation] = {
         remedy="Close the programs that the reason names, or run when the machine is idle. "
         "ps -eo pid,pcpu,args --sort=-pcpu shows which they are. ./lab run tries again.",
     ),
-    "host_cpu": Explanation(
-        title="hosts' shares",
-        measured="The kernel counts the processor time of all programs in a host that has a share "
-        "(cpu). The gate takes the host that exceeded its share most while the run trained, as a "
-        "part of the share. Less is no error.",
-        evidence="conservation.json: host_cpu.*.used beside host_cpu.*.cpu",
-        causes="Something outside the lab changed the group, or moved a program out of it.",
-        remedy="Leave the control groups whose names begin with lab- alone while a run goes on.",
-    ),
     "impairment_late_s": Explanation(
         title="lateness",
         measured="The time between the planned and the acknowledged begin or end of an impairment: "

@@ -18,7 +18,6 @@ from testbed.verdict import (
     links_under_load,
     processor_headroom,
     realised_loss,
-    share_gates,
     standstill,
 )
 from testbed.verdict.calibration import Calibration
@@ -30,7 +29,6 @@ from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad
 from testbed.verdict.processor_headroom import Headroom
-from testbed.verdict.share_gates import ShareUse
 from testbed.verdict.standstill import Standstill
 
 
@@ -48,7 +46,6 @@ class Evidence:
     load: LinksUnderLoad
     settings: SettingsReader
     switch_holds_bytes: int | None  # its socket buffer; None: it sends by no socket
-    host_cpu: Mapping[str, ShareUse] = field(default_factory=dict)
     changes: LinkChanges = field(default_factory=LinkChanges)
     unreadable: str = ""
     other_programs: str = ""
@@ -78,7 +75,6 @@ def judge(seen: Evidence) -> list[Gate]:
         *ledgers.gates(seen.ledgers, limits, seen.unreadable),
         *processor_headroom.gates(seen.headroom, limits, seen.other_programs),
         *standstill.gates(seen.standstills, seen.rounds, limits),
-        *share_gates.gates(seen.host_cpu, limits),
         impairment_gates.lateness(seen.events, seen.config),
         impairment_gates.met_nothing(seen.events, limits),
         *realised_loss.gates(

@@ -47,7 +47,6 @@ class Limits(Section):
     emulator_losses: int = _count(0, "packets lost by accident in the emulator")
     cpu_wait_s: float = _above(0.0005, "mean wait of a ready thread of the emulator in a second")
     cpu_others: float = _above(0.25, "others' share of the processors while something waits")
-    host_cpu: float = _above(0.05, "relative excess of a host's processor time")
     impairment_late_s: float = _above(0.010, "how late an impairment begins or ends")
     impairments_unmet: int = _count(0, "impairments that met nothing to act on")
     loss_error: float = _share(0.0, "error of a realised loss, beyond chance")

@@ -18,7 +18,6 @@ from testbed.verdict.gate import Gate
 from testbed.verdict.ledgers import Conservation
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.processor_headroom import Watch
-from testbed.verdict.share_gates import ShareWatch
 from testbed.verdict.standstill import Standstill, StandstillWatch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
@@ -61,7 +60,6 @@ class Observation:
         self._settings.listen()
         self._settings.look("before")
         self._watch = Watch(self._own)
-        self._shares = ShareWatch(self._network.hosts)
 
     @contextmanager
     def attended(self, sampler: int) -> Iterator[None]:
@@ -81,7 +79,7 @@ class Observation:
     ) -> list[Gate]:
         """Read everything again, store it in the run's directory, and compare with the limits."""
         assert self._watch is not None, "begin() comes first"
-        headroom, host_cpu = self._watch.finish(), self._shares.finish()
+        headroom = self._watch.finish()
         changes = link_changes.LinkChanges.read(self._directory)
         self._settings.look("after", changes)
         events = jsonl.read(self._directory / "events" / "impairments.jsonl")
@@ -90,8 +88,6 @@ class Observation:
         ledgers = self._ledgers(events, changes.longest_s)
         proof = {"schema": run_directory.SCHEMA, "headroom": headroom.as_json()}
         proof["standstills"] = [asdict(each) for each in self._standstills]
-        if host_cpu:
-            proof["host_cpu"] = {name: each.as_json() for name, each in host_cpu.items()}
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
         load = links_under_load.measure(self._directory, events, changes)
@@ -104,7 +100,6 @@ class Observation:
                 calibration=calibrated,
                 ledgers=ledgers,
                 headroom=headroom,
-                host_cpu=host_cpu,
                 events=events,
                 load=load,
                 settings=self._settings,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 import topologies
@@ -194,8 +192,7 @@ def test_what_a_link_cannot_have_is_one_line_that_names_it(tmp_path, given, said
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("(h + 1))", "(h + 1), cpu='much')", "host h1: cpu='much': valid: a share of the machine"),
-        ("(h + 1))", "(h + 1), cores=[1])", "host h1: cores=[1]: a host's processors are limited"),
+        ("(h + 1))", "(h + 1), cpu=.5)", "host h1: cpu=0.5: the lab's hosts share all processors"),
         ("(h + 1))", "(h + 1), ip='10.0.0.1/24')", "host h1: ip='10.0.0.1/24': the lab gives addr"),
         ("(h + 1))", "(h + 1), inNamespace=False)", "host h1: inNamespace=False: the lab makes h"),
         (
@@ -240,16 +237,3 @@ class Topology(LabTopo):
     assert options["server--s1"]["rate_bps"] == 20_000_000
     with pytest.raises(InputError, match="a share in a LabTopo, per cent in a plain Topo"):
         load(tmp_path, text.replace("OPTIONS", "bw=20, loss=2"))
-
-
-def test_a_host_s_share_of_the_machine_becomes_processors(tmp_path):
-    text = SIMPLE_PERF.replace("(h + 1))", "(h + 1), cpu=.5)")
-    topology = built(tmp_path, text, n=3, host_cpu={"worker-1": 0.2})
-    found = {name: topology.nodeInfo(name)["cpu"] for name in topology.hosts()}
-    machine = os.cpu_count() or 1
-    assert found == {"server": 0.5 * machine, "worker-1": 0.2, "worker-2": 0.5 * machine}
-
-
-def test_a_share_of_a_host_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(InputError, match="host_cpu: there is no host 'worker-7'; valid: server, "):
-        load(tmp_path, SIMPLE_PERF, n=3, host_cpu={"worker-7": 0.5})
