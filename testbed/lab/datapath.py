@@ -1,8 +1,7 @@
 """Which of Open vSwitch's datapaths forwards a lab's packets: the kernel's module, or its daemon.
 
-The kernel's forwards in the context of whoever sends. It asks the daemon about the first packet of
-each flow alone (an *upcall*); what the daemon is too late for is lost. The userspace one receives
-and sends every packet through packet sockets, on any kernel.
+The kernel's asks the daemon about the first packet of each flow alone (an *upcall*); what the
+daemon is too late for is lost. The userspace one moves every packet through packet sockets.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ _TRIAL = "system@lab-trial"
 
 
 def missing() -> str | None:
-    """Why the kernel's datapath cannot be used, or None if it can: tries it.
-
-    Open vSwitch must run. What is tried is removed again.
-    """
+    """Why the kernel's datapath cannot be used, or None if it can: tries it."""
     try:
         run(["ovs-appctl", "dpctl/add-dp", _TRIAL])
     except CommandError as error:
@@ -36,11 +32,7 @@ def missing() -> str | None:
 
 
 def choose(wanted: Wanted) -> Datapath:
-    """The datapath for a lab whose Open vSwitch runs; `auto` is the kernel's where it works.
-
-    Raises:
-        MissingCapabilityError: the kernel's is wanted and cannot be used.
-    """
+    """The datapath for a lab whose Open vSwitch runs; `auto` is the kernel's where it works."""
     if wanted == "userspace":
         return "userspace"
     reason = missing()
@@ -50,11 +42,7 @@ def choose(wanted: Wanted) -> Datapath:
 
 
 def in_use(switches: Iterable[str]) -> Datapath:
-    """The datapath that forwards these switches' packets, as the daemon says.
-
-    Raises:
-        CommandError: they have none, or not all the same.
-    """
+    """The datapath that forwards these switches' packets, as the daemon says."""
     of_switch = parse_datapaths(run(["ovs-appctl", "dpif/show"]))
     found = {of_switch.get(each) for each in switches}
     if len(found) == 1 and (kind := _OF_TYPE.get(found.pop() or "")):

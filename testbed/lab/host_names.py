@@ -1,7 +1,6 @@
 """Names of hosts become addresses in every program of a lab: the sandbox has its own /etc/hosts.
 
-So `ping server` and `http://server:8000` work in any host, whatever resolves the name. The file is
-mounted before the hosts are made, because each host copies the mounts; it is filled afterwards.
+It is mounted before the hosts are made, because each host copies the mounts, and filled afterwards.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ _FILE = "hosts"
 
 
 def cover(private: Path) -> None:
-    """Inside a sandbox: mount a file of its own over /etc/hosts.
-
-    A system without that file keeps having none, and its programs need addresses.
-    """
+    """Inside a sandbox: mount a file of its own over /etc/hosts."""
     if not _PLACE.exists():
         return
     own = private / _FILE

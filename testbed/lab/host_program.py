@@ -1,8 +1,7 @@
-"""Starts a program in an emulated host, from inside the sandbox: the one way in which this is done.
+"""Starts a program in an emulated host, from inside the sandbox.
 
-A thread of its own enters the host's namespaces and starts the program there, which inherits them.
-Nothing runs between the fork and the program, so this is safe in a process of many threads, and
-what cannot be started is an error of one line. Names of hosts resolve inside (see `host_names`).
+A thread of its own enters the host's namespaces and starts the program, which inherits them.
+Nothing runs between the fork and the program, so this is safe in a process of many threads.
 """
 
 from __future__ import annotations
@@ -37,11 +36,6 @@ def start(
     """Start a program in a host, in a session of its own: `os.killpg` reaches what it starts.
 
     It has given up root's powers, all but raw sockets and low ports.
-
-    Args:
-        argv: the program, by path or name, and its arguments; no shell reads them.
-        env: all of its environment; None: this process's.
-        cwd: its current folder; None: this process's.
 
     Raises:
         ProgramError: there is no such program or folder, or the kernel refuses it.

@@ -1,9 +1,7 @@
 """Finds and ends processes of sandboxes whose command is gone.
 
 Every process of a sandbox carries in its environment who started the sandbox: process id, start
-time and PID namespace. It is left over when that process is no more. Other people's processes do
-not have that variable, and a live run's variable names a live process. Interfaces, mounts and
-namespaces need no clean-up: the kernel removes them with the last process.
+time and PID namespace. The kernel removes interfaces, mounts and namespaces with the last process.
 """
 
 from __future__ import annotations
@@ -63,11 +61,9 @@ def _find() -> Iterator[Leftover]:
 
 
 def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
-    """Kill them; returns those that are still there after `timeout_s`.
-
-    The end of a sandbox's first process ends all others of the sandbox. Each process is opened
-    before its start time is checked again, so a new process with the same id is never killed.
-    """
+    """Kill them; returns those that are still there after `timeout_s`."""
+    # Each process is opened before its start time is checked again, so a new one of its id never
+    # dies.
     for each in leftovers:
         try:
             descriptor = os.pidfd_open(each.pid)

@@ -1,9 +1,4 @@
-"""Changes the rate, queue and delay of links while they work.
-
-A change is a message to the kernel or to the relay, not a program (except for netem and RED): it
-takes some 20 microseconds for a rate or a queue. No packet that waits or is in flight is lost or
-reordered.
-"""
+"""Changes rate, queue and delay of links at work; no waiting packet is lost or overtaken."""
 
 from __future__ import annotations
 
@@ -30,13 +25,7 @@ _OF_MIDDLE = ("delay_s", "jitter_s", "loss")
 
 
 class LinkControl:
-    """The directed links of a lab; may be made in any process that may enter its namespaces.
-
-    All methods take a direction as two nodes: it leads from `first` to `second`.
-
-    Args:
-        network: the lab's description, as `LabInfo.as_json` made it.
-    """
+    """The directed links of a lab, each given by two nodes, from `first` to `second`."""
 
     def __init__(self, network: Mapping[str, Any]) -> None:
         self._delayed_by = network.get("delayed_by")
@@ -83,7 +72,8 @@ class LinkControl:
         """Change several settings of a direction, by name; those that are not given stay.
 
         Raises:
-            CommandError: as of the other methods. What may be refused comes first.
+            CommandError: there is no such link, or it cannot have one of them; then none has
+            changed.
         """
         self._require(first, second)
         now = self.now(first, second)
@@ -97,11 +87,7 @@ class LinkControl:
             self.change_queue(first, second, int(changes["queue_bytes"]))
 
     def change_rate(self, first: str, second: str, rate_bps: int) -> float:
-        """Change a direction's rate; returns the monotonic time of the change in seconds.
-
-        Raises:
-            CommandError: there is no such link, or the kernel refuses.
-        """
+        """Change a direction's rate; returns the monotonic time of the change in seconds."""
         _, port = self._require(first, second)
         shape = replace(self._shapes[first, second], rate_bps=rate_bps)
         kernel = self._kernel(port["pid"])
@@ -111,10 +97,7 @@ class LinkControl:
         return time.monotonic()
 
     def change_queue(self, first: str, second: str, queue_bytes: int) -> float:
-        """Change a direction's queue limit; frames that wait beyond a smaller limit still leave.
-
-        A queue of its own for protected datagrams stays as it is.
-        """
+        """Change a direction's queue limit; frames that wait beyond a smaller limit still leave."""
         _, port = self._require(first, second)
         shape = replace(self._shapes[first, second], queue_bytes=queue_bytes)
         if shape.ecn_threshold_bytes is not None:
@@ -135,10 +118,8 @@ class LinkControl:
         jitter_s: float | None = None,
         loss: float | None = None,
     ) -> float:
-        """Change a direction's delay, jitter or loss; None leaves it as it is.
-
-        Only a link that was made with one of them, or as adjustable, has a middle for it.
-        """
+        """Change a direction's delay, jitter or loss; None leaves it as it is."""
+        # Only a link that was made with one of them, or as adjustable, has a middle for it.
         link, _ = self._require(first, second)
         if link["middle"] is None:
             raise CommandError(

@@ -21,9 +21,8 @@ class Losses(NamedTuple):
 class LossModel:
     """A channel of two states that changes, if at all, after each packet (Gilbert-Elliott).
 
-    E. N. Gilbert, "Capacity of a burst-noise channel", BSTJ 39, 1960; E. O. Elliott, "Estimates
-    of error rates for codes on burst-noise channels", BSTJ 42, 1963. It begins in the good state;
-    with both transition probabilities 0 it is Bernoulli loss of `loss_good`.
+    It begins in the good state. E. N. Gilbert, "Capacity of a burst-noise channel", BSTJ 39, 1960;
+    E. O. Elliott, "Estimates of error rates for codes on burst-noise channels", BSTJ 42, 1963.
     """
 
     loss_good: float = 0.0
@@ -43,11 +42,7 @@ class LossModel:
         return self.share_bad * self.loss_bad + (1 - self.share_bad) * self.loss_good
 
     def expected_losses(self, packets: int) -> float:
-        """The mean number of losses among the first packets, which begin in the good state.
-
-        The share of bad states approaches `share_bad` by the factor 1 - p_good_to_bad -
-        p_bad_to_good with each packet; the sum of that geometric series is missing.
-        """
+        """The mean number of losses among the first packets, which begin in the good state."""
         total = self.p_good_to_bad + self.p_bad_to_good
         missing = self.share_bad * (1 - (1 - total) ** packets) / total if total else 0.0
         return packets * self.mean_loss - missing * (self.loss_bad - self.loss_good)

@@ -1,8 +1,7 @@
 """Which packets a loss takes, by their index: a table that is drawn with a seed, or that is given.
 
-The kernel's own random numbers have no seed. So what it is to lose is decided beforehand, and it
-looks each packet up by its index, counted from 0 since the loss began. Thus two labs with the same
-seed lose packets of the same indices, and the losses of one run can be given to another (a mask).
+The kernel's own random numbers have no seed, so it looks each packet up by its index, counted from
+0 since the loss began: two labs with the same seed lose packets of the same indices.
 """
 
 from __future__ import annotations
@@ -29,14 +28,10 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, kw_only=True)
 class LossTable:
-    """The lost packets of all occurrences of a loss, in a row.
+    """The places of the lost packets of all occurrences of a loss in a row, ascending."""
 
-    Attributes:
-        lost: the places of the lost packets in the table, ascending.
-        size: places of a drawn table, or of each occurrence of a mask.
-        occurrences: of a mask; 1: all occurrences lose the same, 0: a drawn table, in which
-            each occurrence begins at a place of its own.
-    """
+    # `occurrences` is that of a mask, each of `size` places; 1: all lose the same; 0: a drawn
+    # table, in which each occurrence begins at a place of its own.
 
     lost: Indices
     size: int
@@ -71,14 +66,9 @@ class LossTable:
 
 
 def drawn(model: LossModel, seed: str) -> LossTable:
-    """The table of a random loss.
-
-    It has 4 194 304 places, or fewer where more than 65 536 would be lost. The channel goes through
-    it once, so an occurrence begins in the state that the channel has at its place.
-
-    Args:
-        seed: the same text gives the same table.
-    """
+    """The table of a random loss; the same text as `seed` gives the same table."""
+    # The channel goes through it once, so an occurrence begins in the state that it has at its
+    # place.
     rarest = max(model.mean_loss, 1 / MOST_PACKETS)
     size = min(MOST_PACKETS, int(_MOST_LOST / rarest))
     random = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
@@ -94,11 +84,7 @@ def drawn(model: LossModel, seed: str) -> LossTable:
 
 
 def given(occurrences: Sequence[Sequence[range]]) -> LossTable:
-    """The table of a mask: of each occurrence the lost packets.
-
-    Raises:
-        ValueError: there are too many, or one lies too far from the begin.
-    """
+    """The table of a mask: of each occurrence the lost packets."""
     if found := too_much(occurrences):
         raise ValueError(found[2])
     room = _room(occurrences)

@@ -1,8 +1,7 @@
 """Mininet's classes, adapted: made by netlink, with shells on demand and links that can delay.
 
-Mininet starts a shell for every node and types each setting into it. Here a host is a pair of
-namespaces that a thread holds, its interface is set up by netlink, all switches by one command, and
-a node gets its shell when somebody first asks it to run a command (`node.cmd`, Mininet's prompt).
+A host is a pair of namespaces that a thread holds, and all switches are set up by one command. A
+node gets its shell when somebody first asks it to run a command (`node.cmd`, Mininet's prompt).
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ Mininet.inited = True
 
 
 class LabMininet(Mininet):
-    """Mininet whose interfaces come up together, and whose static ARP entries are written at once.
-
-    No packet of a lab waits for ARP, and none is ARP's. Each host has an entry for every host:
-    the entries of 128 hosts took 0.1 s to write (one trial), and cost nothing afterwards.
-    """
+    """Mininet whose interfaces come up together; no packet of a lab waits for ARP or is ARP's."""
 
     def configHosts(self) -> None:  # noqa: N802 (Mininet's name)
         """Give the hosts their addresses, and bring up the switches' interfaces."""
@@ -61,20 +56,15 @@ class LabMininet(Mininet):
 
 
 class _ShellOnDemand:
-    """A node whose shell starts with its first command, and that gives up when it says nothing.
+    """A node whose shell starts with its first command, and that gives up when it says nothing."""
 
-    Mininet waits without end for a shell that ends, does not come up, or does not answer.
-    """
+    # Mininet waits without end for a shell that ends, does not come up, or does not answer.
 
     shell_timeout_s = 20.0
     _has_prompt = False
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 (Mininet's name)
-        """Make the node's namespaces, which its constructor wants, and no shell yet.
-
-        Raises:
-            MissingCapabilityError: the kernel refuses them.
-        """
+        """Make the node's namespaces, which its constructor wants, and no shell yet."""
         node: Any = self
         try:
             node.pid = namespaces.hold(node.name) if node.inNamespace else os.getpid()
@@ -107,12 +97,7 @@ class _ShellOnDemand:
         return super()._popen(cmd, **options)  # type: ignore[misc]
 
     def read(self, size: int = 1024) -> str:
-        """What the shell printed; the first time, all of it up to its first prompt.
-
-        Raises:
-            MissingCapabilityError: the shell ended before its prompt.
-            CommandError: nothing came in time, or the shell ended later.
-        """
+        """What the shell printed; the first time, all of it up to its first prompt."""
         deadline_s = time.monotonic() + self.shell_timeout_s
         if self._has_prompt:
             return self._read_by(deadline_s, size)
@@ -196,11 +181,10 @@ class LabController(_ShellOnDemand, RemoteController):
 
 
 class LabSwitch(_ShellOnDemand, OVSSwitch):
-    """Open vSwitch, configured by commands with argument lists, and all switches by one command.
+    """Open vSwitch, configured by commands with argument lists, and all switches by one command."""
 
-    Mininet types its command into an interactive shell, whose terminal cuts a line off after 4095
-    characters. The command for 64 ports is longer, and the switch would silently get no port.
-    """
+    # Mininet types its command into an interactive shell, whose terminal cuts a line off after 4095
+    # characters: at 64 ports, the switch would silently get no port.
 
     def __init__(self, name: str, *, batch: bool = True, **options: Any) -> None:
         super().__init__(name, batch=batch, **options)
@@ -212,11 +196,7 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
         return super().cmd(*words, **options)
 
     def vsctl(self, *arguments: Any, **_options: Any) -> str:
-        """Run ovs-vsctl and return what it printed; before the start, keep it for `batchStartup`.
-
-        Raises:
-            CommandError: it failed.
-        """
+        """Run ovs-vsctl, return what it printed; before the start, keep it for `batchStartup`."""
         words = " ".join(str(each).strip() for each in arguments).replace('\\"', '"').split()
         if self.batch:
             self.commands += words
@@ -233,13 +213,10 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
 
 
 class LabLink(Link):
-    """A veth pair, or two if it delays or loses, now or later; a delay joins their inner ends.
+    """A veth pair, or two if it delays or loses, now or later; a delay joins their inner ends."""
 
-    Names and ports of the outer ends are Mininet's own. The inner ends are in the switches'
-    namespace, which is this process's. `middle` has the names of the inner ends next to the first
-    and to the second node; it is None for a single pair. With `adjustable` there are two in any
-    case, so that delay and loss can be set later.
-    """
+    # `middle` has the inner ends next to the first and to the second node, in the switches'
+    # namespace.
 
     def __init__(self, node1: Any, node2: Any, *, adjustable: bool = False, **options: Any) -> None:
         delayed = adjustable or any(options.get(key) for key in ("delay_s", "jitter_s", "loss"))

@@ -34,9 +34,9 @@ class Port:
 class LinkEnds:
     """A link: its two ends, and the properties of each direction.
 
-    `name` is the ends' names joined by two hyphens. `middle` has the interfaces in the middle of a
-    link that delays or loses, next to the first and to the second end; they lie in the switches'
-    namespace. `most_delay_s` is how long an impairment lets frames wait there; None: none does.
+    `middle` has the interfaces in the middle of a link that delays or loses, next to the first and
+    to the second end. `most_delay_s` is how long an impairment lets frames wait there; None: none
+    does.
     """
 
     name: str
@@ -83,11 +83,9 @@ class HostInfo:
 class LabInfo:
     """The network as plain data, for the controller and the training.
 
-    `delayed_by` says what delays frames in the middles of links: "netem", or "relay" with its
-    socket; None if no link has a middle. `in_order` is false if frames may overtake each other: by
-    netem, or in the kernel's datapath.
-    `data_ports` are the first and the last port on which the workload says that it sends its data;
-    None: it says nothing, or anything may run here.
+    `delayed_by` is "netem", or "relay" with its socket; None if no link has a middle. `in_order` is
+    false if frames may overtake each other. `data_ports` are the first and the last port on which
+    the workload says that it sends its data; None: it says nothing, or anything may run here.
     """
 
     hosts: dict[str, HostInfo]
@@ -124,21 +122,12 @@ class Network:
         seed: int | None = None,
         adjustable: bool = False,
     ) -> None:
-        """Build hosts, switches and links.
-
-        Args:
-            topology: a Mininet `Topo`.
-            private, logs: folders.
-            delayed_by: `netem`, `relay`, or `auto`: netem where the kernel has it.
-            datapath: Open vSwitch's, of all switches.
-            data_ports: what the workload declares; no socket gets one of them by chance.
-            seed: of the relay's jitter and loss; None for any. Netem has seeds of its own.
-            adjustable: whether links made without delay and loss can get them later.
+        """Build hosts, switches and links of a Mininet `Topo`.
 
         Raises:
-            MissingCapabilityError: links are to be delayed by netem, which this kernel lacks, or
-                by the relay, which has no room for so long a delay; a host's namespaces cannot be
-                made.
+            MissingCapabilityError: netem is wanted, which this kernel lacks, the relay has no room
+            for so
+                long a delay, or a host's namespaces cannot be made.
             CommandError: the kernel refuses something else.
         """
         self.mininet = _build(topology, datapath, adjustable=adjustable)
@@ -176,8 +165,7 @@ class Network:
 
         Raises:
             MissingCapabilityError: this kernel cannot do what a link asks for.
-            CommandError: the kernel refuses something else, there is no relay, or Open vSwitch uses
-                another datapath.
+            CommandError: the kernel refuses something else, or Open vSwitch uses another datapath.
         """
         self.mininet.start()
         if (used := datapath.in_use(self.info.switches)) != self.info.datapath:

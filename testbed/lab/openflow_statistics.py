@@ -1,7 +1,6 @@
 """Reads a bridge's OpenFlow 1.3 statistics from Open vSwitch's management socket of that bridge.
 
-Requests are multipart messages (OpenFlow Switch Specification 1.3.5, section 7.3.5). Counters have
-64 bits on the wire and are exact; the switch's own programs print less of some of them.
+Counters have 64 bits on the wire and are exact; the switch's own programs print less of some.
 """
 
 from __future__ import annotations
@@ -41,13 +40,7 @@ class StatisticsError(OSError):
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """One flow entry. `identity` is all of it that does not change as packets pass.
-
-    Attributes:
-        since_s: the span of the monotonic clock in which it was made.
-        ports, groups: where each packet leaves.
-        drops: whether it does nothing with a packet, not even to meter it.
-    """
+    """One flow entry. `identity` is all of it that does not change as packets pass."""
 
     identity: bytes
     packets: int
@@ -66,15 +59,7 @@ class Table:
 
 
 class Statistics(AbstractContextManager["Statistics"]):
-    """A connection to a bridge.
-
-    Args:
-        bridge: its name.
-        timeout_s: the longest wait for an answer.
-
-    Raises:
-        OSError: (also from each method) there is no such bridge, or it does not answer.
-    """
+    """A connection to a bridge."""
 
     def __init__(self, bridge: str, *, timeout_s: float = 5.0) -> None:
         self._bridge = bridge

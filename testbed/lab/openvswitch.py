@@ -32,12 +32,10 @@ _GENERIC_NETLINK = 16
 
 @dataclass(frozen=True, kw_only=True)
 class SocketBuffers:
-    """What the kernel granted to the switch's sockets, and how many there are.
+    """What the kernel granted to the switch's sockets, and how many there are."""
 
-    In the userspace datapath they carry all packets; in the kernel's, first packets to the daemon,
-    and `send_bytes` is None. `whole_batches`: a full queue refuses single packets, and not the rest
-    of their batch.
-    """
+    # `send_bytes` is None in the kernel's datapath. `whole_batches`: a full queue refuses single
+    # packets, and not the rest of their batch.
 
     sockets: int
     send_bytes: int | None
@@ -53,14 +51,7 @@ class SocketBuffers:
 
 
 class OpenVSwitch:
-    """ovsdb-server and ovs-vswitchd, both children of this process.
-
-    `datapath` is what its switches are made with; whoever makes them sets it.
-
-    Args:
-        directory: private folder for database, sockets and pid files.
-        logs: folder that keeps both programs' logs.
-    """
+    """ovsdb-server and ovs-vswitchd, both children of this process."""
 
     def __init__(self, directory: Path, logs: Path) -> None:
         self.directory = directory
@@ -69,11 +60,7 @@ class OpenVSwitch:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, *, timeout_s: float = 10.0) -> None:
-        """Start both programs and return when ovs-vsctl works.
-
-        Mininet's own calls of ovs-vsctl find this instance through the environment variables
-        that are set here.
-        """
+        """Start both programs and return when ovs-vsctl works."""
         for name in ("OVS_RUNDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"):
             os.environ[name] = str(self.directory)
         os.environ["OVS_LOGDIR"] = str(self.logs)
@@ -93,20 +80,12 @@ class OpenVSwitch:
         return {Path(str(child.args[0])).name: child for child in self._children}  # type: ignore[index]
 
     def deepen_buffers(self) -> SocketBuffers:
-        """Give the switch's sockets buffers that no queue limit, and no burst, can exhaust.
-
-        In the kernel's datapath these are the sockets by which it asks the daemon about the first
-        packets of flows. The rest is about the userspace one, whose sockets carry all packets. A
-        packet that a queue refuses no longer takes the rest of its batch with it, either.
-
-        All ports send through one AF_PACKET socket whose buffer holds the packets that wait in
-        *every* port's queue: at the kernel's default, 92 packets at one congested port starve all
-        others. The sockets are taken from the running daemon with pidfd_getfd and enlarged
-        there, so that no system-wide setting is changed. Forcing a buffer needs real root; an
-        ordinary user gets what `net.core.{w,r}mem_max` allow, and the result says so.
-
-        Call it after the first packet was forwarded, which makes the sending socket.
-        """
+        """Give the switch's sockets buffers that no queue limit, and no burst, can exhaust."""
+        # All ports send through one AF_PACKET socket whose buffer holds the packets that wait in
+        # *every* port's queue: at the kernel's default, 92 packets at one congested port starve all
+        # others. The first packet that is forwarded makes that socket. In the kernel's datapath the
+        # sockets ask the daemon about first packets of flows. Forcing a buffer needs real root; an
+        # ordinary user gets what `net.core.{w,r}mem_max` allow, and the result says so.
         pid = self._children[-1].pid
         if self.datapath == "kernel":
             return _deepen_upcalls(pid)
@@ -147,11 +126,7 @@ class OpenVSwitch:
 
 
 def vsctl(words: Sequence[str], *, timeout_s: float = 20.0) -> str:
-    """Run ovs-vsctl, which waits until the daemon has done it; return its standard output.
-
-    Raises:
-        CommandError: it failed or took too long, or the daemon ended: ovs-vsctl would wait on.
-    """
+    """Run ovs-vsctl, which waits until the daemon has done it; return its standard output."""
     daemon = "ovs-vswitchd"
     pid = int((Path(os.environ["OVS_RUNDIR"]) / f"{daemon}.pid").read_text())
     deadline_s = time.monotonic() + timeout_s

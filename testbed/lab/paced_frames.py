@@ -1,10 +1,8 @@
 """Frames that the kernel puts into an interface's egress queue at an even rate.
 
-A program that wakes up every millisecond sends a millisecond's frames in a bunch. A full queue
-drains until the next bunch, and a flow whose packets come evenly finds room in it. Here frames are
-sent early and wait for the kernel's shaper, which keeps its rate while the machine is busy:
-
-    socket -> veth (HTB at the rate) -> its peer -> copied into the egress queue of the interface
+A program that wakes up every millisecond sends bunches, between which an even flow finds room in a
+full queue. Here frames are sent early and wait for the kernel's shaper:
+socket -> veth (HTB at the rate) -> its peer -> copied into the egress queue of the interface
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ _numbers = itertools.count()
 
 
 def clump_frames(*, rate_bps: float, link_rate_bps: float, frame_bytes: int) -> int:
-    """How many frames come at once, so that clumps are rare enough for the kernel's timers.
-
-    From clump to clump the queue must not free a whole number of places. Otherwise clumps would
-    keep in phase with departures and get every place (phase effects: Floyd and Jacobson, 1992).
-    """
+    """How many frames come at once, so that clumps are rare enough for the kernel's timers."""
+    # From clump to clump the queue must not free a whole number of places. Otherwise clumps would
+    # keep in phase with departures and get every place (phase effects: Floyd and Jacobson, 1992).
     factor = rate_bps / link_rate_bps
     frames = max(1 + int(factor), math.ceil(rate_bps / (8 * frame_bytes) * _SHORTEST_GAP_S))
     frames = min(frames, _MOST_COPIES - 1)

@@ -1,8 +1,7 @@
 """The links between two hosts, and the rate and delay that a flow can expect of them.
 
-Pure functions on the lab's description (`LabInfo.as_json`). Where several shortest paths exist, a
-switch spreads flows over them by a hash; here all flows take the path that comes first by name. For
-a flow's share of the rate that is the hash's worst case.
+A switch spreads flows over shortest paths by a hash; here all take the path that comes first by
+name, which for a flow's share of the rate is the hash's worst case.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ class DirectedLink(NamedTuple):
 
 
 def path(network: Mapping[str, Any], first: str, second: str) -> list[DirectedLink]:
-    """The links of a shortest path between two nodes, in order; empty from a node to itself.
-
-    Raises:
-        ValueError: there is no such node, or no path.
-    """
+    """The links of a shortest path between two nodes, in order; empty from a node to itself."""
     neighbours = _neighbours(network)
     for node in (first, second):
         if node not in neighbours:
@@ -59,11 +54,7 @@ def path(network: Mapping[str, Any], first: str, second: str) -> list[DirectedLi
 def paths_to(
     network: Mapping[str, Any], firsts: Iterable[str], second: str
 ) -> dict[str, list[DirectedLink]]:
-    """For each of `firsts`, what `path` gives for it and `second`; one search serves them all.
-
-    Raises:
-        ValueError: there is no path from one of them.
-    """
+    """For each of `firsts`, what `path` gives for it and `second`; one search serves them all."""
     neighbours = _neighbours(network)
     distance, waiting = {second: 0}, deque([second])
     onward: dict[str, DirectedLink] = {}
@@ -127,16 +118,9 @@ def path_delivered_bps(network: Mapping[str, Any], first: str, second: str) -> f
 def fair_shares_bps(
     network: Mapping[str, Any], workers: list[str] | None = None
 ) -> dict[str, float]:
-    """Each worker's share when all talk with the server at once, bit/s of Ethernet frames.
-
-    A worker's share is the smallest, over the links of its path to the server, of the link's rate
-    divided by the number of workers that use the link. It holds for both legs, because a link's
-    directions are alike. Where the narrowest link is the same for all, it is max-min fair.
-    Otherwise it is less, because no worker gets what another one leaves.
-
-    Args:
-        workers: those who take part; all hosts but the server if None.
-    """
+    """Each worker's share when all talk with the server at once, bit/s of Ethernet frames."""
+    # The smallest, over the links of its path, of the link's rate divided by the workers that use
+    # it. Where the narrowest link is not the same for all, max-min fair shares are larger.
     return _shares(network, "rate_bps", workers)
 
 

@@ -1,7 +1,7 @@
 """The sandbox: new network, mount and PID namespaces, and a user namespace when not root.
 
-Everything that a run starts lives inside. When its first process ends, for whatever reason, the
-kernel ends all others and removes every interface, mount and namespace. No clean-up code is needed.
+When its first process ends, for whatever reason, the kernel ends all others and removes every
+interface, mount and namespace. No clean-up code is needed.
 """
 
 from __future__ import annotations
@@ -47,17 +47,11 @@ def start(
     terminal: bool = False,
     outlives_thread: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m module arguments` as the first process of a new sandbox.
-
-    The returned process holds the sandbox's lifeline as its `stdin`: closing it (or dying) ends
-    the sandbox, because the module is expected to call `end_with_lifeline`. With `terminal` the
-    module keeps the caller's own standard input instead, and the sandbox ends with the caller by
-    the parent-death signal alone. That signal comes with the end of the thread that calls this;
-    with `outlives_thread` there is none, and the lifeline alone ends the sandbox.
-
-    Raises:
-        InputError: a limit of this process's is too low.
-    """
+    """Start `python -m module arguments` as the first process of a new sandbox."""
+    # Its `stdin` is the sandbox's lifeline: closing it (or dying) ends the sandbox, because the
+    # module calls `end_with_lifeline`. With `terminal` the module keeps the caller's own standard
+    # input, and the parent-death signal alone ends it. That comes with the end of the thread that
+    # calls this; with `outlives_thread` there is none.
     raise_limits()
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not is_root():
@@ -130,13 +124,7 @@ def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
 
 
 def output_of(module: str, *arguments: str, timeout_s: float = 300.0) -> tuple[bytes, str]:
-    """Run a module in a new sandbox until its output ends; returns it, and what went to stderr.
-
-    A sandbox that takes longer is ended, and the last line of what it said is that it did.
-
-    Raises:
-        FileNotFoundError: unshare or setpriv is not installed.
-    """
+    """Run a module in a new sandbox until its output ends; returns it, and what went to stderr."""
     process = start(module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     # The sandbox ends when its standard input closes, so `communicate` must not see that.
     lifeline, process.stdin = process.stdin, None
@@ -166,16 +154,9 @@ def end_with_lifeline(descriptor: int = 0) -> None:
 
 
 def pinned(directory: Path) -> Path:
-    """Inside, as root under `sudo`: a way to a run's directory on which no link leads elsewhere.
-
-    The directory and what lies above belong to the caller, who may exchange any folder for a link
-    to one of root's. So it is mounted in the private folder, and in this mount the kernel follows
-    no symbolic link (`nosymfollow`, Linux 5.10).
-
-    Raises:
-        PermissionError: the caller cannot write to it.
-        CommandError: the kernel refuses the mount.
-    """
+    """Inside, as root under `sudo`: a way to a run's directory on which no link leads elsewhere."""
+    # The caller may exchange any folder above for a link to one of root's. In this mount the kernel
+    # follows no symbolic link (`nosymfollow`, Linux 5.10).
     if (who := privileges.caller()) is None:
         return directory
     PINNED.mkdir()

@@ -1,14 +1,12 @@
 """Lets a full queue refuse single packets of Open vSwitch, and not the rest of their batch.
 
-Open vSwitch hands up to 32 packets at a time to its sending socket. If a queue refuses one, the
-kernel reports ENOBUFS, and Open vSwitch gives up the rest of the batch, which no counter shows. How
-many that are depends on how busy the machine is: of 15,000 packets to a port that could take 6,800,
-the queue refused 7,255 in one trial and 3,635 in another, and the others vanished.
-
-Here a rule takes each packet off the socket's hands at the port (nftables' egress hook, `fwd`) and
-offers it to the queue of the same port. Its sender hears of no refusal. So the queue's own counter
-has all that is lost there. The rule knows the socket's packets by a mark and removes it.
+Open vSwitch hands up to 32 packets at a time to its socket. If a queue refuses one, the kernel
+reports ENOBUFS, and it gives up the rest, which no counter shows.
 """
+
+# A rule takes each packet off the socket's hands at the port (nftables' egress hook, `fwd`) and
+# offers it to the queue of the same port; its sender hears of no refusal. It knows the packets by a
+# mark.
 
 from __future__ import annotations
 
@@ -23,11 +21,7 @@ _TABLE = "netdev whole_batches"
 
 
 def keep_whole(senders: Sequence[socket.socket], interfaces: Iterable[str]) -> bool:
-    """Make what these sockets send by these interfaces of this namespace independent of refusals.
-
-    Returns:
-        False: this kernel cannot (it takes Linux 5.16 with nftables' `fwd`).
-    """
+    """Make what these sockets send by these interfaces independent of refusals."""
     onward = f'meta mark {_MARK} meta mark set 0 fwd to "{{interface}}"'
     try:
         Nftables(None).run(*egress_chains(_TABLE, interfaces, onward))

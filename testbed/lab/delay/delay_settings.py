@@ -26,16 +26,9 @@ MOST_SLOTS = 1 << 16
 class DelaySettings:
     """One direction of a link.
 
-    Attributes:
-        delay_s: the mean time that a frame waits which meets no other one in the middle.
-        jitter_s: each frame draws how long it is to wait, evenly from `delay_s - jitter_s` to
-            `delay_s + jitter_s`. No frame overtakes another: who catches up with a slower one
-            leaves right behind it.
-        loss: share of frames that vanish, each independently of all others.
-
-    So the jitter that a flow meets depends on how dense it is. Frames at least `2 * jitter_s` apart
-    wait `delay_s` in the mean, spread evenly. In a denser flow all wait for the slowest frame
-    ahead: the mean grows towards `delay_s + jitter_s`, and the waits differ less.
+    Each frame draws its wait evenly from `delay_s - jitter_s` to `delay_s + jitter_s`, and
+    overtakes none. So in a dense flow all wait for the slowest frame ahead: the mean grows towards
+    the largest.
     """
 
     delay_s: float = 0.0
@@ -66,17 +59,7 @@ class DelaySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Middle:
-    """The inner ends of a link, for both its directions.
-
-    Attributes:
-        link: the link's name, "a--b".
-        nodes: its ends' names; direction i begins at nodes[i].
-        interfaces: the inner interface next to each of them.
-        rate_bps: the link's shaped rate, the most that arrives; None if it is not shaped.
-        settings: of both directions to begin with.
-        most_delay_s: the longest time that frames wait under later settings.
-        rests: whether frames pass it untouched until somebody sets a delay, jitter or loss.
-    """
+    """The inner ends of a link, for both its directions; direction i begins at `nodes[i]`."""
 
     link: str
     nodes: tuple[str, str]
@@ -93,11 +76,8 @@ class Middle:
 
     @property
     def slots(self) -> int:
-        """The frames for which one direction needs memory.
-
-        Room for the smallest frames at the link's full rate, but no more of them than a lab can
-        move, for as long as the delay, and more.
-        """
+        """The frames for which one direction needs memory."""
+        # The smallest frames at the link's full rate, no more of them than a lab can move.
         rate_bps = self.rate_bps or 1_000_000_000
         smallest_per_s = min(rate_bps / _SMALLEST_BITS, _MOST_FRAMES_PER_S)
         late_s = _ROOM_S if self.rests else _LATE_MARGIN * _LATE_S
@@ -120,17 +100,7 @@ class Middle:
         )
 
     def require_room(self, longest_s: float, rate_bps: int | None = None) -> None:
-        """Check that full-size frames at the link's full rate fit into a relay's memory.
-
-        The settings to begin with have room for the smallest ones as well, up to `MOST_SLOTS`;
-        others may not. What finds no room is counted as dropped.
-
-        Args:
-            rate_bps: the rate now, where it is larger than the one to begin with.
-
-        Raises:
-            ValueError: they do not.
-        """
+        """Check that full-size frames at the link's full rate fit into a relay's memory."""
         frames_per_s = max(self.rate_bps or 0, rate_bps or 0) / _LARGEST_BITS
         if frames_per_s * longest_s > self.slots:
             raise ValueError(
@@ -211,18 +181,7 @@ class DirectionDelay:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayReport:
-    """How well a relay did its work since `RelayClient.begin`.
-
-    Attributes:
-        scheduling: the priority it got: "fifo" (ahead of all ordinary processes), "nice",
-            "short-slice" or "ordinary".
-        cpu_s, wall_s: processor time and time since the start.
-        late_p50_s, late_p99_s, late_max_s: how long after their due time frames left.
-        early_max_s: how long before its due time one left.
-        worst: the stretch of a second or more in which they were latest; None before the first.
-        delays: of every direction.
-        directions: counters since the start.
-    """
+    """How well a relay did its work since `RelayClient.begin`."""
 
     scheduling: str
     cpu_s: float

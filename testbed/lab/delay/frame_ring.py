@@ -23,15 +23,7 @@ def ring_bytes(slots: int) -> int:
 
 
 def opened(slots: int, link: str) -> socket.socket:
-    """A socket with a ring, which receives nothing before it is bound to an interface.
-
-    Args:
-        slots: frames that can be in flight, a multiple of 32.
-        link: for the message of an error.
-
-    Raises:
-        OSError: no memory is left, or this process may not see packets.
-    """
+    """A socket with a ring, which receives nothing before it is bound to an interface."""
     with contextlib.ExitStack() as undo:
         ring = undo.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         ring.setsockopt(SOL_PACKET, _IGNORE_OUTGOING, 1)

@@ -19,14 +19,7 @@ SCHEMA = 1
 
 @contextmanager
 def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
-    """Write the record of a lab's delayed links while the body ran; nothing if it has none.
-
-    Counters are since the lab began.
-
-    Args:
-        network: the lab's description.
-        path: of the record.
-    """
+    """Write the record of a lab's delayed links while the body ran; nothing if it has none."""
     if network["delayed_by"] == "relay":
         client = RelayClient(network["relay_socket"])
         client.begin()
@@ -38,10 +31,7 @@ def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
 
 
 def document(network: Mapping[str, Any]) -> dict[str, Any]:
-    """The record so far: what delays (`by`), whether frames stay `in_order`, report, counters.
-
-    `at_s` is when it was made, on the monotonic clock.
-    """
+    """The record so far: what delays (`by`), whether frames stay `in_order`, report, counters."""
     common = {"schema": SCHEMA, "by": network["delayed_by"], "in_order": network["in_order"]}
     common["at_s"] = time.monotonic()
     if network["delayed_by"] == "netem":

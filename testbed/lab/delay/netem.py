@@ -1,15 +1,13 @@
 """Delay by the kernel: netem at each inner end, fed with what arrives at the other one.
 
-Settings and order of frames are the same as the relay's: each frame draws its own jitter, and none
-overtakes another. With jitter alone, netem would let frames overtake; with a rate, here far above
-any link's, it times each frame after the one before. Its random numbers are not seeded.
-
-Netem counts its configured losses and its overflow as one number of drops, but it refuses a frame
-only for overflow: a lost one it takes and forgets (netem_enqueue in net/sched/sch_netem.c returns
-NET_XMIT_SUCCESS for it). The redirection that hands it the frames counts each refusal as
-`overlimits` (net/sched/act_mirred.c). So what came, and neither left, nor waits, nor was refused,
-is lost.
+With jitter alone, netem would let frames overtake; with a rate, here far above any link's, it times
+each frame after the one before, as the relay does. Its random numbers are not seeded.
 """
+
+# Netem counts its configured losses and its overflow as one number of drops, but it refuses a frame
+# only for overflow (netem_enqueue in net/sched/sch_netem.c returns NET_XMIT_SUCCESS for a lost
+# one). The redirection that hands it the frames counts each refusal as `overlimits`. So what came,
+# and neither left, nor waits, nor was refused, is lost.
 
 from __future__ import annotations
 
@@ -73,11 +71,7 @@ def change(middle: Middle, sender: str, settings: DelaySettings) -> float:
 
 
 def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
-    """Frames so far.
-
-    Raises:
-        CommandError: tc does not tell.
-    """
+    """Frames so far."""
     text = ""
     try:
         text = run(["tc", "-s", "-j", "actions", "list", "action", "mirred"])
@@ -96,11 +90,7 @@ def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
 
 
 def delays(middles: Sequence[Middle]) -> list[DirectionDelay]:
-    """What every direction is set to now. The kernel does not say how long frames waited.
-
-    Raises:
-        CommandError: tc does not tell.
-    """
+    """What every direction is set to now. The kernel does not say how long frames waited."""
     text = run(_SHOW)
     try:
         queues = _by_interface(text)

@@ -1,7 +1,7 @@
 """How punctual a relay is: when each frame left, compared with when it should have left.
 
-An average over a run would hide that the relay stood still once. So the run is cut into stretches
-of a second, and of enough frames that a single late one does not decide: the worst stretch counts.
+An average would hide that the relay stood still once. So the worst stretch counts, of a second and
+of enough frames that a single late one does not decide.
 """
 
 from __future__ import annotations
@@ -45,14 +45,7 @@ class Stretch:
 
 
 class Punctuality:
-    """Lateness of all frames, and the mean wait in each direction.
-
-    Values are collected and summed up in batches.
-
-    Args:
-        directions: (link, sender) of every direction; `add` names one by its place here.
-        now_ns: the monotonic time.
-    """
+    """Lateness of all frames, and the mean wait in each direction."""
 
     def __init__(self, directions: Sequence[tuple[str, str]], now_ns: int) -> None:
         self._directions = directions
@@ -171,10 +164,7 @@ class Punctuality:
         return _quantile_s(counts, 0.5, max_ns), _quantile_s(counts, 0.99, max_ns), max_ns / 1e9
 
     def worst(self) -> Stretch | None:
-        """The stretch whose 99th percentile is the largest; None before the first frame.
-
-        The last stretch counts if it has enough frames, or is the only one.
-        """
+        """The stretch whose 99th percentile is the largest; None before the first frame."""
         self._count()
         frames = int(self._counts.sum())
         if not frames or (frames < LEAST_FRAMES and self._worst is not None):
@@ -185,11 +175,7 @@ class Punctuality:
         return self._worst
 
     def waits(self) -> list[tuple[int, float | None, float | None, float | None, int]]:
-        """Of each direction: frames, their mean wait, and the least and the most mean of `MEAN_S`;
-        and frames left out of all that.
-
-        Waits are in seconds; None: too few frames.
-        """
+        """Per direction: frames, mean wait, least and most mean of `MEAN_S`, frames left out."""
         self._count()
         self._take_means()
         frames, waits_ns = self._frames + self._new_frames, self._waits_ns + self._new_waits_ns

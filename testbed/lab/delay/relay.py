@@ -1,25 +1,22 @@
 """The process that delays the frames of all links of a lab, for kernels without netem.
 
-A helper process in the namespace of the inner interfaces: its first request names the links. Since
-several processes of a lab change delays, further requests come on a UNIX socket instead of standard
-input, one JSON object per message, and are answered the same way:
-
-    {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01, "on_record": true}
-        with "rate_bps", the rate that the link has now, and
-        of a middle that rests, with "source": the interface at which its frames will arrive, and
-        the socket of `frame_ring.opened` as ancillary data; without, nothing changes and
-        "changed_s" is null
-    {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
-    {"do": "begin"}      what was measured so far is forgotten, apart from counters
-    {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
-
-An answer has the `number` of its request. Nobody who does not read answers can hold up frames: such
-a connection is closed.
-
-It sleeps until the next frame is due, and looks for new frames when it is awake anyway: only a
-direction in which nothing waits has to wake it up. In dense traffic it wakes up at most every
-`GRAIN_S` and moves what has become due since, which bounds both its cost and its lateness.
+It sleeps until the next frame is due, and looks for new frames when it is awake anyway. In dense
+traffic it wakes up at most every `GRAIN_S`, which bounds both its cost and its lateness.
 """
+
+# Its first request, on standard input, names the links. Later ones come on a UNIX socket, from
+# several processes, one JSON object per message; an answer has the `number` of its request:
+#
+#     {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01, "on_record": true}
+#         with "rate_bps", the rate that the link has now, and
+#         of a middle that rests, with "source": the interface at which its frames will arrive, and
+#         the socket of `frame_ring.opened` as ancillary data; without, nothing changes and
+#         "changed_s" is null
+#     {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
+#     {"do": "begin"}      what was measured so far is forgotten, apart from counters
+#     {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
+#
+# Nobody who does not read answers can hold up frames: such a connection is closed.
 
 from __future__ import annotations
 

@@ -25,11 +25,7 @@ _LARGEST_ANSWER = 1 << 17
 
 
 class RelayClient:
-    """A connection to a running relay; cheap, and any number of processes may have one.
-
-    Args:
-        path: of the relay's socket.
-    """
+    """A connection to a running relay; cheap, and any number of processes may have one."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
@@ -58,23 +54,9 @@ class RelayClient:
         ring: socket.socket | None = None,
         **settings: float,
     ) -> float | None:
-        """Changes `delay_s`, `jitter_s` or `loss` of a direction; frames in flight keep order.
-
-        Args:
-            link: the link's name, "a--b".
-            sender: the end at which the direction begins.
-            source, ring: of a direction that rested: where its frames will arrive, and what
-                `frame_ring.opened` made for them.
-            rate_bps: the link's rate now; None: as it was at first.
-            on_record: whether the experiment wants it, as of an impairment. Until the delay is as
-                it was at first, the mean waits of the direction leave its frames out.
-
-        Returns:
-            When it took effect, on the monotonic clock in seconds.
-
-        Raises:
-            CommandError: no such direction, a value out of range, or no answer.
-        """
+        """Change a direction; returns when it took effect, in seconds of the monotonic clock."""
+        # `on_record`: the experiment wants it, as of an impairment: the mean waits of the direction
+        # leave its frames out, until the delay is as it was at first.
         change: dict[str, Any] = {
             "do": "change",
             "link": link,
@@ -88,27 +70,15 @@ class RelayClient:
         return changed_s
 
     def forget(self, link: str, sender: str) -> None:
-        """Let the relay drop a direction that rested: its frames do not come, after all.
-
-        Raises:
-            CommandError: no such direction, or no answer.
-        """
+        """Let the relay drop a direction that rested: its frames do not come, after all."""
         self._ask({"do": "forget", "link": link, "from": sender})
 
     def begin(self) -> None:
-        """Forget what was measured so far, apart from counters: the report is of what follows.
-
-        Raises:
-            CommandError: no answer.
-        """
+        """Forget what was measured so far, apart from counters: the report is of what follows."""
         self._ask({"do": "begin"})
 
     def report(self) -> RelayReport:
-        """Counters since the relay began; lateness and delays since `begin`.
-
-        Raises:
-            CommandError: no answer.
-        """
+        """Counters since the relay began; lateness and delays since `begin`."""
         answer = self._ask({"do": "report", "first": 0})
         in_all = answer.pop("in_all")
         while len(answer["directions"]) < in_all:
@@ -149,14 +119,7 @@ class RelayClient:
 
 
 class Relay:
-    """The relay process of a lab. It must be started in the namespace of the inner interfaces.
-
-    Args:
-        middles: the links; at least one.
-        path: where its socket is to be; nothing may be there yet.
-        log: file for what it prints when something goes wrong; None: with this process's.
-        seed: for jitter and loss; None for any.
-    """
+    """The relay process of a lab. It must be started in the namespace of the inner interfaces."""
 
     def __init__(
         self,
@@ -177,11 +140,7 @@ class Relay:
 
     @property
     def client(self) -> RelayClient:
-        """This process's connection.
-
-        Raises:
-            CommandError: the relay could not begin, for example without the right to packets.
-        """
+        """This process's connection."""
         if self._client is None:
             try:
                 answer = self._helper.hear(_START_TIMEOUT_S)
@@ -193,19 +152,11 @@ class Relay:
         return self._client
 
     def wait_until_ready(self) -> None:
-        """Return when frames flow.
-
-        Raises:
-            CommandError: it could not begin.
-        """
+        """Return when frames flow."""
         _ = self.client
 
     def close(self) -> RelayReport | None:
-        """End the relay, which cuts all its links.
-
-        Returns:
-            Its last report; None if it was never ready, or does not answer any more.
-        """
+        """End the relay, which cuts all its links."""
         report = None
         if self._client is not None:
             with suppress(CommandError):

@@ -1,9 +1,7 @@
 """One direction of a relayed link: frames wait in the ring where the kernel put them.
 
-The kernel copies every frame that arrives at the inner interface into a ring of memory that it
-shares with this process (packet(7), PACKET_RX_RING) and notes when the frame came. The frame stays
-there until it is due; sendmmsg sends it from the same place. The arrival time is exact to the
-microsecond, so a relay that wakes up late adds nothing to the delay of frames that are not due yet.
+The kernel notes when each frame came (packet(7), PACKET_RX_RING), and sendmmsg sends it from the
+same place. So a relay that wakes up late adds nothing to the delay of frames that are not due yet.
 """
 
 from __future__ import annotations
@@ -45,16 +43,9 @@ _LATEST_NS = 20_000_000  # a frame that is later fails a run for itself
 
 
 class DelayLine:
-    """Frames from one inner interface to the other.
+    """Frames from one inner interface, `source`, to the other, `sink`."""
 
-    Args:
-        link, sender: the directed link, for the counters.
-        source, sink: inner interfaces: frames arrive at one and leave by the other.
-        slots: frames that can be in flight, a multiple of 32.
-        settings: to begin with.
-        seed: of jitter and of loss; the n-th frame's fate depends on nothing else. None: any.
-        ring: what `frame_ring.opened` made of so many slots; None: this makes it.
-    """
+    # `slots` is a multiple of 32. The n-th frame's jitter and loss depend on `seed` and n alone.
 
     def __init__(
         self,
@@ -195,10 +186,7 @@ class DelayLine:
         return offsets_ns
 
     def send_due(self, now_ns: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Send all frames that are due, in batches: the times they were due, and when they came.
-
-        The arrays are views that hold until the next call of `collect`.
-        """
+        """Send all frames that are due, in batches: the times they were due, and when they came."""
         while self._waiting and self._due_ns[self._first] <= now_ns:
             first = self._first
             end = min(first + self._waiting, self._slots)

@@ -1,9 +1,7 @@
 """Lets frames pass the middle of a link untouched, until it is to delay or to lose some.
 
-The kernel hands what arrives at one inner end to the other one, which takes it some microseconds. A
-relay that takes over a direction gets the frames through a pair of interfaces of its own. The
-filter that leads there comes before the earlier one: from one frame to the next the relay has them,
-and none is lost, doubled or overtaken by it.
+A relay that takes over a direction gets the frames through a pair of interfaces of its own. The
+filter that leads there comes before the earlier one: no frame is lost, doubled or overtaken by it.
 """
 
 from __future__ import annotations
@@ -33,11 +31,7 @@ def _everything_to(sink: str) -> str:
 
 
 def join(middles: Sequence[Middle]) -> None:
-    """Let frames pass these middles in both directions, by one call of tc.
-
-    Raises:
-        CommandError: the kernel refuses.
-    """
+    """Let frames pass these middles in both directions, by one call of tc."""
     ends = [each.interfaces for each in middles]
     lines = [line for a, b in ends for way in ((a, b), (b, a)) for line in redirection(*way)]
     if lines:
@@ -47,15 +41,7 @@ def join(middles: Sequence[Middle]) -> None:
 def divert(
     middle: Middle, sender: str, take: Callable[[str], object], forget: Callable[[], object]
 ) -> None:
-    """Hand the frames of one direction to somebody else; if that fails, they pass untouched again.
-
-    Args:
-        take: called with the interface at which the frames will arrive, to wait for them.
-        forget: called after a failure, as none will come.
-
-    Raises:
-        CommandError: the kernel refuses, or what `take` raises.
-    """
+    """Hand a direction's frames to `take`; if that fails, they pass untouched again."""
     source = middle.interfaces[middle.nodes.index(sender)]
     near, far = f"{source}-out", f"{source}-in"
     with Rtnetlink() as kernel:

@@ -1,9 +1,7 @@
 """A helper that waits, then becomes another program: `... held_start PROGRAM ARGUMENTS`.
 
-Starting a process takes milliseconds, which a punctual impairment does not have. This helper is
-started beforehand in the right network namespace. With its first request it answers
-`{"began_s": ...}` and becomes PROGRAM, without the priority of whoever started it. PROGRAM knows
-nothing of a helper's input, so the kernel ends it with the process that started it.
+With its first request it answers `{"began_s": ...}` and becomes PROGRAM, which knows nothing of a
+helper's input: the kernel ends it with the process that started it.
 """
 
 from __future__ import annotations

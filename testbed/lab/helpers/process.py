@@ -1,9 +1,4 @@
-"""Helper processes: programs that are told what to do in JSON lines and answer in JSON lines.
-
-The parent starts one as a `HelperProcess`, tells it requests and hears its answers. The helper
-reads `Requests` from its standard input, whose end tells it to finish, and answers with `say`. What
-it prints on standard error is for a log.
-"""
+"""Helper processes: programs that are told what to do in JSON lines and answer in JSON lines."""
 
 from __future__ import annotations
 
@@ -43,16 +38,9 @@ def _wait_for(descriptor: int, event: int, timeout_s: float) -> bool:
 
 
 class HelperProcess:
-    """A running helper.
+    """A running helper."""
 
-    Args:
-        argv: the program and its arguments.
-        name: for messages; a Python program is its module.
-        readable: waits as `wait_readable` does; the controller has its own, because nothing may
-            block its green threads.
-        stderr: a file for what it prints when something goes wrong; None: with this process's.
-        env: its environment; None: this process's.
-    """
+    # `readable` waits as `wait_readable` does: nothing may block the controller's green threads.
 
     def __init__(
         self,
@@ -89,11 +77,7 @@ class HelperProcess:
         return self.process.poll() is not None
 
     def tell(self, **request: object) -> None:
-        """Send it one request.
-
-        Raises:
-            HelperError: it has ended, or reads nothing.
-        """
+        """Send it one request."""
         left = memoryview(json.dumps(request).encode() + b"\n")
         deadline_s = time.monotonic() + _TELL_TIMEOUT_S
         descriptor = self._input.fileno()
@@ -107,11 +91,7 @@ class HelperProcess:
             raise self._ended() from error
 
     def hear(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """Its next answer.
-
-        Raises:
-            HelperError: none came within the time, it is no JSON object, or the helper has ended.
-        """
+        """Its next answer."""
         deadline_s = time.monotonic() + timeout_s
         while b"\n" not in self._text:
             self._read_until(deadline_s)
@@ -211,12 +191,9 @@ def say(record: Mapping[str, object]) -> None:
 
 
 def run_at_once(pid: int = 0) -> bool:
-    """Let a process (by default this one) run before all others as soon as it has something to do.
-
-    Where that is not allowed nothing changes, and it returns False. Only for programs that
-    hardly ever run: even with the best niceness a busy processor lets a program wait for the next
-    tick of 4 ms now and then.
-    """
+    """Let a process run before all others when it has work; False: that is not allowed."""
+    # Only for programs that hardly ever run: even with the best niceness a busy processor lets a
+    # program wait for the next tick of 4 ms now and then.
     with contextlib.suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
         return True

@@ -3,9 +3,7 @@
     {"do": "slow", "pid": 7, "factor": 5}  ->  {"began_s": ...}
     {"do": "release"}                      ->  a `Slowed` record; the process runs as before
 
-The process is never left stopped: not when this helper ends, nor its parent, nor when either is
-killed. This helper lets it go when its standard input ends, and a child of this helper, which does
-nothing else, lets it go when this helper is gone.
+The process is never left stopped, not even when this helper or its parent is killed.
 """
 
 from __future__ import annotations
@@ -29,14 +27,7 @@ _SHORTEST_RUN_S = 0.00025
 
 @dataclass(frozen=True, kw_only=True)
 class Slowed:
-    """What was done to a process.
-
-    Attributes:
-        began_s, ended_s: from when to when.
-        stopped_s: for how long of that it was stopped.
-        cycles: how often it was stopped.
-        gone: whether it ended meanwhile.
-    """
+    """What was done to a process."""
 
     began_s: float
     ended_s: float
@@ -74,10 +65,8 @@ class Guard:
 
 
 def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
-    """Let `pid` run for 1/`factor` of each few milliseconds, until `release` or the end of input.
-
-    The share is kept over the whole time: a stop that came late makes the next one longer.
-    """
+    """Let `pid` run for 1/`factor` of each few milliseconds, until `release` or end of input."""
+    # The share is kept over the whole time: a stop that came late makes the next one longer.
     period_s = max(_PERIOD_S, factor * _SHORTEST_RUN_S)
     stopped_s, cycles, gone = 0.0, 0, False
     began_s = time.monotonic()

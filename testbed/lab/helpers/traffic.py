@@ -1,13 +1,8 @@
 """A helper that sends UDP datagrams at a rate, for a while, through a socket of a traffic host.
 
-It is started beforehand in the host's network namespace, because starting Python takes longer than
-an impairment may be late.
-
-    {"do": "go", "duration_s": 0.5}  ->  {"began_s": ...} once the first datagrams are on their
-                                         way, and when the time is over a `Sent` record
-    {"do": "stop"}                   ->  ends earlier
-
-Times are CLOCK_MONOTONIC, which all hosts of a lab share.
+{"do": "go", "duration_s": 0.5}  ->  {"began_s": ...} once the first datagrams are on their
+                                     way, and when the time is over a `Sent` record
+{"do": "stop"}                   ->  ends earlier
 """
 
 from __future__ import annotations
@@ -35,14 +30,7 @@ _NICENESS = -10  # where allowed, ahead of the flows that it disturbs
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What was sent between two instants.
-
-    Attributes:
-        began_s, ended_s: first and last send.
-        frames: datagrams that the host's kernel took; each is one Ethernet frame of equal size.
-        behind: datagrams that were due but found the host's own socket full until the end.
-        cpu_s: processor time used meanwhile.
-    """
+    """What was sent between two instants."""
 
     began_s: float
     ended_s: float
@@ -60,11 +48,9 @@ def blast(
     duration_s: float,
     requests: Requests,
 ) -> Sent:
-    """Send equal datagrams at `rate_bps` (bit/s of Ethernet frames) until time or `stop`.
-
-    After a late wake-up it sends all that is due at once, so that a busy machine reaches the rate
-    too. If the host's own link is slower than the rate, the socket is full and the link decides.
-    """
+    """Send equal datagrams at `rate_bps` (bit/s of Ethernet frames) until time or `stop`."""
+    # After a late wake-up it sends all that is due at once, so that a busy machine reaches the rate
+    # too.
     departures = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES, messages=_BATCH)
     departures.set_peer(address)
     datagrams = np.zeros((_BATCH, frame_bytes - ETHERNET_IP_UDP_BYTES), dtype=np.uint8)

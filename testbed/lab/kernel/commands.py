@@ -11,11 +11,7 @@ class CommandError(RuntimeError):
 
 
 def run(argv: Sequence[str], *, input_text: str | None = None, timeout_s: float = 20.0) -> str:
-    """Run `argv`, return its standard output.
-
-    Raises:
-        CommandError: the program is missing, failed, or ran longer than `timeout_s`.
-    """
+    """Run `argv`, return its standard output; CommandError: missing, failed, or too slow."""
     try:
         done = subprocess.run(
             list(argv),

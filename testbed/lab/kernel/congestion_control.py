@@ -1,8 +1,7 @@
 """Sets the TCP congestion control of all connections of a host, from outside.
 
 The host's routes say it (`congctl`): the kernel lets a namespace's own default be only what the
-machine's administrator allows for everybody. A route counts for accepted connections as well, and
-more than what a program asks for.
+administrator allows. A route counts for accepted connections too, and more than a program's wish.
 """
 
 from __future__ import annotations
@@ -14,15 +13,7 @@ _KEY = "congctl"
 
 
 def set_for(pid: int, congestion_control: str | None) -> None:
-    """Let all new IPv4 connections of a host use one congestion control, and read it back.
-
-    Args:
-        pid: a process in the host's network namespace.
-        congestion_control: the kernel's name of it; None: its default again.
-
-    Raises:
-        CommandError: the kernel refuses it.
-    """
+    """Let all new IPv4 connections of a host use one congestion control, and read it back."""
     wanted = [] if congestion_control is None else [_KEY, congestion_control]
     for route in _routes(pid):
         run([*inside(pid), "ip", "route", "change", *_without_control(route), *wanted])

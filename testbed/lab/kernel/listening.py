@@ -16,11 +16,7 @@ _SOCKET = "socket:["
 
 
 def listens(pid: int) -> bool:
-    """Whether a process, or one of its session, listens on TCP, or has a bound socket of UDP.
-
-    The session, which the process has begun, is what it has started, unless that began one of its
-    own. A process that has gone does not listen.
-    """
+    """Whether a process, or one of its session, listens on TCP, or has a bound socket of UDP."""
     waiting = set(_waiting(pid))
     members = process_status.session(pid) if waiting else ()
     return any(not waiting.isdisjoint(_sockets(each)) for each in members)

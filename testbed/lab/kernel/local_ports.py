@@ -12,20 +12,10 @@ _CHOSEN_FROM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def reserve(pid: int | None, first: int, last: int) -> None:
-    """Let no socket of a network namespace get a port of a range that it did not ask for.
-
-    Connections that name no port of their own would otherwise lie there by chance, and loss that
-    spares all other ports would hit them. Where the range holds all ports that the kernel gives, a
-    workload sends its data on just these, and nothing is reserved: no socket would get any.
-
-    Args:
-        pid: a process in the namespace; None: the present one.
-        first, last: the range, both included. It replaces what was reserved before.
-
-    Raises:
-        CommandError: the kernel refuses, or keeps another range.
-    """
-    # The kernel shows a range of one as that one.
+    """Let no socket of a namespace get a port from `first` to `last` that it did not ask for."""
+    # Connections that name no port would otherwise lie there by chance, and meet loss that spares
+    # all other ports. Where the range holds all ports that the kernel gives, nothing is reserved:
+    # no socket would get any. The kernel shows a range of one as that one.
     wanted = f"{first}-{last}" if first < last else f"{first}"
     with entered(pid):
         try:

@@ -7,15 +7,7 @@ from typing import NamedTuple
 
 
 class MachineTicks(NamedTuple):
-    """Processor time: since the machine began, or of a span of time.
-
-    Attributes:
-        programs: spent in programs and in what the kernel does for them. Interrupts are left out:
-            they serve the lab's packets as well as those of others, and nobody counts whose.
-        idle: nothing to do, or waiting for a disk.
-        stolen: taken by the hypervisor for other guests.
-        all: the time of all processors.
-    """
+    """Processor time: since the machine began, or of a span of time."""
 
     programs: int
     idle: int
@@ -27,20 +19,12 @@ class MachineTicks(NamedTuple):
         return MachineTicks(*(late - early for late, early in zip(self, earlier, strict=True)))
 
     def others(self, own: float) -> float:
-        """The share of all time that programs took which did not spend these ticks, `own`.
-
-        What the hypervisor took is no part of it (`stolen`).
-        """
+        """The share of all time that programs took which did not spend these ticks, `own`."""
         return max(0.0, self.programs - own) / self.all
 
 
 def read() -> MachineTicks:
-    """The ticks since the machine began.
-
-    Raises:
-        OSError: there is no such file, as in some containers.
-        ValueError: it holds something else.
-    """
+    """The ticks since the machine began."""
     first = Path("/proc/stat").read_text().split("\n", 1)[0]
     user, nice, system, idle, disk, irq, softirq, stolen = map(int, first.split()[1:9])
     return MachineTicks(

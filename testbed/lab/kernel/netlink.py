@@ -1,11 +1,7 @@
 """Netlink's wire format: messages, attributes, dumps and refusals (linux/netlink.h).
 
-All that speaks netlink uses this codec: `rtnetlink` (links and queues), `link_counters` and
-`sampling.queue_reader` (queue statistics) and `sampling.tcp_reader` (TCP connections). pyroute2
-0.9.7 was tried instead: it needs 80 times the processor time for a change of a rate (0.7 ms), 10
-times for a parsed dump of queues (100 times the sampler's, which parses later) and 12 times for
-TCP_INFO of 36 connections (`tests/benchmarks/netlink_cost.py`). Impairments have to be punctual,
-and samples come 100 times a second.
+pyroute2 0.9.7 takes 80 times the processor time for a change of a rate and 10 times for a dump of
+queues (`tests/benchmarks/netlink_cost.py`): impairments are punctual, samples come at 100 Hz.
 """
 
 from __future__ import annotations
@@ -43,23 +39,14 @@ class NetlinkError(OSError):
 
 
 class Socket(socket.socket):
-    """A netlink socket.
-
-    Attributes:
-        sequence: the number of the last request, which its answers repeat.
-        strangers: answers that were dropped because nobody waited for them any more.
-    """
+    """A netlink socket."""
 
     sequence = 0
     strangers = 0
 
 
 def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Socket:
-    """A netlink socket in the network namespace of process `pid` (None: the present one).
-
-    A read that takes longer than the time raises BlockingIOError. The kernel has answered when
-    `send` returns, so only an answer that was lost is waited for.
-    """
+    """A netlink socket in the network namespace of process `pid` (None: the present one)."""
     with entered(pid):
         opened = Socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     opened.bind((0, 0))
@@ -71,11 +58,9 @@ def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Soc
 
 
 def listen(pid: int | None = None) -> Socket:
-    """A socket on which the kernel tells of each change of a namespace's queues and classes.
-
-    It would tell as well of each root queue that anybody asks for, as the sampler does hundreds of
-    times a second: those messages are left out, unless the root is a new one.
-    """
+    """A socket on which the kernel tells of each change of a namespace's queues and classes."""
+    # It would tell as well of each root queue that anybody asks for, as the sampler does hundreds
+    # of times a second: those messages are left out, unless the root is a new one.
     opened = connect(ROUTE, pid)
     # Half-words and words are loaded in network order: unless it is a NEW_QDISC (36) whose parent,
     # 28 bytes from the begin, is the root, take all of it.
@@ -89,11 +74,7 @@ def listen(pid: int | None = None) -> Socket:
 
 
 def told(opened: Socket) -> Iterator[tuple[int, memoryview]]:
-    """Type and content of each message that waits on a `listen` socket; it does not wait for any.
-
-    Raises:
-        OSError: ENOBUFS: some changes were not told.
-    """
+    """Type and content of each message that waits on a `listen` socket; ENOBUFS: some are lost."""
     with contextlib.suppress(BlockingIOError):
         while True:
             data = memoryview(opened.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT))
@@ -169,13 +150,7 @@ def refusal(data: memoryview, begin: int) -> NetlinkError:
 def request(
     opened: Socket, requests: Sequence[tuple[int, int, bytes]]
 ) -> list[NetlinkError | None]:
-    """Send requests, each a type, flags and a content; returns each one's refusal, None if granted.
-
-    Each answer takes 832 bytes of the socket's buffer.
-
-    Raises:
-        NetlinkError: an answer is missing.
-    """
+    """Send requests (type, flags, content); returns each one's refusal, None if granted."""
     first = opened.sequence + 1
     opened.sequence += len(requests)
     opened.send(
@@ -197,11 +172,7 @@ def request(
 
 
 def ask(opened: Socket, kind: int, content: bytes) -> memoryview:
-    """Ask for one thing; returns the content of the answer.
-
-    Raises:
-        NetlinkError: the kernel refused, for instance because there is no such thing.
-    """
+    """Ask for one thing; returns the content of the answer."""
     opened.sequence += 1
     # ECHO makes older kernels send the answer to us as well as to those who listen.
     opened.send(pack(kind, ECHO, content, opened.sequence))
@@ -217,11 +188,7 @@ def ask(opened: Socket, kind: int, content: bytes) -> memoryview:
 
 
 def dump(opened: Socket, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
-    """Ask for a whole table; returns type and content of each message of the answer.
-
-    Raises:
-        NetlinkError: the kernel refused, or the table changed during every one of ten answers.
-    """
+    """Ask for a whole table; returns type and content of each message of the answer."""
     for _ in range(_MOST_DUMPS):
         opened.sequence += 1
         opened.send(pack(kind, DUMP, content, opened.sequence))

@@ -23,11 +23,9 @@ _OF_NETDEV = struct.pack("=BBH", 5, 0, 0)
 
 
 class Nftables:
-    """libnftables in the network namespace of process `pid`; None is the present one.
+    """libnftables in the network namespace of process `pid`; None is the present one."""
 
-    It is called in this process (its netlink socket stays in the namespace), because starting
-    `nft` takes 20 ms and an impairment has to be punctual.
-    """
+    # In this process, because starting `nft` takes 20 ms and an impairment has to be punctual.
 
     def __init__(self, pid: int | None) -> None:
         import nftables  # Debian's python3-nftables, bound to the system's interpreter
@@ -36,11 +34,7 @@ class Nftables:
             self._library: Any = nftables.Nftables()
 
     def run(self, *commands: str) -> str:
-        """Execute commands as one transaction; returns what they print.
-
-        Raises:
-            CommandError: the kernel refuses one.
-        """
+        """Execute commands as one transaction; returns what they print."""
         status, output, error = self._library.cmd("\n".join(commands))
         if status != 0:
             raise CommandError(f"nftables: {commands[0]}: {' '.join(error.split())}")
@@ -48,10 +42,7 @@ class Nftables:
 
 
 def egress_chains(table: str, interfaces: Iterable[str], *rules: str) -> Iterator[str]:
-    """Commands for a table with the same rules at the egress hook of every interface.
-
-    The hook comes before the interface's queue (Linux 5.16). Rules may name `{interface}`.
-    """
+    """Commands for a table with the same rules at the egress hook of every interface."""
     yield f"add table {table}"
     for number, name in enumerate(interfaces):
         chain = f"{table} port{number}"
@@ -67,10 +58,9 @@ _AT_ONCE = 2000
 
 
 class _Counters:
-    """Reads nftables' counters of process `pid`'s network namespace.
+    """Reads nftables' counters of process `pid`'s network namespace."""
 
-    libnftables would fetch all elements of all sets with them, in some 100 ms.
-    """
+    # libnftables would fetch all elements of all sets with them, in some 100 ms.
 
     def __init__(self, pid: int | None) -> None:
         self._socket = netlink.connect(_NETFILTER, pid)
@@ -117,11 +107,10 @@ class _ArrivalTable:
 
 
 class PacketFilter:
-    """Loses those packets of a table that arrive at one interface of a host.
+    """Loses those packets of a table that arrive at one interface of a host."""
 
-    The kernel counts packets from the begin of each loss on, and looks the count up in a set.
-    Loading the set takes up to 0.2 s, which the constructor does.
-    """
+    # The kernel counts packets from the begin of each loss on, and looks the count up in a set.
+    # Loading the set takes up to 0.2 s, which the constructor does.
 
     def __init__(self, pid: int, interface: str, losses: LossTable) -> None:
         self._table = _ArrivalTable(pid, interface, _MET_COUNTER, _DROP_COUNTER)
@@ -136,12 +125,7 @@ class PacketFilter:
             self._table.run(f"add element {name} lost {{ {some} }}")
 
     def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int = 0) -> None:
-        """Start to lose packets.
-
-        Args:
-            data_ports: the first and the last port whose data is lost; None: all of IPv4 is.
-            occurrence: which one of the table's.
-        """
+        """Start to lose packets of an occurrence on these data ports; None: all of IPv4."""
         name = self._table.name
         wanted = ["meta protocol ip"]
         if data_ports is not None:
@@ -178,14 +162,10 @@ class DropCounter:
 
 
 class ArrivalCounter:
-    """Counts the frames that arrive at an interface and match, in the words of nftables.
+    """Counts the frames that arrive at an interface and match, in the words of nftables."""
 
-    Args:
-        pid: of the interface's namespace; None is the present one.
-        ends_here: the frames go no further. Packet sockets, such as those of a switch in user
-            space, have them by then; and the kernel would count as a drop of the interface what
-            no protocol of its own takes.
-    """
+    # `ends_here`: packet sockets, such as those of a switch in user space, have the frames by then;
+    # and the kernel would count as a drop of the interface what no protocol of its own takes.
 
     def __init__(
         self, pid: int | None, interface: str, match: str, *, ends_here: bool = False

@@ -1,13 +1,12 @@
 """Receive packet steering (RPS): one processor receives all frames of an interface, in order.
 
 A veth pair queues each frame at the processor that sent it, and a shaped link sends from whichever
-processor its timer fires on. Two frames in a row can then wait in two queues. When the first one's
-processor is held up (a virtual machine's often are), the second frame overtakes the first. RPS
-names the receiving processor instead (Linux, Documentation/networking/scaling.rst). Only root of
-the initial user namespace may set it, so an ordinary user's links do without. RPS costs processor
-time (at 180 Mbit/s two processors idled for 4 % instead of 12 %). Labs without netem do without
-too, because no packet was seen to overtake there.
+its timer fires on: when one processor is held up, a frame that waits at another overtakes.
 """
+
+# Only root of the initial user namespace may set it. It costs processor time (at 180 Mbit/s two
+# processors idled for 4 % instead of 12 %), so labs without netem do without: no packet was seen to
+# overtake there.
 
 from __future__ import annotations
 
@@ -25,17 +24,8 @@ _CREATE = 6
 
 
 def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
-    """Give each interface one receiving processor, in turn.
-
-    Args:
-        interfaces: a process in the interface's namespace (None: ours), and its name.
-
-    Returns:
-        False where this user may not, or the kernel was built without RPS.
-
-    Raises:
-        OSError: it fails for another reason, such as an interface that does not exist.
-    """
+    """Give each interface (a process in its namespace, its name) one receiving processor."""
+    # False where this user may not, or the kernel was built without RPS.
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) == 1:
         return True

@@ -1,15 +1,13 @@
 """Root's powers: laid aside where none is needed, and given up for good where users' code runs.
 
-Under `sudo` the command, and what it writes, belong to the user who called it: `lay_aside` makes
-this process that user, and `taken_up` is for the moments that need root. Workers and programs in
-hosts call `give_up` for good. Under `sudo` they are the caller then; as root alone they stay
-user 0, and in a user namespace the user that made it.
-
-What they keep lets sockets see and send raw packets and bind low ports. CAP_NET_ADMIN is not among
-it: it counts in all network namespaces of its user namespace, which for root is the machine's, and
-netlink reaches another one by a process in it or by a number. capabilities(7) says what each is,
-credentials(7) what a change of users does.
+Under `sudo` the command and what it writes belong to the caller: `lay_aside` makes this process
+that user, and `taken_up` is for moments that need root. Workers and programs in hosts call
+`give_up`.
 """
+
+# What they keep lets sockets see and send raw packets and bind low ports. CAP_NET_ADMIN is not
+# among it: it counts in all network namespaces of its user namespace, which for root is the
+# machine's, and netlink reaches another one by a process in it or by a number (capabilities(7)).
 
 from __future__ import annotations
 
@@ -80,10 +78,8 @@ def caller() -> Caller | None:
 
 
 def lay_aside() -> None:
-    """Act as the caller from now on, and without root's powers; `taken_up` brings them back.
-
-    As root without a caller, files of others can be read but not changed.
-    """
+    """Act as the caller from now on, and without root's powers; `taken_up` brings them back."""
+    # As root without a caller, files of others can be read but not changed.
     if (who := caller()) is None:
         _set_capabilities(effective=_AS_ROOT, keep_permitted=True)
         return
@@ -118,15 +114,8 @@ def taken_up() -> Iterator[None]:
 
 
 def become_caller(needed: Path) -> str:
-    """Under `sudo`: become the caller for all that this command does itself.
-
-    Args:
-        needed: what the caller has to be able to read. Where that is not so, this stays root's
-            command, and all that it writes is root's.
-
-    Returns:
-        What to tell the user; empty for nothing.
-    """
+    """Under `sudo`: become the caller; returns what to tell the user, empty for nothing."""
+    # Where the caller cannot read what is needed, this stays root's command.
     if (who := caller()) is None:
         return ""
     if not reaches(who, needed.resolve(), "r"):
@@ -144,20 +133,15 @@ def become_nobody_without(directory: Path) -> None:
 
 
 def hand_over(path: Path) -> None:
-    """As root under `sudo`: give one file, folder or socket of root's to the caller.
-
-    A symbolic link is not followed. What is not root's is left alone, and a file with several
-    names, too: another one may lie anywhere.
-    """
+    """As root under `sudo`: give one file, folder or socket of root's to the caller."""
+    # A symbolic link is not followed. What is not root's is left alone, and a file with several
+    # names, too: another one may lie anywhere.
     if (who := caller()) is not None:
         _give(who, str(path), None)
 
 
 def hand_over_below(directory: Path) -> None:
-    """`hand_over` for a folder that this command made, and for all below.
-
-    As the caller made it, it is the caller's already: one of somebody else is left alone.
-    """
+    """`hand_over` for a folder that this command made, and all below; not for somebody else's."""
     if (who := caller()) is None:
         return
     # By open folders: the caller may exchange any for a link meanwhile, which leads nowhere.
@@ -192,14 +176,10 @@ def reaches(who: Caller, path: Path, mode: str) -> bool:
 
 
 def give_up() -> None:
-    """Give up root's powers for good: for this thread, and for all that it starts.
-
-    The kernel forgets with them who was to be told of the parent's end, so `die_with_parent` comes
-    later. A process with such a thread must not use `lay_aside`: libc changes all threads alike.
-
-    Raises:
-        OSError: the kernel refuses it.
-    """
+    """Give up root's powers for good: for this thread, and for all that it starts."""
+    # The kernel forgets with them who was to be told of the parent's end, so `die_with_parent`
+    # comes later. A process with such a thread must not use `lay_aside`: libc changes all threads
+    # alike.
     who = caller()
     kept = _AS_ROOT if who is None else _NETWORK
     for number in range(_LAST + 1):
@@ -251,13 +231,7 @@ def _prctl(option: int, *arguments: int) -> None:
 
 
 def _set_capabilities(*, effective: tuple[int, ...] | None, keep_permitted: bool) -> None:
-    """Set the capabilities of this thread, as far as it has them.
-
-    Args:
-        effective: those in force; None: all that are permitted.
-        keep_permitted: whether they can be raised again; else those in force are all that is left,
-            and programs inherit them.
-    """
+    """Set the capabilities of this thread, as far as it has them."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low halves, high halves
     _require(_LIBC.capget(header, data))

@@ -13,13 +13,7 @@ _SYS_PIDFD_GETFD = 438
 
 
 def sockets_of(pid: int, family: int) -> Iterator[socket.socket]:
-    """Duplicates of all sockets of one address family of process `pid`, one after another.
-
-    A duplicate is the same socket, so an option set here holds there. The caller closes each.
-
-    Raises:
-        OSError: there is no such process, or this user may not look into it.
-    """
+    """Duplicates of all sockets of an address family of process `pid`; the caller closes each."""
     libc = ctypes.CDLL(None, use_errno=True)
     process = os.pidfd_open(pid)
     try:

@@ -1,8 +1,7 @@
 """Makes and changes links and queues by messages to the kernel (rtnetlink), not by programs.
 
-`tc` and `ip` take about 5 ms each to start; a message takes some microseconds. Only the messages
-that labs need are here. A connection keeps the network namespace that it was opened in, so one
-process can configure those of all hosts. Formats: linux/rtnetlink.h, linux/pkt_sched.h.
+`tc` and `ip` take about 5 ms each to start; a message takes some microseconds. Formats:
+linux/rtnetlink.h, linux/pkt_sched.h.
 """
 
 from __future__ import annotations
@@ -61,11 +60,7 @@ class Message(NamedTuple):
 
 
 class Rtnetlink:
-    """A connection to the kernel's networking in one network namespace.
-
-    Args:
-        pid: a process in the namespace; None is the caller's own.
-    """
+    """A connection to the kernel's networking in one network namespace."""
 
     def __init__(self, pid: int | None = None) -> None:
         self._socket = netlink.connect(netlink.ROUTE, pid)
@@ -80,11 +75,7 @@ class Rtnetlink:
         self._socket.close()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages, which the kernel carries out in order.
-
-        Raises:
-            CommandError: it refused one. Those before it were carried out, and a few after it.
-        """
+        """Send messages, which the kernel carries out in order."""
         for start in range(0, len(messages), _TOGETHER):
             self._send_some(messages[start : start + _TOGETHER])
 
@@ -107,22 +98,14 @@ class Rtnetlink:
         return netlink.ask(self._socket, kind, content)
 
     def index(self, interface: str) -> int:
-        """The number by which the kernel knows an interface of this namespace.
-
-        Raises:
-            CommandError: there is none of this name.
-        """
+        """The number by which the kernel knows an interface of this namespace."""
         try:
             return interface_index(self._socket, interface)
         except OSError as error:
             raise CommandError(f"interface {interface}: {error.strerror}") from None
 
     def disable_offloads(self, interface: str) -> None:
-        """Make queues see single packets with real checksums: OVS's user datapath needs both.
-
-        Raises:
-            CommandError: the kernel refuses, or does as if it obeyed: some drivers' are fixed.
-        """
+        """Make queues see single packets with real checksums: OVS's user datapath needs both."""
         for ask, command in _OFFLOADS.values():
             if self._ethtool(interface, ask):  # one that cannot be on cannot be set, either
                 self._ethtool(interface, command)
@@ -134,11 +117,7 @@ class Rtnetlink:
         return [name for name, (ask, _) in _OFFLOADS.items() if self._ethtool(interface, ask)]
 
     def most_segments(self, interface: str) -> int:
-        """The most segments that the kernel puts into one packet which leaves this interface.
-
-        Raises:
-            CommandError: there is no such interface, or the kernel does not say.
-        """
+        """The most segments that the kernel puts into one packet which leaves this interface."""
         body = _link_header(self.index(interface))
         self._socket.send(netlink.pack(_GET_LINK, 0, body))
         data = memoryview(self._socket.recv(1 << 16))
@@ -224,12 +203,10 @@ def neighbour(index: int, *, address: str, mac: str) -> Message:
 
 
 def single_segments(index: int, *, name: str = "") -> Message:
-    """Make each packet that TCP sends through an interface one segment.
-
-    Without segmentation offload the kernel's TCP still builds packets of up to 64 KiB (since Linux
-    4.17), which are cut behind the queue: the queue would hold and drop dozens of frames as one.
-    A socket with UDP_SEGMENT is not bound by it. Connections take the value as they begin.
-    """
+    """Make each packet that TCP sends through an interface one segment."""
+    # Without segmentation offload the kernel's TCP still builds packets of up to 64 KiB (since
+    # Linux 4.17), which are cut behind the queue: the queue would hold and drop dozens of frames as
+    # one.
     body = _link_header(index) + attribute(_GSO_MAX_SEGMENTS, struct.pack("=I", 1))
     return Message(_SET_LINK, 0, body, f"single segments of {name or index}")
 
@@ -265,10 +242,8 @@ def _htb_parameters(rate: int, burst_bytes: int, quantum_bytes: int, priority: i
 
 
 def two_classes(index: int, *, quantum_bytes: int, dscp: int, name: str = "") -> list[Message]:
-    """Two classes in class `1:10`: IP packets with this DSCP in `10:1`, served first, others not.
-
-    Strict priority by a second HTB, whose own rates never limit: not all kernels have prio.
-    """
+    """Two classes in class `1:10`: IP packets with this DSCP in `10:1`, which is served first."""
+    # Strict priority by a second HTB, whose own rates never limit: not all kernels have prio.
     defaults = struct.pack("=IIIII", 3, 10, 2, 0, 0)  # version, rate2quantum, default class
     body = _queue_header(index, 0x10 << 16, IN_CLASS) + text(1, "htb")
     body += attribute(2, attribute(2, defaults))
@@ -298,10 +273,7 @@ def _u32(index: int, number: int, mask: int, value: int, name: str) -> Message:
 def bfifo(
     index: int, *, limit_bytes: int, new: bool = True, parent: int = IN_CLASS, name: str = ""
 ) -> Message:
-    """A queue of so many bytes in class `1:10` as `10:`; with `new` false, change its limit.
-
-    With one of two classes as `parent` it is `11:` or `12:`.
-    """
+    """A queue of so many bytes in class `1:10` as `10:`; with `new` false, change its limit."""
     handle = 0x10 if parent == IN_CLASS else 0x10 + (parent & 0xFFFF)
     body = _queue_header(index, handle << 16, parent) + text(1, "bfifo")
     body += attribute(2, struct.pack("=I", limit_bytes))

@@ -33,19 +33,7 @@ _RATE_AT, _CEIL_AT, _BUCKET_AT = 8, 20, 24
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeInForce:
-    """What decides how packets leave an interface, by the kernel.
-
-    Attributes:
-        rate_bps, ceiling_bps: of HTB's class, bit/s of Ethernet frames.
-        burst_bytes: HTB's bucket.
-        queue_bytes: the limit of the queue in that class, of two the one that is served last; None:
-            it has none in bytes.
-        ecn_threshold_bytes: above this the queue marks packets; 0: it is one that marks none. None:
-            it may drop packets before it is full, which no configuration asks for.
-        priority_queue_bytes: the limit of the queue that is served first; 0: there is one queue.
-            None: it has none in bytes. Which packets it takes is not read.
-        most_segments: the most that one packet may hold.
-    """
+    """What decides how packets leave an interface, by the kernel."""
 
     rate_bps: int
     ceiling_bps: int
@@ -57,12 +45,7 @@ class ShapeInForce:
 
 
 def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
-    """How an interface in the namespace of `kernel` is shaped.
-
-    Raises:
-        CommandError: there is no such interface, or it is not shaped as a link is.
-        OSError: the kernel refuses.
-    """
+    """How an interface in the namespace of `kernel` is shaped."""
     index = kernel.index(interface)
     for _, content in kernel.dump(_GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
         if TCMSG.unpack_from(content)[2] == IN_CLASS:
@@ -83,10 +66,7 @@ def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
 
 
 def told(kind: int, content: memoryview) -> tuple[int, dict[str, int | None]]:
-    """The interface that a message about a change is about, and the settings that it tells.
-
-    They have the names of `ShapeInForce`; what is gone is None.
-    """
+    """The interface that a message about a change is about, and the settings that it tells."""
     _, interface, handle, parent, _ = TCMSG.unpack_from(content)
     if kind == _NEW_CLASS and handle == IN_CLASS:
         rate, ceiling, ticks = _htb(content)

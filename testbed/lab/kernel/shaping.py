@@ -1,7 +1,6 @@
 """Rate and queue of one link direction: HTB, below it a byte-limited FIFO or a marking queue.
 
-Or two FIFOs: one for protected datagrams (see `testbed.shared.dscp`), which is served first, and
-one for all else.
+Or two FIFOs: one for protected datagrams (`testbed.shared.dscp`), served first, one for all else.
 """
 
 from __future__ import annotations
@@ -28,14 +27,10 @@ class MissingCapabilityError(CommandError):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkShape:
-    """Output of one interface.
+    """Output of one interface: a rate in bit/s of Ethernet frames, a queue's limit, and marking.
 
-    Attributes:
-        rate_bps: bit/s of Ethernet frames.
-        queue_bytes: the queue's limit.
-        ecn_threshold_bytes: above this, packets that allow it are marked; None: never.
-        priority_queue_bytes: the limit of a second queue, for protected datagrams, which is served
-            before the other; None: there is none. It excludes `ecn_threshold_bytes`.
+    `priority_queue_bytes` is the limit of a second queue, for protected datagrams, which is served
+    first; it excludes `ecn_threshold_bytes`, above which packets that allow it are marked.
     """
 
     rate_bps: int
@@ -45,11 +40,9 @@ class LinkShape:
 
     @property
     def burst_bytes(self) -> int:
-        """HTB's bucket: half a millisecond of the rate, but always two frames.
-
-        HTB's own default (1600 bytes) loses a third of the rate above 200 Mbit/s because the
-        timer that refills it cannot fire once per frame.
-        """
+        """HTB's bucket: half a millisecond of the rate, but always two frames."""
+        # HTB's own default (1600 bytes) loses a third of the rate above 200 Mbit/s because the
+        # timer that refills it cannot fire once per frame.
         return max(2 * ETHERNET_FRAME_BYTES, int(self.rate_bps * BURST_TIME_S / 8))
 
 
@@ -74,12 +67,7 @@ def shape(interface: str, link: LinkShape, *, pid: int | None = None) -> None:
 
 
 def shape_all(outputs: Iterable[Output]) -> None:
-    """Shape many interfaces, whose queues then hold single packets: about 0.1 ms for each.
-
-    Raises:
-        MissingCapabilityError: the kernel cannot mark, or not tell protected datagrams from others.
-        CommandError: it refuses something else, or still builds packets of several segments.
-    """
+    """Shape many interfaces, whose queues then hold single packets: about 0.1 ms for each."""
     by_namespace: dict[int | None, list[Output]] = {}
     for output in outputs:
         by_namespace.setdefault(output.pid, []).append(output)
@@ -148,15 +136,10 @@ def limit_message(index: int, link: LinkShape, name: str, *, new: bool = True) -
 
 
 def mark(interface: str, link: LinkShape, *, pid: int | None, verb: str = "replace") -> None:
-    """Put a queue that marks packets below HTB: RED with two thresholds close to each other.
-
-    Its average follows the queue as fast as tc allows (half of each change), so it is DCTCP's
-    step: mark all above the threshold, none below (Alizadeh et al., SIGCOMM 2010, section 3.1).
-    Packets without ECN are dropped at the limit only.
-
-    Raises:
-        MissingCapabilityError: this kernel has no RED.
-    """
+    """Put a queue that marks packets below HTB: RED with two thresholds close to each other."""
+    # Its average follows the queue as fast as tc allows (half of each change), so it is DCTCP's
+    # step: mark all above the threshold, none below (Alizadeh et al., SIGCOMM 2010, section 3.1).
+    # Packets without ECN are dropped at the limit only.
     threshold = link.ecn_threshold_bytes
     assert threshold is not None
     average = ETHERNET_FRAME_BYTES
@@ -178,12 +161,7 @@ def mark(interface: str, link: LinkShape, *, pid: int | None, verb: str = "repla
 def queue_statistics(
     interface: str | None = None, *, pid: int | None = None
 ) -> list[dict[str, Any]]:
-    """The kernel's counters of every queueing discipline, as `tc -s -j` has them.
-
-    Args:
-        interface: its name; None: all in the namespace, each with its `dev`.
-        pid: a process in the namespace, None for ours.
-    """
+    """The kernel's counters of every queueing discipline, as `tc -s -j` has them."""
     of_one = [] if interface is None else ["dev", interface]
     text = run([*inside(pid), "tc", "-s", "-j", "qdisc", "show", *of_one])
     try:

@@ -1,9 +1,7 @@
-"""Loss of what arrives at a switch's interface, by an XDP program.
+"""Loss of what arrives at a switch's interface, by an XDP program; loading it needs real root.
 
-Open vSwitch's userspace datapath receives through a packet socket. That socket gets its copy of a
-packet before any netfilter or traffic-control hook sees it; only XDP runs still earlier, and before
-the kernel's datapath, too. The program has some eighty instructions, so it is written here in the
-kernel's own format (linux/bpf.h) and needs no compiler. Loading it needs real root.
+Open vSwitch's packet socket gets its copy of a packet before any netfilter or traffic-control hook;
+only XDP runs still earlier. The program is written in the kernel's own format (linux/bpf.h).
 """
 
 from __future__ import annotations
@@ -148,10 +146,7 @@ def _program(states: int, bits: int) -> bytes:
 
 
 class _Attached:
-    """The program at an interface of the present namespace.
-
-    It stays, losing nothing, until the object (or its process) is gone.
-    """
+    """The program at an interface of this namespace, until the object or its process is gone."""
 
     def __init__(self, interface: str) -> None:
         self.losing = False
@@ -216,16 +211,8 @@ class XdpFilter:
         self._program = _attached(interface)
 
     def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int = 0) -> None:
-        """Start to lose packets.
-
-        Args:
-            data_ports: the first and the last port whose data is lost; None: all of IPv4 is.
-            occurrence: which one of the table's.
-
-        Raises:
-            CommandError: another filter of this interface loses packets: they would undo each
-                other.
-        """
+        """Start to lose packets of an occurrence on these data ports; None: all of IPv4."""
+        # Two filters that lose packets of one interface would undo each other.
         if self._program.losing:
             raise CommandError(f"{self._interface}: another impairment loses packets there")
         self._program.begin(*self._losses.bits(occurrence), *(data_ports or (0, 0xFFFF)))
@@ -250,11 +237,7 @@ def missing() -> str | None:
 
 
 def _load() -> tuple[int, int, int]:
-    """Descriptors of two maps (settings and counters; the table) and of a program that reads them.
-
-    Raises:
-        CommandError: this user may not, or the kernel cannot.
-    """
+    """Descriptors of two maps (settings and counters; the table) and of the program."""
     made: list[int] = []
     try:
         for value_bytes, entries in ((_VALUE.size, 2), (_TABLE_BYTES, 1)):
