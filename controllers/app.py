@@ -1,8 +1,4 @@
-"""The controller application: installs forwarding rules, then runs impairments on schedule.
-
-It reads one file (`--lab-file`), which gives the network, the impairments, the socket to listen on
-and the file to log to. The lab writes this file, or a person does (see `lab_file.py`).
-"""
+"""The controller application: installs forwarding rules, then runs impairments on schedule."""
 
 from __future__ import annotations
 

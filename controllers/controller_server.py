@@ -19,11 +19,7 @@ _PAUSE_S = 0.1
 
 
 class ControllerServer:
-    """Each client has a green thread of its own. What is no request is refused and counted.
-
-    Args:
-        answer: carries out a request that was checked, and returns the reply.
-    """
+    """Each client has a green thread of its own. What is no request is refused and counted."""
 
     def __init__(
         self, answer: Callable[[dict[str, Any]], dict[str, Any]], log: logging.Logger

@@ -43,11 +43,7 @@ class ControllerError(ConnectionError):
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
-    """Check one request line.
-
-    Raises:
-        ValueError: what is wrong with it.
-    """
+    """Check one request line."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -97,12 +93,7 @@ class ControllerClient:
     """Tells the controller about the training's progress; every call returns when it has acted.
 
     A call that was not answered in time may still take effect, and the next one waits behind it.
-
-    Attributes:
-        late_answers: those that came after their call had given up. They are dropped.
-
-    Raises:
-        ControllerError: (also from each call) it is gone, or does not answer within `timeout_s`.
+    Each raises ControllerError where it is gone, or does not answer within `timeout_s`.
     """
 
     def __init__(self, path: Path, *, timeout_s: float = 20.0) -> None:
@@ -151,13 +142,7 @@ class ControllerClient:
         self._announce({"do": "finish"})
 
     def link(self, sender: str, receiver: str, settings: Mapping[str, float]) -> dict[str, Any]:
-        """Change settings of a link's direction, or none; returns the reply.
-
-        Its `now` has all `LINK_SETTINGS` as they are, `sent_s` and `acknowledged_s` are the times.
-
-        Raises:
-            ControllerError: there is no such link, or it cannot have these settings.
-        """
+        """Change settings of a link's direction, or none; the reply's `now` has all of them."""
         request = {"do": "link", "from": sender, "to": receiver, "set": dict(settings)}
         return self._reply(request)
 

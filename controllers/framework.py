@@ -1,10 +1,7 @@
 """The only file that imports the SDN framework: Ryu, or its maintained fork os-ken.
 
-Both have the same programming interface. `framework_choice.choose` chooses one before this module
-is imported, in an environment variable, so that child processes agree.
-
-After an exception in a green thread or an event handler, both frameworks log it and go on. Here
-such an exception ends the process, because a controller that lost a part must not appear to work.
+Both log an exception in a green thread and go on. Here it ends the process: a controller that lost
+a part must not appear to work.
 """
 
 from __future__ import annotations
@@ -130,12 +127,7 @@ def until_signal(*numbers: int) -> int:
 
 
 def run_application(module: str, arguments: Sequence[str]) -> None:
-    """Run a module's application and the OpenFlow listener in this process; never returns.
-
-    Args:
-        module: dotted name of a module that defines one subclass of `Application`.
-        arguments: the framework's command-line options, as for ryu-manager or osken-manager.
-    """
+    """Run a module's application and the OpenFlow listener in this process; never returns."""
     logging.basicConfig(stream=sys.stderr)  # the frameworks' own commands do the same
     __import__(module)  # registers the application's options before they are parsed
     Options(args=list(arguments), project=_PACKAGE, default_config_files=[])

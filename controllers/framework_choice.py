@@ -1,7 +1,6 @@
 """Chooses the SDN framework of the controller, without importing it.
 
-`./lab` installs both where it can. Where Ryu cannot be installed, or its import fails, `./lab`
-leaves it out and writes the reason beside the interpreter; the controller then runs on os-ken.
+Where Ryu cannot be installed, `./lab` writes the reason beside the interpreter.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ def why_missing(framework: str) -> str:
 
 
 def choose(framework: str) -> None:
-    """Choose for this process; call it before `controllers.framework` is imported.
-
-    Raises:
-        ValueError: no such framework.
-    """
+    """Choose for this process; call it before `controllers.framework` is imported."""
     if framework not in FRAMEWORKS:
         raise ValueError(f"{framework!r} is no SDN framework; valid: {', '.join(FRAMEWORKS)}")
     os.environ[ENVIRONMENT_VARIABLE] = framework

@@ -93,17 +93,7 @@ class Places:
 def resolve(
     entries: Sequence[ImpairmentParameters], places: Places, *, rounds: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Return the entries as plain data, with rounds and instants as lists.
-
-    Args:
-        entries: as read from YAML.
-        places: the hosts and links that they may name.
-        rounds: how many rounds the run has.
-        seed: the run's seed, which decides the random draws.
-
-    Raises:
-        InputError: a line for each entry that is wrong, with the key and what would be valid.
-    """
+    """The entries as plain data, with lists; InputError: a line for each wrong one."""
     labels = [each.label for each in entries]
     for index, label in enumerate(labels):
         if label in labels[:index]:

@@ -49,11 +49,7 @@ class ImpairmentRunner:
         return self.active
 
     def leg_ends(self, round_number: int, leg: str, at_s: float) -> list[str]:
-        """End what ends with this leg; return once it has ended and is logged.
-
-        Returns:
-            The names of all impairments that were in force during the leg.
-        """
+        """End what ends with this leg; returns the names of all that were in force."""
         self._finish(self._timeline.ending_with(round_number, leg), at_s)
         return self._timeline.hit(round_number, leg)
 

@@ -1,8 +1,7 @@
 """Reads the file that starts the controller: written by the lab, or by a person.
 
-A person's file describes any network of OpenFlow 1.3 switches (see `by-hand.yaml`). There the
-controller cannot enter namespaces, and no one announces rounds. So only impairments that need
-nothing but OpenFlow work, and they must be anchored to time.
+A person's file describes any network of OpenFlow 1.3 switches (see `by-hand.yaml`). Only
+impairments that need nothing but OpenFlow work there, anchored to time.
 """
 
 from __future__ import annotations
@@ -64,11 +63,7 @@ class Description(Section):
     impairments: list[AnyImpairment] = Field(default_factory=list)
 
     def document(self, folder: Path) -> dict[str, Any]:
-        """Return the description in the form of the lab's own file.
-
-        Raises:
-            ValueError: an entry names something that does not exist, or cannot work by hand.
-        """
+        """Return the description in the form of the lab's own file."""
         named = {f"hosts.{name}.switch": host.switch for name, host in self.hosts.items()}
         for index, link in enumerate(self.links):
             named[f"links.{index}.first.switch"] = link.first.switch
@@ -155,13 +150,7 @@ def _apart(values: Mapping[str, object], what: str) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the file: returns `network`, `impairments`, `log`, and in a lab `socket`.
-
-    From then on this process loads users' own code with the content that was planned alone.
-
-    Raises:
-        InputError: one line that names the file, the key, the value and what would be valid.
-    """
+    """Read the file: returns `network`, `impairments`, `log`, and in a lab `socket`."""
     document = yaml_input.read(path) if path.suffix in yaml_input.SUFFIXES else _json(path)
     if "network" in document:
         own_code.expect(document.get("code", {}))

@@ -1,7 +1,6 @@
 """One connection to a switch: sends messages, and knows which of them an answer is about.
 
-Replies and errors carry the transaction id of their message. Before a switch replies to a barrier,
-it has reported every error about what was sent before.
+Before a switch replies to a barrier, it has reported every error about what was sent before.
 """
 
 from __future__ import annotations
@@ -45,13 +44,7 @@ class _Waiting:
 
 
 class Connection:
-    """One connection of a switch.
-
-    Args:
-        switch: its name.
-        datapath: the framework's connection.
-        refused: called with the owner of a refused message, and a sentence.
-    """
+    """One connection of a switch; `refused` gets a refused message's owner and a sentence."""
 
     def __init__(
         self, switch: str, datapath: Datapath, refused: Callable[[str, str], None]
@@ -76,11 +69,7 @@ class Connection:
         return bool(self.datapath.send(b"".join(pieces)))
 
     def barrier(self) -> None:
-        """Return when the switch has processed everything sent before, however long it takes.
-
-        Raises:
-            ClosedError: the connection has ended.
-        """
+        """Return when the switch has processed everything sent before, however long it takes."""
         before = list(self._sent)
         parser = self.datapath.ofproto_parser
         waiting, xid = self._begin(parser.OFPBarrierRequest(self.datapath))
@@ -91,12 +80,7 @@ class Connection:
             self._sent.pop(each, None)
 
     def ask(self, request: Request, what: str) -> list[Any]:
-        """Send a request; return the body of its answer, all parts. Asks again in vain twice.
-
-        Raises:
-            RefusedError, LateError: it was refused or not answered, several times.
-            ClosedError: the connection has ended.
-        """
+        """Send a request; return the body of its answer, all parts. Asks again in vain twice."""
         for last in (*[False] * (_TRIES - 1), True):
             try:
                 return self._ask_once(request, what)

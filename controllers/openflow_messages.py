@@ -1,7 +1,6 @@
 """What a switch holds for this controller, as data, and the OpenFlow 1.3 messages that write it.
 
-All of it can be told from what others wrote: flows by their cookie, groups and meters, which have
-none, by a number in a range of ours.
+Ours are told from others' flows by their cookie, from others' groups and meters by their numbers.
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ Place = tuple[int, int, Match]
 class Flow:
     """A flow entry. It meters, then goes on to a table or a port; else it drops.
 
-    Attributes:
-        match: fields and values, in any order that is always the same.
-        ports: where packets leave; of several, a SELECT group chooses.
-        number: the impairment's, by which it is removed; 0: a forwarding rule.
-        open_vswitch_only: it matches what OpenFlow 1.3 itself cannot.
+    `number` is the impairment's, by which it is removed; 0: a forwarding rule. Of several `ports` a
+    SELECT group chooses.
     """
 
     table: int

@@ -1,10 +1,7 @@
 """Installs shortest paths in the switches, and new ones when a link goes down or comes up.
 
-Paths of equal cost share a SELECT group. The switch chooses a bucket by a hash, so one flow stays
-on one path. OpenFlow 1.3 leaves the hash to the switch. That of Open vSwitch 3.1 covers addresses
-and TCP ports but not UDP ports: 256 UDP flows between two hosts took one of four paths here. The
-extension that changes this does not exist in OpenFlow 1.3. So a few rules per host match bits of
-UDP's source port and point to groups with the same buckets in rotated order.
+Paths of equal cost share a SELECT group, whose hash in Open vSwitch 3.1 leaves out UDP ports. So a
+few rules per host match bits of UDP's source port and point to groups in rotated order.
 """
 
 from __future__ import annotations
@@ -22,19 +19,10 @@ _IPV4, _UDP = 0x0800, 17
 
 
 class Routing:
-    """The forwarding rules of all switches, as they are now.
+    """The forwarding rules of all switches, as they are now."""
 
-    Its methods wait for answers of switches. Call them from green threads, never from the event
-    handlers that deliver these answers.
-
-    Args:
-        network: the lab's description (`LabInfo.as_json`).
-        switches: whose plans get the rules.
-        report: called with a sentence about each change.
-
-    Raises:
-        RefusedError: (from any method) a switch refused a rule.
-    """
+    # Its methods wait for answers of switches. Call them from green threads, never from the event
+    # handlers that deliver these answers.
 
     def __init__(
         self,
@@ -64,11 +52,7 @@ class Routing:
         return not self._is_busy
 
     def bring_back(self, switch: str, connection: Connection) -> None:
-        """Reroute by what a connected switch says of its ports, then give it its whole plan.
-
-        Raises:
-            ClosedError, LateError, RefusedError: as `look` and `Switch.bring_back` do.
-        """
+        """Reroute by what a connected switch says of its ports, then give it its whole plan."""
         found = look(connection)
         # A port that an impairment holds down comes back as up with the switch.
         self.ports_are(switch, self._switches[switch].live_ports(found))

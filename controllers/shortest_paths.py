@@ -1,7 +1,4 @@
-"""Computes shortest paths: which ports of each switch lead to each host, and how to change rules.
-
-This is pure computation on the lab's description. `routing.py` talks to the switches.
-"""
+"""Computes shortest paths: the ports of each switch to each host, and how to change rules."""
 
 from __future__ import annotations
 
@@ -16,25 +13,18 @@ MOST_BUCKETS = 64  # of one group: the number of values of Open vSwitch's hash
 
 @dataclass(frozen=True)
 class Hops:
-    """A switch's forwarding to one host.
+    """A switch's forwarding to one host: `ports` of equal cost, `distance` in links."""
 
-    Args:
-        ports: output ports of equal cost, in increasing order.
-        distance: links from here to the host, at least 1.
-        repeat: the number of choices that earlier switches on the path had. Switches that choose
-            one after another by the same hash would all choose alike, and half of a fat tree's
-            paths would be idle. So this switch must use another digit of the hash.
-    """
+    # `repeat` is the number of choices that earlier switches on the path had. Switches that choose
+    # one after another by the same hash would all choose alike, and half of a fat tree's paths
+    # would be idle. So this switch must use another digit of the hash.
 
     ports: tuple[int, ...]
     distance: int
     repeat: int = 1
 
     def buckets(self, turn: int = 0) -> tuple[int, ...]:
-        """The output ports of a SELECT group; the switch takes the one at hash modulo n.
-
-        `turn` rotates the ports by that many places.
-        """
+        """The output ports of a SELECT group, rotated by `turn`; a switch takes one by its hash."""
         count = len(self.ports)
         return tuple(
             self.ports[(place + turn) % count] for place in range(count) for _ in range(self.repeat)
@@ -59,12 +49,7 @@ def link_name(first: str, second: str) -> frozenset[str]:
 
 
 def routes(network: dict[str, Any], down: Collection[frozenset[str]] = ()) -> Routes:
-    """Compute all shortest paths to all hosts; an unreachable host has no entry.
-
-    Args:
-        network: the lab's description (`LabInfo.as_json`): hosts, switches, links.
-        down: links that are down, as `link_name` gives them.
-    """
+    """Compute all shortest paths to all hosts; an unreachable host has no entry."""
     graph = networkx.Graph()
     graph.add_nodes_from([*network["switches"], *network["hosts"]])
     ports: dict[tuple[str, str], int] = {}
@@ -102,10 +87,7 @@ def _towards(
 
 
 def udp_turns(hops: Hops) -> list[tuple[int, int]]:
-    """Value and mask of UDP's source port for each rotation of a group; none for one port.
-
-    The bits are above those that earlier choices used.
-    """
+    """Value and mask of UDP's source port for each rotation of a group; none for one port."""
     if len(hops.ports) == 1:
         return []
     shift = (hops.repeat - 1).bit_length()
@@ -116,13 +98,10 @@ def udp_turns(hops: Hops) -> list[tuple[int, int]]:
 
 
 def waves(old: Routes, new: Routes) -> list[list[Change]]:
-    """The changes from old to new routes, in waves that never make a loop.
-
-    A wave may begin when the previous one has taken effect. Rules nearer to their destination come
-    first. So a packet that meets a changed switch meets only changed switches from there on, and
-    each hop brings it nearer. Before that, unchanged switches bring it nearer by the old distance.
-    Rules without a path are removed last.
-    """
+    """The changes from old to new routes, in waves that never make a loop."""
+    # Rules nearer to their destination come first. So a packet that meets a changed switch meets
+    # only changed switches from there on, and each hop brings it nearer. Before that, unchanged
+    # switches bring it nearer by the old distance. Rules without a path are removed last.
     changes: dict[int, list[Change]] = {}
     removals: list[Change] = []
     for switch in new:

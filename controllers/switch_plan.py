@@ -1,8 +1,7 @@
 """One switch: what it should hold at present, and the connection that makes it so.
 
-Every change goes into the plan and, over the connection, to the switch. A switch without a
-connection has its plan all the same. So one that connects, for the first time or again, is brought
-back to it: what is ours there is removed, whoever of us wrote it, and the plan is installed.
+A switch that connects, for the first time or again, is brought back to its plan: what is ours there
+is removed, whoever of us wrote it, and the plan is installed.
 """
 
 from __future__ import annotations
@@ -61,11 +60,7 @@ class Found:
 
 
 def look(connection: Connection) -> Found:
-    """Ask a switch that has connected.
-
-    Raises:
-        SwitchError: it does not say what ports it has.
-    """
+    """Ask a switch that has connected."""
 
     def ask(request: str, what: str) -> list[Any]:
         return connection.ask(lambda to: getattr(to.ofproto_parser, request)(to), what)
@@ -148,11 +143,7 @@ class Switch:
         self._send(lambda to: [messages.remove_meter(to, number, owner)])
 
     def set_port(self, port: int, owner: str, *, up: bool) -> None:
-        """Take a port down or up. Before the switch has connected, it says how it shall be then.
-
-        Raises:
-            SwitchError: the switch has no such port.
-        """
+        """Take a port down or up. Before the switch has connected, it says how it shall be then."""
         self._ports[port] = up, owner
         if self._connection is not None and port not in self._addresses:
             raise SwitchError(f"switch {self.name} has no port {port}")
@@ -166,11 +157,7 @@ class Switch:
         return self._send(lambda to: [messages.packet_out(to, port, frame, copies, owner)])
 
     def meter_counts(self, number: int) -> MeterCounts:
-        """What a meter has counted since it was added.
-
-        Raises:
-            NotMeasuredError: the switch does not say so, or has forgotten it meanwhile.
-        """
+        """What a meter has counted since it was added."""
         connection = self._connection
         if connection is None or self._counting.get(number) is not connection:
             raise NotMeasuredError(f"{self.name} has reconnected, and its meter counts anew")
@@ -204,12 +191,7 @@ class Switch:
         }
 
     def bring_back(self, connection: Connection, found: Found) -> None:
-        """Use this connection from now on; return when the switch has confirmed the whole plan.
-
-        Raises:
-            RefusedError: it refused a part.
-            ClosedError: the connection has ended.
-        """
+        """Use this connection from now on; return when the switch has confirmed the whole plan."""
         self._connection = connection
         self._is_open_vswitch = found.is_open_vswitch
         self._addresses = {number: port.address for number, port in found.ports.items()}
@@ -247,11 +229,7 @@ class Switch:
         return True
 
     def confirm(self, owner: str) -> None:
-        """Return when the switch has processed everything sent before; waits until it connects.
-
-        Raises:
-            RefusedError: it refused a message of this owner.
-        """
+        """Return when the switch has processed everything sent before; waits until it connects."""
         while True:
             while not self._connected.wait(_WAITING_S):
                 _log.warning("%s waits for switch %s, which is not connected", owner, self.name)
@@ -260,11 +238,7 @@ class Switch:
         self._raise_refusals(owner)
 
     def confirm_forwarding(self) -> None:
-        """The same for the forwarding rules of a switch that is connected; others get them later.
-
-        Raises:
-            RefusedError: it refused one of them.
-        """
+        """The same for forwarding rules, of a switch that is connected; others get them later."""
         self._confirmed()
         self._raise_refusals(FORWARDING)
 

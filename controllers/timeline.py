@@ -1,8 +1,4 @@
-"""The timeline: which impairment begins and ends when.
-
-It only keeps the books: it knows no switch and has no clock, so tests need no network. Instants are
-seconds of the monotonic clock.
-"""
+"""The timeline: which impairment begins and ends when, in seconds of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -19,11 +15,9 @@ class ContradictionError(RuntimeError):
 
 @dataclass(eq=False, kw_only=True)
 class Occurrence:
-    """One planned or current occurrence of an entry.
+    """One planned or current occurrence of an entry; without a round its leg is "time"."""
 
-    `round_number` and `leg` are its anchor, or -1 and "time" for a time. `with_leg` says that it
-    also ends when its leg ends.
-    """
+    # `with_leg`: it also ends when its leg ends.
 
     impairment: Impairment[Any]
     round_number: int
@@ -88,11 +82,7 @@ class Timeline:
         )
 
     def begin(self, occurrence: Occurrence) -> bool:
-        """Mark it as in force; False when its leg is over or the same entry is still in force.
-
-        Raises:
-            ContradictionError: another entry of its kind holds its target.
-        """
+        """Mark it as in force; False when its leg is over or the same entry is still in force."""
         if occurrence in self._planned:
             self._planned.remove(occurrence)
         wanted = occurrence.parameters

@@ -1,8 +1,4 @@
-"""`graph`: hosts, switches and links written out one by one, with names of your own.
-
-`described` makes its parameters from a Mininet `Topo` that exists already, as plain data that can
-be sent to another process and kept in a run's `config.json`.
-"""
+"""`graph`: hosts, switches and links written out one by one, with names of your own."""
 
 from __future__ import annotations
 
@@ -60,11 +56,7 @@ class Topology(LabTopo):
 
 
 def described(topo: Topo) -> dict[str, Any]:
-    """The parameters of a topology that has been built, as in an experiment's `topology` section.
-
-    Raises:
-        InputError: an option of a node or link that the lab cannot follow; nodes without a link.
-    """
+    """The parameters of a built topology, as in an experiment's `topology` section."""
     percent = not isinstance(topo, LabTopo)
     hosts, switches = topo.hosts(sort=False), topo.switches(sort=False)
     edges = []

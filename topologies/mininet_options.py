@@ -1,8 +1,6 @@
 """Mininet's own options of links, hosts and switches: translated, or refused in one line.
 
-What `TCLink` calls `bw`, `delay`, `jitter`, `max_queue_size` and `enable_ecn` has a counterpart
-among the lab's keys of a link. `loss` is per cent in a plain Mininet `Topo`, and a share in a
-`LabTopo`, as everywhere in the lab. What only another shaper, switch or host could do is refused.
+`loss` is per cent in a plain Mininet `Topo`, and a share in a `LabTopo`.
 """
 
 from __future__ import annotations
@@ -53,16 +51,7 @@ _LAB_SWITCH = {"datapath": "user", "failMode": "secure", "protocols": "OpenFlow1
 
 
 def link_keys(options: Mapping[str, Any], *, loss_in_percent: bool) -> dict[str, Any]:
-    """The lab's keys of a link for the options of an `addLink`.
-
-    Args:
-        options: Mininet's, the lab's, or both.
-        loss_in_percent: whether `loss` is Mininet's.
-
-    Raises:
-        ValueError: an option without a meaning here, a value that is none, or `loss` beside
-            Mininet's options where it would be a share.
-    """
+    """The lab's keys of a link for the options of an `addLink`."""
     given = {key: value for key, value in options.items() if value is not None}
     cls = given.pop("cls", None)
     if cls is not None and getattr(cls, "__name__", cls) not in _LINK_CLASSES:

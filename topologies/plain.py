@@ -1,10 +1,7 @@
 """A plain Mininet `Topo` as a topology of the lab: its options become keys, its hosts get roles.
 
-* The options of its `build` (or of its own `__init__`) are keys of the experiment's section: those
-  without a default, and those whose default is a number, a text or a truth value. `workers` and
-  `extra_hosts` are handed over too.
-* Where no host is called `server`, the hosts take the lab's names in the order in which they were
-  added: `server`, `worker-1`, ..., `traffic-1`, ...
+Where no host is called `server`, the hosts take the lab's names in the order in which they were
+added: `server`, `worker-1`, ..., `traffic-1`, ...
 """
 
 from __future__ import annotations
@@ -66,11 +63,7 @@ class PlainTopo(LabTopo):
 
 
 def construct(kind: Any, parameters: TopologyParameters) -> LabTopo:
-    """The topology of a class and its parameters.
-
-    Raises:
-        ValueError: see `LabTopo.finish`; or whatever the class raises.
-    """
+    """The topology of a class and its parameters."""
     if not issubclass(kind, LabTopo):
         # The lab's checks come first; `build` and `__init__` are the class's own.
         kind = type(kind.__name__, (kind, PlainTopo), {})

@@ -1,9 +1,7 @@
 """`burst`: a microburst of background frames into the egress queue of a switch port.
 
-In our own lab the kernel paces the frames into the port's queue, as if they came from several other
-ports. A port that only OpenFlow reaches gets a bunch every millisecond: one PacketOut whose action
-list names the port k times makes the switch send k frames back to back. Frames that find the queue
-full are lost, data and control alike.
+In our lab the kernel paces the frames. A port that only OpenFlow reaches gets a bunch every
+millisecond, by one PacketOut whose action list names the port k times.
 """
 
 from __future__ import annotations

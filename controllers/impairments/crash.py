@@ -1,8 +1,6 @@
 """`crash`: kills a worker's or the server's process at work, or the first program of a host.
 
-The run then ends as `failed`, and its reason names this impairment. With `on_worker_loss: continue`
-training goes on without a killed worker; what would kill or slow it once more fails the run. A
-program that `may_be_killed` does not end the run.
+The run then ends as `failed`, unless `on_worker_loss` or `may_be_killed` says otherwise.
 """
 
 from __future__ import annotations

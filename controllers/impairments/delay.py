@@ -1,8 +1,4 @@
-"""`delay`: changes the delay, the jitter, or both, of one direction of a link for a while.
-
-Packets wait in the middle of the link, behind its queue: in netem, or in the lab's relay, which the
-lab puts there for it. No packet overtakes another, also where a delay falls.
-"""
+"""`delay`: changes delay and jitter of one direction of a link, in netem or in the lab's relay."""
 
 from __future__ import annotations
 

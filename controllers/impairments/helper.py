@@ -15,13 +15,7 @@ from testbed.lab.kernel.shaping import inside
 def start_helper(
     argv: Sequence[str], *, pid: int | None, lab: LabAccess, ordinary: bool = False
 ) -> HelperProcess:
-    """Start a helper in a host's network namespace. Waiting for it lets the controller go on.
-
-    Args:
-        argv: its arguments; errors that it prints go to the controller's log.
-        pid: a process in the network namespace that it is to run in; None for the controller's.
-        ordinary: whether it runs without the controller's own priority, as other hosts' programs.
-    """
+    """Start a helper in a host's network namespace. Waiting for it lets the controller go on."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     priority = ["nice", "-n", str(-niceness)] if ordinary and niceness < 0 else []
     return HelperProcess(
@@ -32,11 +26,7 @@ def start_helper(
 
 
 def process_of_workload(lab: LabAccess, parameters: ImpairmentParameters) -> int:
-    """The process of an impairment's host: that which trains, or the first of its programs.
-
-    Raises:
-        HelperError: there is none, not yet, or not any more.
-    """
+    """The process of an impairment's host: that which trains, or the first of its programs."""
     pid = lab.processes.get(parameters.host)
     place = f"{parameters.label}: the workload's process on {parameters.host!r}"
     if pid is None:

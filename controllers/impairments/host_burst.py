@@ -1,8 +1,4 @@
-"""`host-burst`: a host sends UDP at a high rate to another, through all links between them.
-
-Unlike `burst`, whose frames the controller puts into one egress queue, these come from a real
-socket in the host's network namespace and share every queue on their way.
-"""
+"""`host-burst`: a host sends UDP at a high rate to another, through all queues between them."""
 
 from __future__ import annotations
 

@@ -20,18 +20,12 @@ _MOST_LOOKS = 50
 
 
 class InterceptedFlows:
-    """Flow entries at a switch that intercept the packets of one direction before forwarding.
+    """Flow entries at a switch that intercept the packets of one direction before forwarding."""
 
-    On a link into a switch they match the input port. On a host's own link they match the host's
-    address, before the switch's output queue. After Open vSwitch has confirmed an entry, it
-    forwards packets by its cache for up to about 3 ms more (measured: 8 to 50 packets). The frames
-    of a burst are left alone: they end at this switch anyway, and Open vSwitch would count some of
-    those that are dropped here as table misses, too, once the entries are gone.
-
-    Args:
-        spare_control: leave the transport's control messages alone, which have a port.
-        above: priority; where several match the same packets, the largest wins.
-    """
+    # They match the input port or, on a host's own link, its address. Open vSwitch forwards by its
+    # cache for up to 3 ms after it has confirmed an entry (8 to 50 packets). Frames of a burst are
+    # left alone: they end at this switch, and some would be counted as table misses once the
+    # entries are gone. Of several entries for a packet, that with the largest `above` wins.
 
     def __init__(
         self,
@@ -90,14 +84,8 @@ class InterceptedFlows:
         self._lab.barrier(self.switch)
 
     def counts(self) -> MeterCounts:
-        """The intercepted packets since `install`; removes the meter.
-
-        What passes by the switch's cache still meets the meter. So this returns once that has
-        ended, or nothing comes.
-
-        Raises:
-            NotMeasuredError: the switch has forgotten them, or does not answer.
-        """
+        """The intercepted packets since `install`; removes the meter."""
+        # What passes by the switch's cache still meets the meter: this returns once that has ended.
         try:
             counts = self._lab.meter_counts(self.switch, self.cookie)
             for _ in range(_MOST_LOOKS):

@@ -1,8 +1,6 @@
 """`link-down`: takes a link's switch ports down and up again; routing reacts.
 
-All packets of both directions are lost, whatever direction the target names, and so are those that
-wait in the queues. The switches report it to the controller, which routes around the link if there
-is another path.
+All packets of both directions are lost, and so are those that wait in the queues.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""`loss`: packet loss on the wire, random or by a mask that says which packets are lost.
+"""`loss`: packet loss on the wire, random (Gilbert-Elliott) or by a mask of packets that are lost.
 
-Packets are dropped at the receiving end of the wire, so that lost packets have used the link like
-others. At a host, nftables' ingress hook drops packets; at a switch, an XDP program (which needs
-real root). Both look each packet up by its index, counted from the occurrence's begin.
-
-Random loss is drawn beforehand, with the run's seed, and follows the Gilbert-Elliott model: a
-packet is lost with probability `loss_good` or `loss_bad`, depending on the state; then the state
-changes with probability `p_good_to_bad` or `p_bad_to_good`.
+Packets are dropped at the receiving end: at a host by nftables' ingress hook, at a switch by an XDP
+program. Both look each packet up by its index, counted from the occurrence's begin.
 """
 
 from __future__ import annotations

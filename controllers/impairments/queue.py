@@ -1,9 +1,6 @@
 """`queue`: changes the rate, the queue limit, or both, of one direction of a link for a while.
 
-A direction's queue is at its sender's interface, hence at the switch port for packets to a host.
-The change is one message to the kernel. It neither drops nor reorders waiting packets; those beyond
-a smaller limit are still sent. Data and control packets share the queue. At the end the queue has
-what it had before, or what was set by hand meanwhile.
+The change is one message to the kernel. It neither drops nor reorders waiting packets.
 """
 
 from __future__ import annotations

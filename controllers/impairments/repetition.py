@@ -109,16 +109,7 @@ Instants = Annotated[
 def resolve_rounds(
     wanted: list[int] | EveryRounds | RandomRounds, rounds: int, seed: str
 ) -> list[int]:
-    """The rounds in order.
-
-    Args:
-        wanted: as written in the experiment.
-        rounds: how many rounds the run has.
-        seed: decides a random draw; the same text gives the same rounds.
-
-    Raises:
-        ValueError: a round that is never reached, or too few rounds for the draw.
-    """
+    """The rounds in order."""
     if isinstance(wanted, list):
         found = sorted(wanted)
     elif isinstance(wanted, EveryRounds):
@@ -149,14 +140,9 @@ def resolve_instants(
     duration_s: float,
     apart_s: float,
 ) -> list[float]:
-    """The instants in order, in seconds after the first round's begin.
-
-    Random instants are uniform over all placements in which one is `apart_s` or more after the one
-    before, and the last, which lasts `duration_s`, has ended at `until`.
-
-    Raises:
-        ValueError: there is no room for so many.
-    """
+    """The instants in order, in seconds after the first round's begin; ValueError: too many."""
+    # Random ones are uniform over all placements in which one is `apart_s` or more after the one
+    # before, and the last, which lasts `duration_s`, has ended at `until`.
     if isinstance(wanted, list):
         return sorted(wanted)
     if isinstance(wanted, EverySeconds):

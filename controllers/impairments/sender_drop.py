@@ -1,8 +1,6 @@
 """`sender-drop`: datagrams vanish at their sender, before the socket, and cost no time on the wire.
 
-So a third party reads how the bursts of DBLP's evaluation were made. A sender with no price per
-pass is then faster under loss than `loss` lets it be, for what `loss` takes has used the link.
-The training's transport leaves the datagrams out; kernel TCP has none of its own that could be.
+So a third party reads how the bursts of DBLP's evaluation were made.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""`straggler`: slows a worker's processor or its link.
-
-A separate program (`testbed.lab.helpers.slowdown`) slows the processor: it stops the training
-process for a share of every few milliseconds, and never leaves it stopped.
-"""
+"""`straggler`: slows a worker's processor (`testbed.lab.helpers.slowdown`) or its link."""
 
 from __future__ import annotations
 
@@ -111,10 +107,7 @@ class _SlowProcess:
 
 
 class _SlowLink:
-    """Slows both directions of all links of the host, as a slow network card does.
-
-    What is slowed is the rate in force when it begins.
-    """
+    """Slows both directions of all links of the host, as a slow network card does."""
 
     met = 0  # packets that came to the links' queues meanwhile
 

@@ -1,9 +1,6 @@
 """`trace`: replays the recorded rate, delay, jitter and loss of one direction of a link.
 
-Each change is one message to the kernel or to the relay (two where the rate changes as well), and
-is recorded in `events/traces.jsonl` with its planned time and when it was made. At the end
-the link has the values from before. A value that is set by hand meanwhile holds until the trace's
-next change, and again after the end.
+Each change is recorded in `events/traces.jsonl` with its planned time and when it was made.
 """
 
 from __future__ import annotations

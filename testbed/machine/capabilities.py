@@ -1,7 +1,4 @@
-"""`./lab check`: tries what this kernel and user can do, inside a throw-away sandbox.
-
-Run as a module it is the inside: it tries what its arguments name, or everything, and prints JSON.
-"""
+"""`./lab check`: tries what this kernel and user can do, inside a throw-away sandbox."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ _STOCK = "else a stock Debian kernel, also in a virtual machine"
 
 @dataclass(frozen=True, kw_only=True)
 class Capability:
-    """One thing that the machine can or cannot do, what for, and how to get it.
-
-    `reason` says why it is missing or, of an available one, what was found.
-    """
+    """One thing that the machine can or cannot do, what for, and how to get it."""
 
     available: bool
     reason: str
@@ -83,11 +77,7 @@ def missing(found: Mapping[str, Capability], wanted: Sequence[str] = REQUIRED) -
 
 
 def require() -> None:
-    """Try everything that each run needs.
-
-    Raises:
-        InputError: something is missing; one line names it and how to get it.
-    """
+    """Try everything that each run needs."""
     absent = missing(probe(REQUIRED[1:]))  # the first is the sandbox, in which the others are tried
     if absent:
         raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")

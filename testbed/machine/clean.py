@@ -39,11 +39,7 @@ class StaleFolder:
 def clean_experiment(
     out: Path, name: str, say: Callable[[str], None], confirm: Callable[[str], bool]
 ) -> bool:
-    """Delete all results of one experiment, say so; returns whether that was confirmed.
-
-    Raises:
-        InputError: there are none, one of its runs is going on, or they cannot be removed.
-    """
+    """Delete all results of one experiment, say so; returns whether that was confirmed."""
     folder = out / name
     if not run_directory.is_name(name) or not _is_own_folder(folder) or not _is_of_the_lab(folder):
         known = [path.name for path in sorted(out.glob("*")) if _is_of_the_lab(path)]
@@ -70,19 +66,7 @@ def _is_of_the_lab(folder: Path) -> bool:
 
 
 def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[str], bool]) -> bool:
-    """Show what runs and labs have left behind and remove it once it is confirmed.
-
-    Args:
-        out: folder of results, which need not exist; or one stale folder.
-        say: prints a line.
-        confirm: is asked once, after everything was shown.
-
-    Returns:
-        False if it was not confirmed.
-
-    Raises:
-        InputError: something could not be removed.
-    """
+    """Show what runs and labs have left behind and remove it once it is confirmed."""
     processes, folders = leftovers.find(), stale_folders(out)
     if not processes and not folders:
         say(f"nothing to clean: no lab is left standing, and no stale folder is in {out}")

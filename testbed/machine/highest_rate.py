@@ -1,11 +1,7 @@
 """`./lab check --deep`: the highest link rate that this machine holds for a server and 3 workers.
 
-A round's pattern runs through a real lab, both directions at once: all workers send to the server
-(incast) while the server sends to all workers. A rate is *held* if in both directions at least 97 %
-of it arrives at the receiving programs, and some processor time is left over.
-
-Each rate is tried in a lab of its own, and so is each of Open vSwitch's datapaths that works here.
-Run as a module this is the inside of one lab: it prints JSON.
+A rate is *held* if at least 97 % of it arrives while all workers send to the server and it to them,
+and some processor time is left. Run as a module this is the inside of one lab: it prints JSON.
 """
 
 from __future__ import annotations
@@ -51,18 +47,10 @@ _PORT = 47500
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One rate: what arrived of it, and what the machine spent on it.
+    """One rate: what arrived of it, and what the machine spent on it; rates in Ethernet frames."""
 
-    Attributes:
-        rate_bps: configured on every link, in Ethernet frames.
-        incast_bps: received by the server, in Ethernet frames.
-        broadcast_bps: received by all workers together.
-        idle: share of all processors' time that was left.
-        lab_cores: processor time of all processes of the lab, in cores.
-        switch_cores: the share of ovs-vswitchd in that.
-        rtt_s: the median round trip before anything else was sent.
-        datapath: of Open vSwitch.
-    """
+    # `idle` is the share of all processors' time that was left, `lab_cores` that of all processes
+    # of the lab in cores, `rtt_s` the median round trip before anything else was sent.
 
     rate_bps: int
     incast_bps: float
@@ -156,23 +144,13 @@ def printer(console: Console) -> Callable[[Trial], None]:
 
 
 def searches(*, kernel: bool) -> dict[str, Wanted]:
-    """What there is to search for: by its key in `check --deep --json`, the datapath.
-
-    Args:
-        kernel: whether the kernel's datapath works, which `auto` takes then.
-    """
+    """What there is to search for: by its key in `check --deep --json`, the datapath."""
     wanted: dict[str, Wanted] = {"highest-link-rate": "auto"}
     return wanted | ({"highest-link-rate-userspace": "userspace"} if kernel else {})
 
 
 def search(on_trial: Callable[[Trial], None], datapath: Wanted = "auto") -> Highest:
-    """Climb the ladder of rates until one is not held, then halve the step; about a minute.
-
-    It takes longer where the lowest rate of the ladder is too much: it goes down until one is held.
-
-    Raises:
-        InputError: a lab for it could not be built.
-    """
+    """Climb the ladder of rates until one is not held, then halve the step; about a minute."""
     trials = []
     for trial in climb(partial(attempt, datapath=datapath), time.monotonic() + _LONGEST_S - _LAB_S):
         trials.append(trial)
@@ -181,12 +159,7 @@ def search(on_trial: Callable[[Trial], None], datapath: Wanted = "auto") -> High
 
 
 def climb(trial_of: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial]:
-    """The trials of the search, in order; a rate that is not held gets a second chance.
-
-    Args:
-        trial_of: tries one rate, in bit/s.
-        deadline_s: monotonic time after which no further trial begins.
-    """
+    """The trials of the search, in order; a rate that is not held gets a second chance."""
     held = broken = 0
     for rate_mbps in LADDER_MBPS:
         trial = trial_of(rate_mbps * 1_000_000)
@@ -211,11 +184,7 @@ def climb(trial_of: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial
 
 
 def attempt(rate_bps: int, *, datapath: Wanted = "auto") -> Trial:
-    """Try one rate in a lab of its own, in about four seconds.
-
-    Raises:
-        InputError: the lab could not be built.
-    """
+    """Try one rate in a lab of its own, in about four seconds."""
     output, error = sandbox.output_of(__spec__.name, str(rate_bps), datapath)
     if not output:
         raise InputError(f"no lab can be built: {''.join(error.splitlines()[-1:])}")

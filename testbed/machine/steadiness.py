@@ -1,9 +1,6 @@
 """What this machine holds at the moment: a probe of five seconds, and four for each rate more.
 
-Machines of one kind differ, and one machine differs from hour to hour. Timers tell how late a
-program wakes up, /proc/stat how much of the processors others take, and a lab of four hosts which
-link rate arrives. Tests take their rates from it, and `./lab run` chooses an experiment's profile
-for slow machines by it. `./lab check` prints what can be seen without a lab.
+Tests take their rates from it, and `./lab run` chooses an experiment's profile by it.
 """
 
 from __future__ import annotations
@@ -37,14 +34,7 @@ _MOST = Limits().cpu_others
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """One second of a machine.
-
-    Attributes:
-        late_p50_s: how late a thread wakes up that sleeps for 2 ms: the median.
-        late_p99_s: the 99th percentile.
-        others: share of all processors' time that other programs took (`MachineTicks.others`).
-        stolen: share that the hypervisor took for other machines.
-    """
+    """One second of a machine: how late a thread wakes up after 2 ms, and what others took."""
 
     late_p50_s: float
     late_p99_s: float
@@ -75,12 +65,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the probe found.
-
-    Attributes:
-        moment: before a lab was built.
-        trials: the rates that were tried in a lab, falling.
-    """
+    """What the probe found."""
 
     moment: Moment
     trials: Sequence[highest_rate.Trial]
@@ -109,11 +94,7 @@ class Findings:
 
 
 def watch(duration_s: float = _WATCHED_S) -> Moment:
-    """Sleep in short naps, and see how late they end and what others do meanwhile.
-
-    Args:
-        duration_s: for how long, seconds.
-    """
+    """Sleep in short naps, and see how late they end and what others do meanwhile."""
     late_s: list[float] = []
 
     def nap() -> None:
@@ -139,14 +120,7 @@ def watch(duration_s: float = _WATCHED_S) -> Moment:
 
 
 def probe(rates_bps: Sequence[int] = RATES_BPS) -> Findings:
-    """Look at timers and processors, then find the first of these rates that a lab holds.
-
-    Args:
-        rates_bps: falling.
-
-    Raises:
-        InputError: no lab can be built here.
-    """
+    """Look at timers and processors, then find the first of these rates that a lab holds."""
     moment = watch()
     trials = []
     for rate_bps in rates_bps:
