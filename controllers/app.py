@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
+import itertools
+import json
+import logging
 import os
 import signal
+import socket
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from controllers import impairments, lab_file
-from controllers.controller_server import ControllerServer
+from controllers.controller_socket import LINE_LIMIT_BYTES, POWERFUL, parse_request
 from controllers.framework import (
     CONFIG_DISPATCHER,
     DEAD_DISPATCHER,
     MAIN_DISPATCHER,
     Application,
     Options,
+    eventlet,
     hub,
     ofp_event,
     ofproto_v1_3,
@@ -27,12 +34,16 @@ from controllers.framework import (
 )
 from controllers.impairment_plan import contradict, places_of
 from controllers.impairment_runner import ImpairmentRunner
-from controllers.lab_access import ControllerLabAccess
 from controllers.openflow_connection import ClosedError, Connection, LateError
+from controllers.openflow_messages import FORWARDING
 from controllers.routing import Routing
 from controllers.switch_plan import PortState
-from controllers.switches import Switches
+from controllers.switches import Switches, SwitchRequests
 from controllers.timeline import Timeline
+from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.link_control import LinkControl
+from testbed.lab.network import HostInfo, hosts_from_json
+from testbed.shared import failure
 from testbed.shared.jsonl import JsonLinesWriter
 
 # Higher than the training processes, because an impairment that waits for a processor is late.
@@ -40,8 +51,126 @@ _NICENESS = -10
 _END_S = 5.0
 _SETTLE_S = 0.2
 _POLL_S = 0.001
+_PAUSE_S = 0.1
+T = TypeVar("T")
 
 string_option("lab-file", "JSON description of the network and its impairments")
+
+
+class ControllerServer:
+    """Each client has a green thread of its own. What is no request is refused and counted."""
+
+    def __init__(
+        self, answer: Callable[[dict[str, Any]], dict[str, Any]], log: logging.Logger
+    ) -> None:
+        self._answer = answer
+        self._log = log
+        self.refused = 0
+
+    def serve(self, path: str) -> None:
+        """Accept clients without end."""
+        Path(path).unlink(missing_ok=True)  # of a controller that was killed
+        listener = eventlet.listen(path, family=socket.AF_UNIX)
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:  # too many open files, or a client that is gone already
+                self._log.warning("no client accepted: %s", error)
+                hub.sleep(_PAUSE_S)
+            else:
+                hub.spawn(self._until_gone, connection)
+
+    def _until_gone(self, connection: Any) -> None:
+        # A client killed with unread replies must not end the controller.
+        with contextlib.closing(connection), contextlib.suppress(ConnectionError):
+            self._converse(connection.makefile("rwb"))
+
+    def _converse(self, stream: Any) -> None:
+        withheld: set[str] = set()  # of this connection
+        while line := stream.readline(LINE_LIMIT_BYTES):
+            reply = self._reply(line, withheld)
+            stream.write(json.dumps(reply).encode() + b"\n")
+            stream.flush()
+            if not line.endswith(b"\n"):  # too long, or cut off: what follows means nothing
+                return
+
+    def _reply(self, line: bytes, withheld: set[str]) -> dict[str, Any]:
+        try:
+            if not line.endswith(b"\n"):
+                raise ValueError(f"no line of at most {LINE_LIMIT_BYTES} bytes")
+            request = parse_request(line)
+            if request["do"] in withheld:
+                raise ValueError(f"{request['do']!r}: this connection may only announce")
+        except ValueError as error:
+            self.refused += 1
+            self._log.warning("refused request %d: %s", self.refused, error)
+            return {"error": str(error)}
+        if request["do"] == "announce-only":
+            withheld.update(POWERFUL)
+            return {}
+        try:
+            return self._answer(request)
+        except (ValueError, CommandError) as error:
+            return {"error": str(error)}
+        except Exception as error:
+            # The error must reach training, which must not go on without the impairment.
+            self._log.exception("request %r failed", line)
+            return {"error": failure.in_words(error)}
+
+
+class ControllerLabAccess(SwitchRequests):
+    """Access to the switches, the lab's description, and ways to wait without blocking."""
+
+    def __init__(
+        self, network: Mapping[str, Any], switches: Switches, records: Path, shared: Path
+    ) -> None:
+        super().__init__(switches, FORWARDING)
+        self.network = network
+        self.records = records
+        self.shared = shared
+        self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
+        self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
+        self._numbers = itertools.count(1)
+        self._links: list[LinkControl] = []  # made on first use, one for all impairments
+
+    def of(self, owner: str) -> ControllerLabAccess:
+        """The same access for one impairment, by whose name a switch's refusals are told."""
+        own = copy.copy(self)
+        own.owner = owner
+        return own
+
+    @property
+    def links(self) -> LinkControl:
+        if not self._links:
+            self._links.append(LinkControl(self.network))
+        return self._links[0]
+
+    def unique(self) -> int:
+        return next(self._numbers)
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, duration_s: float) -> None:
+        hub.sleep(duration_s)
+
+    def readable(self, descriptor: int, timeout_s: float | None) -> bool:
+        try:
+            eventlet.hubs.trampoline(
+                descriptor, read=True, timeout=timeout_s, timeout_exc=TimeoutError
+            )
+        except TimeoutError:
+            return False
+        return True
+
+    def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
+        hub.spawn(function, *arguments)
+
+    def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return cast(T, eventlet.tpool.execute(function, *arguments))
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 20.0) -> str:
+        return str(eventlet.tpool.execute(run, argv, timeout_s=timeout_s))
 
 
 class LabController(Application):

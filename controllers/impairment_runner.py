@@ -6,10 +6,9 @@ import time
 from typing import Any
 
 from controllers.framework import hub
-from controllers.impairment_log import write
 from controllers.impairments import Effect, Impairment
 from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE, NotMeasuredError
-from controllers.timeline import Occurrence, Timeline
+from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.shared.jsonl import JsonLinesWriter
 
 _TICK_S = 0.001
@@ -89,7 +88,8 @@ class ImpairmentRunner:
             sent_s = time.monotonic()
             impairment.begin()
             begun_s = time.monotonic()
-            write(self._log, occurrence, "begin", (occurrence.begins_s, sent_s, begun_s), Effect())
+            times_s = occurrence.begins_s, sent_s, begun_s
+            write_record(self._log, occurrence, "begin", times_s, Effect())
             ongoing.begun.set()
             planned_s = self._hold(occurrence, ongoing, begun_s)
             sent_s = time.monotonic()
@@ -99,12 +99,12 @@ class ImpairmentRunner:
             self._measuring[impairment] = ongoing
             effect = _effect_of(impairment)
             del self._measuring[impairment]
-            write(self._log, occurrence, "end", (planned_s, sent_s, ended_s), effect)
+            write_record(self._log, occurrence, "end", (planned_s, sent_s, ended_s), effect)
         else:
             now_s = time.monotonic()
             why = {} if occurrence.cancelled else {STILL_IN_FORCE: True}
             times_s = occurrence.begins_s, now_s, now_s
-            write(self._log, occurrence, "skipped", times_s, Effect(details=why))
+            write_record(self._log, occurrence, "skipped", times_s, Effect(details=why))
             ongoing.begun.set()
         del self._ongoing[occurrence]
         ongoing.logged.set()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from controllers.impairments import Impairment, ImpairmentParameters
+from controllers.impairments import Effect, Impairment, ImpairmentParameters
+from testbed.shared.jsonl import JsonLinesWriter
 
 
 class ContradictionError(RuntimeError):
@@ -139,3 +140,33 @@ class Timeline:
             begins_s=begins_s,
             with_leg=wanted.lasts and wanted.duration_s is None,
         )
+
+
+def write_record(
+    log: JsonLinesWriter,
+    occurrence: Occurrence,
+    action: str,
+    times_s: tuple[float, float, float],
+    effect: Effect,
+) -> None:
+    """Append a record; `times_s` are when it was planned, sent and acknowledged."""
+    planned_s, sent_s, acknowledged_s = times_s
+    parameters = occurrence.parameters
+    log.write(
+        {
+            "name": parameters.label,
+            "kind": parameters.kind,
+            "counts_as": occurrence.impairment.counts_as,
+            "changes_rates": occurrence.impairment.changes_rates,
+            "host": parameters.host if parameters.link is None else "",
+            "target": parameters.target,
+            "action": action,
+            "round": occurrence.round_number,
+            "leg": occurrence.leg,
+            "planned_s": planned_s,
+            "sent_s": sent_s,
+            "acknowledged_s": acknowledged_s,
+            **vars(effect),
+            "details": dict(effect.details),
+        }
+    )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import (
@@ -19,15 +20,64 @@ from pydantic import (
     model_validator,
 )
 
-from controllers.impairments import loss_mask
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import End, direction
+from testbed.lab import loss_table
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_model import LossModel
 from testbed.lab.loss_table import LossTable, drawn, given, mask_lines
+from testbed.shared import given_file
 from testbed.shared.named_sections import folders
 from testbed.shared.unlinked import open_file
+
+# A mask as text, `3,7-9;12`: packets 3, 7, 8 and 9 of one occurrence, 12 of the next. In a file
+# each item has a line, and the line `next` begins another occurrence.
+_VALID = "valid: an index such as 12, a range such as 15-18"
+_ITEM = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+def read_mask(name: str, folders: Sequence[Path]) -> tuple[str, list[str]]:
+    """The mask in a file, as a configuration has it, and where each occurrence begins."""
+    occurrences: list[list[range]] = [[]]
+    places: list[list[str]] = [[]]
+    begins = [name]
+    for place, line in given_file.lines(name, folders):
+        if line == "next":
+            occurrences.append([])
+            places.append([])
+            begins.append(place)
+            continue
+        try:
+            occurrences[-1].append(_item(line))
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}, or next") from None
+        places[-1].append(place)
+    if found := loss_table.too_much(occurrences):
+        number, item, reason = found
+        raise ValueError(f"{places[number][item]}: {reason}")
+    return ";".join(",".join(map(_item_text, each)) for each in occurrences), begins
+
+
+def parse_mask(text: str) -> list[list[range]]:
+    """The lost packets of each occurrence; ValueError: the text is no mask."""
+    return [
+        [_item(each.strip()) for each in one.split(",") if each.strip()] for one in text.split(";")
+    ]
+
+
+def _item_text(item: range) -> str:
+    return f"{item[0]}-{item[-1]}" if len(item) > 1 else f"{item[0]}"
+
+
+def _item(text: str) -> range:
+    found = _ITEM.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r}; {_VALID}")
+    first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+        raise ValueError(f"{text!r}: ends before it begins; {_VALID}")
+    return range(first, last + 1)
 
 
 class LossParameters(ImpairmentParameters):
@@ -76,7 +126,7 @@ class LossParameters(ImpairmentParameters):
         if given.get("lost_packets") is not None:
             raise ValueError("lost_packets: excludes mask")
         try:
-            lost, begins = loss_mask.read(given["mask"], folders(info))
+            lost, begins = read_mask(given["mask"], folders(info))
         except ValueError as error:
             raise ValueError(f"mask: {error}") from None
         made = check({**given, "mask": None, "lost_packets": lost})
@@ -91,7 +141,7 @@ class LossParameters(ImpairmentParameters):
             if self.q is not None:
                 raise ValueError("q: excludes mask")
             try:
-                given(loss_mask.parse(self.lost_packets))
+                given(parse_mask(self.lost_packets))
             except ValueError as error:
                 raise ValueError(f"lost_packets: {error}") from None
         if not chosen:
@@ -137,7 +187,7 @@ class LossParameters(ImpairmentParameters):
     def table(self) -> LossTable:
         """Which packets it loses; of resolved parameters."""
         if self.lost_packets is not None:
-            return given(loss_mask.parse(self.lost_packets))
+            return given(parse_mask(self.lost_packets))
         return drawn(self.model, self.seed)
 
     @property

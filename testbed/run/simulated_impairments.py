@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from controllers import impairment_log, impairments
+from controllers import impairments
 from controllers.impairments import Effect
 from controllers.impairments.base import STILL_IN_FORCE, LabAccess
-from controllers.timeline import Occurrence, Timeline
+from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.run.simulated_access import SimulatedAccess
 from testbed.run.simulated_kinds import KINDS
 from testbed.shared.jsonl import JsonLinesWriter
@@ -128,4 +128,4 @@ class SimulatedController:
     ) -> None:
         assert self._log is not None  # there is an entry
         now_s = self._simulation.now_s if at_s is None else at_s
-        impairment_log.write(self._log, occurrence, action, (planned_s, now_s, now_s), effect)
+        write_record(self._log, occurrence, action, (planned_s, now_s, now_s), effect)

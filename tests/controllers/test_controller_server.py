@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from controllers.controller_server import ControllerServer
+from controllers.app import ControllerServer
 from controllers.controller_socket import LINE_LIMIT_BYTES, ControllerClient, ControllerError
 from controllers.framework import hub
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllers.impairments import loss_mask
+from controllers.impairments import loss
 from controllers.impairments.loss import LossParameters
 from testbed.lab import loss_table
 from testbed.lab.loss_model import LossModel
@@ -88,9 +88,9 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
     file.write_text("# packets\n" + "\n".join([*lines, "# end"]))
     if not lines:
         with pytest.raises(ValueError, match="is empty"):
-            loss_mask.read(file.name, [file.parent])
+            loss.read_mask(file.name, [file.parent])
         return
-    table = loss_table.given(loss_mask.parse(loss_mask.read(file.name, [file.parent])[0]))
+    table = loss_table.given(loss.parse_mask(loss.read_mask(file.name, [file.parent])[0]))
     for number, each in enumerate(tables):
         assert table.losses(number, 5001).tolist() == each.tolist()
     if len(tables) > 1:
@@ -113,7 +113,7 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
 def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
     (tmp_path / "some.mask").write_text(text)
     with pytest.raises(ValueError, match=said):
-        loss_mask.read("some.mask", [tmp_path])
+        loss.read_mask("some.mask", [tmp_path])
 
 
 def test_a_mask_that_no_filter_holds_is_refused():

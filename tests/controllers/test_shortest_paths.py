@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import topologies
-from controllers.shortest_paths import Change, Routes, link_name, routes, udp_turns, waves
+from controllers.routing import Change, Routes, link_name, routes, udp_turns, waves
 
 
 def network(**given: Any) -> dict[str, Any]:
