@@ -2,17 +2,10 @@
 
     u16 first | u16 echo | u32 held_us | u32 probed | u16 marked | u16 flags | bits
 
-Bit i (least significant first) is set when the datagram with send index `first` + i arrived after
-the previous ACK. The connection is reliable, so an arrival is acknowledged once only.
-
-* `echo` is the send index of the latest arrival and `held_us` its age. Together they give a sample
-  of the round trip without the receiver's own delay. `echo` is 65535 when nothing has arrived, or
-  when the datagram had waited in the socket.
-* `probed` is the largest count of sent datagrams that a PROBE has named, 0 before the first PROBE.
-  Each datagram before that count has arrived, is late, or is lost.
-* `marked` counts the arrivals that carried a congestion mark.
-* Flag 1 says that this ACK answers a PROBE without delay, so its round trip is that of the path.
-  The other flags are 0.
+Bit i (least significant first): the datagram `first` + i arrived after the previous ACK. `echo` is
+the latest arrival, 65535 for none or one that had waited, and `held_us` its age: a sample of the
+round trip. `probed` is the largest count of sent datagrams that a PROBE has named; flag 1 says that
+this answers a PROBE without delay; `marked` counts congestion marks.
 """
 
 import struct
@@ -32,24 +25,15 @@ _AT_ONCE = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ack:
-    """An acknowledgement of arrivals; send indices are modulo SEND_INDEX_MODULUS.
+    """An acknowledgement of arrivals; send indices are modulo SEND_INDEX_MODULUS."""
 
-    Attributes:
-        first: the send index of the first bit.
-        arrived: whether each datagram from `first` on came since the last ACK.
-        echo, held_s: the latest arrival and how long ago it was; None when unknown.
-        probed: how many datagrams the sender had sent at its latest PROBE.
-        marked: how many arrivals carried a congestion mark.
-        at_once: whether it answers a PROBE that did not have to wait in the socket.
-    """
-
-    first: int
-    arrived: NDArray[np.bool_]
-    echo: int | None
+    first: int  # the send index of the first bit
+    arrived: NDArray[np.bool_]  # whether each datagram from `first` on came since the last ACK
+    echo: int | None  # the latest arrival and how long ago it was; None when unknown
     held_s: float
-    probed: int
-    marked: int = 0
-    at_once: bool = False
+    probed: int  # how many datagrams the sender had sent at its latest PROBE
+    marked: int = 0  # how many arrivals carried a congestion mark
+    at_once: bool = False  # whether it answers a PROBE that did not have to wait in the socket
 
     def message(self, transfer: int) -> ControlMessage:
         head = _FIELDS.pack(

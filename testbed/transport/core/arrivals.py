@@ -3,10 +3,7 @@
     u8 0 | u32 first chunk | bits      a range; bit i (least significant first) is chunk first + i
     u8 1 | u32 chunk | u32 chunk ...   a list, ascending; an empty one when nothing arrived
 
-The control connection is reliable and ordered, so each arrival is named once. However often the
-sender asks, the answers of a transfer name each chunk once, and together cost at most 4 bytes per
-chunk besides their headers. The receiver takes the smaller form: the range where neighbours
-arrived, the list where arrivals are scattered (few of many, or chunks sent in a shuffled order).
+The receiver takes the smaller form. The control stream is reliable, so each arrival is named once.
 """
 
 import struct
@@ -35,11 +32,7 @@ def pack_arrivals(chunks: NDArray[np.int64]) -> bytes:
 
 
 def unpack_arrivals(body: bytes, chunk_count: int) -> NDArray[np.int64]:
-    """The chunk numbers that a body names, ascending; its work is proportional to the body.
-
-    Raises ProtocolError for an unknown form, a size that does not fit it, chunks behind the last,
-    a list that does not ascend, and a range that neither begins nor ends with an arrival.
-    """
+    """The chunk numbers that a body names, ascending; its work is proportional to the body."""
     form = body[0] if body else None
     if form == _RANGE and len(body) > _HEAD.size:
         _, first = _HEAD.unpack_from(body)

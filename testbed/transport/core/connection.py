@@ -1,7 +1,7 @@
 """Everything between "bytes arrived at time t" and "send these bytes, wake me at t'", for one peer.
 
-A `Connection` has no socket, clock or thread. A driver feeds it what arrives on the peer's two
-channels, an ordered reliable stream of control messages and a lossy one of datagrams:
+A driver feeds a `Connection` what arrives on an ordered reliable stream of control messages and a
+lossy one of datagrams; `docs/concepts/connection.md` explains joining, transfers and patience:
 
     connection.on_datagrams(frames, now_s)      # before what came later on the control stream
     connection.on_control(data, now_s)
@@ -12,20 +12,7 @@ channels, an ordered reliable stream of control messages and a lossy one of data
     stream.write(connection.control())
     for event in connection.events(): ...
 
-`waited=True` says that input lay in a socket for an unknown time, so that it gives no sample of the
-round trip.
-
-Joining. A worker's connection begins in JOINING with a HELLO. The server reads it by
-`joining.Newcomer`, makes its own connection, which begins in WAITING with a WELCOME, and calls
-`start` once all have joined. Patience with a peer runs only from then on.
-
-Transfers. Each direction has its own ascending numbers, and several may be in flight. Data of a
-transfer that has not been posted yet is kept in a spare buffer, and its sender is told to hold.
-
-Patience. A peer that owes an answer may be silent for `peer_timeout_s`. Where control messages
-come but data do not, a transfer may stand still for as long. Both end the connection, since one
-that is not trusted to deliver is of no use to the others. Of a time in which this side did nothing
-itself, because its application was busy, a quarter of the timeout counts at most.
+`waited=True`: input lay in a socket for an unknown time, and gives no sample of the round trip.
 """
 
 import math
@@ -104,14 +91,7 @@ _FROM_SERVERS = frozenset(
 
 
 class Connection:
-    """One peer, as this side sees it.
-
-    Attributes:
-        peer: its name.
-        lost: why the connection has ended; None before.
-        counters: what was ignored, by reason.
-        outgoing, incoming: the transfers of each direction.
-    """
+    """One peer, as this side sees it."""
 
     def __init__(
         self,
@@ -127,15 +107,15 @@ class Connection:
         first = hello or welcome
         if first is None or (hello is not None and welcome is not None):
             raise ValueError("give a hello (a worker's side) or a welcome (the server's)")
-        self.peer = peer
-        self.lost: str | None = None
-        self.counters: Counter[str] = Counter()
+        self.peer = peer  # its name
+        self.lost: str | None = None  # why the connection has ended; None before
+        self.counters: Counter[str] = Counter()  # what was ignored, by reason
         self._machine = Machine(
             ConnectionState.JOINING if hello else ConnectionState.WAITING, CONNECTION_TRANSITIONS
         )
         self._settings = settings
         self._events: list[Event] = []
-        self.outgoing, self.incoming = self._directions(path)
+        self.outgoing, self.incoming = self._directions(path)  # the transfers of each direction
         unexpected = {MessageType.HELLO} if hello else {MessageType.HELLO, *_FROM_SERVERS}
         limits = body_limits(settings.largest_layout.chunk_count)
         self._parser = ControlParser(
@@ -181,23 +161,14 @@ class Connection:
         now_s: float,
         arrangers: dict[int, Any] | None = None,
     ) -> None:
-        """Begins to send a payload, which must not change before its TransferDone.
-
-        Several peers that are sent payloads of this transfer now may share `arrangers`, which
-        begins empty: each payload's order or coding is then computed once. Raises ValueError for a
-        number that does not ascend, or more transfers than may be in flight.
-        """
+        """Begins to send a payload, which must not change before its TransferDone."""
         self._look(now_s)
         self.outgoing.post(transfer, payload, now_s, arrangers)
 
     def post_receive(
         self, transfer: int, rule: StopRule, into: NDArray[np.uint8], now_s: float
     ) -> None:
-        """Begins to receive into a buffer, which belongs to the transfer until its TransferDone.
-
-        Raises ValueError as `post_send` does. Ends the connection when the peer has begun a
-        transfer that this one skips.
-        """
+        """Begins to receive into a buffer, which belongs to the transfer until its TransferDone."""
         self._look(now_s)
         try:
             self.incoming.post(transfer, rule, into, now_s)
@@ -218,11 +189,7 @@ class Connection:
             self._liveness.heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
 
     def gather_s(self, most_s: float = math.inf, *, measured: bool = False) -> float:
-        """For how long the next datagrams may lie unread in their socket; 0 for not at all.
-
-        `most_s` is for how long that socket has room. What arrives then is `waited`. `measured`
-        says that the sender's congestion control measures the path: it must be answered at once.
-        """
+        """For how long the next datagrams may lie unread in their socket; 0 for not at all."""
         return 0.0 if self.lost is not None else self.incoming.gather_s(most_s, measured=measured)
 
     def expected(self, most_s: float = math.inf, *, measured: bool = False) -> Expected | None:
@@ -318,10 +285,7 @@ class Connection:
             self._end(text, say=True)
 
     def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
-        """When to call `on_deadline` and `offer` if nothing happens before; None for never.
-
-        `departing` says that someone sends the `departures`: these need no offer.
-        """
+        """When to call `on_deadline` and `offer` if nothing happens before; None for never."""
         if self.lost is not None:
             return None
         due_s = min(
@@ -352,11 +316,7 @@ class Connection:
         return ends if live.awaiting_s is None else min(ends, live.patience())
 
     def doubt(self, after_s: float) -> tuple[float, float]:
-        """When a message of the peer is overdue, and since when it is waited for.
-
-        The earliest one of those that are waited for since later than `after_s`; math.inf twice for
-        none. It says nothing of why: the peer may be busy.
-        """
+        """When a message of the peer is overdue, and since when it is waited for."""
         if self.lost is not None:
             return NO_DOUBT
         return min(self.outgoing.doubt(after_s), self.incoming.doubt(after_s))
@@ -364,25 +324,16 @@ class Connection:
     # What goes out.
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
-        """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
-
-        The array is valid until the next call. Datagrams count as sent only when `sent` says so.
-        """
+        """The datagrams that may go now: shape (k, datagram bytes), k >= 0."""
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
 
     @property
     def protected(self) -> bool | None:
-        """Whether switches are to drop what the last offer or the last `departures` hold last.
-
-        It is all of one class; None: it is not marked.
-        """
+        """Whether switches are to drop what the last offer or the last `departures` hold last."""
         return self.outgoing.protected
 
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
-        """The network took the first `count` datagrams of the last offer.
-
-        Those that `left_out` names, shape (count,), vanished before it, and took none of its time.
-        """
+        """The network took the first `count` datagrams of the last offer."""
         self.outgoing.sent(count, now_s, left_out)
 
     def departures(self) -> Departures | None:

@@ -22,33 +22,18 @@ LeaveOut = Callable[[int], NDArray[np.bool_] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
-    """What all connections of one side share.
+    """What all connections of one side share."""
 
-    Attributes:
-        session: 32 bits that tell this run from others.
-        layout, repair: equal on both sides.
-        tensor_by_tensor: whether each transfer carries one tensor; equal on both sides.
-        order: the order in which this side sends.
-        peer_timeout_s: how long a peer that owes an answer may be silent, and how long a transfer
-            may stand still; finite.
-        late_s: for how long a peer that answers may let this side wait before it begins with a
-            transfer, or takes one; it may then also give up a transfer before that has begun.
-            None: peer_timeout_s to begin, and without end to take.
-        transfers_in_flight: how many transfers may be under way in each direction.
-        chunk_events: whether arrivals are told by ChunkBatch events.
-        hot_path: who composes and places datagrams.
-    """
-
-    session: int
-    layout: PayloadLayout
+    session: int  # 32 bits that tell this run from others
+    layout: PayloadLayout  # equal on both sides
     repair: Repair
-    order: ChunkOrder
+    order: ChunkOrder  # the order in which this side sends
     peer_timeout_s: float = 30.0
     late_s: float | None = None
-    transfers_in_flight: int = 4
-    chunk_events: bool = False
-    tensor_by_tensor: bool = False
-    hot_path: HotPath = NUMPY
+    transfers_in_flight: int = 4  # how many transfers may be under way in each direction
+    chunk_events: bool = False  # whether arrivals are told by ChunkBatch events
+    tensor_by_tensor: bool = False  # whether each transfer carries one tensor; equal on both sides
+    hot_path: HotPath = NUMPY  # who composes and places datagrams
 
     def __post_init__(self) -> None:
         check_u32("session", self.session)

@@ -1,7 +1,6 @@
 """A sender whose data do not arrive, although control messages do: it sends less, and pauses.
 
-Meanwhile it looks for a size of datagrams that does arrive. Where a path's MTU has shrunk and no
-router says so, full datagrams vanish and small ones do not (RFC 8899 calls it a black hole).
+Meanwhile it looks for a size of datagrams that does arrive: the MTU may have shrunk (RFC 8899).
 """
 
 from __future__ import annotations
@@ -31,18 +30,12 @@ _ENOUGH = 16
 
 
 class Fruitlessness:
-    """What the answers to one transfer have named.
-
-    Attributes:
-        since_s: since when they have named nothing new; None while data arrive.
-        resume_s: until when to pause, once it `pauses`.
-        rounds: batches that went since it pauses.
-    """
+    """What the answers to one transfer have named."""
 
     def __init__(self, now_s: float) -> None:
-        self.since_s: float | None = None
-        self.resume_s = now_s
-        self.rounds = 0
+        self.since_s: float | None = None  # since when they have named nothing new
+        self.resume_s = now_s  # until when to pause, once it `pauses`
+        self.rounds = 0  # batches that went since it pauses
         self._answers = self._lost = 0
         self._pause_s = _FIRST_PAUSE_S
 
@@ -81,14 +74,10 @@ class Fruitlessness:
 
 
 class SizeSearch:
-    """The trials of one sender whose full datagrams do not arrive.
-
-    Attributes:
-        rounds: batches of full datagrams beside which trials went.
-    """
+    """The trials of one sender whose full datagrams do not arrive."""
 
     def __init__(self, rounds: int = 0) -> None:
-        self.rounds = rounds
+        self.rounds = rounds  # batches of full datagrams beside which trials went
         self._tried: dict[int, tuple[int, int]] = {}
         self._came: dict[int, Counter[int]] = {}  # by size: how many of each round
 

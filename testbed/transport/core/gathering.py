@@ -1,9 +1,7 @@
 """How long datagrams may gather in a receiver's socket before they are read.
 
-Reading each as it comes costs a wake-up each. A receiver has nothing to do with most of them, so
-it lets them gather: until about GATHERED have come at the present rate, but never longer than its
-repair allows, nor for more than half of what is missing to its stop. Nothing is known before the
-rate is, so the first ones of a connection are read as they come.
+Until about GATHERED have come at the present rate, as long as the repair allows, and for half of
+what is missing to the stop; the first ones of a connection are read as they come.
 """
 
 # As many as one segmented send of the peer.
@@ -20,16 +18,10 @@ DECAY = 0.9
 
 
 class Gathering:
-    """The rate of arrivals from one peer, and how long they may gather.
-
-    Attributes:
-        rate: in datagrams per second; 0 while unknown.
-        count, since_s, last_s: how many have come in the present window and when it began, and when
-            the latest came. `native/routine.c` does the same.
-    """
+    """The rate of arrivals from one peer, and how long they may gather."""
 
     def __init__(self) -> None:
-        self.rate = 0.0
+        self.rate = 0.0  # in datagrams per second; 0 while unknown
         self.count = 0
         self.since_s = self.last_s = float("-inf")
 

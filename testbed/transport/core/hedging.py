@@ -1,23 +1,10 @@
 """Hedges a control stream: copies of its bytes in datagrams, while TCP is slow to deliver them.
 
-TCP waits 200 ms or more before it sends a lost message again, and longer after each further loss.
-A *hedge* is a datagram with a piece of the same stream, named by its place in it. Whichever comes
-first counts, as with the hedged requests of Dean and Barroso ("The Tail at Scale", 2013). TCP still
-carries everything.
-
     u32 session | u32 number and flag | u64 heard | u64 first | bytes
 
 `heard` is how many bytes of the peer's stream have come, `first` the place of the bytes that
-follow. Flag 1 asks for a hedge in return, which tells what has come and brings what may not have.
-The 31 bits above it number the hedges from 0. Each number is taken once, and none that is far
-behind the newest, so that a replayed hedge is not answered.
-
-A side is *troubled* when a message that is due does not come, when the peer's kernel takes longer
-to acknowledge than it may, or when the peer has not heard what was said a while ago. Then what it
-says goes in hedges, too, again and again until the peer has it. One timer says when: its own expiry
-makes it slower, and a hedge that confirms something makes it faster. The trouble ends when TCP has
-delivered what it had when the latest of these signs was seen. A side that is hedged answers in the
-same way, once each.
+follow. Flag 1 asks for a hedge in return; the 31 bits above it number the hedges, and each number
+is taken once. "Hedged control" in `docs/concepts/connection.md` says when a side hedges.
 """
 
 import math
@@ -54,22 +41,15 @@ _WINDOW = 1024
 
 
 class Hedge:
-    """Both directions of one connection's stream.
-
-    Attributes:
-        sent: how many hedges were sent.
-        gained: how many brought something before TCP did.
-        round_trip_s: the least that the path takes, as far as is known.
-        troubled: whether what is said goes in hedges until the peer has it.
-    """
+    """Both directions of one connection's stream."""
 
     def __init__(
         self, session: int, counters: Counter[str], *, said: int = 0, heard: int = 0
     ) -> None:
         """So many bytes have been `said` and `heard`. Counts in `counters` what is no hedge."""
-        self.sent = self.gained = 0
-        self.round_trip_s = 0.0
-        self.troubled = False
+        self.sent = self.gained = 0  # how many hedges were sent
+        self.round_trip_s = 0.0  # the least that the path takes, as far as is known
+        self.troubled = False  # whether what is said goes in hedges until the peer has it
         self._session = session
         self._counters = counters
         self._kept = bytearray()  # what was said from `_from` on, which the peer may lack
@@ -91,10 +71,7 @@ class Hedge:
     # The side that speaks.
 
     def said(self, data: bytes, now_s: float, *, taken_bytes: int) -> None:
-        """These bytes went into the stream; TCP has taken `taken_bytes` since its beginning.
-
-        The first ones are not hedged: they belong to joining, and may hold a key.
-        """
+        """These bytes went into the stream; TCP has taken `taken_bytes` since its beginning."""
         first, place = not self._said, self._said
         self._said += len(data)
         self._kept += data

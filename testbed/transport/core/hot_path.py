@@ -1,7 +1,6 @@
 """The loops over datagrams that every byte passes: composing a batch and placing one.
 
-This file has them in numpy. That is the reference, and works everywhere. `testbed.transport.native`
-has the same in C, and whoever opens sockets hands it in; both do exactly the same.
+Here in numpy, the reference; `testbed.transport.native` does exactly the same in C.
 """
 
 from abc import ABC, abstractmethod
@@ -64,23 +63,11 @@ class Composer(ABC):
 
     @abstractmethod
     def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
-        """Writes one datagram per chunk, at most as many as `frames` has rows.
-
-        The number of the first is `first`, of those that follow one more each. `ask` says
-        which of them ask for an ACK: 0 for none, ASK_FIRST, ASK_LAST, or the sum of both. Returns
-        False, and leaves something in `frames` that must not be sent, when there is no such chunk.
-        """
+        """Writes one datagram per chunk, at most as many as `frames` has rows."""
 
 
 class Arrivals(NamedTuple):
-    """What `Placement.take` found in a batch.
-
-    Attributes:
-        stamps: of the valid datagrams, as `wire.stamps_of` gives them, in the order of arrival,
-            shape (valid_count,).
-        new: the chunks that had not arrived before, each once, in the order of arrival, shape
-            (new_count,).
-    """
+    """What `Placement.take` found in a batch."""
 
     stamps: NDArray[np.uint32]
     new: NDArray[np.int64]
@@ -93,18 +80,7 @@ def window_of(chunk_count: int) -> int:
 
 
 class Placement(ABC):
-    """Checks arriving datagrams and writes new chunks to their places in a buffer.
-
-    Each number is taken once, within a window that moves with the newest: IPsec's rule against
-    replays (RFC 4303, section 3.4.3). A damaged number must not move it out of reach, so one that
-    is far ahead is taken only if it is near one before it.
-
-    Attributes:
-        rows: the buffer's rows, shape (chunk_count, chunk_bytes).
-        received: which chunks have arrived, shape (chunk_count,).
-        received_count: how many.
-        ignored: datagrams dropped, by reason.
-    """
+    """Checks arriving datagrams and writes new chunks to their places in a buffer."""
 
     def __init__(
         self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
@@ -112,10 +88,10 @@ class Placement(ABC):
         self.session = session
         self.transfer = transfer
         self.layout = layout
-        self.rows = rows
+        self.rows = rows  # the buffer's rows, shape (chunk_count, chunk_bytes)
         self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
-        self.received_count = 0
-        self.ignored: Counter[str] = Counter()
+        self.received_count = 0  # how many
+        self.ignored: Counter[str] = Counter()  # datagrams dropped, by reason
         # By number modulo the window; nothing was sent before the first.
         self._seen = np.ones(window_of(layout.chunk_count), dtype=np.bool_)
         self._far = min(_FAR, len(self._seen) // 2)
@@ -123,13 +99,7 @@ class Placement(ABC):
 
     @abstractmethod
     def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
-        """Takes a batch of the layout's datagrams, one per row, shape (k, datagram bytes).
-
-        Drops, and counts in `ignored`, what does not fit this transfer, numbers that have come
-        ("replayed"), are older than the window ("too-old") or "far-ahead", and chunks that have
-        arrived before; of what comes twice in the batch the first is taken. Without `place`
-        nothing is written, and no chunk is new.
-        """
+        """Takes a batch of the layout's datagrams, one per row, shape (k, datagram bytes)."""
 
     def move(self, rows: NDArray[np.uint8]) -> None:
         """Copies what has arrived to another buffer, which is the place of all from now on."""
@@ -219,10 +189,7 @@ class NumpyPlacement(Placement):
         return fresh
 
     def _far_step(self, numbers: NDArray[np.int64], ahead: NDArray[np.int64]) -> int:
-        """How far the window moves for a batch in which a number is far ahead, or damaged.
-
-        It counts if it is near one before it.
-        """
+        """How far the window moves for a batch in which a number is far ahead, or damaged."""
         step = 0
         for number, distance in zip(numbers.tolist(), ahead.tolist(), strict=True):
             if distance - step > self._far and abs(ahead_of(number, self._farthest)) > self._far:
@@ -232,10 +199,7 @@ class NumpyPlacement(Placement):
         return step
 
     def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
-        """Whether all headers are those of full chunks of this transfer, the usual case.
-
-        Two 64-bit comparisons replace one per field, because every datagram passes here.
-        """
+        """Whether all headers are those of full chunks of this transfer, the usual case."""
         heads = frames[:, :HEADER_BYTES].view(">u8")
         return self._has_full_chunks and bool(
             (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
@@ -297,18 +261,12 @@ def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
 
 
 class HotPath(NamedTuple):
-    """Who composes and who places.
-
-    Attributes:
-        transfer_of: the transfer that all datagrams of a batch name; None where they differ. The
-            batch has at least one.
-        compiled: whether it is the C code.
-    """
+    """Who composes and who places."""
 
     composer: type[Composer]
     placement: type[Placement]
     transfer_of: Callable[[NDArray[np.uint8]], int | None]
-    compiled: bool
+    compiled: bool  # whether it is the C code
 
 
 NUMPY = HotPath(NumpyComposer, NumpyPlacement, _transfer_of, compiled=False)

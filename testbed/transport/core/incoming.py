@@ -1,8 +1,7 @@
 """The transfers that one side receives from a peer, those that come too early included.
 
-A peer may begin a transfer that nobody has posted here yet. Its data go into a spare buffer, its
-PROBE is answered by HOLD, and both count as soon as the transfer is posted. Until a PROBE confirms
-its number, that may be corrupt: its buffer is given back once nothing new comes for it.
+Data of a transfer that nobody has posted yet go into a spare buffer, and its PROBE is answered by
+HOLD. Until a PROBE confirms its number, that may be corrupt: it is dropped once nothing new comes.
 """
 
 import math
@@ -48,12 +47,7 @@ _MOST_TRIALS_PER_S = 256
 
 
 class Incoming:
-    """One direction of a `Connection`.
-
-    Attributes:
-        receivers: the transfers in flight that were posted, by number.
-        pieces: in how many datagrams each chunk comes.
-    """
+    """One direction of a `Connection`."""
 
     def __init__(
         self,
@@ -63,12 +57,9 @@ class Incoming:
         counters: Counter[str],
         path: SendingPath | None = None,
     ) -> None:
-        """Adds to `events` and `counters`, which belong to the connection.
-
-        `path` is the one on which this side sends to the peer.
-        """
+        """Adds to `events` and `counters`, which belong to the connection."""
         self.receivers: dict[int, Receiver] = {}
-        self.pieces = 1
+        self.pieces = 1  # in how many datagrams each chunk comes
         self._answered_s, self._answered = -math.inf, 0
         self._peer = peer
         self._settings = settings
@@ -131,10 +122,7 @@ class Incoming:
     def on_datagrams(
         self, frames: NDArray[np.uint8], now_s: float, *, waited: bool, may_be_early: bool
     ) -> bool:
-        """Takes datagrams, one per row; returns whether any was the peer's.
-
-        Without `may_be_early` nothing is kept for transfers that have not been posted.
-        """
+        """Takes datagrams, one per row; returns whether any was the peer's."""
         self._gathering.arrived(len(frames), now_s)
         only = self._settings.hot_path.transfer_of(frames)
         if only is not None:
@@ -206,10 +194,7 @@ class Incoming:
 
     @property
     def indifferent(self) -> float:
-        """How many datagrams may come before one can make a difference; 0 where that is unknown.
-
-        Until then they may be handed over later, with their times, before anything else happens.
-        """
+        """How many datagrams may come before one can make a difference; 0 where that is unknown."""
         if self._settings.chunk_events:
             return 0.0
         fewest = math.inf
@@ -234,8 +219,7 @@ class Incoming:
         return self._gathering.wait_s(receiver.missing, most_s)
 
     def _rest_s(self, receiver: Receiver, measured: bool) -> float:
-        """For how long the datagrams of a transfer may gather; 0 where its repair answers them and
-        the sender's control would take that for the path."""
+        """For how long datagrams may gather; 0 where the sender would take that for the path's."""
         return 0.0 if measured and not receiver.only_answers else receiver.gather_s
 
     def expected(self, most_s: float, *, measured: bool) -> Expected | None:
@@ -396,10 +380,7 @@ class Incoming:
         return None if self.receivers else self._unasked.since_s
 
     def _standing(self) -> Iterator[tuple[Receiver, float]]:
-        """The transfers, each with since when the peer could have brought something new of it.
-
-        It sends the lowest number first, so others come no sooner than those before them.
-        """
+        """The transfers, each with since when the peer could have brought something new of it."""
         progress_s = -math.inf
         for transfer, receiver in self.receivers.items():
             progress_s = max(progress_s, receiver.progress_s or -math.inf)
@@ -421,10 +402,7 @@ class Incoming:
         return late_s is not None and any(map(self._may_be_late, self.receivers.values()))
 
     def patience(self, heard_s: float, silent_s: float) -> Patience:
-        """When to give up the peer, and why.
-
-        It was heard at `heard_s`, and at `silent_s` as far as it was asked.
-        """
+        """When to give up the peer, and why."""
         ends = NEVER
         if not self.receivers:
             return ends

@@ -1,17 +1,7 @@
 """Who may join: reads the HELLO of a stream that is nobody's yet, and judges it.
 
-Threat model. The session identifier (32 random bits per run) tells runs apart and keeps out
-strangers who can only guess it. Without TLS it is not secret from those who read the traffic; then
-whoever reads can also forge. With TLS each side proves its name by a certificate that the other was
-given beforehand, and each worker's datagrams are authenticated with a key of its own.
-
-* A newcomer is read until its HELLO is complete, for HELLO_WITHIN_S at most. Nothing is answered
-  before, so a stranger costs one connection and learns nothing.
-* On a data port, datagrams of other sessions, addresses or ports are counted and dropped. A
-  receiver answers on the control stream alone, so it cannot be used to amplify traffic. A hedge
-  of control messages may be answered by up to 8, of 1.2 kB each, to the joined peer alone.
-* A joined peer is trusted with its own data only. Its messages are checked, memory and work for it
-  are bounded, and an invalid message ends its connection with a reason.
+Nothing is answered before a HELLO is complete, so a stranger costs one connection and learns
+nothing; `docs/concepts/connection.md` has the threat model.
 """
 
 from collections.abc import Mapping
@@ -35,35 +25,24 @@ _SESSION_BYTES = 4
 
 
 class StrangerError(Exception):
-    """A newcomer that is turned away without an answer; its text is the counter's name.
-
-    Attributes:
-        name: what it calls itself, where it has come so far.
-    """
+    """A newcomer that is turned away without an answer; its text is the counter's name."""
 
     def __init__(self, why: str, name: str | None = None) -> None:
         super().__init__(why)
-        self.name = name
+        self.name = name  # what it calls itself, where it has come so far
 
 
 class Newcomer:
-    """A control stream of which no complete HELLO has come yet.
-
-    Attributes:
-        until_s: when the patience with it ends.
-    """
+    """A control stream of which no complete HELLO has come yet."""
 
     def __init__(self, session: int, now_s: float) -> None:
-        self.until_s = now_s + HELLO_WITHIN_S
+        self.until_s = now_s + HELLO_WITHIN_S  # when the patience with it ends
         self._session = session
         self._head = b""
         self._parser = ControlParser({MessageType.HELLO: body_limits(1)[MessageType.HELLO]})
 
     def feed(self, data: bytes) -> Hello | None:
-        """Takes the next bytes, none at the stream's end; returns the HELLO once it is complete.
-
-        Raises StrangerError: "silent", "garbage" or "wrong-session".
-        """
+        """Takes the next bytes, none at the stream's end; returns the HELLO once it is complete."""
         if not data:
             raise StrangerError("silent")
         try:
@@ -91,21 +70,13 @@ class Admission:
     def __init__(
         self, *, addresses: Mapping[str, str], layout: PayloadLayout | None = None, terms: str = ""
     ) -> None:
-        """`addresses`: name -> numeric IP address of each worker that is expected.
-
-        Without a layout none is compared: a worker's further connections need not repeat it.
-        """
+        """`addresses`: name -> numeric IP address of each worker that is expected."""
         self._addresses = dict(addresses)
         self._layout = layout
         self._terms = terms
 
     def judge(self, hello: Hello, address: str, identity: str | None = None) -> None:
-        """Returns if the worker may join.
-
-        `address` is the stream's, `identity` the name that a certificate has proven, if any.
-        Raises StrangerError for who is not expected, ProtocolError (to be said to the worker) for
-        one of ours that cannot take part.
-        """
+        """Returns if the worker may join."""
         if hello.name not in self._addresses:
             raise StrangerError("unknown-name", hello.name)
         if address != self._addresses[hello.name]:

@@ -1,7 +1,6 @@
 """The payload layout: where each tensor's elements lie, and how the payload is cut into chunks.
 
-Both peers must agree on it before the first transfer. The worker sends it once, in a fixed binary
-form, over the reliable control connection.
+Both peers agree on it before the first transfer: a worker sends it in a fixed binary form.
 """
 
 import struct
@@ -26,16 +25,11 @@ _COUNT = struct.Struct("!Q")  # elements of the tensor
 
 
 class Pieces(NamedTuple):
-    """The parts of a payload that lie in one chunk and in one tensor, in payload order.
+    """The parts of a payload that lie in one chunk and in one tensor, in payload order."""
 
-    Attributes:
-        chunk, tensor: their numbers, shape (piece_count,).
-        elements: how many elements each part has, at least 1, shape (piece_count,).
-    """
-
-    chunk: NDArray[np.int64]
+    chunk: NDArray[np.int64]  # their numbers, shape (piece_count,)
     tensor: NDArray[np.int64]
-    elements: NDArray[np.int64]
+    elements: NDArray[np.int64]  # how many elements each part has, at least 1, shape (piece_count,)
 
 
 @dataclass(frozen=True, init=False)

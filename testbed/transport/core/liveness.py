@@ -12,16 +12,7 @@ _PINGS = 4
 
 
 class Liveness:
-    """The times of one peer, from the begin of its connection.
-
-    Args:
-        timeout_s: for how long a peer that owes an answer may be silent.
-
-    Attributes:
-        heard_s: when something of it came last that only it can have sent.
-        awaiting_s: since when an announcement of it is awaited; None while none is.
-        away_s: a call that comes later has been away: this side did nothing meanwhile.
-    """
+    """The times of one peer, from the begin of its connection."""
 
     def __init__(self, timeout_s: float, now_s: float) -> None:
         self._timeout_s = timeout_s
@@ -29,7 +20,7 @@ class Liveness:
         self.heard_s = self._pinged_s = now_s
         self.away_s = now_s + self._interval_s
         self._asked_s = -math.inf  # when it was asked first since it was heard
-        self.awaiting_s: float | None = None
+        self.awaiting_s: float | None = None  # since when an announcement of it is awaited
 
     def look(self, now_s: float) -> float:
         """This side does something now; returns for how long it has been away, 0 for not at all."""
@@ -38,10 +29,7 @@ class Liveness:
         return away_s
 
     def ping_s(self, *, held: bool) -> float:
-        """When to ask whether it lives, where it lets us wait: it `held` a transfer, or is awaited.
-
-        Infinite where it need not be asked.
-        """
+        """When to ask whether it lives: it `held` a transfer, or is awaited; else math.inf."""
         if not held and self.awaiting_s is None:
             return math.inf
         return max(self.heard_s, self._pinged_s) + self._interval_s
@@ -54,10 +42,7 @@ class Liveness:
 
     @property
     def silent_s(self) -> float:
-        """Since when it is silent, which counts only if it was asked in time.
-
-        This side may have been busy itself.
-        """
+        """Since when it is silent, which counts only if it was asked in time."""
         return max(self.heard_s, self._asked_s - self._interval_s)
 
     def patience(self) -> Patience:

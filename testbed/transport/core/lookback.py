@@ -26,10 +26,7 @@ class Receiving(Protocol):
 
 
 class Slowest:
-    """Of each transfer, what it took from the peer that took longest.
-
-    Who waits for several peers waits for that one: all connections of one side share this.
-    """
+    """Of each transfer, what it took from the peer that took longest."""
 
     def __init__(self, layout_count: int = 1, in_flight: int = 1) -> None:
         """Transfers take turns with so many layouts; so many may be under way at once."""
@@ -51,11 +48,7 @@ class Slowest:
             del self._took[min(self._took)]
 
     def before(self, transfer: int) -> Sequence[Took]:
-        """What the latest transfers took that have lower numbers and have ended with all peers.
-
-        The highest of those numbers may still be under way with some. A peer that was lost in one
-        keeps no others back.
-        """
+        """What the latest transfers took that have lower numbers and have ended with all peers."""
         lower = sorted(number for number in self._took if number < transfer)
         sure = max(0, len(lower) - self._unsure)
         under_way = min(
@@ -69,13 +62,7 @@ class Slowest:
 
 
 class Lookback:
-    """What transfers from one peer took.
-
-    Attributes:
-        recent: the latest, the oldest first.
-        earliest: the first MOST_EARLIEST.
-        slowest: what they took from whoever took longest.
-    """
+    """What transfers from one peer took."""
 
     def __init__(
         self,
@@ -83,13 +70,10 @@ class Lookback:
         slowest: Slowest | None = None,
         back: PathEstimates | None = None,
     ) -> None:
-        """Transfers take turns with so many layouts. Without `slowest` there is only this peer.
-
-        `back` is of the path to the peer, on which this side sends.
-        """
-        self.recent: deque[Took] = deque(maxlen=_most(layout_count))
-        self.earliest: list[Took] = []
-        self.slowest = slowest or Slowest(layout_count)
+        """Transfers take turns with so many layouts. Without `slowest` there is only this peer."""
+        self.recent: deque[Took] = deque(maxlen=_most(layout_count))  # the latest, the oldest first
+        self.earliest: list[Took] = []  # the first MOST_EARLIEST
+        self.slowest = slowest or Slowest(layout_count)  # what they took from whoever took longest
         self._back = back
 
     @property

@@ -2,13 +2,7 @@
 
     u8 type | u8 version | u16 reserved | u32 transfer | u32 body length | body
 
-`ControlParser` cuts the stream of bytes into messages. It checks a message's size as soon as the
-header has arrived, before it waits for the body.
-
-PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989, its description of the control plane).
-ACK belongs to the repairs whose receiver acknowledges while data flows (`ack`). WORTH precedes the
-data where the order of chunks tells what they are worth (`worth`). The other types serve joining
-and liveness, and carry the server's announcements.
+PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989).
 """
 
 import struct
@@ -132,11 +126,7 @@ class ControlParser:
         return HEADER_BYTES + int(length) - len(self._pending)
 
     def feed(self, data: bytes) -> list[ControlMessage]:
-        """Takes the next bytes and returns the messages that are now complete.
-
-        Raises ProtocolError, which says what is wrong, when the stream is invalid. The parser must
-        not be used after that.
-        """
+        """Takes the next bytes and returns the messages that are now complete."""
         self._pending += data
         messages = []
         at = 0
@@ -174,11 +164,7 @@ def pack_bitmap(received: NDArray[np.bool_]) -> bytes:
 
 
 def unpack_bitmap(body: bytes, chunk_count: int) -> NDArray[np.bool_]:
-    """The chunks that a STOP's body marks as received, shape (chunk_count,).
-
-    Raises ProtocolError when the size is not exactly ceil(chunk_count / 8) bytes or a bit
-    behind the last chunk is set.
-    """
+    """The chunks that a STOP's body marks as received, shape (chunk_count,)."""
     if len(body) != -(-chunk_count // 8):
         raise ProtocolError(f"bitmap of {len(body)} bytes for {chunk_count} chunks")
     bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8), bitorder="little")
@@ -194,21 +180,13 @@ def reason_message(kind: MessageType, reason: str) -> ControlMessage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """A worker's introduction.
+    """A worker's introduction."""
 
-    Attributes:
-        session: of the run.
-        name: the worker's.
-        data_port: its UDP port; 0 where the data need none.
-        terms: a text of what must be equal on both sides besides the layout.
-        layout: PayloadLayout.encode()'s result, or empty.
-    """
-
-    session: int
-    name: str
-    data_port: int = 0
-    terms: str = ""
-    layout: bytes = b""
+    session: int  # of the run
+    name: str  # the worker's
+    data_port: int = 0  # its UDP port; 0 where the data need none
+    terms: str = ""  # a text of what must be equal on both sides besides the layout
+    layout: bytes = b""  # PayloadLayout.encode()'s result, or empty
 
     def message(self) -> ControlMessage:
         """ValueError when it is larger than a HELLO may be: the layout has too many tensors."""
@@ -248,17 +226,11 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """The server's answer to HELLO.
+    """The server's answer to HELLO."""
 
-    Attributes:
-        session: of the run.
-        data_port: the server's port for this worker's data.
-        key: authenticates this worker's datagrams, KEY_BYTES long; empty without authentication.
-    """
-
-    session: int
-    data_port: int
-    key: bytes = b""
+    session: int  # of the run
+    data_port: int  # the server's port for this worker's data
+    key: bytes = b""  # authenticates this worker's datagrams, KEY_BYTES long
 
     def message(self) -> ControlMessage:
         body = _WELCOME.pack(self.session, self.data_port) + self.key

@@ -35,15 +35,11 @@ def layout_of(transfer: int, layout: PayloadLayout, *, tensor_by_tensor: bool) -
 
 
 class Numbers:
-    """Which transfers of one direction were begun, and which have finished.
-
-    Attributes:
-        last: the largest number begun, -1 for none.
-    """
+    """Which transfers of one direction were begun, and which have finished."""
 
     def __init__(self, peer: str, most: int) -> None:
         """At most `most` may be in flight with this peer."""
-        self.last = -1
+        self.last = -1  # the largest number begun, -1 for none
         self._peer = peer
         self._most = most
         self._finished: deque[int] = deque()

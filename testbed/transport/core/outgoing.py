@@ -30,15 +30,7 @@ from testbed.transport.core.wire import new_frames
 
 
 class Outgoing:
-    """One direction of a `Connection`.
-
-    Attributes:
-        senders: the transfers in flight, by number, in the order in which they may send.
-        nothing: an offer without datagrams.
-        pieces: in how many datagrams each chunk goes.
-        sizes: what a chunk occupies on the wire in more datagrams than one, by their number.
-        likely: those that are tried where full datagrams vanish; none where nobody can cut them.
-    """
+    """One direction of a `Connection`."""
 
     def __init__(
         self,
@@ -56,10 +48,10 @@ class Outgoing:
         self._events = events
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
-        self.nothing = new_frames(0, settings.layout.chunk_bytes)
-        self.pieces = 1
+        self.nothing = new_frames(0, settings.layout.chunk_bytes)  # an offer without datagrams
+        self.pieces = 1  # in how many datagrams each chunk goes
         self.sizes: Mapping[int, int] = {}
-        self.likely: Sequence[int] = ()
+        self.likely: Sequence[int] = ()  # those that are tried where full datagrams vanish
         self._search: SizeSearch | None = None
         self._outbox: list[ControlMessage] = []
         self._held_s: float | None = None
@@ -72,11 +64,7 @@ class Outgoing:
         self._numbers.check(transfer, len(self.senders))
 
     def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
-        """Finds what is wrong with a payload for several peers, before any is sent one.
-
-        What is made of it is added to `arrangers`, which `post` then takes. Raises ValueError for
-        a payload that cannot be carried; datagrams carry all.
-        """
+        """Finds what is wrong with a payload for several peers, before any is sent one."""
 
     def post(
         self,
@@ -206,10 +194,7 @@ class Outgoing:
         self._outbox.append(ControlMessage(MessageType.PIECES, body=SENT.pack(pieces)))
 
     def trials(self) -> list[tuple[int, int]]:
-        """Datagrams to send now beside those of the last offer, because none of these arrive.
-
-        Each has a number, and the size of one of so many pieces. `cut`s when one size is proven.
-        """
+        """Datagrams to send now beside those of the last offer, because none of these arrive."""
         rounds = 0
         for sender in self.senders.values():  # asked for with every wake-up
             rounds = rounds or sender.fruitless_rounds

@@ -1,14 +1,7 @@
 """Paces datagrams with a token bucket: tokens accrue at the rate, and each batch spends them.
 
-Every batch costs both sides a wake-up, and most of the processor time of a paced transfer is that
-of its wake-ups. So a batch waits for a *quantum* of tokens: by default 4 ms of the rate, but at
-most a segmented send, a twentieth of the transfer, and a quarter of the smallest queue on the way.
-Several senders to one receiver may send at the same moment, and a queue must hold them all. Where
-nobody has told how long that queue is, it may be short, and a quantum is at most 1 ms.
-
-An event loop sometimes wakes up late, so tokens are kept for up to CATCH_UP_S: a wake-up that is
-less late costs no rate, and a long stall does not end in a burst. Where the queue is known, one
-batch takes all there are, and they fill at most half of the queue.
+A batch waits for a *quantum* of tokens, since every batch costs both sides a wake-up. Tokens are
+kept for up to CATCH_UP_S, for a late wake-up; `docs/concepts/pacing.md` has the reasons.
 """
 
 import math
@@ -35,13 +28,7 @@ UNPACED_BATCH = 8 * MAX_BATCH
 
 
 class Pacer:
-    """A token bucket for datagrams of equal size; sizes are wire bytes, times are seconds.
-
-    Attributes:
-        quantum: the fewest datagrams that go at once, unless there are fewer.
-        tokens, refilled_s: wire bytes that may go, and since when.
-        bytes_per_s, datagram_bytes: the rate, and the size of a datagram.
-    """
+    """A token bucket for datagrams of equal size; sizes are wire bytes, times are seconds."""
 
     def __init__(
         self,
@@ -53,11 +40,7 @@ class Pacer:
         quantum_s: float = QUANTUM_S,
         queue_bytes: float = math.inf,
     ) -> None:
-        """A batch is at most `max_batch` datagrams; unpaced `unpaced_batch` (default: the same).
-
-        A quantum is `quantum_s` of the rate, at most QUEUE_SHARE of `queue_bytes`, and at least one
-        datagram. With `queue_bytes` infinite, that is unknown, it is SHORT_QUANTUM_S at most.
-        """
+        """A batch is at most `max_batch` datagrams; unpaced `unpaced_batch` (default: the same)."""
         self._queue_known = not math.isinf(queue_bytes)
         self.datagram_bytes = datagram_wire_bytes
         self._max_batch = max_batch
@@ -66,7 +49,7 @@ class Pacer:
         self._most_of_transfer = math.inf
         self._most_late_bytes = queue_bytes * LATE_QUEUE_SHARE
         self._most_quantum = min(max_batch, queue_bytes * QUEUE_SHARE / datagram_wire_bytes)
-        self.tokens = 0.0
+        self.tokens = 0.0  # wire bytes that may go, and since when
         self.refilled_s: float | None = None
         self._rate_bps = 0.0
         self.set_rate(rate_bps)
@@ -83,7 +66,7 @@ class Pacer:
         if rate_bps == self._rate_bps:
             return
         self._rate_bps = rate_bps
-        self.bytes_per_s = rate_bps / 8
+        self.bytes_per_s = rate_bps / 8  # the rate, and the size of a datagram
         self._set_quantum()
 
     def _set_quantum(self) -> None:
@@ -95,11 +78,7 @@ class Pacer:
             self.quantum = max(1, int(min(most, datagrams)))
 
     def allowance(self, now_s: float, wanted: int | None = None) -> int:
-        """How many datagrams may go now: none, or a batch of at least a quantum.
-
-        `wanted` is how many there are. When these are fewer than a quantum, they do not wait for
-        a whole quantum's tokens. While the queue is unknown, a batch is one quantum at most.
-        """
+        """How many datagrams may go now: none, or a batch of at least a quantum."""
         if math.isinf(self.bytes_per_s):
             return self._unpaced_batch
         self._refill(now_s)

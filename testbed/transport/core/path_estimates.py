@@ -29,19 +29,10 @@ _FIRST_ANSWERS = 16
 
 
 class PathEstimates:
-    """Estimates of one path's round trip, loss and reordering.
-
-    Attributes:
-        smoothed_s, deviation_s, latest_s, min_s: the round trip, without the receiver's delay.
-            Before the first sample `smoothed_s` is None, `min_s` math.inf, and the others are 0.
-        reordering: a datagram is lost when one arrives that was sent this many places later.
-        first_answer_s: how long the first answer of a transfer usually takes: the median of the
-            latest; None before there was one.
-        patience: by how many quarters of the smallest round trip a datagram may be overtaken.
-    """
+    """Estimates of one path's round trip, loss and reordering."""
 
     def __init__(self) -> None:
-        self.smoothed_s: float | None = None
+        self.smoothed_s: float | None = None  # the round trip, without the receiver's delay
         self.deviation_s = 0.0
         self.latest_s = 0.0
         self.min_s = math.inf

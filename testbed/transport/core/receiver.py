@@ -1,8 +1,7 @@
 """The receiving side of one transfer, without socket, clock or thread.
 
-The code that drives a `Receiver` hands it batches of datagrams and the sender's messages, sends
-the messages of `poll_messages`, and calls again at `next_deadline_s` at the latest. It must hand
-over a PROBE after the datagrams that arrived before it, or the answer reports them as missing.
+Its driver hands over a PROBE after the datagrams that arrived before it, or the answer reports
+them as missing, and calls again at `next_deadline_s` at the latest.
 """
 
 import math
@@ -124,10 +123,7 @@ class Receiver:
         return self._datagrams
 
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
-        """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows.
-
-        A datagram that is no new chunk of this transfer is dropped and counted in `ignored`.
-        """
+        """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows."""
         if not len(frames):
             return
         self._machine.on(ReceiverEvent.DATA)
@@ -240,11 +236,7 @@ class Receiver:
 
     @property
     def took(self) -> tuple[float, int] | None:
-        """The seconds from its first sign until there was enough, and the chunks that came in them.
-
-        Chunks that came before this side asked for them tell nothing of the path: only later ones
-        count, from then on. None where there are none.
-        """
+        """How long it took from its first sign, and the chunks that came since it was asked for."""
         first_s, count = self._first_sign_s, self.received_count - self._early_count
         if first_s is None or not self.stopped or not count:
             return None

@@ -1,11 +1,7 @@
 """A connection's *routine*: what it does while nothing happens, which needs no decision.
 
-A sender of a steady rate sends its next batches when the pacer lets it; a receiver takes what has
-gathered, and says nothing. Who drives the connection may do that in its stead, with less than a
-wake-up each: it asks what there is (`Connection.departures`, `Connection.expected`), does some of
-it, and reports (`Connection.departed`, `Connection.arrived`) before it calls anything else. As soon
-as anything else happens it stops. To report is the same as to have called `offer` and `sent`, or
-`on_datagrams`, at those times.
+Who drives the connection may do it instead, with less than a wake-up for each batch, and reports
+before it calls anything else: that is the same as `offer` and `sent`, or `on_datagrams`, then.
 """
 
 import math
@@ -20,64 +16,37 @@ from testbed.transport.core.pacing import Pacer
 
 
 def promises(part: object, name: str) -> bool:
-    """Whether the class of a policy itself has this attribute.
-
-    What `steady`, `certain` and `quiet` promise is not inherited: a subclass may have changed what
-    it rests on. One that has not says it again.
-    """
+    """Whether the class of a policy itself has this attribute."""
     return name in vars(type(part))
 
 
 class Departures(NamedTuple):
-    """Datagrams that may go in this order, none of which asks for an ACK.
+    """Datagrams that may go in this order, none of which asks for an ACK."""
 
-    Attributes:
-        composer: writes them, with send indices from `first` on.
-        chunks: one for each, shape (count,).
-        beyond: how many more wait behind these; a batch need not be short because of them.
-        pacer: says when they go. Who has sent some sets its `tokens` and `refilled_s`.
-    """
-
-    composer: Composer
-    chunks: NDArray[np.int64]
+    composer: Composer  # writes them, with send indices from `first` on
+    chunks: NDArray[np.int64]  # one for each, shape (count,)
     first: int
-    beyond: int
-    pacer: Pacer
+    beyond: int  # how many more wait behind these; a batch need not be short because of them
+    pacer: Pacer  # says when they go. Who has sent some sets its `tokens` and `refilled_s`
 
 
 class Quiet(NamedTuple):
-    """How many datagrams may come before a receiver's repair has anything to say.
+    """How many datagrams may come before a receiver's repair has anything to say."""
 
-    Attributes:
-        budget: each that comes costs 1 of it; when it is overdrawn, something is said.
-        newest: that holds for those that were sent after the one with this number, as long as
-            they come in the order of their sending and none asks for an ACK; negative for any.
-        lost_cost: what each costs that is missing in that order.
-        likely: how many will come until then, as far as the last ones tell.
-    """
-
-    budget: float
+    budget: float  # each that comes costs 1 of it; when it is overdrawn, something is said
     newest: int = -1
-    lost_cost: float = 1.0
-    likely: float = math.inf
+    lost_cost: float = 1.0  # what each costs that is missing in that order
+    likely: float = math.inf  # how many will come until then, as far as the last ones tell
 
 
 NOT_QUIET = Quiet(0, likely=0)
 
 
 class Expected(NamedTuple):
-    """Datagrams of one transfer of which nothing will be said at first.
+    """Datagrams of one transfer of which nothing will be said at first."""
 
-    Attributes:
-        placement: takes them.
-        gathering: says how long they may gather, and is told how many came.
-        missing: so many new chunks could be enough.
-        most_s: the longest that they may gather.
-        quiet: until when nothing is said.
-    """
-
-    placement: Placement
-    gathering: Gathering
-    missing: int
-    most_s: float
-    quiet: Quiet
+    placement: Placement  # takes them
+    gathering: Gathering  # says how long they may gather, and is told how many came
+    missing: int  # so many new chunks could be enough
+    most_s: float  # the longest that they may gather
+    quiet: Quiet  # until when nothing is said

@@ -1,13 +1,8 @@
-"""The sending side of one transfer, without socket, clock or thread.
+"""The sending side of one transfer, without socket, clock or thread; its driver goes
 
-The code that drives a `Sender` asks it for datagrams (`offer`), tells it how many of them the
-network took (`sent`), hands it the receiver's messages (`on_message`), sends the messages of
-`poll_messages`, and calls again at `next_deadline_s` at the latest:
-
-    while not sender.stopped:
-        frames = sender.offer(now_s)
-        sender.sent(network.send(frames), now_s)
-        ...
+while not sender.stopped:
+    sender.sent(network.send(sender.offer(now_s)), now_s)
+    ...  # hands over messages, sends `poll_messages`, calls at `next_deadline_s` at the latest
 """
 
 import math
@@ -170,10 +165,7 @@ class Sender:
         self._fruitlessness.excuse(away_s)
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
-        """The datagrams that may go now: shape (k, datagram bytes), k >= 0.
-
-        The array is valid until the next call. Datagrams count as sent only when `sent` says so.
-        """
+        """The datagrams that may go now: shape (k, datagram bytes), k >= 0."""
         room = self._room(now_s) if self.state is SenderState.SENDING else 0
         if not room:
             return self._path.frames[:0]
@@ -242,12 +234,7 @@ class Sender:
         self._repair.on_link_time(8 * sent_bytes / self._path.rate_bps)
 
     def _asking(self, count: int) -> int:
-        """Which of the next `count` datagrams ask for an ACK, as `Composer.compose` takes it.
-
-        A queue that is full drops the last datagrams of a batch, and whoever waits for the answer
-        to one of those waits until he asks again. So the first one asks, unless the answer must
-        name the whole batch because nothing can be sent before it.
-        """
+        """Which of the next `count` datagrams ask for an ACK, as `Composer.compose` takes it."""
         window_left = self._window() - count
         if not self._repair.wants_ack(count, window_left):
             return 0
@@ -386,10 +373,7 @@ class Sender:
             self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
-        """When to call `on_deadline` and `offer` if nothing else happens before; None for never.
-
-        While what may go is `departing` there is nothing to offer.
-        """
+        """When to call `on_deadline` and `offer` if nothing else happens before; None for never."""
         if self.stopped:
             return None
         deadline_s = self._repair.deadline_s()

@@ -112,10 +112,7 @@ class SendingPath:
 
     @property
     def in_flight(self) -> int:
-        """Datagrams that are not known to have arrived or to be lost.
-
-        Those of transfers that are held have left the network: a receiver has told so.
-        """
+        """Datagrams that are not known to have arrived or to be lost."""
         total = 0
         for repair in self._repairs:  # asked for with every batch; `sum` takes thrice as long
             total += repair.in_flight

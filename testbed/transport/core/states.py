@@ -1,19 +1,13 @@
 """The state machines of one transfer, with every transition in one table, in the manner of h11.
 
-Theory. A transfer consists of two machines that share only messages. Data may be lost. Control
-messages are reliable and in order, because they travel on TCP. The pair is safe because
+The pair is safe, since data may be lost, but messages are reliable and in order, and
 
-* only the receiver ends a transfer (it alone knows what arrived and judges whether that is enough),
-  and STOPPED is final on both sides;
-* each message that may still be in flight when a side stops is legal in its final state: datagrams
-  and a PROBE at the receiver, answers to a PROBE at the sender;
-* the sender never waits without having asked: it leaves SENDING only through RAN_DRY, which sends
-  a PROBE, and every PROBE is answered by BITMAP, ACK or STOP: at once, or after a HOLD. A STOP
-  that is on its way already is the answer to a PROBE that it crosses.
+* only the receiver ends a transfer, and STOPPED is final on both sides;
+* each message that may still be in flight when a side stops is legal in its final state;
+* the sender leaves SENDING only through RAN_DRY, which sends a PROBE, and every PROBE is answered
+  by BITMAP, ACK or STOP: at once, or after a HOLD. A STOP that it crosses is its answer.
 
-It follows that a transfer ends if datagrams arrive with any probability above zero: each answer
-that is not STOP makes the sender send missing chunks again. The table is the same for every repair.
-Repairs differ in how often the receiver answers and in what counts as missing.
+So a transfer ends if datagrams arrive with any probability above zero.
 """
 
 from enum import Enum, auto

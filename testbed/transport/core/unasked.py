@@ -1,8 +1,4 @@
-"""What a peer says of transfers that nobody has posted here yet.
-
-PROBEs and WORTHs are kept until their transfers are posted. A hostile peer cannot make this side
-keep more than so many, nor any that its transfer would refuse.
-"""
+"""What a peer says of transfers that nobody has posted here yet: kept, within bounds."""
 
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
@@ -12,16 +8,11 @@ from testbed.transport.core.worth import decode
 
 
 class Unasked:
-    """The messages of transfers that were not posted.
-
-    Attributes:
-        probes: the latest of each transfer.
-        since_s: since when there are any; None without.
-    """
+    """The messages of transfers that were not posted."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        self.probes: dict[int, ControlMessage] = {}
-        self.since_s: float | None = None
+        self.probes: dict[int, ControlMessage] = {}  # the latest of each transfer
+        self.since_s: float | None = None  # since when there are any; None without
         self._settings = settings
         self._worth: dict[int, ControlMessage] = {}
 

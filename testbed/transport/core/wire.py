@@ -2,21 +2,12 @@
 
     u32 session | u32 sequence | u32 transfer | u16 length | u16 stamp | chunk, zero-padded
 
-All header fields are in network order. `sequence`, `transfer` and `length` are the three fields
-that DBLP describes (arXiv 2605.01989: position within the round, round counter, data length);
-`session` keeps two runs apart. Every datagram of a transfer has the same size, including the last,
-because the kernel's segmentation offload cuts one large send into equal pieces. `length` says how
-many of the chunk's bytes are payload.
-
-`sequence` holds the chunk's number in its lower 26 bits. `stamp` tells the transmissions of one
-chunk apart. Its lower 15 bits are the *send index*: the datagram's place among all that the
-transfer has sent (0, 1, 2, ...), modulo 2^15. Its highest bit asks the receiver for an ACK at once.
-ACKs name datagrams by their send index; repair in passes needs neither. The six highest bits of
-`sequence` continue the send index to a *number* of 21 bits, by which a receiver takes each datagram
-once. A replayed one can pass for a newer one only in a transfer that has sent over a million.
-
-A batch is an array of bytes with one datagram per row, so reading and writing headers costs a few
-numpy operations per batch and none per datagram.
+In network order. `sequence`, `transfer` and `length` are those of DBLP (arXiv 2605.01989);
+`session` keeps two runs apart. All datagrams have the same size, because segmentation offload cuts
+a send into equal pieces. `sequence` holds the chunk's number in its lower 26 bits. `stamp` has the
+*send index* in its lower 15, the datagram's place among all that the transfer has sent, and asks
+for an ACK by its highest. The six highest bits of `sequence` continue the send index to a *number*
+of 21 bits, by which a receiver takes each datagram once.
 """
 
 from functools import lru_cache
@@ -73,10 +64,7 @@ def new_frames(count: int, chunk_bytes: int) -> NDArray[np.uint8]:
 
 
 def fields(frames: NDArray[np.uint8], chunk_bytes: int) -> NDArray[np.void]:
-    """A view of the same memory with one record per datagram, shape (k,).
-
-    `frames` has shape (k, HEADER_BYTES + chunk_bytes) and contiguous rows.
-    """
+    """A view of the same memory with one record per datagram, shape (k,)."""
     return frames.view(datagram_dtype(chunk_bytes))[:, 0]
 
 

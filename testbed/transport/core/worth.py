@@ -1,15 +1,8 @@
 """What chunks are worth, one byte each: their energy, the sum of their elements' squares.
 
-A receiver that is told so before the data knows how much it lacks, whatever arrives. A byte has two
-parts:
-
-* `MUST`, the highest bit: this chunk must arrive in any case.
-* The rest is the energy, in sixths of a power of two below the payload's largest. 127 stands for
-  that and for up to a sixth less, 1 for all that is less than any other number can say, and 0 for
-  nothing: all elements are zero, or some are no finite numbers.
-
-So sums are known between two bounds, at most a factor of 1.13 apart. Whoever promises something
-uses the bound at which it is hardest to keep.
+`MUST`, the highest bit: this chunk must arrive in any case. The rest is the energy in sixths of a
+power of two below the payload's largest, which is 127; 1 is all that is less than any other number
+says, 0 nothing. So sums are known between bounds that are at most a factor of 1.13 apart.
 """
 
 import math
@@ -57,12 +50,7 @@ def energies(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
 def by_tensor(
     energy: NDArray[np.float64], rows: NDArray[np.uint8], layout: PayloadLayout
 ) -> NDArray[np.float64]:
-    """The energy of each chunk in parts of its tensors' mean energy per element.
-
-    So a tensor counts for as much as it has elements, however small they are: as for optimisers
-    that divide by the size of the gradient, such as Adam. `energy` is that of the chunks, which
-    makes this cheap: only chunks of several tensors are looked at again.
-    """
+    """The energy of each chunk in parts of its tensors' mean energy per element."""
     pieces = layout.pieces
     first = np.flatnonzero(np.diff(pieces.chunk, prepend=-1))
     several = np.diff(first, append=len(pieces.chunk))[pieces.chunk] > 1
@@ -97,10 +85,7 @@ def encode(energy: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def decode(body: bytes, *, chunk_count: int, known: bool) -> NDArray[np.uint8]:
-    """What a WORTH says, shape (chunk_count,); `known`: whether one has said so before.
-
-    Raises ProtocolError for a second one, and unless it has a byte for each chunk.
-    """
+    """What a WORTH says, shape (chunk_count,); `known`: whether one has said so before."""
     if known or len(body) != chunk_count:
         raise ProtocolError(
             f"WORTH with a body of {len(body)} bytes; valid: {chunk_count}, once a transfer"
@@ -114,17 +99,7 @@ def by_worth(worth: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def enough(worth: NDArray[np.uint8], share: float, at_most: float = 1.0) -> tuple[int, float]:
-    """How many chunks, in the order `by_worth`, are enough of a payload, and what they hold.
-
-    Args:
-        worth: of each chunk, shape (chunk_count,).
-        share: of the energy; above 0, up to 1.
-        at_most: of the chunks; above 0, up to 1. What must arrive is enough in any case.
-
-    Returns:
-        How many; and the share of the energy that they hold for certain, `share` itself unless
-        so many chunks hold less.
-    """
+    """How many chunks, in the order `by_worth`, are enough of a payload, and what they hold."""
     first = by_worth(worth)
     got = np.cumsum(LEAST[worth][first])
     lost = np.append(MOST[worth][first][::-1].cumsum()[::-1][1:], 0.0)

@@ -1,9 +1,7 @@
 """The transport's hot path in C, where the package was installed with a C compiler at hand.
 
-Everything else works without it, by numpy, and takes more processor time. `batches.c` handles
-batches, `routine.c` what needs no decision while the driver waits. `loading` finds what was built
-of them; `hot_path`, `calls` and `routine` call it. It imports `core` and numpy. To add a function:
-give it a numpy twin in `core/hot_path.py` or `net/batched_io.py`, and a test that compares the two.
+It imports `core` and numpy. To add a function: give it a numpy twin in `core/hot_path.py` or
+`net/batched_io.py`, and a test that compares the two.
 """
 
 from testbed.transport.native.hot_path import HOT_PATH

@@ -39,20 +39,15 @@ def _checked(result: int) -> int:
 
 
 class ReceiveCall:
-    """Receives into message headers that were prepared.
-
-    Attributes:
-        address: of its struct receiving.
-        received: messages that the last call received.
-    """
+    """Receives into message headers that were prepared."""
 
     def __init__(self, **described: int) -> None:
         """Addresses and sizes of what is to be used, by the names of the structure."""
         assert LIBRARY is not None
         self._it = _Receiving(**described)
-        self.address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)  # of its struct receiving
         self._receive = LIBRARY.receive
-        self.received = 0
+        self.received = 0  # messages that the last call received
 
     def __call__(self, descriptor: int) -> int | None:
         """How many rows hold datagrams now; None where the messages must be sorted out."""
@@ -71,17 +66,13 @@ class ReceiveCall:
 
 
 class SendCall:
-    """Sends rows through message headers that were prepared.
-
-    Attributes:
-        address: of its struct sending.
-    """
+    """Sends rows through message headers that were prepared."""
 
     def __init__(self, **described: int) -> None:
         """Addresses and sizes of what is to be used, by the names of the structure."""
         assert LIBRARY is not None
         self._it = _Sending(**described)
-        self.address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)  # of its struct sending
         self._send = LIBRARY.send_rows
 
     def __call__(self, descriptor: int, rows: int, count: int) -> int:

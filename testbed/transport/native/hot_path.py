@@ -61,11 +61,7 @@ def _describe(
 
 
 class CompiledComposer(Composer):
-    """One call per batch.
-
-    Attributes:
-        address: of its struct composing.
-    """
+    """One call per batch."""
 
     def __init__(
         self,
@@ -88,7 +84,7 @@ class CompiledComposer(Composer):
             rows_room=rows.nbytes,
         )
         _describe(self._it, session=session, transfer=transfer, layout=layout)
-        self.address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)  # of its struct composing
         self._compose = LIBRARY.compose
 
     def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
@@ -99,11 +95,7 @@ class CompiledComposer(Composer):
 
 
 class CompiledPlacement(Placement):
-    """One call per batch.
-
-    Attributes:
-        address: of its struct placing.
-    """
+    """One call per batch."""
 
     def __init__(
         self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
@@ -118,7 +110,7 @@ class CompiledPlacement(Placement):
             farthest=self._newest,
         )
         _describe(self._it, session=session, transfer=transfer, layout=layout)
-        self.address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)  # of its struct placing
         self._place = LIBRARY.place
         self._row_bytes = self._it.chunk_bytes
         self._stamps = np.empty(0, dtype=np.uint32)
@@ -150,10 +142,7 @@ class CompiledPlacement(Placement):
         return self.taken(valid, it.gained)
 
     def reserve(self) -> None:
-        """Makes room for the results of several batches that C takes itself.
-
-        None of them may come, and what the last batch had ignored is counted.
-        """
+        """Makes room for the results of several batches that C takes itself."""
         self._it.ignored = 0
         if len(self._stamps) < _RESERVED:
             self._make_room(_RESERVED)

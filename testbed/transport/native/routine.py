@@ -59,10 +59,7 @@ class Departing:
     def __init__(
         self, descriptor: int, plain: int, segmented: int, *, tagging: Tagging | None = None
     ) -> None:
-        """`plain` and `segmented` are the addresses of two `SendCall`s.
-
-        `tagging` has room for MAX_BATCH datagrams, which is the most that a pacer lets go at once.
-        """
+        """`plain` and `segmented` are the addresses of two `SendCall`s."""
         self._tagging = tagging
         sealing = None if tagging is None else tagging.address
         self._it = _Departing(descriptor=descriptor, plain=plain, sealing=sealing)
@@ -116,11 +113,7 @@ class Arriving:
         self.address = ctypes.addressof(self._it)
 
     def begin(self, expected: Expected, due_s: float | None, receiving: int) -> bool:
-        """Says what is awaited and when it has gathered; False where it cannot be taken.
-
-        With None for `due_s` each is taken as it comes, until they may gather. `receiving` is the
-        address of a `ReceiveCall`.
-        """
+        """Says what is awaited and when it has gathered; False where it cannot be taken."""
         placement, gathering, missing, most_s, quiet = expected
         if not isinstance(placement, CompiledPlacement):
             return False
@@ -206,10 +199,7 @@ class Polled:
 def wait_working(
     going: Sequence[Departing], coming: Sequence[Arriving], polled: Polled, until_s: float
 ) -> list[tuple[int, int]]:
-    """Waits for descriptors and does the routine meanwhile; returns what has happened to which.
-
-    Returns also at `until_s`, when a signal comes, and as soon as one of the routines is `over`.
-    """
+    """Waits for descriptors and does the routine meanwhile; returns what has happened to which."""
     assert LIBRARY is not None
     goings = (ctypes.c_void_p * len(going))(*(each.address for each in going))
     comings = (ctypes.c_void_p * len(coming))(*(each.address for each in coming))

@@ -25,17 +25,13 @@ class _Sealing(ctypes.Structure):
 
 
 class Tagging:
-    """Puts tags behind datagrams, and looks at those of the other side.
-
-    Attributes:
-        address: of its struct sealing.
-    """
+    """Puts tags behind datagrams, and looks at those of the other side."""
 
     def __init__(self, key: bytes, *, ours: bytes, theirs: bytes) -> None:
         """The two names are hashed with each side's datagrams; at most 16 bytes each."""
         assert LIBRARY is not None
         self._it = _Sealing()
-        self.address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self._it)  # of its struct sealing
         for state, person in ((self._it.ours, ours), (self._it.theirs, theirs)):
             LIBRARY.take_key(state, key, len(key), person.ljust(_PERSON_BYTES, b"\0"))
         self._rows = np.empty((0, 0), dtype=np.uint8)

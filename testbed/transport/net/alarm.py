@@ -5,14 +5,10 @@ import threading
 
 
 class Alarm:
-    """A descriptor that can be read once it has been rung.
-
-    Attributes:
-        rung: whether it has been rung since it was last hushed.
-    """
+    """A descriptor that can be read once it has been rung."""
 
     def __init__(self) -> None:
-        self.rung = False
+        self.rung = False  # whether it has been rung since it was last hushed
         self._descriptor = -1
         # The descriptor's number may be another file's once it is closed.
         self._lock = threading.Lock()

@@ -1,8 +1,4 @@
-"""Receives and sends batches of a transport's datagrams, many per system call.
-
-They lie in numpy arrays that are allocated once. With segmentation offload one message carries many
-datagrams.
-"""
+"""Receives and sends batches of a transport's datagrams, many per system call."""
 
 import socket
 from typing import NamedTuple
@@ -26,11 +22,7 @@ MAX_SEGMENTS = 64
 
 
 class _ReceiveBatch(Messages):
-    """Messages to receive into, with room for the source and the size of coalesced datagrams.
-
-    Attributes:
-        received: messages that the last call received.
-    """
+    """Messages to receive into, with room for the source and the size of coalesced datagrams."""
 
     def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
         """Message i writes its first `per_message` datagrams to the rows from i times that on."""
@@ -49,7 +41,7 @@ class _ReceiveBatch(Messages):
         self.control_bytes = self.headers["control_bytes"]
         self.lengths = self.headers["bytes"]
         self.flags = self.headers["flags"]
-        self.received = 0
+        self.received = 0  # messages that the last call received
 
     def receive_rows(self, descriptor: int) -> int | None:
         """How many rows hold the peer's datagrams now; None where messages must be sorted out."""
@@ -69,10 +61,7 @@ class _ReceiveBatch(Messages):
         return count if plain and not cut and not self.coalesced(count).any() else None
 
     def coalesced(self, count: int) -> NDArray[np.bool_]:
-        """Of the first messages, those that the kernel coalesced: `controls` has the size of each.
-
-        What else it may say of a message is ignored.
-        """
+        """Which of the first messages the kernel coalesced; `controls` has their sizes."""
         said = self.controls[:count]
         of_this_kind = (said["level"] == SOL_UDP) & (said["type"] == UDP_GRO)
         return of_this_kind & (self.control_bytes[:count] >= CONTROL.itemsize - 4)  # the padding
@@ -94,11 +83,7 @@ class _ReceiveBatch(Messages):
 
 
 class _CompiledReceiveBatch(_ReceiveBatch):
-    """The same in one call.
-
-    Attributes:
-        left: the result of a call that C made itself, which is the next that `receive_rows` takes.
-    """
+    """The same in one call."""
 
     def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
         super().__init__(count, vectors, per_message, shared)
@@ -131,18 +116,7 @@ class _Shared(NamedTuple):
 
 
 class BatchReceiver:
-    """Receives batches of datagrams of one size.
-
-    Attributes:
-        wrong_size: datagrams of the last batch that were dropped for it.
-        others: the heads of those that have one.
-
-    The same memory is used in two arrangements, because the kernel may coalesce datagrams or not.
-    *Wide* has few messages, each with room for the largest coalesced one; full messages follow
-    one another without a gap. *Narrow* has many messages of one datagram each; a longer message
-    continues in a spare area, so nothing is lost. The receiver switches between the two according
-    to what the last batch contained.
-    """
+    """Receives batches of datagrams of one size."""
 
     def __init__(self, datagram_bytes: int, *, wide: int = 12, narrow: int = 256) -> None:
         self._size = datagram_bytes
@@ -163,8 +137,8 @@ class BatchReceiver:
         self._narrow.vectors["bytes"][:, 1] = spare_bytes
         self._arrangement = self._wide
         self._unknown_address = 0
-        self.wrong_size = 0
-        self.others: list[bytes] = []
+        self.wrong_size = 0  # datagrams of the last batch that were dropped for it
+        self.others: list[bytes] = []  # the heads of those that have one
 
     @property
     def unknown_address(self) -> int:
@@ -178,11 +152,7 @@ class BatchReceiver:
         self._peer[:] = packed(address)
 
     def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
-        """Receives one batch, without the datagrams of others than the peer.
-
-        Returns the datagrams, shape (k, datagram_bytes), valid until the next call, and whether the
-        socket is empty now.
-        """
+        """Receives one batch, without the datagrams of others than the peer."""
         self.wrong_size = 0
         self.others = []
         now = self._arrangement
@@ -295,10 +265,7 @@ class BatchSender:
         self._peer[:] = packed(address)
 
     def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
-        """Sends rows and returns how many the kernel took; raises OSError when it took none.
-
-        With `segmented`, rows go in large sends that the kernel cuts into datagrams.
-        """
+        """Sends rows and returns how many the kernel took; raises OSError when it took none."""
         if self._calls is not None:
             return self._calls[segmented](descriptor, address_of(frames), len(frames))
         messages = self._segmented if segmented else self._plain

@@ -64,10 +64,7 @@ class Carrier(ABC):
 
     @abstractmethod
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
-        """The channel of a connection whose peer's port is known.
-
-        ProtocolError when the port or the key cannot be used.
-        """
+        """The channel of a connection whose peer's port is known."""
 
     def data_listeners(self) -> Mapping[str, socket.socket]:
         """Server: where each worker's connection for data is accepted, if it needs one."""

@@ -1,7 +1,7 @@
 """Opens the sockets for data: one per peer, before anything else of an endpoint.
 
-Their buffers are larger than an ordinary user's only with a power (CAP_NET_ADMIN) that a process
-may want to lay aside before it runs a user's own code. So this needs no more than numbers.
+Their large buffers need a power (CAP_NET_ADMIN) that a process may lay aside before it runs a
+user's own code; so this needs no more than numbers.
 """
 
 import socket
@@ -20,14 +20,9 @@ from testbed.transport.net.udp_socket import UdpSocket
 
 @dataclass(frozen=True, kw_only=True)
 class DataSockets:
-    """One of the two kinds, by peer.
+    """One of the two kinds, by peer."""
 
-    Attributes:
-        udp: our own datagrams.
-        tcp: kernel TCP: a listening socket per worker, or a worker's, which is not connected yet.
-    """
-
-    udp: Mapping[str, UdpSocket]
+    udp: Mapping[str, UdpSocket]  # our own datagrams
     tcp: Mapping[str, socket.socket]
 
     def close(self) -> None:
@@ -49,11 +44,7 @@ def open_data_sockets(
     segmentation: bool = True,
     congestion_control: str = "",
 ) -> DataSockets:
-    """Binds a socket per peer; `ports` are this side's.
-
-    Raises OSError for a port that is taken, ValueError for a chunk that is too large for the
-    interface, or a congestion control that the kernel's TCP does not have.
-    """
+    """Binds a socket per peer; `ports` are this side's."""
     udp: dict[str, UdpSocket] = {}
     tcp: dict[str, socket.socket] = {}
     opened = DataSockets(udp=udp, tcp=tcp)

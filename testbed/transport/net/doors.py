@@ -17,10 +17,7 @@ from testbed.transport.net.tls import Tls
 def listen(
     address: SocketAddress, prepare: Callable[[socket.socket], None] = lambda listener: None
 ) -> socket.socket:
-    """A listening socket that never blocks; OSError when the port is taken.
-
-    `prepare` sets options that connections inherit from it.
-    """
+    """A listening socket that never blocks; OSError when the port is taken."""
     family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -78,11 +75,7 @@ class Strangers:
 
 
 class Door:
-    """A listening port; strangers are counted and shown out, and hold nobody up.
-
-    Attributes:
-        arrivals: the connections that have not said a whole HELLO yet, the oldest first.
-    """
+    """A listening port; strangers are counted and shown out, and hold nobody up."""
 
     def __init__(
         self,

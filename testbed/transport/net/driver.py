@@ -1,8 +1,6 @@
 """Drives all connections of an endpoint in one thread: sockets and clock on one side of each.
 
-The decisions are those of `Connection`. The driver reads what has arrived, hands it over in order
-(datagrams before the control messages that were sent after them), writes what is offered, and
-waits. What it does for one peer at a time is bounded, so that no peer can starve the others.
+What it does for one peer at a time is bounded, so that no peer can starve the others.
 """
 
 import math
@@ -29,19 +27,13 @@ _LONGEST_ROUTINE_S = 0.1
 
 
 class Driver:
-    """Runs the links of one endpoint.
-
-    Attributes:
-        links: the peers that have not ended, by name.
-        doors: the listening ports.
-        alarm: ends a wait from another thread.
-    """
+    """Runs the links of one endpoint."""
 
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
         """`on_event` hears what connections tell, with the peer's name."""
-        self.links: dict[str, Link] = {}
-        self.doors: list[Door] = []
-        self.alarm = Alarm()
+        self.links: dict[str, Link] = {}  # the peers that have not ended, by name
+        self.doors: list[Door] = []  # the listening ports
+        self.alarm = Alarm()  # ends a wait from another thread
         self._on_event = on_event
         self._waiter = Waiter()
         # By name, of those links that have been worked on: when each wants to be, and until when
@@ -62,12 +54,7 @@ class Driver:
         *,
         heeding: bool = False,
     ) -> bool:
-        """Works until `finished` and all that was said is on its way; False when time is over.
-
-        Once finished, `peers` names those that must have been told; the default is all.
-        The `alarm` wakes only who is `heeding` it, and hushes it afterwards.
-        Reads at least once, also when the time is over already, and before any deadline counts.
-        """
+        """Works until `finished` and all that was said is on its way; False when time is over."""
         self._attentive = False  # what came while nobody looked may have waited for long
         self._heeding = heeding
         for link in self.links.values():

@@ -1,7 +1,4 @@
-"""The endpoint that training uses: sends payloads to peers and receives payloads from them.
-
-It is the same for every protocol. `open_endpoint` opens it.
-"""
+"""The endpoint that training uses: sends payloads to peers and receives payloads from them."""
 
 import time
 from collections import Counter, deque

@@ -1,7 +1,6 @@
 """A process that is forked lets go of its parent's connections.
 
-Else a peer that was killed would seem to live as long as its children do, such as a data loader's:
-they would hold its connections and ports.
+Else a peer that was killed would seem to live as long as its children do.
 """
 
 import os

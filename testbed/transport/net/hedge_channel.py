@@ -1,7 +1,7 @@
 """The datagrams that hedge one connection's control stream.
 
-They go between the two ports of its TCP connection, by a connected UDP socket at each side. So
-neither side has to tell a port, and packet filters can tell them from data.
+They go between the two ports of its TCP connection, so neither side has to tell a port, and packet
+filters can tell them from data.
 """
 
 import contextlib
@@ -70,10 +70,7 @@ class HedgeChannel:
         key: bytes = b"",
         is_server: bool = False,
     ) -> None:
-        """Counts in `counters` what is no hedge. With a `key` hedges are authenticated.
-
-        OSError where the stream's port is taken.
-        """
+        """Counts in `counters` what is no hedge. With a `key` hedges are authenticated."""
         self._hedge = Hedge(session, counters, said=stream.said_bytes, heard=stream.heard_bytes)
         self._stream = stream
         self._trailer: _Trailer = _Authentication(key, is_server=is_server) if key else _Checksum()

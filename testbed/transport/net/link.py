@@ -69,16 +69,10 @@ class DataChannel(ABC):
 
 
 class Link:
-    """One peer's connection with its two channels.
+    """One peer's connection with its two channels."""
 
-    Attributes:
-        hedges: what hurries the stream on; None for nothing.
-        due_s: when `work` wants to be called at the latest.
-        routine: what may be done before, while the driver waits; None for nothing.
-    """
-
-    routine: Routine | None = None
-    hedges: HedgeChannel | None = None
+    routine: Routine | None = None  # what may be done before, while the driver waits
+    hedges: HedgeChannel | None = None  # what hurries the stream on; None for nothing
 
     def __init__(
         self,
@@ -92,7 +86,7 @@ class Link:
         self.connection = connection
         self.stream = stream
         self.data = data
-        self.due_s = -math.inf
+        self.due_s = -math.inf  # when `work` wants to be called at the latest
         self._deadline_s = -math.inf
         self._observer = observer
         self._observe_s = -math.inf
@@ -126,11 +120,7 @@ class Link:
                 connection.on_control(said, now_s, waited=True)
 
     def work(self, now_s: float, *, looked: bool = True) -> None:
-        """Does what is due: deadlines, datagrams, control messages.
-
-        Until this side has `looked` at its sockets no deadline counts: what is waited for may
-        lie in them.
-        """
+        """Does what is due: deadlines, datagrams, control messages."""
         connection, data, self.routine = self.connection, self.data, None
         if data is not None and -math.inf < data.unread_until_s <= now_s + COALESCED_S:
             data.read(connection, now_s, waited=True)

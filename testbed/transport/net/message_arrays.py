@@ -1,8 +1,6 @@
 """recvmmsg and sendmmsg through ctypes: many messages per system call, wherever their bytes lie.
 
-Python's socket module has neither call. Everything that the kernel reads and writes (message
-headers, addresses, ancillary data, datagrams) lies in numpy arrays that are allocated once. A call
-therefore costs a few array operations, however many messages it moves. Works on 64-bit Linux only.
+All that the kernel reads and writes lies in numpy arrays that are allocated once. 64-bit Linux.
 """
 
 import ctypes
@@ -74,10 +72,7 @@ class Messages:
         self.headers["vector_count"] = vectors
 
     def receive(self, descriptor: int, first: int, limit: int) -> int:
-        """Receives into messages from `first` on; returns how many.
-
-        Returns 0 when nothing has arrived; raises OSError for any other failure.
-        """
+        """Receives into messages from `first` on; returns how many."""
         at = self.address + first * MESSAGE.itemsize
         count = self._library.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
         if count < 0:
@@ -97,10 +92,7 @@ class Messages:
 
 
 class Ring:
-    """A ring of slots for relays, which receive frames, keep them, and send them on in order.
-
-    A frame has at most `slot_bytes` bytes. `send` sends from the memory that `receive` filled.
-    """
+    """A ring of slots for relays, which receive frames, keep them, and send them on in order."""
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
         self.slots = slots
@@ -125,10 +117,7 @@ class Ring:
 
 
 class MessageBatch(Messages):
-    """Headers for frames that lie anywhere in memory and are sent in order.
-
-    For relays, which send on the frames of a ring.
-    """
+    """Headers for frames that lie anywhere in memory and are sent in order."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)

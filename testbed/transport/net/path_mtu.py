@@ -1,15 +1,8 @@
 """Checks that a chunk fits the MTU of the path to a peer, and cuts it where that has shrunk.
 
-A larger datagram would be cut into fragments, and losing one fragment loses the datagram. With six
-fragments per chunk, 10 % packet loss becomes 47 % chunk loss.
-
-The interface's MTU is certain. A smaller one that the kernel has learned from an ICMP message may
-be forged, so it is worth a warning and no more.
-
-Where the MTU shrinks while data flow, each chunk goes in several datagrams from then on, its
-*pieces*: equal ones, with the chunk's header and a `sequence` that counts pieces instead of chunks.
-The receiver puts them together again, also those of several transmissions. So chunks, layouts and
-all that counts them stay as they are; but with k pieces a chunk is lost k times as often.
+Fragments multiply loss. A smaller MTU that an ICMP message told may be forged: it is worth a
+warning alone. Where it shrinks while data flow, each chunk goes in equal *pieces*, with the chunk's
+header and a `sequence` that counts pieces; chunks and layouts stay as they are.
 """
 
 import errno
@@ -90,10 +83,7 @@ def largest_chunk_bytes(
 
 
 def check_chunk_fits(chunk_bytes: int, *, local: Host, peer: Host, trailer_bytes: int = 0) -> None:
-    """Raises ValueError for a chunk whose packet the interface towards the peer cannot send.
-
-    Warns where the kernel has heard of a smaller MTU on the path.
-    """
+    """Raises ValueError for a chunk whose packet the interface towards the peer cannot send."""
     mtu_bytes = path_mtu_bytes(local, peer)
     if mtu_bytes is None:
         return
@@ -118,18 +108,13 @@ def trial_of(head: bytes, session: int) -> int | None:
 
 
 class Sizes:
-    """In how many datagrams the chunks of one connection may go, and how large these are.
-
-    Attributes:
-        chunk_bytes: of a whole one.
-        wire_bytes: what a chunk occupies on the wire then, by the number of datagrams.
-    """
+    """In how many datagrams the chunks of one connection may go, and how large these are."""
 
     def __init__(
         self, session: int, layout: PayloadLayout, *, local: Host, peer: Host, trailer_bytes: int
     ) -> None:
         """`layout` is that with the most chunks."""
-        self._session, self.chunk_bytes = session, layout.chunk_bytes
+        self._session, self.chunk_bytes = session, layout.chunk_bytes  # of a whole one
         self._local, self._peer, self._trailer_bytes = local, peer, trailer_bytes
         self._above_bytes = peer.ip_header_bytes + _UDP_BYTES
         self._most = min(MOST_PIECES, self.chunk_bytes, (1 << CHUNK_BITS) // layout.chunk_count)
@@ -208,14 +193,10 @@ def cut(frames: NDArray[np.uint8], pieces: int) -> NDArray[np.uint8]:
 
 
 class Joiner:
-    """Puts the pieces of chunks together again.
-
-    Attributes:
-        wrong_session: pieces of other sessions in the last batch.
-    """
+    """Puts the pieces of chunks together again."""
 
     def __init__(self, session: int, pieces: int, chunk_bytes: int) -> None:
-        self.wrong_session = 0
+        self.wrong_session = 0  # pieces of other sessions in the last batch
         self._session = session
         self._pieces, self._chunk_bytes = pieces, chunk_bytes
         self._size = piece_bytes(chunk_bytes, pieces)
@@ -226,10 +207,7 @@ class Joiner:
         self._whose = np.zeros((slots, 2), dtype=np.int64)  # of each: transfer, chunk
 
     def join(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The datagrams that these pieces complete: shape (count, HEADER_BYTES + chunk_bytes).
-
-        Each has the header of one of its pieces. A chunk whose slot another one needs is forgotten.
-        """
+        """The datagrams that these pieces complete: shape (count, HEADER_BYTES + chunk_bytes)."""
         ours = fields(rows, self._size)["session"] == self._session
         self.wrong_session = len(rows) - int(np.count_nonzero(ours))
         if self.wrong_session:

@@ -1,8 +1,4 @@
-"""What a link's data channel does while the driver waits, instead of waking it.
-
-`core/routine.py` says what that may be. It is done by compiled code; without it, and with a
-checksum or an authentication on each datagram, every batch wakes the driver.
-"""
+"""What a link's data channel does during a wait, without a wake-up: see `core/routine.py`."""
 
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.routine import Expected
@@ -11,17 +7,13 @@ from testbed.transport.net.udp_socket import UdpSocket
 
 
 class Routine:
-    """One channel's routine, which is begun before a wait and ended after it.
-
-    Attributes:
-        going, coming: what is sent and what is taken during the wait; None for nothing.
-    """
+    """One channel's routine, which is begun before a wait and ended after it."""
 
     def __init__(self, udp: UdpSocket) -> None:
         self._udp = udp
         self._departing: Departing | None = None
         self._arriving: Arriving | None = None
-        self.going: Departing | None = None
+        self.going: Departing | None = None  # what is sent and what is taken during the wait
         self.coming: Arriving | None = None
 
     def begin_going(self, connection: Connection, now_s: float) -> None:

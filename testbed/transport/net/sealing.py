@@ -1,17 +1,7 @@
 """What is appended to every datagram so that the receiver can tell that it is intact, or genuine.
 
-`crc`: the CRC-32C (Castagnoli, as in iSCSI, RFC 3720) of header and chunk, for paths whose UDP
-checksum, 16 bits, cannot be trusted. It finds accidents, no attacker. Needs the package
-google-crc32c.
-
-`mac`: 16 bytes of keyed BLAKE2b (RFC 7693) over header and chunk. Only who has the connection's
-key, which the server makes for each worker and sends over TLS, can make a datagram that counts. The
-sender's side is part of what is hashed, so that a datagram cannot be sent back to its sender.
-
-Both sides must append the same, since the sizes of the datagrams differ.
-
-Compiled code authenticates a whole batch in one call, eight datagrams side by side
-(`native/sealing.c`); without it, and for the checksum, each is a call. The bytes are the same.
+`crc`: CRC-32C (RFC 3720) of header and chunk: finds accidents, no attacker; needs google-crc32c.
+`mac`: 16 bytes of BLAKE2b (RFC 7693) with the worker's key and the sender's side.
 """
 
 import hashlib
@@ -47,8 +37,7 @@ class Seal(ABC):
 
     @abstractmethod
     def _good(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Which of the datagrams have the other side's trailer. Its time must not tell how much of
-        a trailer is right."""
+        """Which of the datagrams have the other side's trailer."""
 
     def open(self, rows: NDArray[np.uint8], counters: Counter[str]) -> NDArray[np.uint8]:
         """The datagrams that are good, without their trailers; counts the others."""
@@ -69,10 +58,7 @@ class _OneByOne(Seal):
 
     @abstractmethod
     def _trailers(self, rows: NDArray[np.uint8], size: int, *, sent: bool) -> NDArray[np.uint8]:
-        """The trailers that belong to datagrams of `size` bytes, whatever follows these in `rows`.
-
-        `sent` tells those of this side from those of the other.
-        """
+        """The trailers of datagrams of `size` bytes, of this side if `sent`, else of the other."""
 
     def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
         count, size = frames.shape

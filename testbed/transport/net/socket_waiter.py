@@ -13,10 +13,7 @@ _SELECT_LIMIT = 1024
 
 
 class Waiter:
-    """The sockets of which something is wanted. Those that stay as they are cost no call.
-
-    An item is any object with a fileno(), which must not change before `forget`.
-    """
+    """The sockets of which something is wanted. Those that stay as they are cost no call."""
 
     def __init__(self) -> None:
         self._wanted: dict[Any, tuple[int, bool, bool]] = {}
@@ -50,10 +47,7 @@ class Waiter:
         self._polled = None
 
     def wait(self, timeout_s: float) -> tuple[list[Any], list[Any]]:
-        """Waits until one of the items is ready, or for `timeout_s`.
-
-        Returns those that are ready for reading and those that are ready for writing.
-        """
+        """Waits until one of the items is ready, or for `timeout_s`."""
         if self._highest >= _SELECT_LIMIT:
             poller = select.poll()
             for descriptor, events in self._events():

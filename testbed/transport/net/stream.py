@@ -26,21 +26,14 @@ _UNREAD = "it does not read what it is sent"
 
 
 class Stream:
-    """A connected stream.
-
-    Attributes:
-        closed: why it has ended; None while it is open.
-        said_bytes, heard_bytes: what was written and read, before and after TLS.
-        taken_bytes: what TCP was to send for it.
-        drained: whether the latest `read` left nothing unread.
-    """
+    """A connected stream."""
 
     def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.closed: str | None = None
-        self.drained = True
-        self.said_bytes = self.heard_bytes = self.taken_bytes = 0
+        self.closed: str | None = None  # why it has ended; None while it is open
+        self.drained = True  # whether the latest `read` left nothing unread
+        self.said_bytes = self.heard_bytes = self.taken_bytes = 0  # what TCP was to send for it
         self._connection = connection
         self._tls = tls
         self._unsent = bytearray()
@@ -51,12 +44,7 @@ class Stream:
             self._push(tls.outgoing())
 
     def give_up_after(self, timeout_s: float) -> None:
-        """Tells the kernel to end the connection when the peer's host is silent for `timeout_s`.
-
-        This detects a dead host or a broken path even while the peer owes nothing, such as during
-        a long pass. It does not detect a process that is merely stopped, because the peer's kernel
-        goes on answering. `expire` detects one that reads too little for as long.
-        """
+        """Tells the kernel to end the connection when the peer's host is silent for `timeout_s`."""
         self._timeout_s = timeout_s
         part_s = min(max(1, round(timeout_s / _KEEPALIVE_PARTS)), _MAX_KEEPALIVE_S)
         for option, value in (
@@ -132,10 +120,7 @@ class Stream:
         self._unsent_s = math.inf
 
     def read(self, most_bytes: int = _MOST_BYTES) -> bytes:
-        """What has arrived, up to a limit; sets `closed` where that is the end.
-
-        Under TLS up to 16 KiB more may come out, since a record is read whole.
-        """
+        """What has arrived, up to a limit; sets `closed` where that is the end."""
         data = bytearray()
         self.drained = True
         left = min(most_bytes, _MOST_BYTES)
@@ -170,11 +155,7 @@ class Stream:
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self, until_s: float = 0.0) -> None:
-        """Closes the connection after the peer has had a chance to read all that was sent.
-
-        Closing a socket with unread data resets the connection, which would destroy a last message
-        that is still on its way. So this waits for its acknowledgement, until `until_s` at most.
-        """
+        """Closes the connection after the peer has had a chance to read all that was sent."""
         with contextlib.suppress(OSError, ValueError):  # closed already
             while self._on_its_way() and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
@@ -202,10 +183,7 @@ class Stream:
 
 
 def limit_segments(connection: socket.socket) -> None:
-    """Segments fit what IPv6 demands of any path: TCP finds no hole in an MTU by itself.
-
-    Must be called before it is connected or listens; those that are accepted inherit it.
-    """
+    """Segments fit what IPv6 demands of any path: TCP finds no hole in an MTU by itself."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT_BYTES)
 
 

@@ -1,7 +1,6 @@
 """Opens the data connections of the protocol `tcp`.
 
-The congestion control is set by name on every socket and read back, because systems differ in their
-default.
+The congestion control is set by name and read back, because systems differ in their default.
 """
 
 import socket

@@ -1,13 +1,8 @@
 """The protocol `tcp`: the same payloads over one plain kernel TCP connection per peer.
 
-On the data connection each payload is preceded by 16 bytes in network order:
-
     u32 session | u32 transfer | u64 payload bytes
 
-A protocol that compresses sends the block of `tcp_compression` in place of the payload.
-
-The receiver sends STOP on the control stream once the payload is complete, so a transfer ends with
-the same event as in our own transport.
+precede each payload, or the block of a compression. STOP on the control stream ends a transfer.
 """
 
 import struct
@@ -147,10 +142,7 @@ class _Sending(_Transfer):
 
 
 class _Receiving(_Transfer):
-    """Reads one payload from the connection, then sends STOP.
-
-    One that is not compressed goes straight into its buffer, another when all of it is there.
-    """
+    """Reads one payload from the connection, then sends STOP."""
 
     probes = 0
     took: tuple[float, int] | None = None  # no stop rule looks back on it

@@ -30,10 +30,7 @@ class Selection:
     def pack(
         self, layout: PayloadLayout, payload: NDArray[np.uint8]
     ) -> tuple[NDArray[np.bool_], memoryview]:
-        """Those with the most energy, the first of equals.
-
-        One with a NaN or an infinity has the most, so that the receiver learns of it.
-        """
+        """Those with the most energy, the first of equals."""
         rows = layout.rows(payload)
         energy = worth.energies(rows)
         energy[~np.isfinite(energy)] = np.inf

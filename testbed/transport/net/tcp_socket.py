@@ -81,21 +81,13 @@ def least_round_trip_s(connection: socket.socket) -> float:
 
 
 class DataSocket:
-    """A peer's data connection, with the kernel's counters at the end of the last transfer.
-
-    Each direction keeps its own counters, because data of the next transfer may arrive while this
-    side is still busy with the previous one.
-
-    Attributes:
-        read_s: when data were last read.
-        moved_s: when this side's kernel or the peer's was last seen to take data.
-    """
+    """A peer's data connection, with the kernel's counters at the end of the last transfer."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
-        self.read_s = self.moved_s = -math.inf
+        self.read_s = self.moved_s = -math.inf  # when data were last read
         self._sent = tcp_counts(connection)
         # So far each side has received one segment, the other's handshake message. The kernel's
         # count is not read, because a fast peer's first payload may have begun to arrive.
@@ -130,13 +122,7 @@ def available_congestion_controls() -> list[str]:
 
 
 def set_congestion_control(connection: socket.socket, name: str) -> None:
-    """Sets the algorithm of one socket (and of what it accepts) and reads it back.
-
-    A process without powers may not choose every algorithm. A route may have it all the same: so
-    then nothing is set, and whoever has connected must `check_congestion_control`.
-
-    Raises ValueError, which names the available algorithms, when the kernel refuses.
-    """
+    """Sets the algorithm of one socket (and of what it accepts) and reads it back."""
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     except PermissionError:

@@ -1,8 +1,7 @@
-"""TLS for control streams, without sockets: bytes in, bytes out.
+"""TLS 1.3 for control streams, without sockets: bytes in, bytes out.
 
-Each side trusts exactly the certificates that it was given, which is called pinning: no authority
-vouches for anyone, and a certificate's name is the peer's name. The two sides prove themselves to
-each other, by TLS 1.3 alone.
+Each side trusts exactly the certificates that it was given (pinning): a certificate's name is the
+peer's name.
 """
 
 import ssl
@@ -97,11 +96,7 @@ class Credentials:
 
 
 class Tls:
-    """One stream's TLS.
-
-    Attributes:
-        identity: the name in the peer's certificate, once it has proven that it has its key.
-    """
+    """One stream's TLS."""
 
     def __init__(self, context: ssl.SSLContext, pinned: Set[bytes], *, is_server: bool) -> None:
         self.identity: str | None = None
@@ -128,10 +123,7 @@ class Tls:
         return self.outgoing()
 
     def feed(self, data: bytes) -> bytes:
-        """Takes bytes as they arrived; returns what they mean. TlsError where that is nothing.
-
-        What `outgoing` returns is to be sent afterwards in any case.
-        """
+        """Takes bytes as they arrived; returns what they mean. TlsError where that is nothing."""
         self._incoming.write(data)
         if self.identity is None and not self._shake_hands():
             return b""

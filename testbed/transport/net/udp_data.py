@@ -54,11 +54,7 @@ class UdpData(DataChannel):
         session: int = 0,
         sizes: Sizes | None = None,
     ) -> None:
-        """For up to `gather_s`, arrivals may gather in the socket before they are read.
-
-        `measured` says that the peer's congestion control measures the path. `sizes` says how
-        chunks may be cut.
-        """
+        """For up to `gather_s`, arrivals may gather in the socket before they are read."""
         self._udp = udp
         self._session = session
         self._sizes = sizes
@@ -318,11 +314,7 @@ class UdpCarrier(Carrier):
         )
 
     def _room_s(self, udp: UdpSocket) -> float:
-        """How long arrivals may gather: until half the buffer is full, at the rate of this side.
-
-        A peer that had been slow may send at its full rate at any time; its rate is taken to be
-        ours. One without a rate keeps its window within the buffer.
-        """
+        """How long arrivals may gather: until half the buffer is full, at the rate of this side."""
         rate_bps = self._config.rate_bps
         return math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8)
 

@@ -1,11 +1,8 @@
 """Sends and receives batches of equal datagrams; the only file that touches a UDP socket.
 
-The socket is bound to a fixed port and not connected, because a connected socket turns a peer's
-ICMP messages into errors of later calls. One system call handles several sends or receives
-(`batched_io`). Where the kernel has them, two more optimisations are used: one send carries up to
-44 datagrams, which the kernel cuts apart (UDP_SEGMENT); one receive returns as many (UDP_GRO).
-The kernel cuts them behind the interface's queue, which holds them as one packet. So whoever
-studies queues turns segmentation off.
+It is bound and not connected: a connected one turns a peer's ICMP messages into errors. One send
+carries up to 44 datagrams (UDP_SEGMENT), one receive returns as many (UDP_GRO); the kernel cuts
+them behind the interface's queue.
 """
 
 import contextlib
@@ -84,20 +81,7 @@ def refuse_fragments(udp: socket.socket) -> None:
 
 
 class UdpSocket:
-    """Datagrams of one size between a local port and one peer's port.
-
-    Attributes:
-        datagram_bytes: the size of each datagram, where chunks are not cut.
-        too_large: whether the interface has refused datagrams for their size; who asks resets it.
-        seal: what appends trailers to the frames of `send` and takes them off those of `receive`.
-            `datagram_bytes` includes them.
-        segmentation: whether the kernel cuts large sends; False where that is not wanted, or
-            once it has refused.
-        coalescing: whether receives may be coalesced by the kernel.
-        blocked: whether the last `send` stopped at a full socket buffer, so that waiting until
-            the socket is writable makes sense.
-        taken_bytes: of the peer's datagrams in the last `receive`, those that it dropped included.
-    """
+    """Datagrams of one size between a local port and one peer's port."""
 
     def __init__(
         self,
@@ -107,19 +91,16 @@ class UdpSocket:
         buffer_bytes: int = BUFFER_BYTES,
         segmentation: bool = True,
     ) -> None:
-        """Binds to `local` (port 0 for any); OSError when that is not possible.
-
-        Warns once per process when the kernel grants less than `buffer_bytes`.
-        """
+        """Binds to `local` (port 0 for any); OSError when that is not possible."""
         self._counters: Counter[str] = Counter()
-        self.too_large = False
+        self.too_large = False  # whether the interface has refused datagrams for their size
         self._wants_segmentation = segmentation
         self._foreign = 0  # of earlier receivers
         self._is_cut = False
         self.blocked = False
         self.taken_bytes = 0
         self.seal: Seal | None = None
-        self.datagram_bytes = datagram_bytes
+        self.datagram_bytes = datagram_bytes  # the size of each datagram, where chunks are not cut
         self._protected: bool | None = None
         self._peer: SocketAddress | None = None
         self._arrivals = BatchReceiver(datagram_bytes)
@@ -133,7 +114,7 @@ class UdpSocket:
             self._socket.close()
             raise OSError(error.errno, f"cannot bind UDP {in_words(local)}: {error}") from None
         self._buffers = self._request_buffers(buffer_bytes)
-        self.coalescing = True
+        self.coalescing = True  # whether receives may be coalesced by the kernel
         try:
             self._socket.setsockopt(SOL_UDP, UDP_GRO, 1)
         except OSError:
@@ -221,12 +202,7 @@ class UdpSocket:
         self._protected = protected
 
     def send(self, frames: NDArray[np.uint8]) -> int:
-        """Sends datagrams, one per row; returns how many the kernel took.
-
-        When it took fewer than offered, offer the rest again later: when the socket is writable
-        if `blocked`, otherwise after a pause, because the interface's queue is full (counted as
-        "no-buffers"). Never raises an error that a peer or the network can cause.
-        """
+        """Sends datagrams, one per row; returns how many the kernel took."""
         assert self._peer is not None
         self.blocked = False
         if self.seal is not None and len(frames):
@@ -313,12 +289,7 @@ class UdpSocket:
         self._arrivals.leave(arriving.received)
 
     def receive(self) -> tuple[NDArray[np.uint8], bool]:
-        """Receives what has arrived, up to a limit that keeps one peer from starving the others.
-
-        Returns the peer's datagrams of the right size, one per row, in an array that is valid
-        until the next call, and whether the socket is empty now. Other datagrams are dropped and
-        counted as "unknown-address" or "wrong-size".
-        """
+        """Receives what has arrived, up to a limit that keeps one peer from starving the others."""
         self.taken_bytes = 0
         try:
             rows, drained = self._arrivals.receive(self.fileno())

@@ -34,10 +34,7 @@ _LAG = 2
 def check_options(
     *, above: float = 0, at_most: float | None = None, zero: bool = False, **options: float
 ) -> None:
-    """Raises ValueError naming the first option whose value is not a number in the range.
-
-    With `zero`, 0 is valid too.
-    """
+    """Raises ValueError naming the first option whose value is not a number in the range."""
     for name, value in options.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         valid = number and value > above and (at_most is None or value <= at_most)
@@ -72,38 +69,20 @@ class MaxFilter:
 
 
 class PathMonitor:
-    """Measures one path; it must hear of every transfer's begin and of all feedback.
-
-    Attributes:
-        latest_rtt_s, smoothed_rtt_s: the last sample and the mean of RFC 6298; None before the
-            first sample.
-        round_rtt_s: the smallest sample of the last round that had one; None before that.
-        base_rtt_s: the smallest round trip ever; math.inf before the first sample.
-        min_rtt_s: the smallest of the last `min_rtt_window_s`, or the next sample if there was
-            none; math.inf before the first sample.
-        min_rtt_expired: whether the last sample replaced a smaller one that was too old.
-        round_trip_fell: whether the last sample was so far below all earlier ones that these met a
-            delay which is not the path's.
-        rounds: completed round trips. A round ends with the acknowledgement of a datagram that was
-            sent after the round began.
-        round_began: whether the last feedback ended a round and so began another.
-        delivered_bytes, lost_bytes: totals.
-        delivery_rate_bps: the last feedback's sample of delivered data; None when it gave none.
-        arrival_rate_bps: the same of data that was delivered or lost.
-    """
+    """Measures one path; it must hear of every transfer's begin and of all feedback."""
 
     def __init__(self, *, min_rtt_window_s: float = math.inf) -> None:
-        self.latest_rtt_s: float | None = None
+        self.latest_rtt_s: float | None = None  # the last sample and the mean of RFC 6298
         self.smoothed_rtt_s: float | None = None
-        self.round_rtt_s: float | None = None
-        self.base_rtt_s = self.min_rtt_s = math.inf
+        self.round_rtt_s: float | None = None  # the smallest sample of the last round that had one
+        self.base_rtt_s = self.min_rtt_s = math.inf  # the smallest round trip ever
         self.min_rtt_expired = self.round_trip_fell = False
-        self.rounds = 0
-        self.round_began = False
-        self.delivered_bytes = 0
+        self.rounds = 0  # completed round trips
+        self.round_began = False  # whether the last feedback ended a round and so began another
+        self.delivered_bytes = 0  # totals
         self.lost_bytes = 0
-        self.delivery_rate_bps: float | None = None
-        self.arrival_rate_bps: float | None = None
+        self.delivery_rate_bps: float | None = None  # the last feedback's sample of delivered data
+        self.arrival_rate_bps: float | None = None  # the same of data that was delivered or lost
         self.min_rtt_window_s = min_rtt_window_s
         self._min_rtt_at_s = 0.0
         self._round_from_s = -math.inf
@@ -117,19 +96,12 @@ class PathMonitor:
 
     @property
     def report_bytes(self) -> float:
-        """The most bytes that one recent feedback covered.
-
-        A window of one bandwidth-delay product runs dry between the messages of a receiver that
-        answers seldom. The bytes that one message covers must be in flight in addition.
-        """
+        """The most bytes that one recent feedback covered."""
         return self._reports.value
 
     @property
     def unread_s(self) -> float:
-        """For how long data lay at a busy receiver in the last rounds, at most; 0 if it was not.
-
-        Meanwhile they are in flight, and on no path.
-        """
+        """For how long data lay at a busy receiver in the last rounds, at most; 0 if it was not."""
         return self._unread_s.value
 
     @property
@@ -138,13 +110,7 @@ class PathMonitor:
         return self._unread_bytes.value
 
     def queued(self, allowed_s: float = math.inf) -> bool:
-        """Whether the last round shows a queue that may overflow.
-
-        It does when its smallest round trip is longer than `allowed_s`, or nearer to the longest of
-        such than to the shortest one known. The second condition covers a queue that is short, or
-        was never empty so far: such a queue can be full within any `allowed_s`. A path that never
-        had a queue has a longest round trip, too: what is hardly longer than the shortest is noise.
-        """
+        """Whether the last round shows a queue that may overflow."""
         if self.round_rtt_s is None or self.round_rtt_s < _NOISE * self.base_rtt_s:
             return False
         return self.round_rtt_s > min(allowed_s, (self.base_rtt_s + self._rtts.value) / 2)
@@ -255,13 +221,7 @@ class PlateauOptions(TypedDict):
 
 
 class DeliveryPlateau:
-    """Detects a delivery plateau: the rate has grown, but no more data is delivered.
-
-    A congestion control that ignores losses needs this where the round trip does not reveal the
-    queue, because the queue is short or has been full from the beginning. Random loss takes a share
-    of what is sent, so a higher rate delivers more. A full queue delivers no more than before. The
-    difference shows without knowing the loss rate.
-    """
+    """Detects a delivery plateau: the rate has grown, but no more data is delivered."""
 
     def __init__(self) -> None:
         self._rate_bps = 0.0
@@ -284,12 +244,7 @@ class DeliveryPlateau:
         gain: float,
         patience: int = 1,
     ) -> float | None:
-        """Returns the earlier rate that delivered as much, or None. Call it once per round.
-
-        There is a plateau when, since the last comparison, the rate has grown by the factor
-        `growth` but the delivery rate by less than the factor `gain` (both above 1), and this
-        for `patience` rounds.
-        """
+        """Returns the earlier rate that delivered as much, or None. Call it once per round."""
         if len(self._rates) < _LAG or delivered_bps is None:
             self._rates.append(rate_bps)
             return None

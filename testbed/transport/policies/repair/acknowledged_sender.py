@@ -1,18 +1,8 @@
 """The sender's half of the repairs whose receiver acknowledges while data flows.
 
-Every datagram has a send index, and ACKs name the indices that arrived. The sender decides about
-each datagram:
-
-* It arrived if an ACK names it.
-* It is lost if one sent `reordering` places later arrived (RFC 9002, section 6.1.1). It is also
-  lost if any later datagram arrived, or the answer to a PROBE, and a round trip plus a margin has
-  passed (RACK, RFC 8985). A datagram that arrives after it was declared lost raises both limits for
-  a while.
-* If the receiver is silent while the window is full or nothing is left to send, the sender sends a
-  PROBE. Its answer decides about all datagrams sent before.
-
-Subclasses define the order of lost and never-sent chunks, and what may be sent when there are
-neither.
+A datagram is lost if one sent `reordering` places later arrived (RFC 9002, section 6.1.1), or any
+later one or a PROBE's answer, and a round trip plus a margin has passed (RACK, RFC 8985). If the
+receiver is silent while the window is full or nothing is left to send, the sender sends a PROBE.
 """
 
 import math
@@ -262,11 +252,7 @@ class AcknowledgedSender(SenderRepair):
         return feedback
 
     def _start_over(self) -> None:
-        """Sends everything again: the ACKs name all chunks, yet no STOP has come.
-
-        A complete receiver sends STOP instead of an ACK. So a stamp was corrupted on the way,
-        unnoticed by UDP's checksum, and it is unknown which one.
-        """
+        """Sends everything again: the ACKs name all chunks, yet no STOP has come."""
         self.scoreboard.arrived[:] = False
         self._missing = len(self.scoreboard.arrived)
         self._due.restart()

@@ -266,10 +266,7 @@ class Passes(Repair):
             )
 
     def walk_s(self, chunk_count: int) -> NDArray[np.float64] | None:
-        """When a walk reaches each index, and when it is over: seconds, shape (chunk_count + 1,).
-
-        None where passes have no price.
-        """
+        """When a walk reaches each index, and its end, shape (chunk_count + 1,); None: no price."""
         if not (self.walk_s_per_chunk or self.poll_every):
             return None
         walked = np.arange(1, chunk_count + 1)

@@ -1,8 +1,6 @@
 """What the sender of a transfer knows: which chunks wait, which datagrams are in flight or lost.
 
-Datagrams are identified by send index, which tells the copies of a chunk apart. So a late copy is
-not mistaken for a newer one, and later arrivals prove a loss whatever the order of chunks. The
-state is kept in arrays and updated by whole ACKs, not datagram by datagram.
+Datagrams are identified by send index, which tells the copies of a chunk apart.
 """
 
 from typing import NamedTuple
@@ -26,40 +24,22 @@ def _ascending(chunks: Chunks) -> bool:
 
 
 class Arrivals(NamedTuple):
-    """What an ACK adds.
+    """What an ACK adds."""
 
-    Attributes:
-        datagrams: how many arrivals are new.
-        newest: their largest send index, -1 for none.
-        overtaken: how many of them had been declared lost.
-        extent: by how many datagrams the worst of those was overtaken.
-        chunks: chunks that are newly known to be at the receiver.
-    """
-
-    datagrams: int
-    newest: int
-    overtaken: int
-    extent: int
-    chunks: Chunks
+    datagrams: int  # how many arrivals are new
+    newest: int  # their largest send index, -1 for none
+    overtaken: int  # how many of them had been declared lost
+    extent: int  # by how many datagrams the worst of those was overtaken
+    chunks: Chunks  # chunks that are newly known to be at the receiver
 
 
 class Scoreboard:
-    """The state of all datagrams of a transfer.
-
-    Attributes:
-        next: the send index of the next datagram, equal to the number sent.
-        in_flight: how many have neither arrived nor been declared lost.
-        largest: the largest send index that is known to have arrived, -1 for none.
-        arrived: which chunks the receiver is known to have, shape (chunk_count,).
-        copies: how many datagrams in flight carry each chunk, shape (chunk_count,).
-        losses: how many copies of each chunk were lost, shape (chunk_count,).
-        last_sent: the send index of the latest copy of each chunk, shape (chunk_count,).
-    """
+    """The state of all datagrams of a transfer."""
 
     def __init__(self, chunk_count: int) -> None:
-        self.next = 0
-        self.in_flight = 0
-        self.largest = -1
+        self.next = 0  # the send index of the next datagram, equal to the number sent
+        self.in_flight = 0  # how many have neither arrived nor been declared lost
+        self.largest = -1  # the largest send index that is known to have arrived, -1 for none
         self.arrived = np.zeros(chunk_count, dtype=np.bool_)
         self.copies = np.zeros(chunk_count, dtype=np.int32)
         self.losses = np.zeros(chunk_count, dtype=np.int32)
@@ -130,13 +110,7 @@ class Scoreboard:
     def give_up(
         self, *, sent_by: int, ahead: int, sent_before_s: float
     ) -> tuple[int, float | None, Chunks]:
-        """Declares datagrams lost that should have arrived by now.
-
-        These are the datagrams before send index `sent_by` that were overtaken by an arrival sent
-        `ahead` or more places later, or that were sent at `sent_before_s` or earlier. Returns how
-        many, when the newest of them was sent, and the chunks of which no copy is left in flight,
-        in the order of their sending.
-        """
+        """Declares datagrams lost that should have arrived by now."""
         low, high = self._oldest - self._base, sent_by - self._base
         if high <= low:
             return 0, None, self._chunk[:0]
@@ -207,25 +181,18 @@ class ChunkQueue:
 
 
 class SendQueue:
-    """The chunks of a transfer of which no copy is in flight or at the receiver.
-
-    Attributes:
-        waiting: how many there are; an attribute, because senders read it ten times per batch.
-    """
+    """The chunks of a transfer of which no copy is in flight or at the receiver."""
 
     def __init__(
         self, chunks: NDArray[np.int64], *, lost_first: bool, at_first: int | None = None
     ) -> None:
-        """`chunks` wait, in this order. With `lost_first`, lost chunks go first, else last.
-
-        Of the others only so many wait `at_first`, until `release`; None: all.
-        """
+        """`chunks` wait, in this order. With `lost_first`, lost chunks go first, else last."""
         self._all = chunks
         self._fresh, self._kept = chunks[:at_first], chunks[len(chunks[:at_first]) :]
         self._cursor = 0
         self._lost = ChunkQueue()
         self._lost_first = lost_first
-        self.waiting = len(self._fresh)
+        self.waiting = len(self._fresh)  # how many there are
 
     @property
     def keeps(self) -> bool:

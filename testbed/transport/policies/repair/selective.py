@@ -59,12 +59,7 @@ class AcknowledgingReceiver(ReceiverRepair):
         overhead: float,
         loss_overheads: tuple[float, float] | None = None,
     ) -> None:
-        """Unrequested ACKs are `interval_s` apart and cost at most `overhead` of the bytes sent.
-
-        For the bytes of lost datagrams `loss_overheads` apply instead, if given, because losses
-        are more urgent for the sender than arrivals: one for the first `_URGENT_LOSSES` of a
-        transfer, one for later ones.
-        """
+        """Unrequested ACKs are `interval_s` apart and cost at most `overhead` of the bytes sent."""
         self._transfer = transfer
         self._earned_bytes = datagram_wire_bytes * overhead  # credit for each datagram that arrived
         urgent, later = loss_overheads or (overhead, overhead)

@@ -111,20 +111,7 @@ class StreamingSender(AcknowledgedSender):
 
 
 class WorthiestFirstSender(StreamingSender):
-    """Sends what comes first in the order as long as the receiver lacks it.
-
-    While less than half is lost, that means that lost chunks go first. Otherwise it repeats chunks
-    in flight, too. What must arrive goes round and round, until it is unlikely that all its copies
-    are lost. Of the others, one with n copies in flight goes like one that comes n times as many
-    places later as there are datagrams in flight.
-
-    Where the order says how many chunks are enough, the others wait for an answer: it is usually
-    STOP. What was lost recently counts in, so that few losses need no repair.
-
-    The first datagrams ask for an answer. When none comes for twice the usual time and 2 ms more,
-    they were probably lost, all of them: it asks by a PROBE, which is reliable, and learns that
-    early. While more than half is lost, it asks again after each such silence.
-    """
+    """Sends what comes first in the order as long as the receiver lacks it."""
 
     def __init__(self, *, chunk_count: int, arrange: Arrange, **common: Any) -> None:
         super().__init__(chunk_count=chunk_count, arrange=arrange, lost_first=True, **common)

@@ -125,13 +125,7 @@ class EnergyRule(StopRule):
         return self._late_s
 
     def _calm_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
-        """What calm transfers take that need as many chunks as this one; None for unknown.
-
-        It is the slowest peer's time: before that, nobody waits for this one alone, and what it
-        gives up wins nothing. Payloads differ: in size, and in how many chunks hold their energy.
-        So only transfers of like size count, and one that had fewer chunks as if it had gone on at
-        its pace.
-        """
+        """What calm transfers take that need as many chunks as this one; None for unknown."""
         fewest = self._fewest
         alike_s = sorted(
             took_s * max(1.0, fewest / count)

@@ -89,12 +89,7 @@ class PerLayer(TolerancePolicy):
 
 
 class TensorBounds(StopRule):
-    """Stops once no tensor lacks more elements than its bound allows.
-
-    A look at all tensors costs about a millisecond for 200 MB. So each also tells how many chunks
-    must arrive before another can end otherwise: one brings `elements_per_chunk` at most of what
-    tensors lack above their bounds, and only chunks of those tensors bring any.
-    """
+    """Stops once no tensor lacks more elements than its bound allows."""
 
     def __init__(self, *, layout: PayloadLayout, bounds: list[float]) -> None:
         """`bounds` has one tolerance per tensor of the layout."""
