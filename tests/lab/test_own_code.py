@@ -83,7 +83,7 @@ def connect():
         print("controller", errno.errorcode.get(error, "connected"), file=file)
 
 class Mine(CongestionControl):
-    asked = 0
+    rate = -1e6
     def __init__(self):
         connect()
         for name in ("server-eth0", "worker-1-eth0", "worker-2-eth0"):
@@ -91,8 +91,7 @@ class Mine(CongestionControl):
     def on_feedback(self, feedback): pass
     @property
     def rate_bps(self):
-        self.asked += 1
-        return 1e8 if self.asked < 20 else -1e6
+        return self.rate
 """
 
 

@@ -131,12 +131,6 @@ def rate(returned):
     )
 
 
-def window(returned):
-    return rate("math.inf").replace("# HERE", "") + (
-        f"    @property  # HERE\n    def window_bytes(self): return {returned}\n"
-    )
-
-
 def feedback(statement):
     return (
         "class Mine(CongestionControl):\n"
@@ -150,17 +144,10 @@ def permutation(returned):
     return f"{text}{returned}  # HERE\n"
 
 
-def share(returned):
-    text = "class Mine(TolerancePolicy):\n    def tolerance(self, critical): return "
-    return f"{text}{returned}  # HERE\n"
-
-
-def rule(satisfied="False", deadline="None", at="satisfied"):
-    marks = {name: "  # HERE" * (name == at) for name in ("satisfied", "deadline_s")}
+def rule(satisfied):
     return (
         "class Rule(StopRule):\n"
-        f"    def satisfied(self, progress): return {satisfied}{marks['satisfied']}\n"
-        f"    def deadline_s(self, progress): return {deadline}{marks['deadline_s']}\n"
+        f"    def satisfied(self, progress): return {satisfied}  # HERE\n"
         "class Mine(TolerancePolicy):\n"
         "    def tolerance(self, critical): return 0.5\n"
         "    def stop_rule(self, critical): return lambda layout: Rule()\n"
@@ -230,37 +217,15 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         rate("1 / 0").replace("  # HERE", "").replace("1 / 0", "1 / 0  # HERE"),
         "ZeroDivisionError: division by zero",
     ),
-    "window negative": (congestion, window("-3"), "Mine.window_bytes is -3; expected bytes"),
-    "window NaN": (congestion, window("math.nan"), "Mine.window_bytes is nan"),
     "feedback raises": (congestion, feedback("raise RuntimeError('my bug')"), "Error: my bug"),
     "feedback raises a ValueError": (congestion, feedback("int('x')"), "ValueError: invalid lit"),
     "feedback ends it all": (congestion, feedback("raise SystemExit(3)"), "SystemExit: 3"),
     "feedback asks for nothing there": (congestion, feedback("feedback.rtt"), "AttributeError: "),
-    "order short": (order, permutation("np.arange(3)"), "of shape (3,) and type int64; expected"),
-    "order twice": (order, permutation("np.zeros(context.layout.chunk_count, int)"), "once"),
-    "order floats": (order, permutation("np.arange(100.0)"), "type float64; expected an integer"),
-    "order list": (order, permutation("list(range(100))"), "expected an integer array"),
     "order raises": (order, permutation("context.no"), "AttributeError: "),
-    "tolerance NaN": (tolerance, share("math.nan"), "Mine.tolerance returned nan; expected a sh"),
-    "tolerance above": (tolerance, share("1.5"), "Mine.tolerance returned 1.5"),
-    "tolerance negative": (tolerance, share("-0.1"), "Mine.tolerance returned -0.1"),
-    "tolerance text": (tolerance, share("'much'"), "Mine.tolerance returned 'much'"),
-    "rule nothing": (tolerance, rule("None"), "Rule.satisfied returned None; expected True or Fal"),
     "rule raises": (tolerance, rule("progress.no"), "AttributeError: "),
-    "rule array": (tolerance, rule("progress.received"), "returned ndarray of shape (100,)"),
-    "deadline NaN": (tolerance, rule(deadline="math.nan", at="deadline_s"), "deadline_s returned"),
-    "repair gives nothing": (repair, sends("np.empty(0, int)"), "Half.upcoming returned ndarray"),
     "repair beyond": (repair, sends("np.array([10**6])"), "from 0 to 99"),
     "repair negative": (repair, sends("np.array([-1])"), "from 0 to 99"),
-    "repair list": (repair, sends("[1]"), "Half.upcoming returned [1]; expected 1 to "),
     "repair raises": (repair, sends("{}[limit]"), "KeyError: "),
-    "repair without halves": (
-        repair,
-        "class Mine(Repair):\n"
-        "    def sender(self, **given): return 3  # HERE\n"
-        "    def receiver(self, **given): pass\n",
-        "Mine.sender returned 3; expected a SenderRepair",
-    ),
     "filling returns": (filling, fills("return out"), "Mine.estimate_mean returned ndarray of sh"),
     "filling raises": (filling, fills("raise IndexError"), "IndexError"),
     "filling raises in numpy": (filling, fills("np.ones(3) + np.ones(4)"), "ValueError: operands"),

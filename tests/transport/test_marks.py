@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.shared import dscp
-from testbed.shared.input_error import InputError
 from testbed.transport import MARKS, Marks, OrderContext, preset
 from testbed.transport.core.marks import MarkedOrder
 from testbed.transport.core.wire import fields
@@ -75,12 +74,6 @@ def test_protected_chunks_come_first_in_each_block_of_the_order_and_keep_it(whic
         assert found[first : first + BLOCK].tolist() == expected
     some = np.arange(0, count, 3)
     assert arrange(some).tolist() == [chunk for chunk in found.tolist() if chunk % 3 == 0]
-
-
-@pytest.mark.parametrize("wrong", [(True,), (1, 0, 1, 0), ()])
-def test_marks_of_a_wrong_kind_are_refused_by_what_they_should_be(wrong):
-    with pytest.raises(InputError, match=r"protected.* a boolean array of shape \(4,\)"):
-        MarkedOrder(InOrder(), Given(wrong)).arranger(context_of([1, 2, 3, 4]))
 
 
 WHICH = tuple(bool(each) for each in np.random.default_rng(5).integers(0, 2, 3000))

@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.shared.input_error import InputError
 from testbed.transport import ORDERS, Leg, OrderContext, PayloadLayout
-from testbed.transport.core.order import ChunkOrder
 from tests.shared.entries import every
 from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
 
@@ -64,26 +62,6 @@ def test_every_order_delivers_through_loss(text):
     network = Network(survives=bernoulli(0.5, 1))
     outcome = transfer(payload, MIXED, order=ORDERS.create(text), network=network)
     assert np.array_equal(outcome.into, payload)
-
-
-@pytest.mark.parametrize(
-    "permutation",
-    [
-        [0, 1, 2],
-        np.array([0.0, 1.0, 2.0]),
-        np.array([[0, 1, 2]]),
-        np.array([0, 1]),
-        np.array([0, 1, 1]),
-        np.array([1, 2, 3]),
-    ],
-)
-def test_an_order_that_is_no_permutation_is_refused(permutation):
-    class Own(ChunkOrder):
-        def permutation(self, context):
-            return permutation
-
-    with pytest.raises(InputError, match="permutation"):
-        Own().arranger(context(layout_of(3)))
 
 
 def test_rotating_begins_where_the_round_says_and_alike_on_both_legs():

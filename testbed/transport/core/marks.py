@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared import own_code
 from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
 
 # A batch is of one class, so chunks of a class are sent together, in blocks of the order of so
@@ -37,10 +36,10 @@ class MarkedOrder(ChunkOrder):
         self._marks = marks
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        return self._arranged(context, self._protected(context))
+        return self._arranged(context, self._marks.protected(context))
 
     def arranger(self, context: OrderContext) -> Arranger:
-        protected = self._protected(context)
+        protected = self._marks.protected(context)
         return Arranger(self._arranged(context, protected), protected=protected)
 
     def _arranged(self, context: OrderContext, protected: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -48,12 +47,3 @@ class MarkedOrder(ChunkOrder):
         ordered = self._order.arranger(context)(chunks)
         place = chunks // _BLOCK * 2 + ~protected[ordered]
         return ordered[np.argsort(place, kind="stable")]
-
-    def _protected(self, context: OrderContext) -> NDArray[np.bool_]:
-        found = self._marks.protected(context)
-        shape = (context.layout.chunk_count,)
-        if not (isinstance(found, np.ndarray) and found.dtype == np.bool_ and found.shape == shape):
-            raise own_code.unfit(
-                self._marks, "protected", found, f"a boolean array of shape {shape}"
-            )
-        return found

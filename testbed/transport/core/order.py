@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared import own_code
 from testbed.transport.core.layout import PayloadLayout
 
 
@@ -96,18 +95,4 @@ class ChunkOrder(ABC):
         sent again keep their relative order. One function may serve several peers that are sent
         the same payload at once.
         """
-        permutation = self.permutation(context)
-        count = context.layout.chunk_count
-        if not (
-            isinstance(permutation, np.ndarray)
-            and permutation.dtype.kind in "iu"
-            and permutation.shape == (count,)
-            and np.array_equal(np.sort(permutation), np.arange(count))
-        ):
-            raise own_code.unfit(
-                self,
-                "permutation",
-                permutation,
-                f"an integer array of shape ({count},) with each number from 0 to {count - 1} once",
-            )
-        return Arranger(permutation)
+        return Arranger(self.permutation(context))

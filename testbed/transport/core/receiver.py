@@ -4,14 +4,12 @@ Its driver hands over a PROBE after the datagrams that arrived before it, or the
 them as missing, and calls again at `next_deadline_s` at the latest.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared import own_code
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.hot_path import NUMPY, Arrivals, HotPath
 from testbed.transport.core.layout import PayloadLayout
@@ -71,8 +69,6 @@ class Receiver:
         self._repair = repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
-        if not isinstance(self._repair, ReceiverRepair):
-            raise own_code.unfit(repair, "receiver", self._repair, "a ReceiverRepair")
         self._go_by(rule)
         self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
         self._outbox: list[ControlMessage] = []
@@ -179,8 +175,8 @@ class Receiver:
 
     def _answer(self, message: ControlMessage, progress: Progress) -> list[ControlMessage]:
         assert self._rule is not None
-        ends_s = _deadline_s(self._rule, progress)
-        return self._repair.on_probe(message, replace(progress, ends_s=ends_s), self.attentive)
+        progress = replace(progress, ends_s=self._rule.deadline_s(progress))
+        return self._repair.on_probe(message, progress, self.attentive)
 
     def _learn(self, worth: bytes) -> None:
         """The sender has said what its chunks are worth."""
@@ -250,33 +246,22 @@ class Receiver:
         missing = self._rule.missing(self._progress())
         if missing is None:
             return 0
-        if not isinstance(missing, int | np.integer):
-            raise own_code.unfit(self._rule, "missing", missing, "a number of chunks, or None")
         return min(int(missing), self._layout.chunk_count - self.received_count)
 
     @property
     def only_answers(self) -> bool:
         """Whether its repair speaks only when asked."""
-        only_answers = self._repair.only_answers
-        if not isinstance(only_answers, bool):
-            raise own_code.unfit(self._repair, "only_answers", only_answers, "True or False")
-        return only_answers
+        return self._repair.only_answers
 
     @property
     def quiet(self) -> Quiet:
         """How many datagrams may come before its repair says anything."""
-        quiet = self._repair.quiet if promises(self._repair, "quiet") else NOT_QUIET
-        if not isinstance(quiet, Quiet):
-            raise own_code.unfit(self._repair, "quiet", quiet, "a Quiet")
-        return quiet
+        return self._repair.quiet if promises(self._repair, "quiet") else NOT_QUIET
 
     @property
     def gather_s(self) -> float:
         """How long its repair lets arrivals gather unread."""
-        gather_s = self._repair.gather_s
-        if not (isinstance(gather_s, own_code.NUMBER) and gather_s >= 0):
-            raise own_code.unfit(self._repair, "gather_s", gather_s, "seconds, 0 or more")
-        return gather_s
+        return self._repair.gather_s
 
     def on_deadline(self, now_s: float) -> None:
         """Must be called when `next_deadline_s` has passed."""
@@ -294,7 +279,7 @@ class Receiver:
         deadlines = [
             deadline_s
             for each in self._timed
-            if (deadline_s := _deadline_s(each, progress)) is not None
+            if (deadline_s := each.deadline_s(progress)) is not None
         ]
         return min(deadlines, default=None)
 
@@ -303,7 +288,7 @@ class Receiver:
             return
         progress = self._progress()
         complete = self.received_count == self._layout.chunk_count
-        if complete or self._satisfied(self._rule, progress):
+        if complete or self._rule.satisfied(progress):
             self._machine.on(ReceiverEvent.SATISFIED)
             self._ended_s = self._now_s
             # Only the first STOP carries the bitmap; the sender has it from there.
@@ -311,12 +296,6 @@ class Receiver:
             self._outbox.append(ControlMessage(MessageType.STOP, self.transfer, bitmap))
         else:
             self._outbox += otherwise(progress)
-
-    def _satisfied(self, rule: StopRule, progress: Progress) -> bool:
-        satisfied = rule.satisfied(progress)
-        if not isinstance(satisfied, bool | np.bool_):
-            raise own_code.unfit(rule, "satisfied", satisfied, "True or False")
-        return bool(satisfied)
 
     def _progress(self) -> Progress:
         return Progress(
@@ -363,12 +342,3 @@ def _may_set_deadlines(asked: StopRule | ReceiverRepair) -> bool:
     """Whether its `deadline_s` is its own."""
     method = getattr(asked.deadline_s, "__func__", None)
     return method not in (StopRule.deadline_s, ReceiverRepair.deadline_s)
-
-
-def _deadline_s(asked: StopRule | ReceiverRepair, progress: Progress) -> float | None:
-    deadline_s = asked.deadline_s(progress)
-    if deadline_s is not None and not (
-        isinstance(deadline_s, own_code.NUMBER) and deadline_s > -math.inf
-    ):
-        raise own_code.unfit(asked, "deadline_s", deadline_s, "a time in seconds, or None")
-    return deadline_s

@@ -23,7 +23,7 @@ from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
-from testbed.transport.core.repair import Arrange, Repair, SenderRepair
+from testbed.transport.core.repair import Arrange, Repair
 from testbed.transport.core.reports import Observation, TransferReport
 from testbed.transport.core.routine import Departures, promises
 from testbed.transport.core.sending_path import SendingPath
@@ -94,8 +94,6 @@ class Sender:
             arrange=arrangers[place],
             estimates=path.estimates,
         )
-        if not isinstance(self._repair, SenderRepair):
-            raise own_code.unfit(repair, "sender", self._repair, "a SenderRepair")
         arranger = arrangers[place]
         self._worth = arranger.worth if isinstance(arranger, Arranger) else None
         self._enough = arranger.enough if isinstance(arranger, Arranger) else layout.chunk_count
@@ -170,25 +168,12 @@ class Sender:
         if not room:
             return self._path.frames[:0]
         chunks = self._offered = self._repair.upcoming(room)
-        count = len(chunks) if isinstance(chunks, np.ndarray) and chunks.ndim == 1 else 0
-        fits = 0 < count <= room and chunks.dtype.kind in "iu"
-        if fits and self._classes is not None:
+        if self._classes is not None:
             chunks = self._offered = self._of_one_class(chunks)
-            count = len(chunks)
-        if not (
-            fits
-            and self._composer.compose(
-                chunks,
-                self._datagrams_sent,
-                ask=self._asking(count),
-            )
-        ):
-            raise own_code.unfit(
-                self._repair,
-                "upcoming",
-                chunks,
-                f"1 to {room} numbers of chunks from 0 to {self._layout.chunk_count - 1}",
-            )
+        count = len(chunks)
+        if not self._composer.compose(chunks, self._datagrams_sent, ask=self._asking(count)):
+            expected = f"numbers of chunks from 0 to {self._layout.chunk_count - 1}"
+            raise own_code.unfit(self._repair, "upcoming", chunks, expected)
         return self._path.frames[:count]
 
     def _of_one_class(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -205,8 +190,6 @@ class Sender:
         alone = path.steady and self.fruitless_s is None and not self.held
         alone = alone and promises(repair, "certain") and self.state is SenderState.SENDING
         count = repair.certain if alone else 0
-        if not isinstance(count, int | np.integer):
-            raise own_code.unfit(repair, "certain", count, "a number of datagrams")
         path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
         if count <= path.pacer.quantum:
             return None

@@ -47,9 +47,9 @@ class SendingPath:
         self._repairs: list[SenderRepair] = []
         self._held: list[SenderRepair] = []
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
-        for name in ("measures", "infers_queue"):
-            if not isinstance(said := getattr(congestion, name), bool):
-                raise own_code.unfit(congestion, name, said, "True or False")
+        if not (isinstance(congestion.rate_bps, own_code.NUMBER) and congestion.rate_bps > 0):
+            valid = "bit/s above 0, or math.inf for unpaced"
+            raise own_code.unfit(congestion, "rate_bps", congestion.rate_bps, valid)
         infers = congestion.measures and congestion.infers_queue
         congestion.receive_buffer_bytes = receive_buffer_bytes
         # Both are this sender's shares: of the queue, and of the link that empties it.
@@ -81,27 +81,11 @@ class SendingPath:
 
     @property
     def rate_bps(self) -> float:
-        """The congestion control's rate; InputError for one at which nothing would ever be sent."""
-        rate_bps = self.congestion.rate_bps
-        if type(rate_bps) is float and rate_bps > 0:  # asked for with every batch
-            return rate_bps
-        if not (isinstance(rate_bps, own_code.NUMBER) and rate_bps > 0):
-            raise own_code.unfit(
-                self.congestion, "rate_bps", rate_bps, "bit/s above 0, or math.inf for unpaced"
-            )
-        return rate_bps
+        return self.congestion.rate_bps
 
     @property
     def window_bytes(self) -> float:
-        """The congestion control's window; InputError for one that is no number of 0 or more."""
-        window_bytes = self.congestion.window_bytes
-        if type(window_bytes) is float and window_bytes >= 0:
-            return window_bytes
-        if not (isinstance(window_bytes, own_code.NUMBER) and window_bytes >= 0):
-            raise own_code.unfit(
-                self.congestion, "window_bytes", window_bytes, "bytes, 0 or more, or math.inf"
-            )
-        return window_bytes
+        return self.congestion.window_bytes
 
     @property
     def steady(self) -> bool:

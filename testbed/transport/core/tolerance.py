@@ -21,7 +21,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared import own_code
 from testbed.transport.core.layout import PayloadLayout
 
 
@@ -127,10 +126,6 @@ class TolerancePolicy(ABC):
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         """Returns the factory of stop rules for transfers in this phase."""
         tolerance = self.tolerance(critical)
-        if not (isinstance(tolerance, own_code.NUMBER) and 0 <= tolerance < 1):
-            raise own_code.unfit(
-                self, "tolerance", tolerance, "a share from 0 up to but not including 1"
-            )
         return lambda layout: FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
 
 
