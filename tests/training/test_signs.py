@@ -6,7 +6,7 @@ import pytest
 from testbed.shared.input_error import InputError
 from testbed.training.broadcasts import Debts
 from testbed.training.filling import FILLINGS, Signs
-from testbed.transport.net.tcp_two_values import TwoValues
+from testbed.transport.net.tcp_compression import TwoValues
 from tests.training.one_round import LAYOUT, buffer_of, gradients_of, report
 
 EVERYTHING = np.ones(4, dtype=np.bool_)

@@ -4,9 +4,8 @@ import math
 from types import SimpleNamespace
 from typing import Any, cast
 
-from testbed.transport.net.driver import Driver
+from testbed.transport.net.driver import Driver, Waiter
 from testbed.transport.net.link import DataChannel, Link
-from testbed.transport.net.socket_waiter import Waiter
 
 
 class Stream:

@@ -18,7 +18,7 @@ from testbed.transport.core.wire import (
     SEND_INDEX_MODULUS,
     fields,
 )
-from testbed.transport.net.socket_waiter import Waiter
+from testbed.transport.net.driver import Waiter
 from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, arrive, data_of, pair, two
 from tests.transport.transfer_parts import all_frames
 

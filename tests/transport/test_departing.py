@@ -8,8 +8,8 @@ import pytest
 
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.wire import ACK_REQUESTED, fields
+from testbed.transport.net.driver import Waiter
 from testbed.transport.net.sealing import Authentication
-from testbed.transport.net.socket_waiter import Waiter
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair.passes import PassesSender
 from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two

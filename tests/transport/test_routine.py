@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.net.driver import Driver
+from testbed.transport.net.driver import Driver, Waiter
 from testbed.transport.net.sealing import seal
-from testbed.transport.net.socket_waiter import Waiter
 from tests.transport.loopback import run_all, site
 from tests.transport.routine_parts import NEEDS_C, data_of, pair, two
 from tests.transport.virtual import random_payload

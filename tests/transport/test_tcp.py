@@ -20,7 +20,7 @@ from testbed.transport.core.messages import (
     body_limits,
     pack_bitmap,
 )
-from testbed.transport.net.tcp_selection import Selection
+from testbed.transport.net.tcp_compression import Selection
 from testbed.transport.net.tcp_socket import (
     available_congestion_controls,
     check_congestion_control,

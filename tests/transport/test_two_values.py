@@ -9,7 +9,7 @@ import pytest
 from testbed.shared.input_error import InputError
 from testbed.transport import PayloadLayout, open_endpoint, preset
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.net.tcp_two_values import TwoValues
+from testbed.transport.net.tcp_compression import TwoValues
 from tests.transport.loopback import in_thread, run_all, site
 
 LAYOUT = PayloadLayout([("w", 100_001)])  # the last chunk is shorter than others

@@ -1,11 +1,13 @@
 """The endpoint that training uses: sends payloads to peers and receives payloads from them."""
 
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,6 @@ from testbed.transport.core.reports import TransferReport
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets
 from testbed.transport.net.driver import Driver
-from testbed.transport.net.forked import keep_from_children
 from testbed.transport.net.handle import Handle
 from testbed.transport.net.link import Link
 from testbed.transport.net.membership import Membership
@@ -28,6 +29,30 @@ from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
 # What announcements that wait to be taken may occupy, and what each does besides its bytes.
 _MAX_ANNOUNCED_BYTES = 8 << 20
 _KEPT_BYTES = 2048
+
+
+class Abandoned(Protocol):
+    """What has descriptors that a child must not keep."""
+
+    def abandon(self) -> None:
+        """Closes this process's copies, and tells the peers nothing: the parent goes on."""
+
+
+_held: WeakSet[Abandoned] = WeakSet()
+
+
+def keep_from_children(item: Abandoned) -> None:
+    """Whoever is forked from now on abandons the item first."""
+    _held.add(item)
+
+
+def _abandon_all() -> None:
+    for item in list(_held):
+        item.abandon()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 class Transfers:
