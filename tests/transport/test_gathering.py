@@ -17,7 +17,8 @@ from testbed.transport.core.sender import Sender
 from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.udp_data import UdpCarrier, UdpData
+from testbed.transport.net.carriers import UdpCarrier
+from testbed.transport.net.udp_data import UdpData
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import ORDERS

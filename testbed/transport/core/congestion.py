@@ -1,15 +1,10 @@
 """The interface of congestion controls, which take feedback and set a rate, a window, or both.
 
 Write a subclass of `CongestionControl` (the package's docstring says where). Its constructor's
-keyword parameters are its options. The endpoint supplies `rate_bps` and `datagram_bytes` where the
-constructor has them and the user does not set them. One object serves one peer across all
-transfers, so it keeps what it has learnt.
-
-`path.PathMonitor` derives what most algorithms need from the feedback: round trips, their minimum,
-delivery rates. `window.WindowControl` is the common part of controls with a window.
-
-All times are seconds on one monotonic clock, as floats without rounding, because a local network's
-round trip is tens of microseconds.
+keyword parameters are its options; the endpoint supplies `rate_bps` and `datagram_bytes` where it
+has them and the user does not set them. One object serves one peer across all transfers. Times are
+seconds on one monotonic clock. `path.PathMonitor` derives round trips and delivery rates;
+`window.WindowControl` is the common part of controls with a window.
 """
 
 import math

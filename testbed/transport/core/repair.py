@@ -1,15 +1,9 @@
 """The interface of repairs: how sender and receiver get lost chunks sent again.
 
-A repair has two halves, one per side. The sender's half decides which chunks go next and reads the
-receiver's messages. The receiver's half decides when to send a message. Neither knows sockets,
-clocks, rates or the stop rule. `sender.Sender` and `receiver.Receiver` own those, and handle STOP
-in the same way for every repair.
-
-Write a subclass of `Repair` with its two halves (the package's docstring says where). One whose
-receiver acknowledges while data flows finds most of what it needs in `AcknowledgedSender` and
-`AcknowledgingReceiver`. One that needs a new kind of message adds it to `MessageType` and
-`body_limits` in `messages` and, if the receiver says it, to `_ANSWERS` in `connection`. Only a file
-in this project can do that.
+The sender's half decides which chunks go next and reads the receiver's messages, the receiver's
+half when to send one. Neither knows sockets, clocks, rates or the stop rule. Write a subclass of
+`Repair` with its two halves (the package's docstring says where); one whose receiver acknowledges
+while data flows finds most in `AcknowledgedSender` and `AcknowledgingReceiver`.
 """
 
 from abc import ABC, abstractmethod

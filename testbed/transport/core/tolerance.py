@@ -1,14 +1,9 @@
 """The interface of tolerances: a policy for the whole run, and its stop rule for one transfer.
 
-The *policy* is what an experiment configures: how much of a transfer may be given up in the present
-phase. It makes a *stop rule* for each transfer, which the receiver asks repeatedly whether enough
-has arrived.
-
 Write a subclass of `TolerancePolicy` (the package's docstring says where), usually a frozen
 dataclass whose fields are its options. A policy that is a fraction of the chunks only implements
-`tolerance`. Any other also overrides `stop_rule` and returns a `StopRule` of its own. That sees the
-bitmap, the counts, the time and the layout (given when the rule is made), and may set a deadline at
-which it is asked again although nothing has arrived.
+`tolerance`. Any other also overrides `stop_rule` and returns a `StopRule` of its own, which the
+receiver asks repeatedly whether enough has arrived.
 """
 
 import functools

@@ -1,5 +1,6 @@
 """What carries the data of an endpoint's connections: our own datagrams, or kernel TCP."""
 
+import math
 import socket
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -8,14 +9,38 @@ from typing import Any
 
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.messages import Hello, Welcome
+from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.joining import SERVER
+from testbed.transport.core.messages import (
+    ControlMessage,
+    ControlParser,
+    Hello,
+    MessageType,
+    Welcome,
+    body_limits,
+)
 from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.native import HOT_PATH
-from testbed.transport.net.addresses import Host
+from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, resolve
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
+from testbed.transport.net.path_mtu import Sizes
+from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
+from testbed.transport.net.tcp_compression import compression_of
+from testbed.transport.net.tcp_data import TcpConnection, TcpData
+from testbed.transport.net.tcp_socket import (
+    DataSocket,
+    check_congestion_control,
+    get_congestion_control,
+)
+from testbed.transport.net.udp_data import MAX_DRAINS, UdpData
+from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.marks import NONE, sending_order
 from testbed.transport.policies.repair import REPAIRS
+
+_COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
 
 
 class Carrier(ABC):
@@ -88,3 +113,188 @@ class Carrier(ABC):
 
     def close(self) -> None:  # noqa: B027 - optional to override
         """Closes what it has opened itself."""
+
+
+class UdpCarrier(Carrier):
+    """Our own transport: a UDP socket per peer."""
+
+    def __init__(
+        self, config: EndpointConfig, sockets: Mapping[str, UdpSocket], hosts: Mapping[str, Host]
+    ) -> None:
+        """Makes what a user may have written: ValueError where it does not fit."""
+        protocol = config.protocol
+        super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
+        self._sockets = sockets
+        self._hosts = hosts
+        wanted = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]
+        for udp in sockets.values():
+            if udp.datagram_bytes != wanted:
+                raise ValueError(
+                    f"the data sockets were opened for datagrams of {udp.datagram_bytes} bytes; "
+                    f"this configuration's have {wanted}"
+                )
+        self._measures = True
+        self._paths = {peer: self._new_path(peer) for peer in sockets}
+        if config.appended == "crc":
+            Checksum()  # says that its package is missing before a peer can be blamed for it
+
+    def _new_path(self, peer: str) -> SendingPath:
+        config = self._config
+        chunk_bytes = config.layout.chunk_bytes
+        more_bytes = (
+            TRAILER_BYTES[config.appended] + self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
+        )
+        congestion = CONGESTION_CONTROLS.create(
+            config.protocol.congestion_control,
+            rate_bps=config.rate_bps,
+            datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
+        )
+        self._measures = congestion.measures
+        return SendingPath(
+            congestion=congestion,
+            chunk_bytes=chunk_bytes,
+            trailer_bytes=more_bytes,
+            # Assumes that the peer's buffer has the size of ours.
+            receive_buffer_bytes=self._sockets[peer].buffer_bytes,
+            quantum_s=config.quantum_s,
+            queue_bytes=config.queue_bytes,
+        )
+
+    @property
+    def data_port(self) -> int:
+        return self._sockets[SERVER].port
+
+    def _path(self, peer: str, *, fresh: bool) -> SendingPath:
+        if not fresh:
+            return self._paths[peer]
+        return self._paths.pop(peer) if peer in self._paths else self._new_path(peer)
+
+    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
+        if not port:
+            raise ProtocolError(f"{connection.peer} names no port for its data")
+        udp = self._sockets[connection.peer]
+        try:
+            udp.seal = seal(self._config.appended, key, is_server=self._config.is_server)
+        except ValueError as error:
+            raise ProtocolError(f"{connection.peer} gave {error}") from None
+        udp.restore()
+        if self._config.is_server:
+            self._forget(udp)
+        udp.set_peer(host.at(port))
+        sizes = Sizes(
+            self._config.session,
+            self._settings.largest_layout,
+            local=resolve(self._config.bind_address, host.family, what="bind_address"),
+            peer=host,
+            trailer_bytes=TRAILER_BYTES[self._config.appended],
+        )
+        connection.outgoing.sizes, connection.outgoing.likely = sizes.wire_bytes, sizes.likely
+        return UdpData(
+            udp,
+            gather_s=self._room_s(udp),
+            measured=self._measures,
+            leave_out=self._config.leave_out,
+            session=self._config.session,
+            sizes=sizes,
+        )
+
+    def _room_s(self, udp: UdpSocket) -> float:
+        """How long arrivals may gather: until half the buffer is full, at the rate of this side."""
+        rate_bps = self._config.rate_bps
+        return math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8)
+
+    def _forget(self, udp: UdpSocket) -> None:
+        """Drops what a worker's former self has sent: it would pass for the new one's."""
+        udp.seal, seal_ = None, udp.seal
+        for _ in range(MAX_DRAINS):
+            if udp.receive()[1]:
+                break
+        udp.seal = seal_
+
+    def facts(self) -> dict[str, Any]:
+        used = {
+            "congestion_control": self._config.protocol.congestion_control,
+            "compiled": HOT_PATH.compiled,
+        }
+        return {peer: udp.facts() | used for peer, udp in self._sockets.items()}
+
+    def counters(self) -> Counter[str]:
+        return sum((udp.counters for udp in self._sockets.values()), Counter())
+
+
+class TcpCarrier(Carrier):
+    """One kernel TCP connection per peer for data."""
+
+    kind = TcpConnection
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        sockets: Mapping[str, socket.socket],
+        local: Host,
+    ) -> None:
+        super().__init__(config, repair="passes", order="in-order")
+        self._sockets = sockets
+        self._local = local
+        self._channels: dict[str, TcpData] = {}
+
+    @property
+    def data_port(self) -> int:
+        return 0
+
+    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
+        """Worker: connects to the server's port for its data."""
+        config = self._config
+        data = self._sockets[connection.peer]
+        hello = Hello(session=config.session, name=config.name, terms=config.terms)
+        try:
+            data.settimeout(config.connect_timeout_s)
+            data.bind(self._local.at(0))
+            data.connect(host.at(port))
+            self.check(data)
+            data.sendall(hello.message().encode())
+            _await_welcome(data)
+        except OSError as error:
+            raise ProtocolError(f"no connection for data: {error.strerror or error}") from None
+        return self.accepted(connection, data)
+
+    def data_listeners(self) -> Mapping[str, socket.socket]:
+        return self._sockets
+
+    def check(self, data: socket.socket) -> None:
+        check_congestion_control(data, self._config.protocol.congestion_control)
+
+    def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
+        previous = self._channels.pop(connection.peer, None)
+        if previous is not None:
+            previous.socket.close()
+        channel = self._channels[connection.peer] = TcpData(
+            connection, DataSocket(data), compression_of(self._config.protocol)
+        )
+        return channel
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            peer: {"congestion_control": get_congestion_control(channel.socket)}
+            for peer, channel in self._channels.items()
+        }
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.socket.close()
+
+
+def _await_welcome(connection: socket.socket) -> None:
+    """Waits for the server's answer; ProtocolError when there is none, or it refuses."""
+    kinds = (MessageType.WELCOME, MessageType.REFUSED)
+    parser = ControlParser({kind: body_limits(1)[kind] for kind in kinds})
+    said: list[ControlMessage] = []
+    while not said:
+        # Data may follow the WELCOME at once; their bytes must stay in the socket.
+        data = connection.recv(parser.missing_bytes)
+        if not data:
+            raise ProtocolError("the connection for data was closed without a WELCOME")
+        said = parser.feed(data)
+    if said[0].type is MessageType.REFUSED:
+        reason = said[0].body.decode(errors="replace")
+        raise ProtocolError(f"the server refused the connection for data: {reason}")

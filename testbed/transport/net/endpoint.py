@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -31,24 +31,14 @@ _MAX_ANNOUNCED_BYTES = 8 << 20
 _KEPT_BYTES = 2048
 
 
-class Abandoned(Protocol):
-    """What has descriptors that a child must not keep."""
-
-    def abandon(self) -> None:
-        """Closes this process's copies, and tells the peers nothing: the parent goes on."""
-
-
-_held: WeakSet[Abandoned] = WeakSet()
-
-
-def keep_from_children(item: Abandoned) -> None:
-    """Whoever is forked from now on abandons the item first."""
-    _held.add(item)
+# Those of this process. A child lets go of them, else a peer that was killed would seem to live as
+# long as its children do, such as a data loader's.
+_held: WeakSet["Endpoint"] = WeakSet()
 
 
 def _abandon_all() -> None:
-    for item in list(_held):
-        item.abandon()
+    for endpoint in list(_held):
+        endpoint.abandon()
     _held.clear()
 
 
@@ -104,7 +94,7 @@ class Endpoint:
         self._driver = Driver(self._on_event)
         self._membership = Membership(config, self._driver, self._counters, self._on_event, sockets)
         self._open = False
-        keep_from_children(self)
+        _held.add(self)
 
     def open(self) -> None:
         """Joins the peers: the server waits for all workers, a worker connects to the server.

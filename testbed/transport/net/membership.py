@@ -14,7 +14,7 @@ from testbed.transport.core.events import Event, Joined, PeerGone
 from testbed.transport.core.joining import SERVER, Admission, StrangerError
 from testbed.transport.core.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
 from testbed.transport.net.addresses import Host, in_words, resolve
-from testbed.transport.net.carriers import Carrier
+from testbed.transport.net.carriers import Carrier, TcpCarrier, UdpCarrier
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
 from testbed.transport.net.doors import Arrival, Door, Strangers, listen
@@ -22,9 +22,7 @@ from testbed.transport.net.driver import Driver
 from testbed.transport.net.hedge_channel import HedgeChannel
 from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream, connected, limit_segments
-from testbed.transport.net.tcp_carrier import TcpCarrier
 from testbed.transport.net.tls import Tls
-from testbed.transport.net.udp_data import UdpCarrier
 
 _RETRY_S = 0.05
 _NO_WELCOME = (

@@ -1,13 +1,8 @@
-"""What kernel TCP carries in place of a payload, where a protocol compresses.
+"""What kernel TCP carries in place of a payload, where a protocol compresses: a block of bytes.
 
-Each kind makes a block of a payload: bytes whose number follows from the layout alone, so that both
-sides know it. It has
-
-* `size(layout)`: the block's bytes;
-* `count(layout)`: how many chunks arrive;
-* `pack(layout, payload)`: which chunks those are, shape (chunk_count,), and the block;
-* `unpack(layout, block, rows)`: puts them in their places in a buffer's rows, and returns which
-  they are; ProtocolError for a block that cannot be.
+A block's `size(layout)` and the chunks that arrive, `count(layout)`, follow from the layout alone.
+`pack` gives which chunks those are, shape (chunk_count,), and the block; `unpack` puts them in
+their places, or raises ProtocolError.
 """
 
 import math
@@ -28,7 +23,7 @@ _VALUES_BYTES = 2 * ELEMENT_BYTES
 
 @dataclass(frozen=True)
 class TwoValues:
-    """Sends all chunks, and no payload with more values; see `tcp_compression`."""
+    """All chunks, each as its first element (f32), the other value (f32), and a bit per element."""
 
     def count(self, layout: PayloadLayout) -> int:
         return layout.chunk_count
@@ -82,7 +77,7 @@ def _elements_of_last(layout: PayloadLayout) -> int:
 
 @dataclass(frozen=True)
 class Selection:
-    """The part `keep` of the chunks, above 0 and up to 1, one at least; see `tcp_compression`."""
+    """The part `keep` of the chunks, one at least: a bitmap of them, then those, ascending."""
 
     keep: float
 

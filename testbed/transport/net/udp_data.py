@@ -1,30 +1,16 @@
 """Datagrams between a connection and its UDP socket."""
 
 import math
-import socket
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.joining import SERVER
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
-from testbed.transport.native import HOT_PATH
-from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, resolve
-from testbed.transport.net.carriers import Carrier
-from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
 from testbed.transport.net.path_mtu import Joiner, Sizes, cut, trial_of
 from testbed.transport.net.routine import Routine
-from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.udp_socket import UdpSocket
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 
 # Full batches sent in a row before others get their turn; matters only when unpaced.
 _BATCHES_PER_TURN = 4
@@ -37,8 +23,7 @@ _RETRY_S = 1e-3
 _BLOCKED_S = 1e-2
 # The most receives before a control message is handed over. A peer that has sent a PROBE sends
 # nothing more, so only a flood of strangers' datagrams can reach this limit.
-_MAX_DRAINS = 256
-_COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
+MAX_DRAINS = 256
 
 
 class UdpData(DataChannel):
@@ -119,7 +104,7 @@ class UdpData(DataChannel):
         # Only the present backlog is read, because an unpaced sender goes on sending.
         backlog_bytes = self._udp.backlog_bytes
         waited = waited or self._resting or not self._drained
-        for _ in range(_MAX_DRAINS):
+        for _ in range(MAX_DRAINS):
             if backlog_bytes <= 0:
                 break
             self._take(connection, now_s, waited)
@@ -223,115 +208,3 @@ class UdpData(DataChannel):
     @property
     def blocked(self) -> bool:
         return self._blocked
-
-
-class UdpCarrier(Carrier):
-    """Our own transport: a UDP socket per peer."""
-
-    def __init__(
-        self, config: EndpointConfig, sockets: Mapping[str, UdpSocket], hosts: Mapping[str, Host]
-    ) -> None:
-        """Makes what a user may have written: ValueError where it does not fit."""
-        protocol = config.protocol
-        super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
-        self._sockets = sockets
-        self._hosts = hosts
-        wanted = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]
-        for udp in sockets.values():
-            if udp.datagram_bytes != wanted:
-                raise ValueError(
-                    f"the data sockets were opened for datagrams of {udp.datagram_bytes} bytes; "
-                    f"this configuration's have {wanted}"
-                )
-        self._measures = True
-        self._paths = {peer: self._new_path(peer) for peer in sockets}
-        if config.appended == "crc":
-            Checksum()  # says that its package is missing before a peer can be blamed for it
-
-    def _new_path(self, peer: str) -> SendingPath:
-        config = self._config
-        chunk_bytes = config.layout.chunk_bytes
-        more_bytes = (
-            TRAILER_BYTES[config.appended] + self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
-        )
-        congestion = CONGESTION_CONTROLS.create(
-            config.protocol.congestion_control,
-            rate_bps=config.rate_bps,
-            datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
-        )
-        self._measures = congestion.measures
-        return SendingPath(
-            congestion=congestion,
-            chunk_bytes=chunk_bytes,
-            trailer_bytes=more_bytes,
-            # Assumes that the peer's buffer has the size of ours.
-            receive_buffer_bytes=self._sockets[peer].buffer_bytes,
-            quantum_s=config.quantum_s,
-            queue_bytes=config.queue_bytes,
-        )
-
-    @property
-    def data_port(self) -> int:
-        return self._sockets[SERVER].port
-
-    def _path(self, peer: str, *, fresh: bool) -> SendingPath:
-        if not fresh:
-            return self._paths[peer]
-        return self._paths.pop(peer) if peer in self._paths else self._new_path(peer)
-
-    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
-        if not port:
-            raise ProtocolError(f"{connection.peer} names no port for its data")
-        udp = self._sockets[connection.peer]
-        try:
-            udp.seal = seal(self._config.appended, key, is_server=self._config.is_server)
-        except ValueError as error:
-            raise ProtocolError(f"{connection.peer} gave {error}") from None
-        udp.restore()
-        if self._config.is_server:
-            self._forget(udp)
-        udp.set_peer(host.at(port))
-        sizes = self._sizes(host)
-        connection.outgoing.sizes, connection.outgoing.likely = sizes.wire_bytes, sizes.likely
-        return UdpData(
-            udp,
-            gather_s=self._room_s(udp),
-            measured=self._measures,
-            leave_out=self._config.leave_out,
-            session=self._config.session,
-            sizes=sizes,
-        )
-
-    def _sizes(self, peer: Host) -> Sizes:
-        config = self._config
-        each = config.layout.each if config.tensor_by_tensor else (config.layout,)
-        return Sizes(
-            config.session,
-            max(each, key=lambda layout: layout.chunk_count),
-            local=resolve(config.bind_address, peer.family, what="bind_address"),
-            peer=peer,
-            trailer_bytes=TRAILER_BYTES[config.appended],
-        )
-
-    def _room_s(self, udp: UdpSocket) -> float:
-        """How long arrivals may gather: until half the buffer is full, at the rate of this side."""
-        rate_bps = self._config.rate_bps
-        return math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8)
-
-    def _forget(self, udp: UdpSocket) -> None:
-        """Drops what a worker's former self has sent: it would pass for the new one's."""
-        udp.seal, seal_ = None, udp.seal
-        for _ in range(_MAX_DRAINS):
-            if udp.receive()[1]:
-                break
-        udp.seal = seal_
-
-    def facts(self) -> dict[str, Any]:
-        used = {
-            "congestion_control": self._config.protocol.congestion_control,
-            "compiled": HOT_PATH.compiled,
-        }
-        return {peer: udp.facts() | used for peer, udp in self._sockets.items()}
-
-    def counters(self) -> Counter[str]:
-        return sum((udp.counters for udp in self._sockets.values()), Counter())

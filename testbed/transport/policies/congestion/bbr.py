@@ -1,55 +1,25 @@
 """BBR-style: paces at the measured bandwidth and limits the data in flight to what the path holds.
 
 After BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-
-control-00). The bandwidth is the largest delivery rate of the last 10 round trips. The propagation
-time is the smallest round trip of the last second, or of the last 10 s where it is above 30 ms.
-There are four states:
+control-00). Differences to the published version:
 
-* STARTUP: gain 2/ln 2, until the bandwidth has not grown by a quarter for three rounds.
-* DRAIN: until the queue that STARTUP built is gone.
-* PROBE_BW: a cycle of pacing gains 1.25, 0.75, then six of 1, each as long as the smallest round
-  trip.
-* PROBE_RTT: 4 datagrams in flight, when no sample has been as small as the minimum for that time.
+* It does not react to losses, and paces at one datagram in a round trip at the least.
+* Random loss is not congestion: rounds that lose more than a fifth, and show no queue, do not count
+  for the bandwidth's window for up to 2 s. When such losses end and the bandwidth has fallen,
+  STARTUP seeks it anew. The published rate decays to nothing beyond a loss of 20 %.
+* PROBE_RTT takes 10 ms instead of 200 ms, and comes after 1 s instead of 10 s where the round trip
+  is at most 30 ms: the published times are longer than whole transfers in a local network.
+* What arrives between two feedbacks may be in flight in addition, and so may what a receiver that
+  was busy has left in its socket: the times of its answers are not the path's, and lower no
+  bandwidth unless a fifth is lost.
+* A flow whose product is larger than three initial windows keeps the queue shorter: its allowance
+  is at most one product, it paces one per cent below the bandwidth, as Linux does, the queue counts
+  as drained at a product and three datagrams, and phases of gain 1 end without a feedback.
+* The first phase of the gain cycle comes from the clock, so that simulations can be repeated.
 
-Differences to the published version:
-
-* It does not react to losses; version 1 has a packet-conserving recovery.
-* It paces at one datagram in a round trip at the least. The published version's pace decays without
-  end where most of what it sends is lost.
-* Random loss is not congestion. The published version believes a delivery rate that random loss has
-  lowered: beyond a loss of 20 %, which its probing gain cannot make up for, its rate decays to
-  nothing within a burst, and needs eight round trips for each quarter that it regains. Here rounds
-  that lose more than a fifth, and show no queue, do not count for the bandwidth's window for up to
-  2 s. A longer loss is believed, because a path without a queue to speak of may drop what is too
-  much for it. When such losses end and the bandwidth has fallen, STARTUP seeks it anew.
-* PROBE_RTT takes 10 ms (or one round trip, if that is longer) instead of 200 ms, and comes after
-  1 s instead of 10 s where the round trip is at most 30 ms. The published times are longer than
-  whole transfers in a local network, and until PROBE_RTT, flows that begin together take each
-  other's queue for propagation time.
-* One feedback may cover many datagrams. The data that arrives between two feedbacks may be in
-  flight in addition (version 1 in Linux has a similar allowance for aggregated acknowledgements).
-* A receiver that was busy says so. Its answers' times are not the path's: they lower no bandwidth,
-  unless a fifth is lost, and what the bandwidth brings in such a time may be in flight in addition,
-  as far as the receiver's socket holds it. Otherwise the window would be two products of the path's
-  round trip for each of the receiver's, and the pace would fall with it to single datagrams.
-* A flow whose product is larger than three initial windows keeps the queue shorter. Its allowance
-  is at most one product. It paces one per cent below the bandwidth, as Linux does, so that a
-  standing queue goes. The queue counts as drained when a product and three datagrams are in flight
-  (Linux allows three, too): right after a feedback nothing waits to be reported. Phases of gain 1
-  end without waiting for the next feedback. Smaller flows that share a queue would share less
-  evenly so.
-* The first phase of the gain cycle comes from the clock's microseconds instead of a random number,
-  so that simulations can be repeated.
-
-Idle times. Bandwidth and round trip are kept: the bandwidth's window counts rounds, which do not
-pass while nothing is sent. A transfer that begins in PROBE_BW paces at the bandwidth without gain.
-The pause has drained our own queue, so the first sample replaces an expired minimum without a
-PROBE_RTT (both as the draft says). Application-limited samples count only when they exceed the
-maximum.
-
-Version 1 has a known cost: flows together keep 2 bandwidth-delay products in flight. Where the
-queue holds less, they lose steadily: a fifth of what is sent when eight flows of 5 datagrams each
-share a queue of one product.
+Bandwidth and round trip are kept over idle times; a transfer that begins in PROBE_BW paces without
+gain, and its first sample replaces an expired minimum without a PROBE_RTT (as the draft says).
+Flows together keep 2 products in flight: where the queue holds less, they lose steadily.
 """
 
 import math

@@ -1,9 +1,6 @@
 """CUBIC: the window is a cubic function of the time since the last loss (RFC 9438).
 
-The window rises quickly towards the size at which the last loss happened, stays near it, and then
-grows ever faster. Where Reno would be faster, as on every local network, the window follows Reno's
-(section 4.3, the Reno-friendly region). Fast convergence (section 4.7) leaves room for new flows.
-HyStart++ is not implemented.
+With the Reno-friendly region (section 4.3) and fast convergence (section 4.7), without HyStart++.
 """
 
 import math

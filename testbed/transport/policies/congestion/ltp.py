@@ -1,28 +1,13 @@
 """LTP-style: a bandwidth-delay estimate that does not treat loss as congestion.
 
-This project knows LTP (Chen et al., IWQoS 2023, arXiv 2305.04279) only from what others wrote about
-it: its rate control actively measures delay and bandwidth, as BBR does, and estimates the
-bandwidth-delay product in a way that ignores loss without congestion. Its formulas and constants
-are not known to us. This is therefore LTP-*style*, with these assumptions of ours:
+LTP's formulas and constants (Chen et al., IWQoS 2023, arXiv 2305.04279) are not known to us. These
+are our assumptions; all else is as in `bbr`:
 
-* States, filters and gains are those of `bbr`.
-* The delivery rate alone would sink under random loss q: probing finds no more bandwidth once 1.25
-  (1 - q) < 1, which is BBR's weakness beyond q = 20 %. So losses count as delivered while there is
-  no queue, that is, while the round trip is at most 1.25 times the smallest ever plus the time of 2
-  datagrams. With a longer one, or in a round whose trips are nearer to the longest than to the
-  smallest known, the queue causes the losses, and only delivered data counts. A path whose delay
-  has grown is thus treated as in `bbr`.
-* Where the round trip does not reveal the queue, the estimate would rise for ever. So when it has
-  grown by half for three rounds without a tenth more being delivered, it falls back to four fifths
-  of the earlier value (see `path.DeliveryPlateau`). The surplus until then is lost, which this
-  transport tolerates: on average half of the data behind a queue of a tenth of the bandwidth-delay
-  product, almost none behind a queue of half of it.
-* The estimate is never more than ten times what was delivered in any of the last hundred rounds of
-  a transfer, so a loss of more than nine tenths is not excused. Without that, one that begins
-  behind a queue which others keep full would take its losses for random, and grow for ever. It
-  still takes more than its share there.
-
-Idle times are treated as in `bbr`.
+* Losses count as delivered while there is no queue: while the round trip is at most 1.25 times the
+  smallest ever plus the time of 2 datagrams, and nearer to it than to the longest known.
+* When the estimate has grown by half for three rounds without a tenth more being delivered, it
+  falls back to four fifths of the earlier value, for queues that no round trip reveals.
+* It is never more than ten times what was delivered in any of a transfer's last hundred rounds.
 """
 
 import math

@@ -1,11 +1,6 @@
 """What several congestion controls need: measurements of a path, and the check of their options.
 
-`PathMonitor` derives round trips, their minimum, delivery rates and rounds from feedback. It needs
-only the times in `Feedback`, so a repair need not keep records of each datagram for the congestion
-control. The delivery rate is BBR's estimator (draft-cheng-iccrg-delivery-rate-estimation-00): the
-bytes delivered between the sending and the acknowledgement of one datagram, divided by the time it
-took to send or to acknowledge them, whichever is longer. The longer time is right, because delayed
-acknowledgements that arrive together would otherwise look like a fast path.
+The delivery rate is BBR's estimator (draft-cheng-iccrg-delivery-rate-estimation-00).
 """
 
 import math

@@ -1,57 +1,27 @@
 """TIMELY: the rate follows the gradient of the round-trip time (Mittal et al., SIGCOMM 2015).
 
-This is Algorithm 1 of the paper, one step per round trip:
-
-* Below T_low the rate rises by a step.
-* Above T_high the rate falls by the factor beta (1 - T_high / rtt).
-* Between the two, while the round trip does not grow, the rate rises by a step, and by five steps
-  after five such rounds (hyper-active increase).
-* Between the two, while the round trip grows, the rate falls by beta times the normalised gradient.
-
-Defaults. alpha = 0.875, beta = 0.8 and five rounds are the paper's. Its times (T_low 50 us,
-T_high 500 us, minimum round trip 20 us, step 10 Mbit/s) belong to 10 Gbit/s with segments of
-64 kB. Those of DBLP's development code (30 ms, 50 ms, 3 s, 4 Mbit/s; alpha and beta 0.05) belong to
-its path. Here 0, the default, derives them from the path:
+Algorithm 1 of the paper, one step per round trip. alpha, beta and the five rounds of hyper-active
+increase are the paper's. Its times belong to 10 Gbit/s; here 0, the default, derives them:
 
 * min_rtt: the smallest round trip of the last 10 s.
-* t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate. A slower flow thus bears a
-  longer queue. This is not in the paper. Without it TIMELY has no unique fixed point and keeps its
-  initial unfairness (Zhu et al., CoNEXT 2016, section 4).
+* t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate, so that a slower flow bears
+  a longer queue. Without that there is no unique fixed point (Zhu et al., CoNEXT 2016, section 4).
 * t_high: 2 t_low. The paper's factor of 10 assumes switches that pause instead of dropping.
 * step: one datagram per round trip, as Reno would.
 
-Three rules of ours make up for round trips that are long beside the paper's, over which the queue
-shows late and a datagram per round trip is little:
+Rules of ours, for round trips that are long beside the paper's, and switches that drop:
 
-* The hyper-active increase also follows rounds below T_low in which there was no queue at all, that
-  is, of two datagrams at most. The paper's step of a thousandth of the rate would need hundreds of
-  round trips to regain what a cut took.
-* The step after a cut is not another one, because the round trips are of data sent before it.
-* No cut goes below four fifths of what is being delivered: a queue means that the path was full.
+* The hyper-active increase also follows rounds below T_low with a queue of two datagrams at most.
+* The step after a cut is not another one, and no cut goes below four fifths of what is delivered.
+* The rate starts with 10 datagrams and doubles each round trip until one exceeds T_low.
+* It falls by a fifth after a round with losses whose round trip is nearer to the longest than to
+  the shortest known; other losses are random. A full queue shows no gradient.
+* It falls back to four fifths of an earlier value, or of what is being delivered, when it has grown
+  by a quarter for three rounds without a tenth more being delivered (`DeliveryPlateau`).
+* The window is what the rate sends in T_high, and at least the initial 10 datagrams.
 
-The paper starts at the link's rate divided by the number of flows, which is unknown here. The rate
-starts with 10 datagrams in the first round trip and doubles each round trip until one exceeds
-T_low.
-
-The paper's switches do not drop packets. For networks that do, there are two rules of ours:
-
-* A full queue shows no gradient, as if it were calm. So the rate falls by a fifth after a round
-  with losses whose round trip is nearer to the longest than to the shortest known. Other losses are
-  random: they are ignored.
-* Round trips show nothing where the queue is shorter than T_low or was never empty so far. So the
-  rate falls back to four fifths of an earlier value when it has grown by a quarter for three rounds
-  without a tenth more being delivered (at the start: doubled, one round, a quarter more), or to
-  four fifths of what is being delivered, if that is more. See `DeliveryPlateau`.
-
-The window is what the rate sends in T_high, and at least the initial 10 datagrams. More is in
-flight only when the round trip is too long anyway. So the sender stops filling a path that fell
-silent, and asks a receiver that answers only when asked.
-
-On real hosts the round trip includes waiting for a processor. Where that wait varies by more than
-the thresholds allow, as on an unshaped loopback (0.3 ms), the rate stays near 4 datagrams per round
-trip. Set t_low_s and t_high_s for such paths.
-
-Idle times. The rate is kept. No gradient is computed across a pause.
+Where a wait for a processor varies by more than the thresholds, set t_low_s and t_high_s. The rate
+is kept over idle times, and no gradient is computed across a pause.
 """
 
 import math

@@ -1,32 +1,17 @@
 """Reno, DCTCP, and what CUBIC shares with them: slow start, recovery, pacing, idle times.
 
-* Slow start adds the delivered bytes to the window, which so doubles each round trip (RFC 5681,
-  with the byte counting of RFC 9002, section 7.3.1).
-* A loss or a mark reduces the window once per round trip. Losses of data that was sent before the
-  last reduction belong to that reduction (NewReno's recovery, RFC 6582; RFC 9002, section 7.3.2).
-* A window that was less than half used in two rounds does not grow (RFC 7661, section 4.3: it is
-  not validated), so a sender with little to send does not earn a large window.
-* Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards (the ratios of
-  Linux' tcp_pacing_ss_ratio and tcp_pacing_ca_ratio), because feedback comes for many datagrams
-  at once and the queue of a switch is shallow. Only the very first window is not paced. A round
-  trip shorter than the mean counts at once: after a loss the queue is gone, and a mean of few
-  feedbacks would hold a halved window back for many round trips more.
-* A repair's messages each cover many datagrams, or all of a round trip. What one message covers has
-  left the path before the sender hears of it, so that much may be in flight in addition to the
-  window, as it may with TCP, whose acknowledgements come for every second segment.
+* Slow start counts bytes (RFC 5681; RFC 9002, section 7.3.1). A loss or a mark reduces the window
+  once per round trip (RFC 6582; RFC 9002, section 7.3.2). A window that was less than half used in
+  two rounds does not grow (RFC 7661, section 4.3).
+* Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards, as Linux does.
+  Only the very first window is not paced. A round trip shorter than the mean counts at once.
+* What one message of a repair covers may be in flight in addition to the window.
 * Where half of a round trip's data is lost while an earlier loss is not over, the window falls
-  further but the threshold is held: RFC 5681, section 3.1, holds it when a retransmission is lost,
-  and so does Linux until all data of the first loss has arrived. After the burst, slow start leads
-  back to the threshold within a few round trips.
-* If nothing arrives for three round trips while losses are reported, the window falls to its
-  minimum of 2 datagrams (persistent congestion, RFC 9002, section 7.6), and slow start begins
-  again, up to half of the former window. The window never closes: two datagrams may always be in
-  flight, and the repair's timer declares unacknowledged datagrams lost.
+  further but the threshold is held (RFC 5681, section 3.1).
+* If nothing arrives for three round trips while losses are reported, the window falls to 2
+  datagrams (RFC 9002, section 7.6), and slow start begins again.
 
-Idle times. Window and threshold are kept, because training computes between transfers and the path
-is the same afterwards. RFC 5681, section 4.1, is more careful and restarts from the initial window,
-to avoid sending a whole window in one burst. Here pacing avoids that burst: it spreads the first
-window over a round trip (RFC 9002, section 7.7).
+Window and threshold are kept over idle times: pacing avoids the burst (RFC 9002, section 7.7).
 """
 
 import math

@@ -1,9 +1,7 @@
 """No repair while a stop rule will end the transfer by itself (OptiReduce, NSDI 2025).
 
-An unreliable transport sends each chunk once. Here the sender then sends a PROBE, as `passes` does,
-and thereby says that this was all. The receiver lets it wait for as long as its stop rule has a
-time at which it looks again. With a rule that ends every transfer in time, STOP is the answer. What
-a rule still wants then, or wants whatever the time, is repaired in passes: warm-up transfers, say.
+The sender sends each chunk once, then a PROBE, which waits for as long as the stop rule has a time
+at which it looks again. What a rule still wants then is repaired in passes: warm-up transfers, say.
 """
 
 from dataclasses import dataclass

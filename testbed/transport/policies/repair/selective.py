@@ -1,15 +1,9 @@
 """Selective repair: out-of-order acknowledgements; losses are found by order and time.
 
-LTP (arXiv 2305.04279) and the protocol of Xia et al. (APNet 2019) describe it in outline:
-out-of-order acknowledgements, and losses that are repaired as soon as later datagrams reveal them.
-Their details are not known to us, so thresholds and timers are those of QUIC and RACK (RFC 9002,
-RFC 8985). Lost chunks go before chunks never sent. When nothing is left to send, the sender waits,
-and sends a PROBE if no answer comes within a round trip and a margin.
-
-The receiver, which `streaming` uses, too, sends an ACK at once when a datagram or a PROBE asks for
-one; the sender asks when its window is full or its queue empty. Otherwise it sends ACKs at
-intervals, as long as they stay a small fraction of the bytes sent. It knows from the send indices
-how much was sent, so a path that loses nearly everything needs no more ACKs than a good one.
+In outline that of LTP (arXiv 2305.04279) and of Xia et al. (APNet 2019); thresholds and timers are
+those of QUIC and RACK (RFC 9002, RFC 8985). Lost chunks go before chunks never sent. The receiver,
+which `streaming` uses, too, sends an ACK when a datagram or a PROBE asks for one, and otherwise at
+intervals, as long as they stay a small fraction of the bytes sent.
 """
 
 from dataclasses import dataclass

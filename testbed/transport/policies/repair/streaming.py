@@ -1,18 +1,10 @@
 """Streaming repair (ours): the receiver acknowledges while data flows; the sender never idles.
 
-A lost chunk goes behind the chunks that were sent less often. So the order of sending is that of
-passes, without the pauses between them. Towards the end of a transfer every chunk that the receiver
-lacks is in flight, and waiting for ACKs would cost a round trip for each further loss. Instead the
-sender sends further copies of chunks in flight:
-
-* It repeats a chunk that was lost before until, at the recent loss rate, the probability that all
-  its copies are lost is below `residual`. It repeats any other chunk only while its copies are more
-  likely lost than not. So at 60 % loss at most 8 copies of a chunk are in flight at once, at 10 %
-  two, and on a path that loses less than `residual` nothing is sent twice.
-* The chunk with the fewest copies goes first, and among those the one sent last, because ACKs will
-  soon tell about the others.
-* It sends no copies while round trips show a full queue, which copies would only feed, nor to a
-  receiver that has been silent for long.
+A lost chunk goes behind the chunks that were sent less often. Towards the end of a transfer the
+sender sends further copies of chunks in flight: of one that was lost before until, at the recent
+loss rate, all its copies are lost with a probability below `residual`; of any other only while its
+copies are more likely lost than not. The fewest copies go first, and of those the one sent last.
+It sends none while round trips show a full queue, nor to a receiver that has been silent for long.
 """
 
 import math

@@ -1,11 +1,8 @@
-"""A bound on the energy that may be missing: ours.
+"""A bound on the energy, the sum of squares, that may be missing: ours.
 
-Energy is the sum of squares. A receiver that has at least the share d of a payload's energy makes a
-*d-contraction* of it: what is missing has at most 1 - d of the payload's squared norm. With error
-feedback, SGD with any such contraction converges at the rate of SGD without loss, d only delays it
-(Stich, Cordonnier and Jaggi, NeurIPS 2018, for the largest entries; Karimireddy et al., ICML 2019,
-for all contractions). It does not matter how the chunks were chosen, so the network may choose some
-of them. That is why the floor holds in all rounds; what comes above it is what the time allows.
+With error feedback, SGD with any contraction of the payload converges at the rate of SGD without
+loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019), however the chunks
+were chosen. So the floor holds in all rounds; what comes above it is what the time allows.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,7 @@
-"""A tolerance of its own for every tensor: "PLOT-style".
+"""A tolerance of its own for every tensor: "PLOT-style" (IEEE TNSM 2024).
 
-PLOT (IEEE TNSM 2024, doi 10.1109/TNSM.2024.3461875) argues that layers tolerate different loss, and
-bounds each layer separately. Its bounds and formulas are not known to us, so they are options here:
-assumed ones, or such as `./lab profile-layers` measures.
-With one bound for all layers this is MLT's rule (NSDI 2024), which also counts per tensor.
+PLOT's bounds and formulas are not known to us, so they are options here: assumed ones, or such as a
+profile measures. With one bound for all layers this is MLT's rule (NSDI 2024).
 """
 
 from collections.abc import Mapping

@@ -1,18 +1,10 @@
-"""A tolerance of time alone: "OptiReduce-style".
+"""A tolerance of time alone: "OptiReduce-style" (Warraich et al., NSDI 2025, arXiv 2310.06993).
 
-OptiReduce (Warraich et al., NSDI 2025, arXiv 2310.06993) bounds each transfer by two times. The
-hard one, t_B, is the 95th percentile of 20 runs at start-up, which are reliable. The early one
-counts from when the senders' last packets have come: the receiver then waits only for a fraction of
-t_C, a moving average of what transfers take. How many chunks are missing plays no part.
-
-Not known to us are that fraction, how it adapts, and how t_C is smoothed. Assumptions of ours:
-
-* The fraction is a constant, and t_C the plain mean of the latest 16 transfers.
-* OptiReduce measures t_B with its collective over kernel TCP. Here the first transfers from each
-  peer take its place: they are complete. So each pair of hosts and each leg has its own times.
-* Both count from the first sign of a transfer, that is, its first chunk, or its end where no chunk
-  has come. A peer that computes for longer is waited for.
-* The last packets are not marked. A PROBE says that all have been sent.
+The hard bound, t_B, is the 95th percentile of 20 runs at start-up, which are reliable. Once the
+senders' last packets have come, the receiver waits only for a fraction of t_C, a moving average.
+Assumptions of ours: the fraction is a constant, and t_C the mean of the latest 16 transfers; the
+first transfers from each peer take the place of the runs at start-up; both count from the first
+sign of a transfer; a PROBE says that all have been sent.
 """
 
 import math
