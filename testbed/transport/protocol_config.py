@@ -202,14 +202,7 @@ class ProtocolConfig:
 
     def describe(self) -> dict[str, str]:
         """The configuration as texts, from which an equal one can be built."""
-        told = {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
         # Runs were described without these, and are told apart by that.
-        if self.keep == 1:
-            del told["keep"]
-        if self.control == "tcp":
-            del told["control"]
-        if self.coding == "plain":
-            del told["coding"]
-        if self.marks == NONE:
-            del told["marks"]
-        return told
+        unsaid = {"keep": "1.0", "control": "tcp", "coding": "plain", "marks": NONE}
+        texts = {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
+        return {name: text for name, text in texts.items() if unsaid.get(name) != text}

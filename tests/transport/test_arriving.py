@@ -48,17 +48,17 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
         due_s = 2e-3 + connection.gather_s()
         assert arriving.begin(connection.expected(), due_s, udp.receiving)
         came = 0
-        while not arriving.over and (not loss or came + 60 < len(rest)):
+        while not arriving.it.over and (not loss or came + 60 < len(rest)):
             count = int(1e4 * (due_s - 2e-3)) + 1 - came
             other.send(rest[came : came + count])
             arrive(arriving, due_s)
             taker.on_datagrams(rest[came : came + count], due_s, waited=True)
             came += count
             wait_s = taker.gather_s()
-            assert arriving.over == (wait_s == 0)
+            assert arriving.it.over == (wait_s == 0)
             if wait_s:
-                assert arriving.due_s == due_s + wait_s
-            due_s = arriving.due_s
+                assert arriving.it.due_s == due_s + wait_s
+            due_s = arriving.it.due_s
         connection.arrived(*arriving.end(), waited=True)
     assert came > 200
     assert connection.gather_s() == taker.gather_s()
@@ -87,7 +87,7 @@ def test_a_transfer_that_ends_in_a_rest_is_reported():
         arriving.begin(connection.expected(), 0.0, udp.receiving)
         other.send(rest)  # more than the rate promised
         arrive(arriving, 5e-3)
-        assert arriving.over
+        assert arriving.it.over
         connection.arrived(*arriving.end(), waited=True)
     assert [type(event) for event in connection.events()] == [TransferDone]
     np.testing.assert_array_equal(parties.into[0], parties.sent[0])
@@ -128,7 +128,7 @@ def test_what_calls_for_an_ack_ends_the_rest(case):
         arriving.begin(connection.expected(), 0.0, udp.receiving)
         other.send(sent)
         arrive(arriving, 2.0)
-        assert arriving.over == (case != "quiet")
+        assert arriving.it.over == (case != "quiet")
         arrivals, now_s = arriving.end()
         connection.arrived(arrivals, now_s, waited=True)
     assert len(arrivals.new) == len(sent)
@@ -161,7 +161,7 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
                 data.read(ours, now_s, waited=True)
             else:
                 arrive(routine.coming, now_s)
-                while not routine.coming.over:  # the wait goes on, and the next batch comes
+                while not routine.coming.it.over:  # the wait goes on, and the next batch comes
                     first, now_s = first + 7, now_s + 1e-3
                     theirs.on_datagrams(batch, now_s - 1e-3, waited=True)
                     batch = frames[first : first + 7]
@@ -185,10 +185,10 @@ def test_what_comes_in_another_order_is_left_to_the_connection():
         arriving.begin(connection.expected(), 0.0, udp.receiving)
         other.send(rest[:10])
         arrive(arriving, 1.0)
-        assert not arriving.over
+        assert not arriving.it.over
         other.send(rest[[12, 11, 13]])
         arrive(arriving, 2.0)
-        assert arriving.over and arriving.unplaced
+        assert arriving.it.over and arriving.unplaced
         assert len(arriving.end()[0].new) == 10
 
 
@@ -207,7 +207,7 @@ def test_an_order_that_is_longer_than_send_indices_can_tell_is_left_to_the_conne
         )
         other.send(rest[:1])
         arrive(arriving, 1.0)
-        assert not arriving.over
+        assert not arriving.it.over
         other.send(rest[1:2])
         arrive(arriving, 2.0)
         assert arriving.unplaced
@@ -244,7 +244,7 @@ def test_send_indices_follow_one_another_around_their_end():
         arriving.begin(connection.expected(), 0.0, udp.receiving)
         other.send(rest[:40])
         arrive(arriving, 2.0)
-        assert not arriving.over
+        assert not arriving.it.over
 
 
 @pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger", "forged"])
@@ -277,7 +277,7 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
                 arrive(routine.coming, now_s)
                 assert routine.worked
                 if case == "stranger":  # who is dropped there, and wakes nobody
-                    assert not routine.coming.over
+                    assert not routine.coming.it.over
                 data.end_routine(connection, now_s)
             else:
                 data.read(connection, now_s, waited=True)
@@ -306,7 +306,7 @@ def test_authenticated_datagrams_are_taken_while_all_are_genuine():
         for first in (0, 30):
             other.send(rest[first : first + 30])
             arrive(arriving, 5e-3 + first)
-            assert not arriving.over
+            assert not arriving.it.over
         connection.arrived(*arriving.end(), waited=True)
     into, sent = (parties.layout.rows(each[0]) for each in (parties.into, parties.sent))
     assert np.array_equal(into[:100], sent[:100])
@@ -350,9 +350,9 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
         data, waiter = data_of(udp, gather_s=room_s), Waiter()
         now_s, sent = time.monotonic(), 10
         routine = data.begin_routine(connection, now_s)
-        assert routine.coming.at_once
+        assert routine.coming.it.at_once
         waiter.want(data, reading=True, writing=False)
-        while not routine.worked or not routine.coming.over:
+        while not routine.worked or not routine.coming.it.over:
             other.send(frames[sent : sent + 10])
             sent += 10
             time.sleep(2e-3)
@@ -382,11 +382,11 @@ def test_for_a_control_that_measures_the_path_each_is_taken_as_it_comes(repair, 
         data = data_of(udp, measured=True)
         data._drained = True
         routine = data.begin_routine(connection, 2e-3)
-        assert routine.coming.at_once
+        assert routine.coming.it.at_once
         for step in range(30):
             other.send(rest[step : step + 1])
             arrive(routine.coming, 3e-3 + step * 1e-4)
-            assert routine.coming.over == (gathers or step == 29)
+            assert routine.coming.it.over == (gathers or step == 29)
             if gathers:
                 break
         data.end_routine(connection, 6e-3)
@@ -427,5 +427,5 @@ def test_strangers_alone_do_not_end_a_routine_that_takes_all_at_once():
         for number in range(20):
             strange.sendto(bytes(32), ("127.0.0.1", udp.port))
             arrive(arriving, 3e-3 + number * 1e-4)
-        assert not arriving.over and not arriving.worked
+        assert not arriving.it.over and not arriving.worked
         assert udp.counters == {"unknown-address": 20}

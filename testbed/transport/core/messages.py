@@ -82,25 +82,20 @@ class ControlMessage:
 
 def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
     """The smallest and largest body of each type for payloads of `chunk_count` chunks."""
-    bitmap_bytes = -(-chunk_count // 8)
+    kind, bitmap_bytes = MessageType, -(-chunk_count // 8)
+    arrivals = (1, ARRIVALS_HEAD_BYTES + bitmap_bytes)
     return {
-        MessageType.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
-        MessageType.WELCOME: (_WELCOME.size, _WELCOME.size + KEY_BYTES),
-        MessageType.REFUSED: (0, MAX_REASON_BYTES),
-        MessageType.PROBE: (SENT.size, PASS.size),
-        MessageType.BITMAP: (1, ARRIVALS_HEAD_BYTES + bitmap_bytes),
-        MessageType.LATE_BITMAP: (1, ARRIVALS_HEAD_BYTES + bitmap_bytes),
-        MessageType.STOP: (0, bitmap_bytes),
-        MessageType.ACK: (ACK_FIELDS_BYTES, MAX_ACK_BYTES),
-        MessageType.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
-        MessageType.READY: (0, 0),
-        MessageType.HOLD: (0, 0),
-        MessageType.PING: (0, 0),
-        MessageType.PONG: (0, 0),
-        MessageType.FAILED: (0, MAX_REASON_BYTES),
-        MessageType.WORTH: (1, min(chunk_count, MAX_WORTH_BYTES)),
-        MessageType.TRIED: (SENT.size, SENT.size),
-        MessageType.PIECES: (SENT.size, SENT.size),
+        kind.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
+        kind.WELCOME: (_WELCOME.size, _WELCOME.size + KEY_BYTES),
+        **dict.fromkeys((kind.REFUSED, kind.FAILED), (0, MAX_REASON_BYTES)),
+        **dict.fromkeys((kind.READY, kind.HOLD, kind.PING, kind.PONG), (0, 0)),
+        **dict.fromkeys((kind.BITMAP, kind.LATE_BITMAP), arrivals),
+        **dict.fromkeys((kind.TRIED, kind.PIECES), (SENT.size, SENT.size)),
+        kind.PROBE: (SENT.size, PASS.size),
+        kind.STOP: (0, bitmap_bytes),
+        kind.ACK: (ACK_FIELDS_BYTES, MAX_ACK_BYTES),
+        kind.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
+        kind.WORTH: (1, min(chunk_count, MAX_WORTH_BYTES)),
     }
 
 

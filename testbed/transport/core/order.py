@@ -1,9 +1,8 @@
 """The interface of chunk orders: permutations of a transfer's chunks.
 
-The order decides what is lost, because a receiver that stops early gives up the chunks that come
-last. Write a subclass of `ChunkOrder` (the package's docstring says where), usually a frozen
-dataclass whose fields are its options. The endpoint supplies `seed` where the class has it and the
-user does not set it.
+A receiver that stops early gives up the chunks that come last. Write a subclass of `ChunkOrder`
+(the package's docstring says where), usually a frozen dataclass whose fields are its options. The
+endpoint supplies `seed` where the class has it and the user does not set it.
 """
 
 from abc import ABC, abstractmethod
@@ -43,14 +42,12 @@ class Arranger:
     """Arranges the chunks of one payload, in all passes of its transfer.
 
     Attributes:
-        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `worth`, which the
-            receiver is told; None where the order does not say.
-        enough: so many chunks, the first in the order, are probably all that the receiver needs; a
-            repair may wait for its answer before it sends others.
+        worth: what the receiver is told that each chunk is worth, shape (chunk_count,), in the
+            bytes of `worth`; None where the order does not say.
+        enough: so many chunks, the first in the order, are probably all that the receiver needs.
         urgent: chunks that decide when the receiver has the least that it needs, shape
             (chunk_count,); a repair may send them again before they are known to be lost.
-        protected: chunks that switches are to drop last, shape (chunk_count,); None: all are sent
-            unmarked.
+        protected: chunks that switches are to drop last, shape (chunk_count,); or None.
     """
 
     def __init__(
@@ -91,8 +88,6 @@ class ChunkOrder(ABC):
     def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
         """Returns the function that arranges ascending chunk numbers, for all passes of a transfer.
 
-        The permutation is computed once, because it may be costly or random. So chunks that are
-        sent again keep their relative order. One function may serve several peers that are sent
-        the same payload at once.
+        The permutation is computed once; several peers may be sent the same payload at once.
         """
         return Arranger(self.permutation(context))

@@ -77,11 +77,11 @@ class Receiver:
         self._ended_s = now_s
         self._first_arrival_s: float | None = None
         self._worth_s: float | None = None  # when it was told what chunks are worth
-        self._last_arrival_s: float | None = None
-        self._asked = False
+        self.progress_s: float | None = None  # when the latest new chunk arrived
+        self.asked = False  # whether a PROBE has come
         self._probes = 0
         self._pass = 1
-        self._datagrams = 0
+        self.valid_datagrams = 0  # of this transfer, duplicates included
         self._control_bytes = 0
         self._lookback = lookback or Lookback()
         self._slowest = self._looked_back()
@@ -113,11 +113,6 @@ class Receiver:
         """Whether enough has arrived."""
         return self.state is ReceiverState.STOPPED
 
-    @property
-    def valid_datagrams(self) -> int:
-        """Valid datagrams of this transfer so far, duplicates included."""
-        return self._datagrams
-
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
         """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows."""
         if not len(frames):
@@ -139,7 +134,7 @@ class Receiver:
         valid_count = len(arrivals.stamps)
         if not valid_count:
             return
-        self._datagrams += valid_count
+        self.valid_datagrams += valid_count
         if self.stopped:
             self.ignored["late"] += valid_count
             return
@@ -150,7 +145,7 @@ class Receiver:
         prompt = self.attentive and self._rule is not None
         self._repair.on_arrivals(arrivals.stamps, now_s, prompt)
         if len(arrivals.new):
-            self._last_arrival_s = now_s
+            self.progress_s = now_s
             self._repair.on_new_chunks(arrivals.new)
         self._stop_or(self._repair.on_data)
 
@@ -169,7 +164,7 @@ class Receiver:
         self._machine.on(ReceiverEvent.PROBE)
         if self.stopped:
             return  # it crossed the STOP, which answers it
-        self._asked = True
+        self.asked = True
         self._probes += self._repair.counts_as_probe(message)
         self._stop_or(lambda progress: self._answer(message, progress))
 
@@ -202,19 +197,9 @@ class Receiver:
         return self.placement.rows.reshape(-1)
 
     @property
-    def asked(self) -> bool:
-        """Whether a PROBE has come."""
-        return self._asked
-
-    @property
-    def progress_s(self) -> float | None:
-        """When the latest new chunk arrived; None before the first."""
-        return self._last_arrival_s
-
-    @property
     def still_s(self) -> float:
         """Since when it stands still: the latest new chunk, or its beginning."""
-        return self._began_s if self._last_arrival_s is None else self._last_arrival_s
+        return self._began_s if self.progress_s is None else self.progress_s
 
     @property
     def _first_sign_s(self) -> float | None:
@@ -303,7 +288,7 @@ class Receiver:
             received_count=self.received_count,
             now_s=self._now_s,
             first_arrival_s=self._first_arrival_s,
-            last_arrival_s=self._last_arrival_s,
+            last_arrival_s=self.progress_s,
             probes=self._probes,
             worth=self._worth,
             first_sign_s=self._first_sign_s,
@@ -329,7 +314,7 @@ class Receiver:
             chunks_received=self.received_count,
             received=self.received,
             passes=self._pass if self._repair.has_passes else None,
-            bytes_received=wire_bytes(self._datagrams, self._layout.chunk_bytes),
+            bytes_received=wire_bytes(self.valid_datagrams, self._layout.chunk_bytes),
             control_bytes=self._control_bytes,
             duplicates=self.ignored["duplicate"],
             began_s=self._ended_s if self._first_arrival_s is None else self._first_arrival_s,

@@ -33,8 +33,7 @@ class SenderRepair(ABC):
         in_flight: datagrams sent that are not known to have arrived or to be lost.
         asked_s: since when the receiver owes an answer; None while it owes none.
         was_silent: whether it was asked because another answer was overdue.
-        attentive: False while messages are handed over that had to wait. They give no sample of
-            the round trip; `Sender` sets it.
+        attentive: False while messages are handed over that had to wait: no sample of a round trip.
     """
 
     passes: int | None = None
@@ -60,11 +59,7 @@ class SenderRepair(ABC):
 
     @property
     def certain(self) -> int:
-        """How many of the upcoming chunks go, in this order, if nothing happens: none asks.
-
-        They may be sent without further questions; `on_sent_all` tells. The default is 0, and that
-        of a class which inherits another's.
-        """
+        """How many upcoming chunks may go without further questions; 0, not inherited."""
         return 0
 
     @abstractmethod
@@ -81,10 +76,9 @@ class SenderRepair(ABC):
 
     @abstractmethod
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
-        """Takes a message of the receiver, other than STOP, for this transfer.
+        """Takes a message other than STOP; returns feedback, in datagrams instead of bytes.
 
-        Returns feedback about the path, in datagrams instead of bytes. Raises ProtocolError for a
-        message that is not allowed here.
+        Raises ProtocolError for a message that is not allowed here.
         """
 
     @abstractmethod
@@ -92,10 +86,7 @@ class SenderRepair(ABC):
         """Called when the congestion window is full; must make the receiver answer."""
 
     def wants_ack(self, count: int, window_left: float) -> bool:
-        """Whether one of the next `count` datagrams asks for an ACK at once.
-
-        `window_left` is how many more the congestion window will then allow. The default is no.
-        """
+        """Whether one of the next `count` asks for an ACK; the window then allows so many more."""
         return False
 
     def deadline_s(self) -> float | None:
@@ -112,10 +103,9 @@ class ReceiverRepair(ABC):
 
     Attributes:
         has_passes: whether the sender sends in passes.
-        gather_s: how long arrivals may gather in the socket before they are handed over, because
-            the sender learns of them later anyway. 0 (the default) for not at all.
-        only_answers: whether it speaks only when asked. Then the sender's round trips do not show
-            when data are read, and data gather with a control that measures the path, too.
+        gather_s: how long arrivals may gather in the socket before they are handed over.
+        only_answers: whether it speaks only when asked, so that data gather with a control that
+            measures the path, too.
     """
 
     has_passes = False
@@ -125,18 +115,14 @@ class ReceiverRepair(ABC):
     def on_arrivals(  # noqa: B027 - optional to override
         self, stamps: NDArray[np.uint32], now_s: float, attentive: bool
     ) -> None:
-        """Called with valid datagrams of this transfer, duplicates included; `on_data` follows.
+        """Called with the stamps (`wire.stamps_of`) of valid datagrams, duplicates included.
 
-        `stamps` are from their headers, as `wire.stamps_of` gives them. `attentive` is False when
-        they had waited in the socket for an unknown time.
+        `attentive` is False when they had waited for an unknown time. `on_data` follows.
         """
 
     @property
     def quiet(self) -> Quiet:
-        """How many datagrams may come before it has anything to say.
-
-        The default is 0, and that of a class which inherits another's.
-        """
+        """How many datagrams may come before it has anything to say; 0, not inherited."""
         return NOT_QUIET
 
     def on_new_chunks(  # noqa: B027 - optional to override
@@ -149,21 +135,14 @@ class ReceiverRepair(ABC):
         return []
 
     def counts_as_probe(self, message: ControlMessage) -> bool:
-        """Whether a PROBE adds to `Progress.probes`: by default each does.
-
-        Called once for each, before anything else. Raises ProtocolError for a malformed one.
-        """
+        """Whether a PROBE adds to `Progress.probes`: by default each; ProtocolError: malformed."""
         return True
 
     @abstractmethod
     def on_probe(
         self, message: ControlMessage, progress: Progress, attentive: bool
     ) -> list[ControlMessage]:
-        """Called for a PROBE when the arrivals are not enough to stop.
-
-        Raises ProtocolError for a malformed one. `attentive` is False when it had waited for an
-        unknown time.
-        """
+        """Called for a PROBE when the arrivals are not enough to stop; ProtocolError: malformed."""
 
     def deadline_s(self, progress: Progress) -> float | None:
         """When `on_deadline` wants to be called; None (the default) for never."""
@@ -182,10 +161,9 @@ class Repair(ABC):
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
     ) -> SenderRepair:
-        """The sender's half.
+        """The sender's half; `arrange` puts ascending chunk numbers in the order of sending.
 
-        `arrange` puts ascending chunk numbers in the order of sending. `estimates` holds what
-        earlier transfers learnt about the path.
+        `estimates` holds what earlier transfers learnt about the path.
         """
 
     @abstractmethod

@@ -17,23 +17,17 @@ class TransferReport:
         peer: the other side's name.
         role: whether this side sent or received.
         chunk_count: chunks of the payload.
-        chunks_received: how many arrived before the receiver stopped. At the sender it is None if
-            STOP carried no bitmap, which our receivers always send.
-        received: which chunks arrived, shape (chunk_count,); None at a sender that was not told,
-            such as kernel TCP's. STOP tells the others, with a bit per chunk: less than 0.01 % of
-            the data.
-        passes: sweeps over the missing chunks; None where the protocol has no passes. A receiver
-            tells that of the latest datagram before it had enough.
+        chunks_received: how many arrived before the receiver stopped; None where STOP did not tell.
+        received: which chunks arrived, shape (chunk_count,); None at a sender that was not told.
+        passes: sweeps over the missing chunks; None where the protocol has no passes.
         chunks_sent: datagrams handed to the network, repetitions included; 0 for a receiver.
-        chunks_left_out: datagrams that vanished before the network, on purpose; see
-            `EndpointConfig.leave_out`.
+        chunks_left_out: datagrams that vanished on purpose; see `EndpointConfig.leave_out`.
         bytes_sent, bytes_received: data on the wire, with the headers of all layers.
         control_bytes: wire bytes of the control messages that this side sent; for kernel TCP also
             of its pure acknowledgements.
         duplicates: valid datagrams whose chunk had arrived before.
         retransmitted_bytes: the part of bytes_sent that had been sent before.
-        began_s: at the sender, when `send` was called; at the receiver, when the first datagram
-            arrived. Seconds of time.monotonic().
+        began_s: when `send` was called, or the first datagram arrived, by time.monotonic().
         ended_s: at the receiver, when it had enough; at the sender, when STOP arrived.
         ignored: datagrams that were dropped during the transfer, by reason.
     """

@@ -27,23 +27,19 @@ class Progress:
         received: which chunks have arrived, shape (chunk_count,); must not be modified.
         received_count: how many of them.
         now_s: the present time.
-        first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; None
-            before the first.
-        probes: how many passes the sender has ended, with a PROBE each. One that it sends within a
-            pass, because its window is full, does not count. With a repair that has no passes, how
-            many PROBEs have arrived.
-        worth: what the sender says that each chunk is worth, shape (chunk_count,), in the bytes of
-            `worth`; None before that is known, and where the sender's order does not tell.
+        first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; or None.
+        probes: how many passes the sender has ended, with a PROBE each; how many PROBEs have
+            arrived where the repair has no passes.
+        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `worth`; None while
+            the sender has not told.
         first_sign_s: when the first chunk arrived, or before that what chunks are worth, but not
             before this side asked for the transfer; None before both.
         recent: of the latest transfers from this peer, the oldest first, the seconds from the first
             sign until the receiver had enough, and how many chunks it had then.
         earliest: the same of the first transfers from this peer, up to `lookback.MOST_EARLIEST`.
-        slowest: as `recent`, of whichever peer took longest for each transfer that had ended with
-            all peers when this side asked for this one.
-        round_trip_s: the smallest to this peer that this side measured, as a sender; None before.
-        ends_s: for a repair that is asked for an answer: when the stop rule looks again although
-            nothing arrives; None for never.
+        slowest: as `recent`, of whichever peer took longest for each transfer.
+        round_trip_s: the smallest to this peer that this side measured, as a sender; or None.
+        ends_s: when the stop rule looks again although nothing arrives; None for never.
     """
 
     received: NDArray[np.bool_]
@@ -81,8 +77,7 @@ class StopRule(ABC):
     def missing(self, progress: Progress) -> int | None:
         """How many more chunks must arrive, at the least, before it may be satisfied.
 
-        While many are missing, arrivals may gather for some milliseconds before they are looked at.
-        None (the default) where that is unknown, or the time plays a part: each is looked at.
+        While many are missing, arrivals may gather. None (the default): each is looked at.
         """
         return None
 
@@ -111,9 +106,7 @@ class TolerancePolicy(ABC):
 
     @abstractmethod
     def tolerance(self, critical: bool) -> float:
-        """The fraction P of a transfer's chunks that may be missing, 0 <= P < 1.
-
-        A policy that is more than a fraction returns the most that it gives up.
+        """The most of a transfer's chunks that may be missing, 0 <= P < 1.
 
         `critical` tells whether the training is in a critical learning regime.
         """
@@ -150,11 +143,7 @@ def check_seconds(seconds: float, name: str) -> None:
 
 
 def required_chunks(chunk_count: int, tolerance: float) -> int:
-    """ceil(chunk_count * (1 - tolerance)), at least 1, computed exactly for decimal tolerances.
-
-    Floating point would sometimes require a chunk too many: 1000 * (1 - 0.008) must give 992, not
-    the next integer above 992.0000000000001.
-    """
+    """ceil(chunk_count * (1 - tolerance)), at least 1, computed exactly for decimal tolerances."""
     check_tolerance(tolerance)
     return _required_chunks(chunk_count, tolerance)
 

@@ -59,7 +59,7 @@ class Departing:
     def __init__(
         self, descriptor: int, plain: int, segmented: int, *, tagging: Tagging | None = None
     ) -> None:
-        """`plain` and `segmented` are the addresses of two `SendCall`s."""
+        """`plain` and `segmented` are what `BatchSender.compiled` gives."""
         self._tagging = tagging
         sealing = None if tagging is None else tagging.address
         self._it = _Departing(descriptor=descriptor, plain=plain, sealing=sealing)
@@ -101,7 +101,7 @@ class Arriving:
 
     def __init__(self, descriptor: int, *, tagging: Tagging | None = None) -> None:
         self._tagging = tagging
-        self._it = _Arriving(
+        self.it = _Arriving(
             descriptor=descriptor,
             sealing=None if tagging is None else tagging.address,
             gathered=GATHERED,
@@ -110,14 +110,14 @@ class Arriving:
             pause_s=PAUSE_S,
             decay=DECAY,
         )
-        self.address = ctypes.addressof(self._it)
+        self.address = ctypes.addressof(self.it)
 
     def begin(self, expected: Expected, due_s: float | None, receiving: int) -> bool:
         """Says what is awaited and when it has gathered; False where it cannot be taken."""
         placement, gathering, missing, most_s, quiet = expected
         if not isinstance(placement, CompiledPlacement):
             return False
-        it = self._it
+        it = self.it
         self._placement, self._gathering = placement, gathering
         placement.reserve()
         it.receiving, it.placing = receiving, placement.address
@@ -131,47 +131,12 @@ class Arriving:
 
     @property
     def worked(self) -> bool:
-        """Whether any have come, or it is `over`."""
-        return bool(self._it.valid or self._it.over)
-
-    @property
-    def over(self) -> bool:
-        """Whether it goes on no longer, because there is something to decide."""
-        return bool(self._it.over)
-
-    @property
-    def at_once(self) -> bool:
-        """Whether none has gathered: each was taken as it came."""
-        return bool(self._it.at_once)
-
-    @property
-    def valid(self) -> int:
-        """How many have been taken."""
-        return int(self._it.valid)
-
-    @property
-    def drained(self) -> bool:
-        """Whether the socket was empty after the last batch."""
-        return bool(self._it.drained)
-
-    @property
-    def due_s(self) -> float:
-        """Until when arrivals gather now."""
-        return float(self._it.due_s)
-
-    @property
-    def received(self) -> int:
-        """Rows that the last batch filled, or -errno."""
-        return int(self._it.received)
-
-    @property
-    def unplaced(self) -> bool:
-        """Whether the last batch is still where it was received, and nobody has looked at it."""
-        return bool(self._it.unplaced)
+        """Whether any have come, or there is something to decide."""
+        return bool(self.it.valid or self.it.over)
 
     def end(self) -> tuple[Arrivals, float]:
         """What has been taken, and when the latest was."""
-        it, gathering = self._it, self._gathering
+        it, gathering = self.it, self._gathering
         gathering.rate, gathering.count = it.rate, it.count
         gathering.since_s, gathering.last_s = it.since_s, it.last_s
         return self._placement.taken(it.valid, it.gained), it.at_s

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import socket
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +28,9 @@ class _Receiving(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("messages", "rows", "peer")),
-        *(
-            (name, ctypes.c_uint32)
-            for name in (
-                *("count", "per_message", "datagram_bytes", "address_bytes", "control_bytes"),
-                *("received", "unsorted"),
-            )
-        ),
+        *((name, ctypes.c_uint32) for name in ("count", "per_message", "datagram_bytes")),
+        *((name, ctypes.c_uint32) for name in ("address_bytes", "control_bytes")),
+        *((name, ctypes.c_uint32) for name in ("received", "unsorted")),
         ("rows_room", ctypes.c_uint64),
         ("foreign", ctypes.c_uint64),
     ]
@@ -52,48 +49,6 @@ def _checked(result: int) -> int:
     if result < 0:
         raise OSError(-result, os.strerror(-result))
     return result
-
-
-class ReceiveCall:
-    """Receives into message headers that were prepared."""
-
-    def __init__(self, **described: int) -> None:
-        """Addresses and sizes of what is to be used, by the names of the structure."""
-        assert LIBRARY is not None
-        self._it = _Receiving(**described)
-        self.address = ctypes.addressof(self._it)  # of its struct receiving
-        self._receive = LIBRARY.receive
-        self.received = 0  # messages that the last call received
-
-    def __call__(self, descriptor: int) -> int | None:
-        """How many rows hold datagrams now; None where the messages must be sorted out."""
-        return self.result(self._receive(self.address, descriptor))
-
-    @property
-    def foreign(self) -> int:
-        """How many datagrams of others than the peer C has dropped so far."""
-        return int(self._it.foreign)
-
-    def result(self, rows: int) -> int | None:
-        """The same of a call that C made itself."""
-        rows = _checked(rows)
-        self.received = self._it.received
-        return None if self._it.unsorted else rows
-
-
-class SendCall:
-    """Sends rows through message headers that were prepared."""
-
-    def __init__(self, **described: int) -> None:
-        """Addresses and sizes of what is to be used, by the names of the structure."""
-        assert LIBRARY is not None
-        self._it = _Sending(**described)
-        self.address = ctypes.addressof(self._it)  # of its struct sending
-        self._send = LIBRARY.send_rows
-
-    def __call__(self, descriptor: int, rows: int, count: int) -> int:
-        """How many of `count` rows, which begin at an address, the kernel took; OSError if none."""
-        return _checked(self._send(self.address, descriptor, rows, count))
 
 
 class _ReceiveBatch(Messages):
@@ -162,8 +117,8 @@ class _CompiledReceiveBatch(_ReceiveBatch):
 
     def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
         super().__init__(count, vectors, per_message, shared)
-        self.left: int | None = None
-        self.call = ReceiveCall(
+        self.left: int | None = None  # the result of a call that C made itself: it is the next
+        self.struct = _Receiving(
             messages=self.address,
             rows=address_of(shared.rows),
             peer=address_of(shared.peer),
@@ -174,12 +129,15 @@ class _CompiledReceiveBatch(_ReceiveBatch):
             control_bytes=CONTROL.itemsize,
             rows_room=shared.rows.nbytes,
         )
+        assert LIBRARY is not None
+        self._receive = LIBRARY.receive
+        self._struct_address = ctypes.addressof(self.struct)
 
     def receive_rows(self, descriptor: int) -> int | None:
         left, self.left = self.left, None
-        rows = self.call(descriptor) if left is None else self.call.result(left)
-        self.received = self.call.received
-        return rows
+        rows = _checked(self._receive(self._struct_address, descriptor) if left is None else left)
+        self.received = self.struct.received
+        return None if self.struct.unsorted else rows
 
 
 class _Shared(NamedTuple):
@@ -219,7 +177,9 @@ class BatchReceiver:
     def unknown_address(self) -> int:
         """Datagrams of others than the peer, all that were dropped so far."""
         batches = (self._wide, self._narrow)
-        dropped = [each.call.foreign for each in batches if isinstance(each, _CompiledReceiveBatch)]
+        dropped = [
+            each.struct.foreign for each in batches if isinstance(each, _CompiledReceiveBatch)
+        ]
         return self._unknown_address + sum(dropped)
 
     def set_peer(self, address: SocketAddress) -> None:
@@ -246,7 +206,7 @@ class BatchReceiver:
     def compiled(self) -> int | None:
         """The address of the present arrangement, for C; None where there is no C."""
         now = self._arrangement
-        return now.call.address if isinstance(now, _CompiledReceiveBatch) else None
+        return ctypes.addressof(now.struct) if isinstance(now, _CompiledReceiveBatch) else None
 
     def leave(self, result: int) -> None:
         """C has received a batch, with this result, and `receive` is to return it."""
@@ -318,22 +278,16 @@ class BatchSender:
         for each in (self._plain, self._segmented):
             each.headers["name"] = address_of(self._peer)
             each.headers["name_bytes"] = PACKED_BYTES
-        self._calls = None if LIBRARY is None else (self._call(1), self._call(self.per_segmented))
-
-    def _call(self, per_message: int) -> SendCall:
-        messages = self._plain if per_message == 1 else self._segmented
-        return SendCall(
-            messages=messages.address,
-            vectors=address_of(messages.vectors),
-            count=messages.count,
-            per_message=per_message,
-            datagram_bytes=self._size,
-        )
+        self._structs = [
+            _Sending(each.address, address_of(each.vectors), messages, per_message, datagram_bytes)
+            for each, per_message in ((self._plain, 1), (self._segmented, self.per_segmented))
+        ]
+        self._addresses = [ctypes.addressof(each) for each in self._structs]
 
     @property
-    def compiled(self) -> tuple[int, int] | None:
+    def compiled(self) -> Sequence[int] | None:
         """The addresses of what sends single rows and segmented ones; None where there is no C."""
-        return None if self._calls is None else (self._calls[0].address, self._calls[1].address)
+        return None if LIBRARY is None else self._addresses
 
     def set_peer(self, address: SocketAddress) -> None:
         """Sets the destination of all datagrams."""
@@ -341,8 +295,9 @@ class BatchSender:
 
     def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
         """Sends rows and returns how many the kernel took; raises OSError when it took none."""
-        if self._calls is not None:
-            return self._calls[segmented](descriptor, address_of(frames), len(frames))
+        if LIBRARY is not None:
+            at = self._addresses[segmented]
+            return _checked(LIBRARY.send_rows(at, descriptor, address_of(frames), len(frames)))
         messages = self._segmented if segmented else self._plain
         per_message = self.per_segmented if segmented else 1
         rows = min(len(frames), messages.count * per_message)

@@ -10,7 +10,6 @@ import hmac
 import math
 import socket
 import zlib
-from abc import ABC, abstractmethod
 from collections import Counter
 
 from testbed.transport.core.connection import Connection
@@ -21,41 +20,6 @@ _READS_PER_TURN = 64
 _BYTES_PER_TURN = 1 << 11  # and what had come ahead of them
 _LONGEST_BYTES = 1 << 11  # above the longest hedge: a longer datagram is none, cut or not
 _SIDES = (b"server's hedge", b"worker's hedge")
-
-
-class _Trailer(ABC):
-    """What follows each hedge, by which it is known to be intact, or genuine."""
-
-    size: int
-    fault: str
-
-    @abstractmethod
-    def of(self, datagram: bytes, *, sent: bool) -> bytes:
-        """The trailer of a datagram that this side sent, or the other one."""
-
-
-class _Checksum(_Trailer):
-    """CRC-32: UDP's own 16 bits miss some accidents, and one would break the stream."""
-
-    size, fault = 4, "hedge-corrupt"
-
-    def of(self, datagram: bytes, *, sent: bool) -> bytes:
-        return zlib.crc32(datagram).to_bytes(4)
-
-
-class _Authentication(_Trailer):
-    """Keyed BLAKE2b, as of the data. The sender's side is hashed, too."""
-
-    size, fault = 16, "hedge-forged"
-
-    def __init__(self, key: bytes, *, is_server: bool) -> None:
-        sides = [hashlib.blake2b(key=key, digest_size=16, person=each) for each in _SIDES]
-        self._ours, self._theirs = sides if is_server else reversed(sides)
-
-    def of(self, datagram: bytes, *, sent: bool) -> bytes:
-        state = (self._ours if sent else self._theirs).copy()
-        state.update(datagram)
-        return state.digest()
 
 
 class HedgeChannel:
@@ -73,7 +37,9 @@ class HedgeChannel:
         """Counts in `counters` what is no hedge. With a `key` hedges are authenticated."""
         self._hedge = Hedge(session, counters, said=stream.said_bytes, heard=stream.heard_bytes)
         self._stream = stream
-        self._trailer: _Trailer = _Authentication(key, is_server=is_server) if key else _Checksum()
+        # Keyed BLAKE2b, as of the data: this side's, and the other's.
+        sides = [hashlib.blake2b(key=key, digest_size=16, person=person) for person in _SIDES]
+        self._keyed = (sides if is_server else sides[::-1]) if key else None
         self._doubted_s = -math.inf  # see `Connection.doubt`, of the latest
         self._counters = counters
         local, peer = stream.ends
@@ -115,14 +81,22 @@ class HedgeChannel:
                 continue  # a former hedge found no socket there
             except OSError:
                 break
-            size = len(datagram) - self._trailer.size
+            size = len(datagram) - (4 if self._keyed is None else 16)
             if size < 0 or not hmac.compare_digest(
-                datagram[size:], self._trailer.of(datagram[:size], sent=False)
+                datagram[size:], self._trailer(datagram[:size], sent=False)
             ):
-                self._counters[self._trailer.fault] += 1
+                self._counters["hedge-corrupt" if self._keyed is None else "hedge-forged"] += 1
                 continue
             new += self._hedge.from_datagram(datagram[:size], now_s)
         return new
+
+    def _trailer(self, datagram: bytes, *, sent: bool) -> bytes:
+        """What follows a hedge of this side, or of the other, by which it is intact, or genuine."""
+        if self._keyed is None:  # UDP's own 16 bits miss some accidents, and one breaks the stream
+            return zlib.crc32(datagram).to_bytes(4)
+        state = self._keyed[0 if sent else 1].copy()
+        state.update(datagram)
+        return state.digest()
 
     def due_s(self, connection: Connection) -> float:
         """When `work` is due; math.inf for never."""
@@ -141,7 +115,7 @@ class HedgeChannel:
         for hedge in self._hedge.datagrams(now_s):
             # What the network does not take is lost, as it may be later on its way.
             with contextlib.suppress(OSError):
-                self._socket.send(hedge + self._trailer.of(hedge, sent=True))
+                self._socket.send(hedge + self._trailer(hedge, sent=True))
 
     def _look(self) -> None:
         """Asks the kernel what has become of the stream."""

@@ -79,14 +79,6 @@ def _write(file: Path, data: bytes) -> None:
         opened.write(data)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """DIR NAME..."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="folder for the files")
-    parser.add_argument(
-        "names", metavar="NAME", nargs="+", help="a side's name: server, or a worker's"
-    )
-
-
 def show(directory: Path, names: Sequence[str]) -> None:
     """Makes them and says what was done."""
     written = make(directory, names)
@@ -103,7 +95,10 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_arguments(parser)
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder for the files")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="a side's name: server, or a worker's"
+    )
     given = parser.parse_args()
     try:
         show(given.directory, given.names)

@@ -62,7 +62,7 @@ class Routine:
             return None
         arrivals, at_s = coming.end()
         if len(arrivals.stamps):
-            connection.arrived(arrivals, at_s, waited=not coming.at_once)
-        if coming.unplaced:
+            connection.arrived(arrivals, at_s, waited=not coming.it.at_once)
+        if coming.it.unplaced:
             self._udp.leave(coming)
         return coming

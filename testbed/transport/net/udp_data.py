@@ -195,11 +195,11 @@ class UdpData(DataChannel):
         took = None if self._routine is None else self._routine.end(connection)
         if took is None:
             return
-        self._resting, self._drained = not (took.over or took.at_once), took.drained
-        self._unread_until_s = took.due_s
-        if took.unplaced:
-            self._take(connection, now_s, waited=not took.at_once)
-        elif took.over and took.drained and took.valid:
+        self._resting, self._drained = not (took.it.over or took.it.at_once), took.it.drained
+        self._unread_until_s = took.it.due_s
+        if took.it.unplaced:
+            self._take(connection, now_s, waited=not took.it.at_once)
+        elif took.it.over and took.it.drained and took.it.valid:
             self._rest(connection, now_s)
 
     def due_s(self, connection_due_s: float) -> float:

@@ -286,7 +286,7 @@ class UdpSocket:
 
     def leave(self, arriving: Arriving) -> None:
         """The last batch of a routine that is over is what `receive` returns next."""
-        self._arrivals.leave(arriving.received)
+        self._arrivals.leave(arriving.it.received)
 
     def receive(self) -> tuple[NDArray[np.uint8], bool]:
         """Receives what has arrived, up to a limit that keeps one peer from starving the others."""

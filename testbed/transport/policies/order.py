@@ -66,10 +66,9 @@ class Rotating(ChunkOrder):
 class Shuffled(ChunkOrder):
     """Random order: every chunk is equally likely to be lost, which unbiased filling needs.
 
-    There is a new uniform permutation per transfer, from the seed and the transfer's number. All
-    peers of one transfer get the same permutation, because replicas that lose the same part of a
-    broadcast stay closer together. A seed in the configuration's text applies to every host.
-    Without one each host has its own seed, so that workers do not lose the same part of a gather.
+    There is a new uniform permutation per transfer, the same for all its peers, from the seed and
+    the transfer's number. A seed in the configuration's text applies to every host. Without one
+    each host has its own, so that workers do not lose the same part of a gather.
 
     Args:
         seed: the permutations' seed; a whole number, 0 or more.
@@ -90,10 +89,8 @@ class Shuffled(ChunkOrder):
 class LargestMagnitudeFirst(ChunkOrder):
     """Large values first, so that the receiver gives up the least important chunks.
 
-    MLT (NSDI 2024) protects large gradients in its switches. Without such switches, the sender can
-    achieve something similar by sending them first: descending by the mean or maximum of a chunk's
-    absolute values, equal chunks ascending. A chunk with a NaN or an infinity comes first, so that
-    the receiver learns of it.
+    Descending by the mean or maximum of a chunk's absolute values, equal chunks ascending: what MLT
+    (NSDI 2024) does by its switches. A chunk with a NaN or an infinity comes first.
 
     Args:
         by: `mean` or `max` of the absolute values.
@@ -132,15 +129,10 @@ class LargestMagnitudeFirst(ChunkOrder):
 class ByEnergy(ChunkOrder):
     """What must arrive, then the most energy first; the receiver is told what each chunk is worth.
 
-    Energy is the sum of squares, and it is told and compared in steps (see `core.worth`). These
-    must arrive: chunks that hold the floor together, the most energetic ones; those with a NaN or
-    an infinity, so that the receiver learns of it; and in each round other ones in turn, so that
-    each is delivered at least once in `within_rounds` rounds, however little it holds.
-
-    A receiver that is late may leave such a chunk out. Then the chunk must arrive in the next
-    round, and so on; when its turn comes again it has no choice. So each chunk is delivered within
-    twice as many rounds. A receiver that shares a payload with others has no choice at all, because
-    they are to have the same.
+    Energy is the sum of squares, told and compared in steps (see `core.worth`). These must arrive:
+    the most energetic chunks that hold the floor together; those with a NaN or an infinity; and in
+    each round other ones in turn, each at least once in `within_rounds` rounds. A receiver that is
+    late may leave such a chunk out until its turn comes again, unless it shares a payload.
 
     Args:
         floor: the share of the energy that must arrive; above 0, up to 1.

@@ -211,14 +211,10 @@ class Streaming(Repair):
     Attributes:
         interval_s: time between ACKs that the sender did not request.
         overhead: the largest fraction of the bytes sent that these ACKs may cost. One ACK for
-            about 300 datagrams is enough, because the sender asks when it runs dry: until then a
-            lost chunk waits behind those that were sent less often, whenever its loss is known.
-            One for 100 ended no transfer of 1 MB sooner, and each wakes both sides.
+            about 300 datagrams is enough, because the sender asks when it runs dry.
         loss_overhead: the same fraction for the bytes of the first 256 lost datagrams, since
             short transfers end with them.
-        later_loss_overhead: the same fraction for the bytes of the lost datagrams after these. In
-            virtual time, 2.5 times as many of these ACKs ended no transfer of 1 MB more than 2 %
-            earlier; at the hosts they were two fifths of what a sender under loss cost.
+        later_loss_overhead: the same fraction for the bytes of the lost datagrams after these.
         residual: the accepted probability that all copies of a chunk in flight are lost.
         lost_first: what comes first in the order goes first until it has arrived, also when it is
             lost again and again.

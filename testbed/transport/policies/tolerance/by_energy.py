@@ -25,11 +25,9 @@ _CALM = 0.25
 class BoundedEnergy(TolerancePolicy):
     """Stops at a share of the energy or a part of the chunks; when late at less, above a floor.
 
-    It needs an order that tells what chunks are worth, such as `by-energy`. That says which must
-    arrive, the same ones for all receivers of a payload. A transfer that is not late waits for all
-    of them. One that is late waits for them, too, so that all receivers have them in common; or,
-    with a `floor`, for any chunks that hold it. A chunk that must arrive and has no energy, as far
-    as is told, does so in any case.
+    It needs an order that tells what chunks are worth, such as `by-energy`, and which must arrive.
+    A transfer waits for all of those; a late one with a `floor` for any chunks that hold it, and
+    those that must arrive without energy.
 
     Args:
         share: the share of the energy at which a transfer ends that is not late; above 0.

@@ -27,21 +27,18 @@ _CALM = 0.25
 class EarlyClose(Fixed):
     """A fraction and a deadline: "LTP-style" Early Close.
 
-    LTP (arXiv 2305.04279, IWQoS 2023) gives its receiver two limits: an acceptable fraction of the
-    data, which protects the quality, and a cut-off time, which removes the tail. Until the deadline
-    it waits for everything, afterwards only for the fraction. Some data must arrive in any case.
-    Not known to us are LTP's defaults, how it adapts the limits to the network, and which packets
-    are critical. So what must arrive is a constant option here, and so are both limits; or with
-    `patience` they follow what was measured of each peer in the epoch before, by a rule of ours:
+    Until the deadline LTP's receiver (arXiv 2305.04279) waits for everything, afterwards for a
+    fraction; some data must arrive in any case. LTP's defaults, which packets are critical and how
+    it adapts the limits are not known to us. Here they are options; or with `patience` the limits
+    follow what was measured of each peer in the epoch before, by a rule of ours:
 
     * The cut-off time is `patience` times what all chunks need at a calm pace, the one that a
       quarter of the epoch's transfers had or exceeded, and a round trip for one more repair.
     * The fraction is what transfers of that epoch would have lacked then in the mean, had their
       chunks come evenly, and never more than `tolerance`. So after a calm epoch all is waited for.
 
-    Only transfers that ended with half to twice as many chunks count for an epoch, so it may begin
-    earlier than the latest ones. What was cut off with fewer, as a `tolerance` above 0.5 allows, is
-    left out; the constant limits hold while there is none.
+    Only transfers that ended with half to twice as many chunks count; the constant limits hold
+    while there is none.
 
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
@@ -143,10 +140,9 @@ class EarlyCloseRule(StopRule):
 class QuickLossOnly(Fixed):
     """Repairs losses that are found quickly, gives up others within a bound: "APNet'19-style".
 
-    Xia et al. (APNet 2019) retransmit losses that duplicate acknowledgements reveal at once. Within
-    the bound they give up losses that only a long wait would reveal. Here there are two signs of a
-    wait: the sender has nothing else to send and asks, or no new chunk has come for a while. Their
-    bounds per task are not known to us; the abstract calls 10 to 35 % harmless.
+    Xia et al. (APNet 2019) give up, within a bound, losses that only a long wait would reveal. Here
+    there are two signs of one: the sender has nothing else to send and asks, or no new chunk has
+    come for a while. Their bounds are not known to us; the abstract calls 10 to 35 % harmless.
 
     Args:
         tolerance: the bound, as the fraction of chunks that may be missing.
