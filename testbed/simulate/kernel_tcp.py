@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, Repair
-from testbed.transport.policies.congestion import Feedback
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.repair.scoreboard import SendQueue
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver

@@ -36,6 +36,7 @@ MARKS (what switches are to drop last).
 `Sender` and `Receiver` are the protocol without sockets and clocks, for tests and simulators.
 """
 
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.numbering import Leg
@@ -47,11 +48,7 @@ from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Endpoint, open_endpoint
 from testbed.transport.net.handle import Handle
 from testbed.transport.net.tls import Credentials
-from testbed.transport.policies.congestion import (
-    CONGESTION_CONTROLS,
-    CongestionControl,
-    Feedback,
-)
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS, CongestionControl
 from testbed.transport.policies.marks import MARKS, Marks
 from testbed.transport.policies.order import ORDERS, ChunkOrder, OrderContext
 from testbed.transport.policies.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair

@@ -40,11 +40,7 @@ def _dblp(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> Protoc
 def _dblp_as_published(
     *, low: float = 0.008, high: float = 0.408, **settings: Any
 ) -> ProtocolConfig:
-    """DBLP with the price of a pass of its authors' code (August 2025); see the repair `passes`.
-
-    2 microseconds of walking and a hundredth of 1 ms of waiting are the 12 microseconds a chunk
-    that we measured, beside the time that the link takes.
-    """
+    """DBLP with the price of a pass of its authors' code (August 2025); see the repair `passes`."""
     price = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
     priced = {"repair": f"passes:{price}"}
     return _dblp(low=low, high=high, **{"name": "dblp-as-published", **priced, **settings})
@@ -61,11 +57,7 @@ def _dblp_uplink(*, low: float = 0.008, high: float = 0.408, **settings: Any) ->
 
 
 def _dblp_stream(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """Ours: DBLP's schedule, streaming repair, and a shuffled order of chunks.
-
-    The shuffled order makes losses random, so that training can fill them without bias; see
-    `testbed.training.filling`.
-    """
+    """Ours: DBLP's schedule, streaming repair, and a shuffled order, which fills without bias."""
     policy = Phased(low=low, high=high)
     return _lossy("dblp-stream", policy, settings, repair="streaming", order="shuffled")
 
@@ -178,9 +170,8 @@ def _optireduce(
 ) -> ProtocolConfig:
     """OptiReduce-style (NSDI 2025): each chunk goes once, and time alone ends a transfer.
 
-    Its randomised Hadamard transform is the filling `hadamard`; see `testbed.training.filling`. The
-    collective is the lab's and not its own, dynamic incast is left out, and the rate is fixed: its
-    own control works against collapse alone.
+    Its randomised Hadamard transform is the filling `hadamard`. The collective is the lab's,
+    dynamic incast is left out, and the rate is fixed: its own control works against collapse alone.
     """
     policy = TimeBound(warm_up=warm_up, quantile=quantile, wait=wait)
     return _lossy("optireduce", policy, settings, repair="once")
@@ -196,10 +187,7 @@ def _bounded_energy(
     per: str = "payload",
     **settings: Any,
 ) -> ProtocolConfig:
-    """Ours: the most energetic chunks first, until there is enough energy or it is late.
-
-    What is missing is owed, by the fillings that belong to it; see `testbed.training.filling`.
-    """
+    """Ours: the most energetic chunks first, until there is enough energy or it is late."""
     # It names the key itself where one is wrong.
     ByEnergy(floor=floor, within_rounds=within_rounds, per=per)  # type: ignore[arg-type]
     policy = BoundedEnergy(share=share, patience=patience, at_most=at_most)
@@ -230,8 +218,7 @@ def _top_k(
     """Compression in place of tolerance: the most energetic chunks over kernel TCP, the rest owed.
 
     Top-k sparsification with error feedback (Stich, Cordonnier and Jaggi, NeurIPS 2018), in blocks
-    of a chunk, so that our own protocols and it choose between equal parts. A tenth is our
-    assumption: published ratios reach from a tenth to a thousandth, of single elements.
+    of a chunk. A tenth is our assumption: published ratios are of a tenth to a thousandth.
     """
     axes: dict[str, Any] = {"keep": keep, "congestion_control": congestion_control}
     return _tcp(**{"name": "top-k", **axes, **settings})
@@ -241,8 +228,7 @@ def _one_bit(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolC
     """Compression in place of tolerance: a bit for each element, over kernel TCP.
 
     1-bit SGD (Seide et al., Interspeech 2014): an element is sent as the mean of the positive or of
-    the other ones, and the error is owed, on both legs; the filling `signs` does that. Their means
-    are of a column of a matrix, ours of a chunk.
+    the other ones, here of a chunk, and the error is owed, on both legs, by the filling `signs`.
     """
     axes: dict[str, Any] = {"coding": "two-values", "congestion_control": congestion_control}
     return _tcp(**{"name": "one-bit", **axes, **settings})

@@ -4,12 +4,12 @@ from typing import Generic, TypeVar
 
 import pytest
 
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     CongestionControl,
     Cubic,
     Dctcp,
-    Feedback,
     Reno,
 )
 from testbed.transport.policies.congestion.window import WindowControl

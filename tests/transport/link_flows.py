@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.train import send_along
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.pacing import SHORT_QUANTUM_S, Pacer
-from testbed.transport.policies.congestion import CongestionControl, Feedback
+from testbed.transport.policies.congestion import CongestionControl
 
 DATAGRAM_BYTES = 1514
 

@@ -188,7 +188,7 @@ def test_what_comes_in_another_order_is_left_to_the_connection():
         assert not arriving.it.over
         other.send(rest[[12, 11, 13]])
         arrive(arriving, 2.0)
-        assert arriving.it.over and arriving.unplaced
+        assert arriving.it.over and arriving.it.unplaced
         assert len(arriving.end()[0].new) == 10
 
 
@@ -210,7 +210,7 @@ def test_an_order_that_is_longer_than_send_indices_can_tell_is_left_to_the_conne
         assert not arriving.it.over
         other.send(rest[1:2])
         arrive(arriving, 2.0)
-        assert arriving.unplaced
+        assert arriving.it.unplaced
 
 
 @pytest.mark.parametrize(

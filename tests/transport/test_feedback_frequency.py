@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from testbed.transport import PayloadLayout
-from testbed.transport.policies.congestion import CongestionControl, Feedback, FixedRate, Reno
+from testbed.transport.core.congestion import Feedback
+from testbed.transport.policies.congestion import CongestionControl, FixedRate, Reno
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.virtual import Network, Outcome, bernoulli, random_payload, transfer
 

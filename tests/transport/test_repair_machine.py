@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from testbed.transport import Receiver, Sender, SendingPath
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
-from testbed.transport.policies.congestion import CongestionControl, Feedback
+from testbed.transport.policies.congestion import CongestionControl
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import FractionRule, required_chunks

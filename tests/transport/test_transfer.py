@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.transport import PayloadLayout, StopRule
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import fields, wire_bytes
-from testbed.transport.policies.congestion import CongestionControl, Feedback, FixedRate
+from testbed.transport.policies.congestion import CongestionControl, FixedRate
 from testbed.transport.policies.order import ChunkOrder, InOrder, OrderContext
 from testbed.transport.policies.repair import REPAIRS, Passes
 from testbed.transport.policies.tolerance import required_chunks

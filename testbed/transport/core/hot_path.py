@@ -60,6 +60,10 @@ class Composer(ABC):
         self.layout = layout
         self.rows = rows
         self.frames = frames
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027 - optional to override
+        """Makes what a subclass needs of it."""
 
     @abstractmethod
     def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
@@ -96,6 +100,10 @@ class Placement(ABC):
         self._seen = np.ones(window_of(layout.chunk_count), dtype=np.bool_)
         self._far = min(_FAR, len(self._seen) // 2)
         self._newest = self._farthest = NUMBER_MODULUS - 1
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027 - optional to override
+        """Makes what a subclass needs of it."""
 
     @abstractmethod
     def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
@@ -137,17 +145,15 @@ class NumpyComposer(Composer):
 class NumpyPlacement(Placement):
     """A few array operations per batch and none per datagram."""
 
-    def __init__(
-        self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
-    ) -> None:
-        super().__init__(session=session, transfer=transfer, layout=layout, rows=rows)
+    def _prepare(self) -> None:
+        layout = self.layout
         # The two 64-bit halves of a full chunk's header: (session, sequence), (transfer, length).
-        self._full_tail = np.uint64(transfer << 16 | layout.chunk_bytes)
-        self._first_head = np.uint64(session << 32)
+        self._full_tail = np.uint64(self.transfer << 16 | layout.chunk_bytes)
+        self._first_head = np.uint64(self.session << 32)
         last_is_full = int(layout.chunk_lengths[-1]) == layout.chunk_bytes
         full_chunks = layout.chunk_count if last_is_full else layout.chunk_count - 1
         self._has_full_chunks = full_chunks > 0
-        self._last_full_head = np.uint64(session << 32 | max(0, full_chunks - 1))
+        self._last_full_head = np.uint64(self.session << 32 | max(0, full_chunks - 1))
 
     def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
         batch = fields(frames, self.layout.chunk_bytes)

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.hot_path import NUMPY, Arrivals, Composer, HotPath, Placement
-from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.native.loading import LIBRARY
 
 _FAULTS = (
@@ -52,10 +51,9 @@ def address_of(array: NDArray[np.generic]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _describe(
-    it: _Composing | _Placing, *, session: int, transfer: int, layout: PayloadLayout
-) -> None:
-    it.session, it.transfer = session, transfer
+def _describe(it: _Composing | _Placing, of: Composer | Placement) -> None:
+    layout = of.layout
+    it.session, it.transfer = of.session, of.transfer
     it.chunk_count, it.chunk_bytes = layout.chunk_count, layout.chunk_bytes
     it.last_length = int(layout.chunk_lengths[-1])
 
@@ -63,18 +61,8 @@ def _describe(
 class CompiledComposer(Composer):
     """One call per batch."""
 
-    def __init__(
-        self,
-        *,
-        session: int,
-        transfer: int,
-        layout: PayloadLayout,
-        rows: NDArray[np.uint8],
-        frames: NDArray[np.uint8],
-    ) -> None:
-        super().__init__(
-            session=session, transfer=transfer, layout=layout, rows=rows, frames=frames
-        )
+    def _prepare(self) -> None:
+        frames, rows = self.frames, self.rows
         assert LIBRARY is not None
         assert frames.flags.c_contiguous and rows.flags.c_contiguous
         self._it = _Composing(
@@ -83,7 +71,7 @@ class CompiledComposer(Composer):
             frames_room=frames.nbytes,
             rows_room=rows.nbytes,
         )
-        _describe(self._it, session=session, transfer=transfer, layout=layout)
+        _describe(self._it, self)
         self.address = ctypes.addressof(self._it)  # of its struct composing
         self._compose = LIBRARY.compose
 
@@ -97,10 +85,7 @@ class CompiledComposer(Composer):
 class CompiledPlacement(Placement):
     """One call per batch."""
 
-    def __init__(
-        self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
-    ) -> None:
-        super().__init__(session=session, transfer=transfer, layout=layout, rows=rows)
+    def _prepare(self) -> None:
         assert LIBRARY is not None
         self._it = _Placing(
             received=address_of(self.received),
@@ -109,13 +94,12 @@ class CompiledPlacement(Placement):
             newest=self._newest,
             farthest=self._newest,
         )
-        _describe(self._it, session=session, transfer=transfer, layout=layout)
+        _describe(self._it, self)
         self.address = ctypes.addressof(self._it)  # of its struct placing
         self._place = LIBRARY.place
-        self._row_bytes = self._it.chunk_bytes
         self._stamps = np.empty(0, dtype=np.uint32)
         self._chunks = np.empty(0, dtype=np.int64)
-        self._set_rows(rows)
+        self._set_rows(self.rows)
 
     def _set_rows(self, rows: NDArray[np.uint8]) -> None:
         assert rows.flags.c_contiguous

@@ -245,10 +245,3 @@ ORDERS: Registry[ChunkOrder] = Registry(
     own="Order",
     base=ChunkOrder,
 )
-
-__all__ = [
-    "ORDERS",
-    "ChunkOrder",
-    "InOrder",
-    "OrderContext",
-]

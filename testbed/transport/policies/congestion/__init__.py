@@ -6,7 +6,7 @@
 """
 
 from testbed.shared.registry import Registry
-from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.core.congestion import CongestionControl
 from testbed.transport.policies.congestion.bbr import Bbr
 from testbed.transport.policies.congestion.compensated import CompensatedRate
 from testbed.transport.policies.congestion.cubic import Cubic
@@ -30,17 +30,3 @@ CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
     own="CongestionControl",
     base=CongestionControl,
 )
-
-__all__ = [
-    "CONGESTION_CONTROLS",
-    "Bbr",
-    "CompensatedRate",
-    "CongestionControl",
-    "Cubic",
-    "Dctcp",
-    "Feedback",
-    "FixedRate",
-    "Ltp",
-    "Reno",
-    "Timely",
-]

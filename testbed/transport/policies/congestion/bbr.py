@@ -37,6 +37,9 @@ from testbed.transport.policies.congestion.path import (
 STARTUP_GAIN = 2 / math.log(2)
 PACING_SHARE = 0.99  # of the bandwidth
 CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+_WINDOW_GAIN = 2.0  # products in flight at most
+_BANDWIDTH_ROUNDS = 10  # over which the largest bandwidth counts
+_PROBE_RTT_S = 0.01
 _GROWTH = 1.25
 _FULL_ROUNDS = 3
 # How old the smallest round trip may be, on a local network and on a path of longer round trips.
@@ -61,44 +64,19 @@ class BbrState(Enum):
 class Bbr(CongestionControl):
     """Models the path by its bandwidth and its round trip, which it probes in turn."""
 
-    def __init__(
-        self,
-        *,
-        datagram_bytes: int = DATAGRAM_BYTES,
-        initial_window: float = INITIAL_WINDOW,
-        window_gain: float = 2.0,
-        bandwidth_rounds: int = 10,
-        min_rtt_window_s: float = 0,
-        probe_rtt_s: float = 0.01,
-    ) -> None:
+    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
         """Begins with an empty model.
 
         Args:
             datagram_bytes: one datagram on the wire.
-            initial_window: what is in flight before the first round trip, in datagrams.
-            window_gain: limit of the data in flight, in bandwidth-delay products.
-            bandwidth_rounds: round trips over which the largest bandwidth counts.
-            min_rtt_window_s: time over which the smallest round trip counts; 0: 1 s, or 10 s where
-                it is above 30 ms.
-            probe_rtt_s: how long the window is small to look for a smaller round trip.
         """
-        check_options(
-            datagram_bytes=datagram_bytes,
-            initial_window=initial_window,
-            window_gain=window_gain,
-            bandwidth_rounds=bandwidth_rounds,
-            probe_rtt_s=probe_rtt_s,
-        )
-        check_options(zero=True, min_rtt_window_s=min_rtt_window_s)
-        self.path = PathMonitor(min_rtt_window_s=min_rtt_window_s or _SHORT_WINDOW_S)
+        check_options(datagram_bytes=datagram_bytes)
+        self.path = PathMonitor(min_rtt_window_s=_SHORT_WINDOW_S)
         self.state = BbrState.STARTUP
         self._datagram_bytes = datagram_bytes
-        self._initial_bytes = float(initial_window * datagram_bytes)
+        self._initial_bytes = float(INITIAL_WINDOW * datagram_bytes)
         self._minimum_bytes = float(_MINIMUM_WINDOW * datagram_bytes)
-        self._window_gain = window_gain
-        self._bandwidths = MaxFilter(bandwidth_rounds)
-        self._probe_rtt_s = probe_rtt_s
-        self._given_window_s = min_rtt_window_s
+        self._bandwidths = MaxFilter(_BANDWIDTH_ROUNDS)
         self._round_lost = self._round_settled = 0  # bytes, of this round
         self._telling_rounds = 0  # those that may lower the bandwidth
         self._lossy_from_s: float | None = None  # since when rounds lose much without a queue
@@ -162,7 +140,7 @@ class Bbr(CongestionControl):
             return self._first_window_bytes
         if self.state is BbrState.PROBE_RTT:
             return self._minimum_bytes
-        gain = self._window_gain if self._filled else STARTUP_GAIN
+        gain = _WINDOW_GAIN if self._filled else STARTUP_GAIN
         report = self.path.report_bytes
         if self._is_large:
             # A report after a silence covers more, but says nothing about the next ones.
@@ -189,9 +167,8 @@ class Bbr(CongestionControl):
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
         self._lost_in_phase |= feedback.lost_bytes > 0
-        if not self._given_window_s:
-            is_long = self.path.base_rtt_s > _LONG_RTT_S
-            self.path.min_rtt_window_s = _LONG_WINDOW_S if is_long else _SHORT_WINDOW_S
+        is_long = self.path.base_rtt_s > _LONG_RTT_S
+        self.path.min_rtt_window_s = _LONG_WINDOW_S if is_long else _SHORT_WINDOW_S
         self._count_losses(feedback)
         sample_bps = self._bandwidth_sample(feedback)
         if self.path.round_trip_fell and not self._filled:
@@ -312,7 +289,7 @@ class Bbr(CongestionControl):
     def _probe_rtt(self, feedback: Feedback) -> None:
         if self._probe_rtt_until_s is None:
             if feedback.in_flight_bytes <= self._minimum_bytes:
-                shortest_s = max(self._probe_rtt_s, self.path.min_rtt_s)
+                shortest_s = max(_PROBE_RTT_S, self.path.min_rtt_s)
                 self._probe_rtt_until_s = feedback.now_s + shortest_s
         elif feedback.now_s >= self._probe_rtt_until_s:
             self._leave_probe_rtt(feedback.now_s)

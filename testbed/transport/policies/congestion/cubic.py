@@ -12,6 +12,8 @@ from testbed.transport.policies.congestion.path import (
 )
 from testbed.transport.policies.congestion.window import WindowControl
 
+_C = 0.4  # how fast the window grows, in datagrams per second cubed
+
 
 class Cubic(WindowControl):
     """RFC 9438, with windows in datagrams, as the RFC's constants require."""
@@ -24,22 +26,15 @@ class Cubic(WindowControl):
         datagram_bytes: int = DATAGRAM_BYTES,
         initial_window: float = INITIAL_WINDOW,
         beta: float = 0.7,
-        c: float = 0.4,
-        fast_convergence: bool = True,
     ) -> None:
         """The constants of the RFC.
 
         Args:
             beta: the fraction of the window that a loss leaves, below 1.
-            c: how fast the window grows, in datagrams per second cubed.
-            fast_convergence: whether a flow that loses twice in a row gives up more (section 4.7).
         """
         super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
         check_options(at_most=0.99, beta=beta)
-        check_options(c=c)
         self._beta = beta
-        self._c = c
-        self._fast_convergence = fast_convergence
         self._w_max = 0.0
         self._prior = 0.0  # the window before the last reduction
         self._epoch_s: float | None = None
@@ -63,21 +58,21 @@ class Cubic(WindowControl):
         return (target - window) / window * acknowledged * self._datagram_bytes
 
     def _cubic(self, age_s: float) -> float:
-        return self._c * (age_s - self._k_s) ** 3 + self._w_max
+        return _C * (age_s - self._k_s) ** 3 + self._w_max
 
     def _begin_epoch(self, window: float, now_s: float) -> None:
         self._epoch_s = now_s
         self._estimate = window
         if window < self._w_max:
-            self._k_s = math.cbrt((self._w_max - window) / self._c)
+            self._k_s = math.cbrt((self._w_max - window) / _C)
         else:
             self._k_s = 0.0
             self._w_max = window
 
     def _after_loss(self, now_s: float) -> float:
         window = self._window / self._datagram_bytes
-        shrinks = self._fast_convergence and window < self._w_max
-        self._w_max = window * (1 + self._beta) / 2 if shrinks else window
+        # Whoever loses twice in a row gives up more (section 4.7).
+        self._w_max = window * (1 + self._beta) / 2 if window < self._w_max else window
         self._prior = window
         self._epoch_s = None
         return self._beta * self._window

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.ack import Ack
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
 from testbed.transport.core.pacing import MAX_BATCH
@@ -20,7 +21,6 @@ from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, SenderRepair
 from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
-from testbed.transport.policies.congestion import Feedback
 from testbed.transport.policies.repair.scoreboard import Scoreboard, SendQueue
 
 # Send indices are unambiguous while the newest is less than half the modulus ahead of what the

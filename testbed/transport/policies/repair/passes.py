@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.arrivals import pack_arrivals, unpack_arrivals
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.core.routine import Quiet
 from testbed.transport.core.states import SenderEvent, SenderState
-from testbed.transport.policies.congestion import Feedback
 from testbed.transport.policies.tolerance import Progress
 
 # Who walks looks up so often: at this share of the walk, within these bounds.
