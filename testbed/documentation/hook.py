@@ -1,54 +1,24 @@
-"""What MkDocs calls while it builds: fills in the generated parts, and follows links into the tree.
-
-A page has `<!-- generated: NAME -->` where a part of `PARTS` belongs. A link that leads out of
-`docs/` to a file of the project works on the project's own pages; here the file is copied into
-the site, as text, so that it works there too.
-"""
+"""What MkDocs calls while it builds: a link out of `docs/` leads to a copy in the site."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from testbed.documentation import axes, gates, keys, run_directory_format, verbs
-
 ROOT = Path(__file__).resolve().parents[2]
-PARTS: dict[str, Callable[[], str]] = {
-    "verbs": verbs.reference,
-    "keys": keys.reference,
-    "axes": axes.reference,
-    "gates": gates.reference,
-    "files": run_directory_format.files,
-    "metrics": run_directory_format.metrics,
-    **{
-        section: partial(run_directory_format.reference, section)
-        for section in run_directory_format.sections()
-    },
-}
-_MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)((?:#[^)\s]*)?\))")
 _AS_THEY_ARE = {".svg", ".png", ".html", ".json"}
 
 
 def on_page_markdown(text: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page's text with its generated parts, and with links that stay in the site."""
-    text = _MARK.sub(lambda mark: _part(mark[1], page), text)
+    """The page's text with links that stay in the site."""
     return _LINK.sub(lambda link: _link(link, page, config, files), text)
-
-
-def _part(name: str, page: Page) -> str:
-    if name not in PARTS:
-        raise PluginError(f"{page.file.src_uri}: no generated part {name!r}; see {__name__}")
-    return PARTS[name]()
 
 
 def _link(link: re.Match[str], page: Page, config: MkDocsConfig, files: Files) -> str:

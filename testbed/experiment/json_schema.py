@@ -98,7 +98,7 @@ class _Described(GenerateJsonSchema):
         found = super().model_schema(schema)
         del found["title"]
         if "description" in found:
-            found["description"] = " ".join(found["description"].partition("\n\n")[0].split())
+            found["description"] = docstrings.first_paragraph(schema["cls"])
         above = getattr(schema["cls"], "unit_of", "")
         for key, each in found["properties"].items():
             if unit := units.of(key) or units.of(above):
@@ -218,9 +218,17 @@ def _arm(described: Schema) -> Schema:
         named: Schema = {"const": name}
         if name == "tcp":  # tcp-cubic, tcp-bbr, ... are tcp with that congestion control
             named = {"type": "string", "pattern": r"^tcp(-\w+)?$"}
-        keys = {key: setting(name, key) for key in protocols.settings(name)}
-        known = {"protocol": True, **common, **keys}
-        rules.append(when("protocol", named, {"properties": known, "additionalProperties": False}))
+        defaults = protocol_defaults(name)
+        keys = {
+            key: {**setting(name, key), **({"default": defaults[key]} if key in defaults else {})}
+            for key in protocols.settings(name)
+        }
+        section = {
+            "description": docstrings.first_paragraph(protocols.PRESETS[name][0]),
+            "properties": {"protocol": True, **common, **keys},
+            "additionalProperties": False,
+        }
+        rules.append(when("protocol", named, section))
     return {
         "type": "object",
         "required": ["protocol"],

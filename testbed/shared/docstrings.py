@@ -9,15 +9,15 @@ _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ]{4}.*\n|\n)+)", re.MULTILI
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
+def first_paragraph(of: object) -> str:
+    """The first paragraph of an object's own docstring, on one line; empty where it has none."""
+    text = inspect.cleandoc(getattr(of, "__doc__", None) or "")
+    return " ".join(text.partition("\n\n")[0].split())
+
+
 def first_sentence(of: object) -> str:
     """The first sentence of an object's own docstring; empty where it has none."""
-    return sentence_of(getattr(of, "__doc__", None))
-
-
-def sentence_of(text: str | None) -> str:
-    """The first sentence of a docstring's text."""
-    paragraph = " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
-    return re.split(r"(?<=[.?!]) (?=[A-Z])", paragraph)[0]
+    return re.split(r"(?<=[.?!]) (?=[A-Z])", first_paragraph(of))[0]
 
 
 def arguments(of: object) -> dict[str, str]:

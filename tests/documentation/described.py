@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from testbed.documentation import run_directory_format
+from testbed.documentation import reference
 from testbed.shared import own_code
 
 KeyPath = tuple[str, ...]
@@ -18,7 +18,7 @@ KeyPath = tuple[str, ...]
 
 def undescribed(run: Path) -> list[str]:
     """The files and keys of a run directory that the dictionary does not have."""
-    known = run_directory_format.sections()
+    known = reference.sections()
     found: set[str] = set()
     for path in sorted(run.glob("*.json")):
         found |= _unknown(path.name, [json.loads(path.read_text())], known["documents"])

@@ -12,10 +12,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+import typer
 import yaml
 
 from controllers.lab_file import Description
-from testbed.documentation import verbs
+from testbed.cli.verbs import app
 from testbed.experiment import EXPERIMENTS, json_schema, load
 from testbed.shared import yaml_input
 from tests.documentation import shown
@@ -54,7 +55,8 @@ def test_every_call_of_lab_that_is_shown_parses(call: tuple[str, ...]) -> None:
     name, *arguments = call
     if name in ("--help", "--version", "--packages", "VERB", *_FORMER):
         return
-    command = verbs.commands()[name]
+    group: Any = typer.main.get_command(app)
+    command = group.commands[name]
     if arguments in (["--help"], ["-h"]):
         return
     arguments = [_PLACEHOLDERS.get(each, each) for each in arguments if each not in ("...", "…")]

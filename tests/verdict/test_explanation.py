@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from testbed.cli import places, results_view
-from testbed.documentation import run_directory_format
-from testbed.documentation.gates import reference
+from testbed.documentation import reference
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.verdict.explanation import MEANINGS, explain
@@ -51,7 +50,7 @@ def test_every_verdict_has_a_meaning():
 
 
 def test_the_evidence_is_in_the_dictionary_of_files():
-    documents = run_directory_format.sections()
+    documents = reference.sections()
     known = dict(documents["documents"])
     for folder in ("events", "samples"):
         known |= {f"{folder}/{name}": keys for name, keys in documents[folder].items()}
@@ -66,10 +65,9 @@ def test_the_page_on_verdicts_has_every_gate_and_every_verdict():
     for key, about in GATES.items():
         assert f"| {about.title} |" in text, about.title
         assert f"`{key}`" in text, key
-        assert about.remedy in reference()
+        assert about.remedy in text
     for verdict in MEANINGS:
         assert f"| `{verdict}` |" in text
-    assert "<!-- generated: gates -->" in text
 
 
 @pytest.mark.parametrize("key", sorted(set(GATES) - {"rtt_error", "rtt_error_s", "delay_error"}))
