@@ -4,12 +4,9 @@
     ./mine.py:Name         the class or function of that name
     package.module:Name    the same, in a module: beside the experiment, or where Python looks
 
-A file counts with its SHA-256, a module with the sources of its whole top-level package, and both
-with what they import from their own folder (`imports_beside`). `located` gives every text an
-absolute form, which any process can load, whatever its folder. Everything that is wrong is an
-InputError: one line that names the file.
-
-Needs the standard library alone.
+A file counts with its SHA-256, a module with its whole top-level package, both with what they
+import from their own folder, as far as that stands in `import` statements. Everything that is wrong
+is an InputError: one line that names the file. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -22,13 +19,13 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from modulefinder import ModuleFinder
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from testbed.shared import imports_beside
 from testbed.shared.input_error import InputError
 
 FORMS = "./FILE.py, ./FILE.py:NAME, package.module:NAME"
@@ -45,6 +42,7 @@ _BRIEF = 60  # characters of a value in a message
 # senders ask at every batch.
 NUMBER = (float, int, Real)
 _expected: dict[str, str] = {}  # place -> SHA-256, of the run that this process belongs to
+_added: set[str] = set()  # folders that users' files have brought to the search path
 
 
 def split(text: str) -> tuple[str, str, str | None]:
@@ -72,12 +70,10 @@ def places(texts: Iterable[str]) -> list[str]:
 
 
 def located(text: str, folders: Sequence[Path] = ()) -> str:
-    """The same reference with the absolute path of its file, or of the folder of its module.
+    """The same reference with an absolute path, which any process can load.
 
-    Args:
-        text: one of the forms above, without options.
-        folders: where a relative path or a module is looked for, in this order; then in the
-            current folder, and a module at last where Python looks.
+    Relative paths and modules are looked for in the folders, then in the current one, and a module
+    at last where Python looks.
 
     Raises:
         InputError: there is no such file or module.
@@ -103,11 +99,7 @@ def located(text: str, folders: Sequence[Path] = ()) -> str:
 
 
 def fingerprint(place: str) -> str:
-    """The SHA-256 of a file, or of all sources of a module's top-level package.
-
-    What they import from the folder in which they lie is part of it. Nothing is executed. Empty for
-    an installed package: the manifest has its version.
-    """
+    """The SHA-256 of a file or of a module's package, without executing it; "" if installed."""
     is_file = place.endswith(".py") or Path(place).is_file()  # a program may have any ending
     files = [Path(place)] if is_file else _files(place)
     if not files or any(not is_file and _INSTALLED.intersection(file.parts) for file in files):
@@ -123,10 +115,7 @@ def fingerprint(place: str) -> str:
 
 
 def expect(hashes: Mapping[str, str]) -> None:
-    """From now on this process loads these places with this content alone.
-
-    Args:
-        hashes: what `fingerprint` gave for each place when the run was planned.
+    """From now on this process loads these places alone with what `fingerprint` gave at the plan.
 
     Raises:
         InputError: one has another content already.
@@ -138,22 +127,17 @@ def expect(hashes: Mapping[str, str]) -> None:
 
 
 def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
-    """The class or function that a located reference names.
-
-    A reference without a name stands for the file's `default` or, where there is none, for the
-    only thing in the file that fits.
+    """The class or function that a located reference names: its name, the default, or what fits.
 
     Args:
-        text: from `located`.
         axis: what is wanted, for messages.
-        default: the name that a file's entry has by default.
         base: the class that it must derive from; None for any function.
 
     Raises:
         InputError: the code raises, lacks the name, or holds something else under it.
     """
     place, name, _ = split(text)
-    with explained(place), _no_interruption(place):
+    with explained(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
     wanted = f"expected {f'a class that derives from {base.__name__}' if base else 'a function'}"
     if not name and vars(module).get(default) not in (None, base):
@@ -187,45 +171,26 @@ def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
 
 @contextmanager
 def explained(place: str) -> Iterator[None]:
-    """Turns whatever a user's code raises into one line: file, line, exception, message.
+    """Turns whatever a user's code raises into one line, the end of the program included.
 
     Raises:
-        InputError: the code raised, or called for the end of the program.
+        InputError: the code raised; Ctrl-C, which no `raise` statement made, passes.
     """
     try:
         yield
-    except (KeyboardInterrupt, InputError):
+    except InputError:
         raise
     except BaseException as error:  # SystemExit too: the code is not ours
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if isinstance(error, KeyboardInterrupt) and not (last.line or "").strip().startswith(
+            "raise"
+        ):
+            raise
         raise InputError(in_one_line(place, error)) from error
 
 
-@contextmanager
-def _no_interruption(place: str) -> Iterator[None]:
-    """Tells a KeyboardInterrupt that a file raises itself from Ctrl-C, which a signal raises."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if _raised_itself(error):
-            raise InputError(in_one_line(place, error)) from error
-        raise
-
-
-def _raised_itself(error: KeyboardInterrupt) -> bool:
-    """Whether a `raise` statement made it, and not Ctrl-C, which comes in any line."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return (last.line or "").strip().startswith("raise ")
-
-
 def unfit(owner: object, name: str, returned: object, expected: str) -> InputError:
-    """The error for what a method gave that no run can use: file, line, value, what would be right.
-
-    Args:
-        owner: the object.
-        name: of its method, property or attribute.
-        returned: the value.
-        expected: in words.
-    """
+    """The error for what a method, property or attribute gave that no run can use."""
     found = inspect.getattr_static(type(owner), name, None)
     code = getattr(getattr(found, "fget", found), "__code__", None)
     where = f"{code.co_filename}: line {code.co_firstlineno}: " if code is not None else ""
@@ -235,15 +200,7 @@ def unfit(owner: object, name: str, returned: object, expected: str) -> InputErr
 
 
 def raised_in(error: BaseException, places: Iterable[str] | None = None) -> str | None:
-    """The last line of own code that an exception passed through, `FILE: line N`.
-
-    Args:
-        error: with its traceback; what it was raised from counts too.
-        places: files and modules; by default those that this process expects.
-
-    Returns:
-        None where it passed through none.
-    """
+    """The last line of own code, by default all, that an exception or its causes passed through."""
     own = files() if places is None else {each for one in places for each in _sources(one)}
     each: BaseException | None = error
     while each is not None:
@@ -265,13 +222,41 @@ def _sources(place: str) -> set[str]:
 
 
 def _beside(place: str) -> dict[Path, str]:
-    """The files that a place imports from its folder, each with its module's name."""
+    """The files that a place imports from its folder, and these in turn: file -> module."""
     if place.endswith(".py"):
-        return imports_beside.files([Path(place)], Path(place).parent)
-    if Path(place).is_file():
+        folder, begin = Path(place).parent, [Path(place)]
+    elif "/" not in place or Path(place).is_file():
         return {}
-    folder = place.rpartition("/")[0]
-    return imports_beside.files(_files(place), Path(folder)) if folder else {}
+    else:
+        folder, begin = Path(place.rpartition("/")[0]), _files(place)
+    finder = ModuleFinder([str(folder)], excludes=_elsewhere(folder))
+    for file in begin:
+        name = ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+        with suppress(ImportError, OSError, SyntaxError, ValueError):  # told when it is loaded
+            finder.import_hook(name)
+    found = {Path(each.__file__): name for name, each in finder.modules.items() if each.__file__}
+    return {file: name for file, name in found.items() if file not in begin}
+
+
+def _elsewhere(folder: Path) -> list[str]:
+    """The modules of a folder that Python finds in another place, which comes first."""
+    others = [each for each in sys.path if each not in _added and Path(each).resolve() != folder]
+    found = []
+    for name in {each.stem for each in folder.iterdir() if each.is_dir() or each.suffix == ".py"}:
+        for finder in sys.meta_path:
+            is_of_paths = finder is importlib.machinery.PathFinder
+            spec = finder.find_spec(name, others if is_of_paths else None)
+            # A folder that is no package has no origin, and a file of its name comes first.
+            if spec and spec.origin and not Path(spec.origin).is_relative_to(folder):
+                found.append(name)
+    return [*found, *sys.stdlib_module_names]
+
+
+def _find_also_in(folder: str) -> None:
+    """From now on modules are found in a folder, too, and hide none that are found elsewhere."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+        _added.add(folder)
 
 
 def _brief(value: Any) -> str:
@@ -298,7 +283,7 @@ def _from_file(path: Path) -> ModuleType:
     made = ModuleType(name)
     made.__file__ = str(path)
     sys.modules[name] = made  # pydantic and dataclasses look up annotations here
-    imports_beside.find_also_in(str(path.parent))
+    _find_also_in(str(path.parent))
     try:
         # Not through Python's import machinery: its cache of compiled files goes by time.
         exec(compile(source, str(path), "exec"), vars(made))  # noqa: S102 (asked for)
@@ -326,7 +311,7 @@ def _from_module(place: str) -> ModuleType:
         module = importlib.import_module(name)
     finally:
         sys.path.remove(folder)
-        imports_beside.find_also_in(folder)  # for what the module imports later
+        _find_also_in(folder)  # for what the module imports later
     if module.__file__ is None or not Path(module.__file__).is_relative_to(folder):
         raise InputError(f"{place}: Python has loaded another module {name!r}: {module.__file__}")
     return module
