@@ -195,7 +195,7 @@ def _value(schema: Schema) -> str:
         return "code of your own"
     kind = schema.get("type", "name or mapping" if "else" in schema else "mapping")
     kinds = kind if isinstance(kind, list) else [kind]
-    parts = [" or ".join(_TYPES.get(each, each) for each in kinds if each != "null")]
+    parts = [" or ".join(_TYPES.get(str(each), str(each)) for each in kinds if each != "null")]
     parts += [form.format(_number(schema[key])) for key, form in _BOUNDS.items() if key in schema]
     if schema.get("items"):
         parts.append(f"each {_value(schema['items'])}")

@@ -234,7 +234,8 @@ def _beside(place: str) -> dict[Path, str]:
         name = ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
         with suppress(ImportError, OSError, SyntaxError, ValueError):  # told when it is loaded
             finder.import_hook(name)
-    found = {Path(each.__file__): name for name, each in finder.modules.items() if each.__file__}
+    named = ((name, vars(each)["__file__"]) for name, each in finder.modules.items())
+    found = {Path(file): name for name, file in named if file}
     return {file: name for file, name in found.items() if file not in begin}
 
 

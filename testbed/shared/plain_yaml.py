@@ -58,7 +58,7 @@ _WHERE_IT_BEGINS = {
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
 
 
-class _Nodes(_Parser):  # type: ignore[misc]
+class _Nodes(_Parser):
     """Tells nothing of a plain value but that it is one."""
 
     yaml_implicit_resolvers: ClassVar = {None: [(_PLAIN, re.compile(".*", re.DOTALL))]}
