@@ -55,13 +55,7 @@ def _on_both_legs(filling: Any) -> Any:
 
 
 class Arm(AnyArm):
-    """A protocol's preset and, in all further keys, what differs from it.
-
-    The transport knows which keys a preset has and says so when one is wrong. `filling` and
-    `learning_rate` are matters of training; a filling is one for both legs, or a mapping of legs.
-
-    `tensors` may name a profile's file, whose bounds then stand in its place.
-    """
+    """A protocol's preset and, in all further keys, what differs from it."""
 
     protocol: str = Field(description="a preset, or `tcp-NAME`: TCP with that congestion control")
     filling: Annotated[Filling, BeforeValidator(_on_both_legs)] = Field(
@@ -84,11 +78,7 @@ class Arm(AnyArm):
         return {leg: text or presets.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
 
     def resolved(self) -> ProtocolConfig:
-        """The transport's configuration.
-
-        Raises:
-            ValueError: unknown protocol, a key that it does not have, or a value out of range.
-        """
+        """The transport's configuration."""
         changes = self.model_extra or {}
         return protocols.preset(self.protocol, **changes)
 

@@ -32,23 +32,14 @@ Changes = dict[str, Any]  # key path below the arm -> its value instead of the f
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An arm that is wanted: one of the file, or one that the command line changes.
+    """An arm that is wanted: one of the file, or one that the command line changes."""
 
-    Attributes:
-        label: its name in results.
-        name: the arm of the file.
-        changes: what it has instead of the file's settings.
-        arm: its settings.
-        options: (option of the command line, key that it replaced), to name in a message.
-        definition: its settings with all defaults, as far as they are known without the factors.
-    """
-
-    label: str
-    name: str
+    label: str  # its name in results
+    name: str  # the arm of the file
     changes: Changes
-    arm: Any
-    options: tuple[tuple[str, str], ...] = ()
-    definition: dict[str, Any]
+    arm: Any  # its settings
+    options: tuple[tuple[str, str], ...] = ()  # of the command line, each with the key it replaced
+    definition: dict[str, Any]  # its settings with all defaults that are known without factors
 
 
 def variants(
@@ -60,19 +51,7 @@ def variants(
     path: Path,
     points: Sequence[Point],
 ) -> list[Variant]:
-    """The arms that are wanted, each with the label that says what is changed.
-
-    Args:
-        document: the arms after all `--set`; the schema refuses what is no mapping.
-        in_file: the arms before.
-        wanted: names and labels; all arms if it is empty.
-        congestion_control: replaces that of every wanted arm.
-        path: the experiment's file.
-        points: of the sweep.
-
-    Raises:
-        InputError: an unknown arm, or a change that a factor undoes.
-    """
+    """The arms that are wanted, each with the label that says what is changed."""
     if not isinstance(document, Mapping) or not document:
         return []
     found: dict[str, Variant] = {}
@@ -140,11 +119,7 @@ def _variant(
 
 
 def parse(label: str) -> tuple[str, Changes]:
-    """The arm's name and what differs from the file's arm.
-
-    Raises:
-        InputError: a change is not `key=value`.
-    """
+    """The arm's name and what differs from the file's arm."""
     name, *texts = label.split(MARK)
     changes: Changes = {}
     for text in texts:
@@ -198,10 +173,7 @@ def _label(name: str, changes: Changes) -> str:
 
 
 def _definition(arm: Any, folder: Path) -> dict[str, Any]:
-    """The settings of an arm with all defaults, so that two ways of writing it are equal.
-
-    Where a factor supplies what the arm lacks, these are the settings as written.
-    """
+    """The settings of an arm with all defaults, so that two ways of writing it are equal."""
     try:
         found = Arm.model_validate(arm, context={"folders": [folder]})
     except ValueError:  # a factor may supply what is missing
@@ -218,11 +190,7 @@ def for_file(label: str) -> str:
 
 
 def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
-    """Refuse changes of an arm that a factor replaces: the label would lie.
-
-    Raises:
-        InputError: it names the change and the factor's key.
-    """
+    """Refuse changes of an arm that a factor replaces: the label would lie."""
     whole = f"arms.{variant.name}"
     for key in variant.changes:
         place = f"{whole}.{key}"

@@ -28,11 +28,7 @@ class Shard:
 
 
 def parse(text: str) -> Shard:
-    """The part that `--shard` names.
-
-    Raises:
-        InputError: it names none.
-    """
+    """The part that `--shard` names."""
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
     shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
     if not 1 <= shard.number <= shard.of:
@@ -47,11 +43,7 @@ def blocks(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def shards(runs: Sequence[Run], of: int) -> dict[str, Shard]:
-    """The part of each run, by its key, where a sweep has `of` parts.
-
-    Raises:
-        InputError: there are fewer blocks than parts.
-    """
+    """The part of each run, by its key, where a sweep has `of` parts."""
     found = blocks(runs)
     if of > len(found):
         raise InputError(

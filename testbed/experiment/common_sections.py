@@ -45,11 +45,7 @@ class Transport(Section):
 
 
 class Simulation(Section):
-    """What hosts need in virtual time, where in a lab they need what they need; and its switches.
-
-    `./lab bench transport` measures `cpu_s_per_gb_wire_sender` and `_receiver`: divided by the
-    660,502 full-size frames of a GB, what a datagram costs, its share of a batch included.
-    """
+    """What hosts, and switches, need in virtual time; in a lab they need what they need."""
 
     sent_s: float = Field(default=0.0, ge=0, le=1, description="for each datagram that it sends")
     received_s: float = Field(default=0.0, ge=0, le=1, description="for each that it receives")

@@ -90,11 +90,7 @@ def _way_of(parameters: topologies.TopologyParameters) -> Way:
 
 
 def layout_of(run: Run) -> PayloadLayout:
-    """The payload of one transfer, without loading data where its shape is known beforehand.
-
-    Raises:
-        InputError: a user's model or data cannot be had, or it has too many chunks.
-    """
+    """The payload of one transfer, without loading data where its shape is known beforehand."""
     training = run.experiment.training
     entry, dataset = models.MODELS.get(training.model), training.dataset
     if training.pace.kind == "payload-only" and entry is not None and entry.published:

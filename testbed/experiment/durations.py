@@ -51,11 +51,7 @@ class Duration:
 
 
 def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> list[Duration]:
-    """Estimate each run; earlier ones below `results` count that differ in the seed alone.
-
-    Raises:
-        InputError: a user's model or data cannot be had.
-    """
+    """Estimate each run; earlier ones below `results` count that differ in the seed alone."""
     earlier = _earlier(results / runs[0].experiment.name)
     kinds = [_kind(run.config()) for run in runs]
     unknown = [

@@ -28,23 +28,14 @@ MOST_RUNS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One point of a sweep.
+    """One point of a sweep."""
 
-    Attributes:
-        values: factor -> value, or label where its levels have labels.
-        changes: key path -> value, what the point replaces in the experiment.
-    """
-
-    values: dict[str, Any]
-    changes: dict[str, Any]
+    values: dict[str, Any]  # factor -> value, or label where its levels have labels
+    changes: dict[str, Any]  # key path -> value that it replaces in the experiment
 
 
 def points(factors: Any) -> Iterator[Point]:
-    """All combinations of the factors' values; the last factor changes fastest.
-
-    Raises:
-        ValueError: one line that names the factor and says what is valid.
-    """
+    """All combinations of the factors' values; the last factor changes fastest."""
     if not isinstance(factors, Mapping):
         raise ValueError(f"factors: {shown(factors)}: must map key paths to lists of values")
     for name, values in factors.items():

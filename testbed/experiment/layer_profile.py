@@ -19,14 +19,7 @@ def is_file(tensors: Any) -> bool:
 
 
 def bounds(name: str, folders: Sequence[Path]) -> dict[str, float]:
-    """The bounds in a profile, by the tensors' names.
-
-    Args:
-        name: absolute, or relative to one of the folders, or else to the current one.
-
-    Raises:
-        InputError: there is no such file, or it is no profile.
-    """
+    """The bounds in a profile, by the tensors' names."""
     found = _read(name, folders).get("tensors")
     if not isinstance(found, Mapping) or not found:
         raise InputError(
@@ -36,10 +29,7 @@ def bounds(name: str, folders: Sequence[Path]) -> dict[str, float]:
 
 
 def caution(name: str, folders: Sequence[Path]) -> str:
-    """What a reader must know of a profile's bounds; none where they hold together.
-
-    Args, Raises: as `bounds`.
-    """
+    """What a reader must know of a profile's bounds; none where they hold together."""
     together = _read(name, folders).get("together")
     if isinstance(together, Mapping) and together.get("holds") is False:
         return f"{name}: by its own measurement each bound holds alone, and all together do not"

@@ -36,23 +36,7 @@ def load(
     profile: str = profiles.DEFAULT_PROFILE,
     results: Path = RESULTS,
 ) -> list[Run]:
-    """Read an experiment and expand it into runs, in the file's order: seeds, points, arms.
-
-    Args:
-        name_or_path: a name in `experiments/`, or the path of a YAML file.
-        overrides: `key.path=value` texts that replace values of the file.
-        arms: keep only these: names, or labels of changed arms (`arm_labels`).
-        seeds: use so many seeds, starting with the file's own; or these.
-        congestion_control: replaces that of every arm that is kept. An arm that an option changes
-            has a label that says so.
-        controller: replaces the SDN framework.
-        profile: the machine that it is sized for.
-        results: the folder of all results, where `phases.from` finds runs by name.
-
-    Raises:
-        InputError: for each problem a line that names the file, the key, the value and what would
-            be valid; as many of them as can be found at once.
-    """
+    """Read an experiment and expand it into runs, in the file's order: seeds, points, arms."""
     chosen = _chosen(name_or_path, overrides, arms, congestion_control, controller, profile)
     path, document, where = chosen.path, chosen.document, chosen.where
     points, wanted, options, wrong = chosen.points, chosen.arms, chosen.options, chosen.wrong
@@ -116,18 +100,7 @@ def load(
 
 
 def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
-    """An experiment with all options of a command line and all defaults, to be written as YAML.
-
-    Arms, impairments, and sections that factors change stand as they are written: a default beside
-    them could be another one's. An arm that an option changes has a name that a file can have.
-
-    Args:
-        name_or_path: as of `load`.
-        options: the other arguments of `load`, which decide.
-
-    Raises:
-        InputError: as `load`.
-    """
+    """An experiment with all options of a command line and all defaults, to be written as YAML."""
     runs = load(name_or_path, **options)
     names = ("overrides", "arms", "congestion_control", "controller", "profile")
     chosen = _chosen(name_or_path, **{key: options[key] for key in names if key in options})
@@ -232,13 +205,7 @@ def _wrong_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str
 
 
 def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Point]) -> None:
-    """Refuse an option whose key every point of the sweep replaces: it would change nothing.
-
-    Arms are another matter (`arm_labels`).
-
-    Raises:
-        ValueError: it names the option and the factor's key.
-    """
+    """Refuse an option whose key every point of the sweep replaces: it would change nothing."""
     for option, key in options:
         for replaced in points[0].changes:
             if yaml_input.within(key, replaced) and not key.startswith("arms."):
@@ -251,13 +218,7 @@ def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Po
 def _settings(
     document: dict[str, Any], first: Experiment, path: Path, points: Sequence[factors.Point]
 ) -> dict[str, Any]:
-    """What all runs of the experiment share, without arms, seeds and points.
-
-    Factors are left out too, so that two sweeps over one experiment have the same settings.
-
-    Raises:
-        InputError: a value that factors replace is wrong; one that they complete is not.
-    """
+    """What all runs of the experiment share, without arms, seeds and points."""
     shared = {key: value for key, value in document.items() if key != "factors"}
     try:
         found = (

@@ -33,12 +33,7 @@ def changes(document: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
 
 
 def apply(document: dict[str, Any], profile: str) -> None:
-    """Replace in an experiment what a profile replaces.
-
-    Raises:
-        InputError: an unknown profile, a profile that is no mapping, or a key that it cannot have;
-            the message does not name the file.
-    """
+    """Replace in an experiment what a profile replaces."""
     given = document.get("profiles") or {}
     if not isinstance(given, Mapping):
         raise InputError("profiles: must map names to the keys that they replace")

@@ -158,10 +158,7 @@ def _in_virtual_time(shared: Mapping[str, Any], hosts: Mapping[str, Any]) -> dic
 
 
 def key_of(config: Mapping[str, Any]) -> str:
-    """The key of the run that a configuration describes: that of `config.json`, read or written.
-
-    Files of a user's own must stand in it with their folders, as they do there.
-    """
+    """The key of the run that a configuration describes: that of `config.json`, read or written."""
     document = {name: value for name, value in config.items() if name not in _NOT_IN_KEY}
     if "programs" in document.get("workload", {}):
         programs = [_without_later_keys(each) for each in document["workload"]["programs"]]
@@ -193,11 +190,7 @@ def _without_later_keys(program: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:
-    """The runs in the order of their execution.
-
-    The draw is a hash, so leaving out arms, points or seeds changes nothing about the order of
-    the rest, and neither does resuming.
-    """
+    """The runs in the order of their execution."""
     places = {seed: place for place, seed in enumerate(dict.fromkeys(run.seed for run in runs))}
     return sorted(
         runs,

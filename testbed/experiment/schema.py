@@ -302,11 +302,7 @@ class Experiment(Section):
         return arm
 
     def programs(self, arm: str) -> Programs:
-        """The programs of an arm, of an experiment without the built-in training.
-
-        Raises:
-            ValidationError: the arm does not fit them.
-        """
+        """The programs of an arm, of an experiment without the built-in training."""
         changes = self.arms[arm]
         if isinstance(self.workload, Torchrun):
             assert isinstance(changes, TorchrunArm)
@@ -323,12 +319,7 @@ class Experiment(Section):
         return named or self.topology.host_names()
 
     def own_code(self, arm: str, folder: Path) -> list[str]:
-        """The files and modules of a user's own that a run of this arm executes.
-
-        Args:
-            arm: its name in the file.
-            folder: in which the programs run.
-        """
+        """The files and modules of a user's own that a run of this arm executes."""
         of_all = own_code.places([*(each.kind for each in self.impairments), self.topology.name])
         if not self.trains:
             # A training script may lie anywhere.
@@ -361,11 +352,7 @@ class Experiment(Section):
         )
 
     def resolved_impairments(self, seed: int) -> list[dict[str, Any]]:
-        """The timeline of a run with this seed, periods and random draws as lists.
-
-        Raises:
-            ValueError: an entry does not fit the network, the rounds, or another entry.
-        """
+        """The timeline of a run with this seed, periods and random draws as lists."""
         if not self.impairments:
             return []
         if not self.rounds:

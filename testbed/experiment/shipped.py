@@ -47,11 +47,7 @@ def give_arm(document: dict[str, Any]) -> None:
 
 
 def find(name_or_path: str) -> Path:
-    """The YAML file of an experiment's name or path.
-
-    Raises:
-        InputError: there is none; the message lists the names that exist.
-    """
+    """The YAML file of an experiment's name or path."""
     path = Path(name_or_path)
     if path.suffix in yaml_input.SUFFIXES:
         if not path.is_file():
@@ -77,11 +73,7 @@ def find(name_or_path: str) -> Path:
 
 
 def profile_names(name_or_path: str) -> list[str]:
-    """The profiles of an experiment, the default one first.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """The profiles of an experiment, the default one first."""
     return profiles.names(yaml_input.read(find(name_or_path)))
 
 

@@ -39,12 +39,7 @@ def as_planned(experiment: Experiment) -> dict[str, Any]:
 
 
 class FinishedRuns:
-    """The runs whose critical rounds may be taken.
-
-    Args:
-        folders: where a relative path is looked for, in this order; then in `results`.
-        results: the folder of all experiments' results.
-    """
+    """The runs whose critical rounds may be taken."""
 
     def __init__(self, *, folders: Sequence[Path], results: Path) -> None:
         self._folders = [*folders, results]
@@ -54,16 +49,7 @@ class FinishedRuns:
     def give_phases(
         self, experiment: Experiment, seed: int, factors: Mapping[str, Any]
     ) -> Experiment:
-        """The experiment as a run executes it: the rounds that it wants are taken.
-
-        Args:
-            experiment: the run's, at its point of the sweep.
-            seed, factors: the run's.
-
-        Raises:
-            InputError: there is no such run, it is not finished, or has another number of rounds;
-                the message does not name the experiment's file.
-        """
+        """The experiment as a run executes it: the rounds that it wants are taken."""
         phases = experiment.phases
         if not isinstance(phases, schedule.Parameters) or phases.critical_rounds is not None:
             return experiment

@@ -21,10 +21,7 @@ def first_sentence(of: object) -> str:
 
 
 def arguments(of: object) -> dict[str, str]:
-    """What the docstrings of a function, or of a class, say of each argument or attribute.
-
-    A class is described by its own docstring, its constructor's, and those of its bases.
-    """
+    """What the docstrings of a function, or of a class, say of each argument or attribute."""
     found: dict[str, str] = {}
     for each in reversed(of.__mro__) if isinstance(of, type) else [of]:
         found |= _told(each) | _told(vars(each).get("__init__") if isinstance(each, type) else None)

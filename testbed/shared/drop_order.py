@@ -19,12 +19,7 @@ _WORDS = 3
 
 
 class DropOrder:
-    """One order.
-
-    Attributes:
-        met, left_out: datagrams that were about to be sent while it was in force, and those of
-            them that were not.
-    """
+    """One order: `met` datagrams came while it was in force, and `left_out` of them did not go."""
 
     def __init__(self, path: Path, seed: str = "") -> None:
         """Opens an order that was made; its sender draws from the seed."""
@@ -37,11 +32,7 @@ class DropOrder:
 
     @classmethod
     def make(cls, folder: Path, name: str, host: str) -> DropOrder:
-        """The controller: makes the order of the impairment `name` for the sender `host`.
-
-        Args:
-            folder: shared by the processes of one run; gone with it.
-        """
+        """The controller: makes the order of the impairment `name` for the sender `host`."""
         path = _place(folder, name, host)
         path.write_bytes(bytes(8 * _WORDS))
         path.chmod(0o666)  # the workload's processes are not root's

@@ -30,11 +30,7 @@ _ANSWER_S = 0.5
 
 
 def in_words(error: BaseException) -> str:
-    """One line: where, the exception's type, and its words.
-
-    Own code is named with file and line. An error that the project raises on purpose has its words
-    alone. All else was not expected, so the project's own line is named, and the own code in use.
-    """
+    """One line: where, the exception's type, and its words."""
     words = " ".join(str(error).split())
     kind = type(error)
     if isinstance(error, InputError):
@@ -54,12 +50,7 @@ def in_words(error: BaseException) -> str:
 
 
 def record(error: BaseException, name: str) -> None:
-    """Print the traceback to the log, and leave the line for the run's status.
-
-    Args:
-        error: what ends this process.
-        name: of this process.
-    """
+    """Print the traceback to the log, and leave the line for the run's status."""
     # A full disk refuses these too: then the status quotes the end of the log.
     with contextlib.suppress(OSError, ValueError):
         traceback.print_exception(error)
@@ -75,12 +66,7 @@ def answer_where() -> None:
 
 
 def where(pid: int, log: Path) -> str:
-    """Ask a process where it is; the line of own code, or nothing.
-
-    Args:
-        pid: of a process that has called `answer_where`.
-        log: the file to which its standard error goes.
-    """
+    """Ask a process where it is; the line of own code, or nothing."""
     try:
         before = log.stat().st_size
         os.kill(pid, signal.SIGUSR1)

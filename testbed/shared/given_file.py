@@ -11,16 +11,7 @@ _LARGEST_BYTES = 64 << 20
 
 
 def lines(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
-    """The lines that say something, each with its place for messages, `FILE: line N`.
-
-    Blank lines, and what follows a `#`, say nothing.
-
-    Args:
-        name: absolute, or relative to one of the folders, or else to the current one.
-
-    Raises:
-        ValueError: there is no such file, or it is no text, or too long, or empty.
-    """
+    """The lines that say something, each with its place for messages, `FILE: line N`."""
     looked = [each.resolve() for each in (*folders, Path())]
     found = next((each / name for each in looked if (each / name).is_file()), None)
     if found is None:

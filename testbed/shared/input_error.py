@@ -7,10 +7,7 @@ _LONGEST_LINE = 4_000
 
 
 class InputError(ValueError):
-    """Bad input: each message is one line for the user; the exit status is 2.
-
-    `args` holds the lines, several where several things are wrong at once.
-    """
+    """Bad input: each message is one line for the user; the exit status is 2."""
 
     def __init__(self, *messages: str) -> None:
         """Makes messages printable: what came from the input may hold control characters."""

@@ -17,21 +17,13 @@ MOST_OPEN = 512
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file: none where there is no such file, nor of a cut-off last line.
-
-    Raises:
-        ValueError: a whole line is no JSON.
-    """
+    """The records of a file: none where there is no such file, nor of a cut-off last line."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines if line.strip()]
 
 
 class JsonLinesWriter:
-    """Appends records to a file that this process alone writes.
-
-    A line is written by one call, so that a killed process leaves at most one cut-off last line. Of
-    very many writers those that were opened first let go of their files until they write again.
-    """
+    """Appends records to a file that this process alone writes."""
 
     _open: ClassVar[WeakKeyDictionary[JsonLinesWriter, None]] = WeakKeyDictionary()
 

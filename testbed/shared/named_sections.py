@@ -55,12 +55,7 @@ class OneOf:
     check: Callable[[Any], object] | None = None
 
     def validate(self, given: Any, info: ValidationInfo) -> BaseModel:
-        """The section that YAML gives.
-
-        Raises:
-            ValidationError: with one problem per key.
-            ValueError: not a section at all.
-        """
+        """The section that YAML gives."""
         if isinstance(given, self.base):
             return given
         is_name = self.by_name and isinstance(given, str)

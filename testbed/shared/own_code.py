@@ -70,14 +70,7 @@ def places(texts: Iterable[str]) -> list[str]:
 
 
 def located(text: str, folders: Sequence[Path] = ()) -> str:
-    """The same reference with an absolute path, which any process can load.
-
-    Relative paths and modules are looked for in the folders, then in the current one, and a module
-    at last where Python looks.
-
-    Raises:
-        InputError: there is no such file or module.
-    """
+    """The same reference with an absolute path, which any process can load."""
     place, name, _ = split(text)
     suffix = f":{name}" if name else ""
     looked = [each.resolve() for each in (*folders, Path())]
@@ -115,11 +108,7 @@ def fingerprint(place: str) -> str:
 
 
 def expect(hashes: Mapping[str, str]) -> None:
-    """From now on this process loads these places alone with what `fingerprint` gave at the plan.
-
-    Raises:
-        InputError: one has another content already.
-    """
+    """From now on this process loads these places with what `fingerprint` gave at the plan."""
     _expected.clear()
     _expected.update(hashes)
     for place in hashes:
@@ -127,15 +116,7 @@ def expect(hashes: Mapping[str, str]) -> None:
 
 
 def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
-    """The class or function that a located reference names: its name, the default, or what fits.
-
-    Args:
-        axis: what is wanted, for messages.
-        base: the class that it must derive from; None for any function.
-
-    Raises:
-        InputError: the code raises, lacks the name, or holds something else under it.
-    """
+    """The class or function that a located reference names: its name, the default, or what fits."""
     place, name, _ = split(text)
     with explained(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
@@ -171,11 +152,7 @@ def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
 
 @contextmanager
 def explained(place: str) -> Iterator[None]:
-    """Turns whatever a user's code raises into one line, the end of the program included.
-
-    Raises:
-        InputError: the code raised; Ctrl-C, which no `raise` statement made, passes.
-    """
+    """Turns whatever a user's code raises into one line, the end of the program included."""
     try:
         yield
     except InputError:

@@ -65,11 +65,7 @@ class _Nodes(_Parser):
 
 
 def parse(text: str) -> Any:
-    """The one document in a text.
-
-    Raises:
-        InputError: a line that begins with the number of the line that is wrong.
-    """
+    """The one document in a text."""
     try:
         _check_depth(text)
         node = _Nodes(text).get_single_node()

@@ -255,10 +255,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _walked(model: type[BaseModel], location: Place) -> tuple[Place, Any]:
-    """The keys in an error's location, without pydantic's own parts; and the type that it leads to.
-
-    Pydantic's own are the tags of unions, the names of functions, and `[key]`.
-    """
+    """The keys in an error's location, without pydantic's own parts; and the type there."""
     kind: Any = model
     place: list[int | str] = []
     for part in location:

@@ -9,19 +9,13 @@ from contextlib import contextmanager
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command of a module; it imports nothing from the current folder, such as a `yaml.py`.
-
-    The option concerns this process alone, unlike PYTHONSAFEPATH, which users' programs would get.
-    """
+    """The command of a module; it imports nothing from the current folder, such as a `yaml.py`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @contextmanager
 def large_imports() -> Iterator[None]:
-    """Import in the body without the garbage collector, which takes a seventh of torch's import.
-
-    What was imported stays, so the collector never looks at it later, and forks share its memory.
-    """
+    """Import in the body without the garbage collector, which takes a seventh of torch's import."""
     gc.disable()
     try:
         yield

@@ -77,11 +77,7 @@ class Registry(Generic[T]):
         self._entries[name] = factory
 
     def entry(self, name: str) -> Callable[..., T]:
-        """The factory of a name, or of a reference to a user's own code.
-
-        Raises:
-            InputError: an unknown name, own code that does not fit, a package that is missing.
-        """
+        """The factory of a name, or of a reference to a user's own code."""
         made: Callable[..., T]
         if name not in self._entries:
             place = self.locate(name)
@@ -101,11 +97,7 @@ class Registry(Generic[T]):
         return found
 
     def locate(self, name: str, folders: Sequence[Path] = ()) -> str:
-        """A name as it is; a reference to a user's own code with an absolute path.
-
-        Raises:
-            InputError: an unknown name, or own code that is not there.
-        """
+        """A name as it is; a reference to a user's own code with an absolute path."""
         if name in self._entries:
             return name
         own = self.own is not None and own_code.is_own(name)
@@ -117,17 +109,7 @@ class Registry(Generic[T]):
         return own_code.located(name, folders)
 
     def relocated(self, value: Any, folders: Sequence[Path] = ()) -> Any:
-        """What a configuration gives, with absolute paths where it names a user's own code.
-
-        That code is loaded, so that all that is wrong with it is said here.
-
-        Args:
-            value: a text, or a mapping whose key `name` (or `policy`) is one; all else stays.
-            folders: where relative paths are looked for.
-
-        Raises:
-            InputError: an unknown name, or own code that does not fit.
-        """
+        """What a configuration gives, with absolute paths where it names a user's own code."""
         if isinstance(value, Mapping):
             names = {key: value[key] for key in ("name", "policy") if key in value}
             return {**value, **{key: self.relocated(each, folders) for key, each in names.items()}}
@@ -141,13 +123,7 @@ class Registry(Generic[T]):
         return located if options is None else f"{located}:{options}"
 
     def text(self, value: Any) -> str:
-        """The one text of what a configuration gives: a text, or a mapping with the key `name`.
-
-        References to own code become absolute. Options are checked when the entry is built.
-
-        Raises:
-            InputError: neither, an unknown name, or a value that a text cannot hold.
-        """
+        """The one text of what a configuration gives: a text, or a mapping with the key `name`."""
         value = self.relocated(value)
         if isinstance(value, str):
             return self._without_units(value)
@@ -194,15 +170,7 @@ class Registry(Generic[T]):
         return name, options
 
     def create(self, text: str, **given: Any) -> T:
-        """Builds the entry that `text` names.
-
-        `given` holds arguments that the program and not the user supplies; a factory is
-        handed those that it has parameters for, and the text's options win over them.
-
-        Raises:
-            InputError: an unknown name or option, a malformed text, own code that raises.
-            ValueError: an option of a value that the entry does not take; the entry is named.
-        """
+        """Builds the entry that `text` names."""
         name, options = self.parse(text)
         return self.build(name, options, **given)
 

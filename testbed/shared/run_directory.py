@@ -56,11 +56,7 @@ def is_name(text: object) -> bool:
 
 
 def require_name(name: object, where: str) -> str:
-    """A name that a file gives, before it becomes a part of a path.
-
-    Raises:
-        InputError: it is none; `where` says which file and key.
-    """
+    """A name that a file gives, before it becomes a part of a path."""
     if not is_name(name):
         raise InputError(f"{where}: {shown(name)}; valid: a name alone, which is no path")
     return str(name)
@@ -140,11 +136,7 @@ def is_abandoned(directory: Path) -> bool:
 
 
 def status(directory: Path) -> dict[str, Any]:
-    """A run's `status.json`; of an abandoned one what is written there once it is set aside.
-
-    Raises:
-        FileNotFoundError: it has none, since it goes on.
-    """
+    """A run's `status.json`; of an abandoned one what is written there once it is set aside."""
     if is_abandoned(directory):
         return {"verdict": "interrupted", "reason": _NO_VERDICT, "gates": []}
     return read_json(directory / "status.json")
@@ -185,13 +177,7 @@ class RunDirectory:
 
     @contextmanager
     def open(self, config: dict[str, Any]) -> Iterator[Path]:
-        """Make the in-progress directory, hold its lock, and finish it afterwards.
-
-        An earlier attempt that left its directory behind is kept under an attempt's name.
-
-        Raises:
-            InUseError: another process is executing this very run.
-        """
+        """Make the in-progress directory, hold its lock, and finish it afterwards."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._keep_abandoned()
         try:
@@ -216,11 +202,7 @@ class RunDirectory:
         directory.rename(self.path)
 
     def finish_left_over(self) -> bool:
-        """Finish a run whose command was killed after the verdict; returns whether there was one.
-
-        Raises:
-            InUseError: another process is executing this very run.
-        """
+        """Finish a run whose command was killed after the verdict; says whether there was one."""
         try:
             with _locked(self.partial):
                 if _verdict_of(self.partial) in (None, "interrupted"):
@@ -279,11 +261,7 @@ def write_status(
     wall_s: float | None = None,
     gates: list[dict[str, Any]] | None = None,
 ) -> None:
-    """Write a run's `status.json`, in the room that was held for it.
-
-    On a full disk a run is interrupted, whatever else is known: something could not be written,
-    perhaps only samples.
-    """
+    """Write a run's `status.json`, in the room that was held for it."""
     if verdict not in ("interrupted", "unsupported") and disk_is_full(directory):
         verdict, reason = "interrupted", "; ".join(filter(None, (DISK_FULL, reason)))
     (directory / BALLAST).unlink(missing_ok=True)

@@ -25,18 +25,11 @@ _SECONDS = {"ns": "1e-9", "us": "1e-6", "\u00b5s": "1e-6", "\u03bcs": "1e-6", "m
 
 @dataclass(frozen=True)
 class Unit:
-    """What keys with one ending accept.
-
-    Attributes:
-        ending: of the keys.
-        words: the unit of a plain number.
-        factors: unit -> how many of the plain unit it is.
-        examples: of values with a unit, for messages and the reference.
-    """
+    """What keys with one ending accept."""
 
     ending: str
-    words: str
-    factors: Mapping[str, Decimal]
+    words: str  # the unit of a plain number
+    factors: Mapping[str, Decimal]  # unit -> how many of the plain unit it is
     examples: str
 
 

@@ -12,11 +12,7 @@ from typing import IO, Any
 
 
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
-    """As `open`, for a file whose name is no symbolic link; links on the way to it are followed.
-
-    Raises:
-        OSError: it is a symbolic link (ELOOP), or cannot be opened.
-    """
+    """As `open`, for a file whose name is no symbolic link; links on the way to it are followed."""
     return open(path, mode, opener=_opener, **options)
 
 

@@ -20,11 +20,7 @@ _OF_KEY_PATHS = ("factors",)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, values with a unit as plain numbers.
-
-    Raises:
-        InputError: unreadable, too large, not YAML, or not a mapping.
-    """
+    """The mapping in a YAML file, values with a unit as plain numbers."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"larger than {_MOST_BYTES} bytes")
@@ -46,11 +42,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def override(document: dict[str, Any], text: str) -> str:
-    """Apply one `key.path=value`, whose value is read as YAML; return the key.
-
-    Raises:
-        InputError: no '=' in it, or the path does not exist.
-    """
+    """Apply one `key.path=value`, whose value is read as YAML; return the key."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -63,11 +55,7 @@ def override(document: dict[str, Any], text: str) -> str:
 
 
 def value_of(key: str, text: str) -> Any:
-    """The value that a text on the command line gives a key.
-
-    Raises:
-        InputError: not YAML.
-    """
+    """The value that a text on the command line gives a key."""
     try:
         return units.converted(plain_yaml.parse(text), key)
     except InputError as error:
@@ -75,11 +63,7 @@ def value_of(key: str, text: str) -> Any:
 
 
 def replace(document: dict[str, Any], key: str, value: Any) -> None:
-    """Replace what a dotted path names; numbers index lists. The schema checks the result.
-
-    Raises:
-        InputError: the path leads through what is neither mapping nor list, or to no entry.
-    """
+    """Replace what a dotted path names; numbers index lists. The schema checks the result."""
     *parents, last = _divided(document, key)
     place: Any = document
     for number, part in enumerate(parents):
