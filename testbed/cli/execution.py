@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
-import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import choosing, on_workers, places, plan_view, progress
+from testbed.cli import choosing, places, plan_view, progress
 from testbed.cli.choosing import Chosen
 from testbed.cli.options import Execution
 from testbed.cli.terminal import console, say
-from testbed.experiment import Run
+from testbed.cluster import fetching
+from testbed.cluster.sharing import Workers, share_out
+from testbed.experiment import Run, blocks
 from testbed.machine import capabilities, steadiness
 from testbed.run import planning, runner
 from testbed.run.runner import OnProgress, Outcome
@@ -41,7 +44,7 @@ def run(options: Execution) -> bool:
     divided = bool(chosen.shards or options.scheduler)  # then all machines must execute the same
     if not options.dry_run and not divided:
         chosen = sized(chosen, screen)
-    return _carry_out(chosen, screen, _one_by_one, require=capabilities.require)
+    return _carry_out(chosen, screen)
 
 
 def simulate(options: Execution) -> bool:
@@ -54,7 +57,7 @@ def simulate(options: Execution) -> bool:
     runner.require_writable(chosen.results)
     for remark in not_of_a_lab(chosen) if not options.dry_run else []:
         say(screen, remark)
-    return _carry_out(chosen, screen, _side_by_side, at_once=simulated_at_once(chosen.runs))
+    return _carry_out(chosen, screen)
 
 
 def sized(chosen: Chosen, console: Console) -> Chosen:
@@ -82,11 +85,6 @@ def sized(chosen: Chosen, console: Console) -> Chosen:
     return replace(chosen, selections=slow)
 
 
-def simulated_at_once(runs: Sequence[Run]) -> int:
-    """How many runs go on side by side in virtual time."""
-    return max(1, min(len(runs), len(os.sched_getaffinity(0))))
-
-
 def not_of_a_lab(chosen: Chosen) -> list[str]:
     """Refuse what runs in virtual time cannot have; return what a reader must know of them."""
     from testbed.run import simulating  # imports torch, which takes a second
@@ -102,25 +100,10 @@ def not_of_a_lab(chosen: Chosen) -> list[str]:
     return simulating.remarks(chosen.runs)
 
 
-def _carry_out(
-    chosen: Chosen,
-    console: Console,
-    execute: Callable[[Chosen, progress.RunProgress], list[Outcome]],
-    *,
-    at_once: int = 1,
-    require: Callable[[], None] = lambda: None,
-) -> bool:
+def _carry_out(chosen: Chosen, console: Console) -> bool:
     """Plan runs, execute them here or on workers, write the report.
 
-    Args:
-        chosen: the runs.
-        console: for what is said.
-        execute: executes them here.
-        at_once: how many runs go on side by side.
-        require: raises InputError for what this machine lacks to execute runs.
-
-    Returns:
-        Whether none failed or was invalid.
+    Returns whether none failed or was invalid.
     """
     options, results, runs = chosen.execution, chosen.results, chosen.runs
     planning.check(results, chosen.planned)
@@ -129,7 +112,7 @@ def _carry_out(
             raise InputError("--anew and --dry-run: only one of them")
         if chosen.simulated:
             not_of_a_lab(chosen)
-        plan_view.show_durations(results, runs, console, at_once=at_once)
+        plan_view.show_durations(results, runs, console)
         if options.as_json:
             print(json.dumps({"runs": plan_view.records(results, runs)}, indent=1))
         return True
@@ -141,18 +124,20 @@ def _carry_out(
                 "training needs torch, which was left out here: LAB_TORCH=1 ./lab check"
             )
         progress.meet_prerequisites(runs, console)
-        require()
+        if not chosen.simulated:
+            capabilities.require()
     if options.scheduler is not None:
-        with on_workers.connected(options.scheduler, chosen.capture) as workers:
+        from testbed.cluster.dask_workers import DaskWorkers
+
+        with closing(DaskWorkers(options.scheduler, chosen.capture)) as workers:
             _plan(chosen, verdicts, console)
             with progress.runs_shown(console, len(runs)) as shown:
-                retries = options.retries
-                outcomes = on_workers.execute(results, runs, workers, shown, retries=retries)
+                outcomes = _on_workers(chosen, workers, shown)
     else:
         _plan(chosen, verdicts, console)
-        plan_view.show_total(results, runs, console, at_once=at_once)
+        plan_view.show_total(results, runs, console)
         with progress.runs_shown(console, len(runs)) as shown:
-            outcomes = execute(chosen, shown)
+            outcomes = (_side_by_side if chosen.simulated else _one_by_one)(chosen, shown)
     if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
         runner.require_space(results, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
@@ -230,12 +215,13 @@ def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
     outcomes, retries, capture = [], chosen.execution.retries, chosen.capture
     for run in chosen.runs:
         runner.require_space(chosen.results, run)
-        one = shown.begin(run.label)
-        tries = runner.attempts(chosen.results, run, one.record, capture=capture, retries=retries)
+        shown.begin(run.label)
+        record = functools.partial(shown.record, run.label)
+        tries = runner.attempts(chosen.results, run, record, capture=capture, retries=retries)
         for number, outcome in enumerate(tries, start=1):
             if outcome.may_differ and number <= retries:
-                one.again(outcome, number, retries)
-        one.end(outcome)
+                shown.again(run.label, outcome, number, retries)
+        shown.end(outcome)
         outcomes.append(outcome)
     return outcomes
 
@@ -244,16 +230,44 @@ def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
     """Execute simulated runs, one on each processor."""
     from testbed.run import side_by_side
 
-    under_way: dict[str, progress.OneRun] = {}
     outcomes: dict[str, Outcome] = {}
 
     def begin(run: Run) -> OnProgress:
-        under_way[run.key] = shown.begin(run.label)
-        return under_way[run.key].record
+        shown.begin(run.label)
+        return functools.partial(shown.record, run.label)
 
     for outcome in side_by_side.execute(chosen.results, chosen.runs, begin):
-        under_way[outcome.run.key].end(outcome)
+        shown.end(outcome)
         outcomes[outcome.run.key] = outcome
+    return [outcomes[run.key] for run in chosen.runs]
+
+
+def _on_workers(chosen: Chosen, workers: Workers, shown: progress.RunProgress) -> list[Outcome]:
+    """Have a scheduler's workers execute what is not ok; results come here as blocks end."""
+    outcomes: dict[str, Outcome] = {}
+
+    def end(outcome: Outcome) -> None:
+        shown.end(outcome)
+        outcomes[outcome.run.key] = outcome
+
+    left = []
+    for run in chosen.runs:
+        place = runner.directory_of(chosen.results, run)
+        if place.verdict() == "ok":
+            end(Outcome(run, place.path, "ok", "", executed=False))
+        else:
+            left.append(run)
+    given_up = share_out(
+        blocks.blocks(left),
+        workers,
+        retries=chosen.execution.retries,
+        accept=lambda block, result: fetching.store(chosen.results, block, result["packed"]),
+        end=end,
+        say=shown.say,
+    )
+    for run in given_up:
+        place = runner.directory_of(chosen.results, run)
+        end(Outcome(run, place.path, "failed", "lost with its workers", executed=True))
     return [outcomes[run.key] for run in chosen.runs]
 
 

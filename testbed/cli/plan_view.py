@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import sys
 from collections import Counter
@@ -84,18 +85,16 @@ def show_rounds(runs: Sequence[Run], console: Console) -> None:
     line = "rounds: one for each step that the script takes"
     if of_it.rounds:
         line += f"; {of_it.rounds} are expected. "
-        if needed := 1 + max(map(_last_impaired, runs)):
+        timelines = [run.experiment.resolved_impairments(run.seed) for run in runs]
+        rounds = [
+            number for each in timelines for entry in each for number in entry.get("rounds", ())
+        ]
+        if needed := 1 + max(rounds, default=-1):
             line += (
                 f"If it takes fewer than {needed}, impairments do not begin, and runs are invalid. "
             )
         line += "If it takes more, nothing hits these. Either way the report lacks maxima"
     say(console, line)
-
-
-def _last_impaired(run: Run) -> int:
-    """The last round that an impairment waits for; -1 for none."""
-    timeline = run.experiment.resolved_impairments(run.seed)
-    return max((max(each.get("rounds") or [-1]) for each in timeline), default=-1)
 
 
 def _lacking(runs: Sequence[Run]) -> dict[str, str]:
@@ -127,19 +126,13 @@ def show_yaml(chosen: Chosen) -> None:
     print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100), end="")
 
 
-def show(chosen: Chosen, console: Console, *, at_once: int | None) -> None:
-    """Print the runs, their dimensionless numbers and topologies.
-
-    Args:
-        chosen: the runs.
-        console: where to.
-        at_once: how many go on side by side in virtual time; None: they are a lab's.
-    """
+def show(chosen: Chosen, console: Console) -> None:
+    """Print the runs, their dimensionless numbers and topologies."""
     show_runs(chosen.results, chosen.runs, console)
-    if at_once is None:
-        show_unsupported(chosen.runs, console)
+    if chosen.simulated:
+        show_total(chosen.results, chosen.runs, console)
     else:
-        show_total(chosen.results, chosen.runs, console, at_once=at_once)
+        show_unsupported(chosen.runs, console)
     show_rounds(chosen.runs, console)
     if chosen.runs[0].experiment.trains:
         _show_numbers(chosen, console)
@@ -174,33 +167,32 @@ def _show_numbers(chosen: Chosen, console: Console) -> None:
     _show_kept(ours, reference, console)
 
 
-def show_total(results: Path, runs: Sequence[Run], console: Console, *, at_once: int = 1) -> None:
-    """Say in one line how long what is still to be executed takes, so many runs at once."""
-    left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
-    lacking = _lacking(left) if at_once == 1 else {}
-    left = [run for run in left if run.key not in lacking]
-    firsts = {_kind(run): run for run in reversed(left)}  # seeds take alike
+def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:
+    """Say in one line how long what is still to be executed takes."""
+    left = _supported(results, runs)
+    kinds = [json.dumps([run.arm, run.factors]) for run in left]  # seeds take alike
+    firsts = dict(zip(reversed(kinds), reversed(left), strict=True))
     if left:
         found = durations.of_runs(results, list(firsts.values()), _sayer(console))
         by_kind = dict(zip(firsts, found, strict=True))
-        _say_total([by_kind[_kind(run)] for run in left], console, at_once)
+        _say_total(left, [by_kind[kind] for kind in kinds], console)
 
 
-def _kind(run: Run) -> str:
-    return json.dumps([run.arm, run.factors])
+def _supported(results: Path, runs: Sequence[Run]) -> list[Run]:
+    """The runs still to be executed that this machine does not lack anything for."""
+    left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
+    lacking = {} if runs[0].simulated else _lacking(left)
+    return [run for run in left if run.key not in lacking]
 
 
-def show_durations(
-    results: Path, runs: Sequence[Run], console: Console, *, at_once: int = 1
-) -> None:
+def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs still to be executed, in their order, and about how long they take."""
     show_unsupported(runs, console)
     left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
     if not left:
         console.print("nothing to do: all runs are ok")
         return
-    lacking = _lacking(left)
-    supported = [run for run in left if run.key not in lacking]
+    supported = _supported(results, left)
     found = durations.of_runs(results, supported, _sayer(console)) if supported else []
     by_key = {run.key: each for run, each in zip(supported, found, strict=True)}
     rows = []
@@ -217,7 +209,7 @@ def show_durations(
     headings = ("", "run", "arm", "seed", "factors", "about", "disk", "from")
     show_table(console, headings, rows)
     if found:
-        _say_total(found, console, at_once)
+        _say_total(supported, found, console)
         _say_too_long(supported, found, console)
 
 
@@ -225,12 +217,9 @@ def _say_too_long(
     runs: Sequence[Run], found: Sequence[durations.Duration], console: Console
 ) -> None:
     """Say in one line that runs will be ended before they are done."""
-    pairs = zip(runs, found, strict=True)
-    late = [
-        (each.run_s, run.experiment.limits.run_timeout_s)
-        for run, each in pairs
-        if each.run_s is not None and each.run_s > run.experiment.limits.run_timeout_s
-    ]
+    limits_s = (run.experiment.limits.run_timeout_s for run in runs)
+    taken = [(each.run_s or 0.0, limit_s) for each, limit_s in zip(found, limits_s, strict=True)]
+    late = [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]
     if not late:
         return
     longest_s, limit_s = max(late)
@@ -243,7 +232,8 @@ def _say_too_long(
     )
 
 
-def _say_total(found: Sequence[durations.Duration], console: Console, at_once: int) -> None:
+def _say_total(runs: Sequence[Run], found: Sequence[durations.Duration], console: Console) -> None:
+    at_once = min(len(runs), len(os.sched_getaffinity(0))) if runs[0].simulated else 1
     say(console, durations.total(found, at_once=at_once))
     if not all(each.computing for each in found):
         console.print("predicted without the time for computing: the data are not here yet")

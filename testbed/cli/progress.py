@@ -1,4 +1,4 @@
-"""Shows downloads and runs in progress: bars on a terminal, plain lines elsewhere."""
+"""Shows downloads, and runs in progress: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from testbed.experiment import Run
@@ -40,39 +33,46 @@ class RunProgress:
         self._executed = 0
         self._not_ok = 0
         self._began_s = time.monotonic()
-        self._under_way: dict[str, float] = {}  # by label, which share of it is done
+        self._under_way: dict[str, tuple[str, float]] = {}  # by label: where it is, which share
         self._line_s = self._began_s  # when the last one was printed
         if bar is not None:
             self._task = bar.add_task("", total=float(total), left="")
 
-    def begin(self, label: str) -> OneRun:
-        """A run begins."""
-        return OneRun(self, label)
+    def begin(self, label: str, what: str = "starting") -> None:
+        """Show that a run begins."""
+        self._under_way[label] = what, 0.0
+        self.record(label, {})
 
-    def say(self, line: str | Text) -> None:
-        """Print a sentence that stays on the screen."""
-        self._line_s = time.monotonic()
-        # One line, however long: a live display counts the lines.
-        self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
-
-    def show(self, label: str, what: str, share: float) -> None:
-        """Show how much of a run is done."""
-        self._under_way[label] = share
+    def record(self, label: str, record: dict[str, Any]) -> None:
+        """Show a progress record of a run; an empty one says that it still goes on."""
+        if "rounds" in record:
+            share = record["round"] / record["rounds"]
+            self._under_way[label] = f"round {record['round']}/{record['rounds']}", share
+        elif "stage" in record:
+            self._under_way[label] = str(record["stage"]), 0.0
+        what, _ = self._under_way[label]
         self._update(f"{label} {what}" if len(self._under_way) == 1 else "")
         now_s = time.monotonic()
         every_s = max(_LINE_EVERY_S, _LINE_EVERY_SHARE * (now_s - self._began_s))
         if self._bar is None and now_s >= self._line_s + every_s:
-            left = self._left(sum(self._under_way.values()))
+            left = self._left()
             line = f"[{self._done}/{self._total}] {label}: {what}" + (f", {left}" if left else "")
             self.say(f"{line} ({now_s - self._began_s:.0f} s so far)")
 
-    def ended(self, label: str, outcome: Outcome) -> None:
+    def again(self, label: str, outcome: Outcome, number: int, retries: int) -> None:
+        """Print that an attempt was invalid and why, and that another one follows."""
+        line = _with_verdict(label, outcome)
+        self.say(line.append(f": {outcome.reason}; retry {number} of {retries}"))
+        self.begin(label, "starting again")
+
+    def end(self, outcome: Outcome) -> None:
         """Print the verdict of a run that has ended."""
+        label = outcome.run.label
         self._under_way.pop(label, None)
         self._done += 1
         self._executed += outcome.executed
         self._not_ok += outcome.verdict != "ok"
-        line = with_verdict(f"[{self._done}/{self._total}] {label}", outcome)
+        line = _with_verdict(f"[{self._done}/{self._total}] {label}", outcome)
         if not outcome.executed:
             line.append(" (done before)")
         if outcome.reason:
@@ -82,6 +82,12 @@ class RunProgress:
         self.say(line)
         self._update("")
 
+    def say(self, line: str | Text) -> None:
+        """Print a sentence that stays on the screen."""
+        self._line_s = time.monotonic()
+        # One line, however long: a live display counts the lines.
+        self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
+
     def _update(self, text: str) -> None:
         if self._bar is None:
             return
@@ -89,13 +95,16 @@ class RunProgress:
             text = f"{len(self._under_way)} runs under way"
         if self._not_ok:
             text = f"{self._not_ok} not ok  {text}"
-        share = sum(self._under_way.values())
-        self._bar.update(
-            self._task, completed=self._done + share, description=text, left=self._left(share)
-        )
+        done = self._done + self._share()
+        self._bar.update(self._task, completed=done, description=text, left=self._left())
 
-    def _left(self, share: float = 0.0) -> str:
+    def _share(self) -> float:
+        """What of the runs under way is done, in runs."""
+        return sum(share for _, share in self._under_way.values())
+
+    def _left(self) -> str:
         """Time left, from the mean of what was executed in this call."""
+        share = self._share()
         done = self._executed + share
         if done < 0.2:
             return ""
@@ -103,39 +112,8 @@ class RunProgress:
         return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
 
 
-def with_verdict(label: str, outcome: Outcome) -> Text:
-    """A run's label and its verdict in colour."""
-    line = Text(f"{label}: ")
-    return line.append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
-
-
-class OneRun:
-    """Shows one run."""
-
-    def __init__(self, shown: RunProgress, label: str) -> None:
-        self._shown = shown
-        self._label = label
-        self._now = "starting", 0.0
-        shown.show(label, *self._now)
-
-    def record(self, record: dict[str, Any]) -> None:
-        """Show a progress record of the run; an empty one says that it still goes on."""
-        if "rounds" in record:
-            share = record["round"] / record["rounds"]
-            self._now = f"round {record['round']}/{record['rounds']}", share
-        elif "stage" in record:
-            self._now = str(record["stage"]), 0.0
-        self._shown.show(self._label, *self._now)
-
-    def again(self, outcome: Outcome, number: int, retries: int) -> None:
-        """Print that an attempt was invalid and why, and that another one follows."""
-        line = with_verdict(self._label, outcome)
-        self._shown.say(line.append(f": {outcome.reason}; retry {number} of {retries}"))
-        self._shown.show(self._label, "starting again", 0.0)
-
-    def end(self, outcome: Outcome) -> None:
-        """Print how it ended."""
-        self._shown.ended(self._label, outcome)
+def _with_verdict(label: str, outcome: Outcome) -> Text:
+    return Text(f"{label}: ").append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
 
 
 @contextmanager
@@ -193,16 +171,4 @@ def _meet(needs: Sequence[prerequisites.Need], console: Console) -> None:
             of = "" if total is None else f" of {total / 1e6:.0f}"
             console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
 
-    if not console.is_terminal:
-        prerequisites.prepare(needs, say)
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        tasks = {}
-
-        def show(name: str, done: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(f"downloading {name}", total=total)
-            bar.update(tasks[name], completed=done, total=total)
-
-        prerequisites.prepare(needs, show)
+    prerequisites.prepare(needs, say)

@@ -134,8 +134,7 @@ def plan(
     if as_json:
         print(json.dumps({"runs": plan_view.records(chosen.results, chosen.runs)}, indent=1))
     else:
-        at_once = execution.simulated_at_once(chosen.runs)
-        plan_view.show(chosen, screen, at_once=at_once if simulated else None)
+        plan_view.show(chosen, screen)
     for remark in remarks:
         say(screen, remark)
 

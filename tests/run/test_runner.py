@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from pathlib import Path
 
@@ -112,12 +113,13 @@ def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, mo
     ending(monkeypatch, "invalid", "failed")
     screen = io.StringIO()
     with progress_display.runs_shown(Console(file=screen, width=60), 1) as shown:
-        progress = shown.begin(run.label)
-        for outcome in runner.attempts(tmp_path, run, progress.record, retries=2):
+        shown.begin(run.label)
+        record = functools.partial(shown.record, run.label)
+        for outcome in runner.attempts(tmp_path, run, record, retries=2):
             if outcome.verdict == "invalid":
-                progress.again(outcome, 1, 2)
+                shown.again(run.label, outcome, 1, 2)
                 assert "dblp, seed 1: invalid: reason 1; retry 1 of 2\n" in screen.getvalue()
-        progress.end(outcome)
+        shown.end(outcome)
     assert screen.getvalue().endswith("[1/1] dblp, seed 1: failed: reason 2\n")
 
 
@@ -126,7 +128,7 @@ def test_without_a_terminal_rounds_are_lines_and_a_long_one_is_told_to_go_on(mon
     monkeypatch.setattr(progress_display.time, "monotonic", lambda: now_s[0])
     screen = io.StringIO()
     with progress_display.runs_shown(Console(file=screen, width=200), 2) as shown:
-        one = shown.begin("dblp, seed 1")
+        shown.begin("dblp, seed 1")
         for at_s, record in (
             (1, {"round": 1, "rounds": 4}),  # soon after the begin nobody waits for a line
             (12, {"round": 2, "rounds": 4}),
@@ -134,7 +136,7 @@ def test_without_a_terminal_rounds_are_lines_and_a_long_one_is_told_to_go_on(mon
             (40, {}),
         ):
             now_s[0] = at_s
-            one.record(record)
+            shown.record("dblp, seed 1", record)
     assert screen.getvalue().splitlines() == [
         "[0/2] dblp, seed 1: round 2/4, about 36 s left (12 s so far)",
         "[0/2] dblp, seed 1: round 3/4, about 67 s left (40 s so far)",
