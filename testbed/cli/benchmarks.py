@@ -47,11 +47,7 @@ class Benchmark:
 
 
 def run(chosen: Benchmark) -> bool:
-    """Measure, print and write; returns whether everything could be measured.
-
-    Raises:
-        InputError: an unknown benchmark, or an option that it does not have.
-    """
+    """Measure, print and write; returns whether everything could be measured."""
     what = chosen.what
     if what not in VALID:
         raise InputError(f"unknown benchmark {what!r}; valid: {', '.join(VALID)}")

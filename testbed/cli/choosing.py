@@ -111,9 +111,6 @@ def chosen(options: Sweep, *, simulated: bool = False) -> Chosen:
     The folder of an experiment's results stands for what was planned in it, and so does the name
     of an own experiment that has results. Further options come on top of those that it was planned
     with.
-
-    Raises:
-        InputError: no such experiment, or no plan in the folder.
     """
     if not options.is_folder(options.out):
         return Chosen(

@@ -33,11 +33,7 @@ _CAPTURES_SHOWN = 6
 
 
 def run(options: Execution) -> bool:
-    """Execute what of an experiment is not ok yet; return whether none failed or was invalid.
-
-    Raises:
-        InputError: a prerequisite is missing, or results cannot be written.
-    """
+    """Execute what of an experiment is not ok yet; return whether none failed or was invalid."""
     chosen, screen = choosing.chosen(options), console(stderr=options.as_json)
     runner.require_writable(chosen.results)
     _ = chosen.capture  # a wrong host is told before seconds of probing
@@ -48,11 +44,7 @@ def run(options: Execution) -> bool:
 
 
 def simulate(options: Execution) -> bool:
-    """Execute an experiment in virtual time; otherwise as `run`.
-
-    Raises:
-        InputError: as `run`, or something of it is not simulated.
-    """
+    """Execute an experiment in virtual time; otherwise as `run`."""
     chosen, screen = choosing.chosen(options, simulated=True), console(stderr=options.as_json)
     runner.require_writable(chosen.results)
     for remark in not_of_a_lab(chosen) if not options.dry_run else []:

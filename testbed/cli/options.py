@@ -175,9 +175,6 @@ def names_in(text: str | None, option: str) -> list[str]:
     A comma between the options of a changed arm's setting parts no names: in
     `a,b@congestion_control=fixed:rate_bps=1e6,burst=2` what follows the last comma has a `=` and
     no `@`.
-
-    Raises:
-        InputError: an empty name.
     """
     names: list[str] = []
     for piece in [] if text is None else [piece.strip() for piece in text.split(",")]:

@@ -83,11 +83,7 @@ def find(what: str | None, results: Path) -> Place:
 
 
 def result(what: str, results: Path) -> Path:
-    """The folder of a result that a user names: of an experiment, of what is kept of one, of a run.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The folder of a result that a user names: of an experiment, a run, or what is kept."""
     _refuse_empty(what)
     path, is_name = Path(what), _is_name(what, results)
     if path.is_dir() and not is_name:
@@ -106,11 +102,7 @@ def is_run(folder: Path) -> bool:
 
 
 def capture(what: str, results: Path) -> Path:
-    """The capture that a user names by its file, or by whose it is.
-
-    Raises:
-        InputError: there is none, or several to choose from; the message lists them.
-    """
+    """The capture that a user names by its file, or by whose it is."""
     path = Path(what)
     is_file = path.is_file() and path.suffix not in yaml_input.SUFFIXES
     if is_file or path.suffix in (".pcap", ".cap"):
@@ -126,17 +118,10 @@ def capture(what: str, results: Path) -> Path:
 
 
 def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path:
-    """The directory of a run that has a verdict.
+    """The directory of a run that has a verdict: by its path, its key or the beginning of one.
 
-    Args:
-        what: a run's directory or a file in it, its key or the beginning of one. What else `find`
-            takes stands for the run in it that ended last.
-        results: the folder of results, where `what` is not itself a folder.
-        rather_not_ok: of an experiment, the last run that is not ok, if there is one; and a
-            directory may be of a run whose command has ended without a verdict.
-
-    Raises:
-        InputError: there is none, or several fit.
+    What else `find` takes stands for the run in it that ended last; with `rather_not_ok` for the
+    last one that is not ok, and a directory may be of a run that was left without a verdict.
     """
     _refuse_empty(what)
     path = Path(what or "")

@@ -109,11 +109,7 @@ def _lacking(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def show_yaml(chosen: Chosen) -> None:
-    """Print an experiment with all options and defaults as YAML, from which its runs are the same.
-
-    Raises:
-        InputError: several commands have planned what is in a folder.
-    """
+    """Print an experiment with all options and defaults as YAML that makes the same runs."""
     selection, *others = chosen.selections
     if others:
         raise InputError(

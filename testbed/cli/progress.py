@@ -129,11 +129,7 @@ def runs_shown(console: Console, total: int) -> Iterator[RunProgress]:
 
 
 def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
-    """Download and check what these runs train, or find their programs, before the first of them.
-
-    Raises:
-        InputError: something cannot be had.
-    """
+    """Download and check what these runs train, or find their programs."""
     with _named(runs):
         _meet([run.training_need for run in runs if run.experiment.trains], console)
         for run in runs:

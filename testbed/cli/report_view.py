@@ -138,11 +138,7 @@ def keep(place: Place, *, as_json: bool = False) -> None:
 
 
 def export(chosen: Sequence[Place], form: str, output: Path | None, *, everything: bool) -> None:
-    """Print or write an experiment's main table, or pack its results, after its report.
-
-    Raises:
-        InputError: an unknown form, several experiments, or as `exporting.export`.
-    """
+    """Print or write an experiment's main table, or pack its results, after its report."""
     if form not in ("csv", "latex", "zip"):
         raise InputError(f"--format {form}: valid: csv, latex, zip")
     if len(chosen) != 1 or (place := chosen[0]).experiment is None or place.key is not None:

@@ -18,15 +18,7 @@ from testbed.shared.yaml_input import InputError
 
 
 def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
-    """Print what was recomputed and what differs; returns whether nothing does.
-
-    Args:
-        write: write first what differs anew, from the kept rows.
-        root: the project's folder.
-
-    Raises:
-        InputError: evidence is missing or damaged.
-    """
+    """Print what was recomputed and what differs; returns whether nothing does."""
     others = {"tolerance": of_tolerance(root), "factorial": of_factorial(root)}
     count = len(verification.results(root))
     print(f"recomputing {count} kept results, then the numbers of the pages", flush=True)

@@ -18,11 +18,7 @@ _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process tha
 
 
 def topology_of(config: Mapping[str, Any]) -> topologies.TopologyParameters:
-    """The topology of a run's configuration.
-
-    Raises:
-        CommandError: it was valid when the run was planned; its file has changed since.
-    """
+    """The topology of a run's configuration."""
     try:
         return topologies.parse(config["topology"])
     except ValueError as error:
@@ -30,15 +26,7 @@ def topology_of(config: Mapping[str, Any]) -> topologies.TopologyParameters:
 
 
 class Lab:
-    """A running emulated network.
-
-    Args:
-        config: a run's configuration; topology, datapath, impairments, seed and `adjustable` are
-            used.
-        inside: the sandbox.
-        data_ports: the first and the last port on which the workload sends its data; None: it does
-            not say, so loss hits whatever it sends.
-    """
+    """A running emulated network."""
 
     def __init__(
         self,

@@ -60,12 +60,7 @@ Another machine gives other times, but the same simulated ones.
 
 
 def refuse(folder: Path, target: Path) -> None:
-    """Refuse what cannot be packed, before a report is written.
-
-    Raises:
-        InputError: the target exists or its folder does not, nothing was planned in the folder, or
-            a run goes on.
-    """
+    """Refuse what cannot be packed, before a report is written."""
     if target.exists() or not target.parent.is_dir():
         why = "exists already" if target.exists() else f"there is no folder {target.parent}"
         raise InputError(f"-o {target}: {why}; valid: a new file in a folder that exists")
@@ -77,19 +72,7 @@ def refuse(folder: Path, target: Path) -> None:
 
 
 def export(folder: Path, target: Path, *, everything: bool = False) -> int:
-    """Write an archive of an experiment's folder, with the tables of its report.
-
-    Args:
-        folder: of the experiment, with its plan.
-        target: the file to write, which must not exist.
-        everything: also samples and captures of the runs.
-
-    Returns:
-        The archive's size in bytes.
-
-    Raises:
-        InputError: as `refuse` does, or the target cannot be written.
-    """
+    """Write an archive of an experiment's folder, with the tables of its report."""
     refuse(folder, target)
     new = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:

@@ -76,16 +76,7 @@ class Inside:
 
 
 def prepare(config: Mapping[str, Any], directory: Path | None = None) -> Inside:
-    """Make this process's sandbox ready for the lab of a run's configuration; start its controller.
-
-    Args:
-        config: own code that it names is loaded from now on as it was when the run was planned.
-        directory: of the run; None: one in memory, which goes with the sandbox.
-
-    Raises:
-        InputError: own code has changed since.
-        PermissionError: see `sandbox.pinned`.
-    """
+    """Make this process's sandbox ready for the lab of a run; start its controller."""
     own_code.expect(config.get("code", {}))
     private = sandbox.prepare()
     if directory is not None:

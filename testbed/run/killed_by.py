@@ -14,10 +14,6 @@ def impairment(host: str, directory: Path) -> str:
     """Return ` by impairment NAME (kind crash)`, or nothing when no impairment did it.
 
     The controller logs it after the fact, so the process may be found dead a moment earlier.
-
-    Args:
-        host: whose process was killed by SIGKILL.
-        directory: of the run.
     """
     planned = run_directory.read_json(directory / "config.json")["impairments"]
     could = (each for each in planned if each["kind"] == "crash" or own_code.is_own(each["kind"]))

@@ -25,11 +25,7 @@ WORDS = {
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes as plain numbers, within the bounds that a topology's links have.
-
-    Raises:
-        InputError: one line that names the key, the value and what would be valid.
-    """
+    """The changes as plain numbers, within the bounds that a topology's links have."""
     try:
         found = LinkParameters.model_validate(units.converted(dict(given)))
     except ValidationError as error:
@@ -38,11 +34,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ways(ends: tuple[str, str], toward: str | None) -> list[tuple[str, str]]:
-    """The directions of a link that are meant, as pairs of sender and receiver.
-
-    Raises:
-        InputError: `toward` is none of its ends.
-    """
+    """The directions of a link that are meant, as pairs of sender and receiver."""
     both = [ends, (ends[1], ends[0])]
     if toward is None:
         return both
@@ -54,11 +46,7 @@ def ways(ends: tuple[str, str], toward: str | None) -> list[tuple[str, str]]:
 def made(
     controller: ControllerClient, way: tuple[str, str], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Let the controller change a direction, so that its impairments know of it; its reply.
-
-    Raises:
-        CommandError: the link cannot have these settings.
-    """
+    """Let the controller change a direction, so that its impairments know of it; its reply."""
     try:
         return controller.link(*way, changes)
     except ControllerError as error:

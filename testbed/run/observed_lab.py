@@ -26,16 +26,7 @@ from testbed.verdict.run_observer import Observation
 
 
 class ObservedLab:
-    """A lab that is built, and whose observation has begun.
-
-    Args:
-        config: of the run.
-        inside: the sandbox; logs, samples and what is measured go to its run directory.
-        data_ports: the first and the last port on which the workload sends its data, if it says.
-
-    Raises:
-        MissingCapabilityError, CommandError, ProcessError: with a one-line reason.
-    """
+    """A lab that is built, and whose observation has begun."""
 
     def __init__(
         self,
@@ -85,11 +76,7 @@ class ObservedLab:
 
     @contextmanager
     def watched(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:
-        """Sample, record and count while the body runs the workload.
-
-        Args:
-            flows: what the workload lets flow between hosts, as the sampler takes it.
-        """
+        """Sample, record and count while the body runs the workload."""
         order = sampling.order_of(
             self.info,
             flows=flows,
@@ -105,12 +92,7 @@ class ObservedLab:
             yield sampler
 
     def judge(self, *, others: str | None = None) -> list[Gate]:
-        """Compare what was measured, before and while the workload ran, with the run's limits.
-
-        Args:
-            others: the programs outside the lab that used most of the processors, in words; None:
-                what the run's directory says.
-        """
+        """Compare what was measured, before and while the workload ran, with the run's limits."""
         return self._observation.judge(
             self._calibrated,
             switch_holds_bytes=self._buffers.queue_bytes,

@@ -69,11 +69,7 @@ class Processes:
         return {name: process.pid for name, process in self._running.items()}
 
     def wait_for(self, path: Path, name: str, timeout_s: float) -> None:
-        """Return when process `name` has made `path`.
-
-        Raises:
-            ProcessError: it ended first, or took longer than `timeout_s`.
-        """
+        """Return when process `name` has made `path`."""
         deadline_s = time.monotonic() + timeout_s
         while not path.exists():
             if self._running[name].poll() is not None:
@@ -83,11 +79,7 @@ class Processes:
             time.sleep(0.005)
 
     def wait(self, timeout_s: float, also: Iterable[int] = ()) -> tuple[list[str], list[int]]:
-        """Wait until a process ends, or one of other descriptors becomes readable.
-
-        Returns:
-            The names of those that have ended, each told once, and the readable descriptors.
-        """
+        """Wait until a process ends, or one of other descriptors becomes readable."""
         left = {name: each for name, each in self._running.items() if name not in self._told}
         # One that was asked before has no process id any more.
         ended = [name for name, each in left.items() if each.returncode is not None]
@@ -105,11 +97,7 @@ class Processes:
         return ended, [key.fd for key in ready if key.data is None]
 
     def wait_until_done(self, awaited: str, timeout_s: float) -> None:
-        """Return when process `awaited` has ended well.
-
-        Raises:
-            ProcessError: it failed, any other process ended, or it took longer than `timeout_s`.
-        """
+        """Return when process `awaited` has ended well."""
         ended, _ = self.wait(timeout_s)
         if not ended:
             raise ProcessError(

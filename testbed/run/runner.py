@@ -59,21 +59,13 @@ def set_aside(results: Path, runs: Sequence[Run]) -> None:
 
 
 def require_space(results: Path, run: Run) -> None:
-    """Make sure that one more run fits on the disk; a run that is done needs nothing.
-
-    Raises:
-        DiskFullError: in one line; what is done stays.
-    """
+    """Make sure that one more run fits on the disk; a run that is done needs nothing."""
     if directory_of(results, run).verdict() != "ok":
         require_space_for(results, run.experiment.name)
 
 
 def require_writable(results: Path) -> None:
-    """Make sure that results can be written, before anything else is done.
-
-    Raises:
-        InputError: the folder is none, or cannot be made or written.
-    """
+    """Make sure that results can be written, before anything else is done."""
     there = next(
         each for each in (results.absolute(), *results.absolute().parents) if each.exists()
     )
@@ -109,24 +101,13 @@ def require_space_for(results: Path, experiment: str) -> None:
 def execute(
     results: Path, run: Run, on_progress: OnProgress, *, capture: Sequence[str] = ()
 ) -> Outcome:
-    """Execute one run unless it is done with verdict ok.
-
-    Args:
-        results: the folder that holds all experiments' results.
-        run: what to execute.
-        on_progress: is called with each progress record of the run.
-        capture: hosts whose links are recorded. It changes nothing of what is run, so it is in
-            `config.json` but not in the run's key.
-
-    Raises:
-        InUseError: another process is executing this run.
-        KeyboardInterrupt: after the lab is gone and the verdict `interrupted` is written.
-    """
+    """Execute one run unless it is done with verdict ok."""
     place = directory_of(results, run)
     if place.verdict() != "ok" and place.finish_left_over():
         privileges.hand_over_below(place.path)  # to this its command did not come
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
+    # What is recorded changes nothing of what is run: it is not in the key.
     config = run.config() | {"capture": list(capture)}
     carry_out(place, config, on_progress)
     return outcome(run, place)
@@ -154,16 +135,7 @@ def _may_differ(status: Mapping[str, Any]) -> bool:
 def carry_out(
     place: RunDirectory, config: dict[str, Any], on_progress: OnProgress
 ) -> dict[str, Any]:
-    """Execute a configuration in a directory of its own; returns its `status.json`.
-
-    Args:
-        place: of the run.
-        config: what is executed.
-        on_progress: is called with each progress record of the run.
-
-    Raises:
-        InUseError, KeyboardInterrupt: as `execute` does.
-    """
+    """Execute a configuration in a directory of its own; returns its `status.json`."""
     with place.open(config) as directory:
         began_at, began_s = run_directory.now(), time.monotonic()
 
@@ -198,9 +170,6 @@ def attempts(
 
     Mostly, invalid means that the machine, not the protocol, was the limit. Directories of earlier
     attempts are kept.
-
-    Raises:
-        InUseError, KeyboardInterrupt: as `execute` does.
     """
     for _ in range(retries + 1):
         outcome = execute(results, run, on_progress, capture=capture)

@@ -43,12 +43,7 @@ def name_of(group: Sequence[str]) -> str:
 
 
 def run(tasks: Mapping[str, HostTask], give_up: Callable[[BaseException, str], NoReturn]) -> None:
-    """Run the tasks of hosts side by side, and return when all are done.
-
-    Args:
-        tasks: by the name of the host.
-        give_up: ends the process with the first task's exception and name.
-    """
+    """Run the tasks of hosts side by side, and return when all are done."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     done: SimpleQueue[tuple[BaseException | None, str]] = SimpleQueue()
     # What is the user's own reaches all threads of its process: none may have root's powers then.

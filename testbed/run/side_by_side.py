@@ -50,18 +50,7 @@ class _UnderWay:
 def execute(
     results: Path, runs: Sequence[Run], begin: Callable[[Run], OnProgress]
 ) -> Iterator[Outcome]:
-    """Execute those runs that are not done; yield how each ended, as they end.
-
-    Args:
-        results: the folder that holds all experiments' results.
-        runs: what to execute, in the order in which they begin.
-        begin: is called as each begins; returns what is told its progress records.
-
-    Raises:
-        InUseError: another process is executing one of them.
-        DiskFullError: there is no room for the next one.
-        KeyboardInterrupt: after those that were under way have the verdict `interrupted`.
-    """
+    """Execute those runs that are not done; yield how each ended, as they end."""
     waiting = deque(runs)
     under_way: dict[int, _UnderWay] = {}
     processors = len(os.sched_getaffinity(0))

@@ -32,11 +32,7 @@ def torch_as_in_a_lab() -> Iterator[None]:
 
 
 class OwnRandomNumbers(Learner):
-    """A learner that shares torch's generator with nobody.
-
-    Args:
-        make: makes it; what it draws or seeds counts as its own.
-    """
+    """A learner that shares torch's generator with nobody."""
 
     def __init__(self, make: Callable[[], Learner]) -> None:
         self._random = torch.get_rng_state()

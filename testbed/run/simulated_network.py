@@ -20,11 +20,7 @@ from testbed.simulate.way import Way
 
 
 def describe(parameters: topologies.TopologyParameters) -> LabInfo:
-    """The network as the lab describes it; hosts have no process and switches no interface.
-
-    Raises:
-        ValueError: the topology cannot be built.
-    """
+    """The network as the lab describes it; hosts have no process and switches no interface."""
     topology = topologies.build(parameters)
     hosts, links = {}, []
     numbers = {name: number for number, name in enumerate(topology.hosts(), start=1)}

@@ -19,12 +19,7 @@ Hop = tuple[str, str]  # sender and receiver of a link's direction
 
 
 class Routes:
-    """The shortest paths of a network, which change as links go down and come up.
-
-    Args:
-        network: the lab's description (`LabInfo.as_json`); each host has one link, to a switch.
-        seed: of the hash.
-    """
+    """The shortest paths of a network, which change as links go down and come up."""
 
     def __init__(self, network: Mapping[str, Any], *, seed: int) -> None:
         self._seed = seed

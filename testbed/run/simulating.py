@@ -52,11 +52,7 @@ _INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical", "accu
 
 
 def refuse(run: Run) -> None:
-    """Refuse what the simulator lacks.
-
-    Raises:
-        InputError: one line with the file, the key, the value and what would be valid.
-    """
+    """Refuse what the simulator lacks."""
     config, file = run.config(), f"{run.source or run.experiment.name}"
     for key, value, valid in _lacking(config, run):
         raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
@@ -115,12 +111,7 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
 
 
 def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
-    """Execute one run unless it is done with verdict ok.
-
-    Raises:
-        InUseError: another process is executing this run.
-        KeyboardInterrupt: after the verdict `interrupted` is written.
-    """
+    """Execute one run unless it is done with verdict ok."""
     place = directory_of(results, run)
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
@@ -129,11 +120,7 @@ def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
 
 
 def carry_out(place: RunDirectory, config: Mapping[str, Any], on_progress: OnProgress) -> None:
-    """Execute a configuration in a directory of its own.
-
-    Raises:
-        InUseError, KeyboardInterrupt: as `execute` does.
-    """
+    """Execute a configuration in a directory of its own."""
     with place.open({**config, "capture": []}) as directory:
         began_at, began_s = run_directory.now(), time.monotonic()
         verdict: run_directory.Verdict = "ok"

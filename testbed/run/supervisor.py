@@ -30,12 +30,7 @@ class UnsupportedError(RuntimeError):
 
 
 def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]:
-    """Build the lab, calibrate it, run the workload in it; return the gates and a remark.
-
-    Raises:
-        UnsupportedError, ProcessError, CommandError, OSError: with a one-line reason.
-        InputError: own code that has changed, or does not fit.
-    """
+    """Build the lab, calibrate it, run the workload in it; return the gates and a remark."""
     config = run_directory.read_json(directory / "config.json")
     place = inside.prepare(config, directory)
     if trains := "workload" not in config:

@@ -20,13 +20,7 @@ _SERVER = "server"
 
 
 def wait(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
-    """Wait for all children; when one fails, name the cause, end the others and return 1.
-
-    Args:
-        children: process number -> name, the server first.
-        directory: of the run.
-        outlive: whether the run goes on without a worker that was killed.
-    """
+    """Wait for all children; when one fails, name the cause, end the others and return 1."""
     while children:
         name, status = _next(children)
         if not status:

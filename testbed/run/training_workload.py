@@ -21,14 +21,7 @@ _NAME = "training"
 
 
 class TrainingWorkload:
-    """Trains in a lab, when it has loaded model and data; its process has been started before.
-
-    Args:
-        config: of the run.
-        directory: of the run.
-        processes: starts and watches the lab's processes.
-        progress: is told each round.
-    """
+    """Trains in a lab, when it has loaded model and data; its process has been started before."""
 
     stage = TRAINING
     data_ports = DATA_PORTS
@@ -48,19 +41,11 @@ class TrainingWorkload:
         self._progress = progress
 
     def wait_until_loaded(self) -> None:
-        """Return once it takes the processors no more: calibration must have them for itself.
-
-        Raises:
-            ProcessError: model or data could not be loaded.
-        """
+        """Return once it takes the processors no more: calibration must have them for itself."""
         self._processes.wait_for(self._directory / "logs" / LOADED, _NAME, _LOAD_TIMEOUT_S)
 
     def run(self, lab: ObservedLab) -> None:
-        """Train to the end.
-
-        Raises:
-            ProcessError: it failed, or did not end in time.
-        """
+        """Train to the end."""
         hosts, names = lab.info.hosts, self._hosts
         order = {
             "hosts": {name: vars(hosts[name]) for name in names},
@@ -74,11 +59,7 @@ class TrainingWorkload:
         self._processes.wait_until_done(_NAME, lab.config["limits"]["run_timeout_s"])
 
     def check(self, lab: ObservedLab) -> None:
-        """Make sure that what ran is what was configured.
-
-        Raises:
-            ProcessError: the congestion control that was read back is another one.
-        """
+        """Make sure that what ran is what was configured."""
         wanted = lab.config["protocol"]["congestion_control"]
         if different := congestion_read_back.difference(self._directory, wanted):
             raise ProcessError(different)
