@@ -147,7 +147,11 @@ def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
     manifests = [run_directory.read_or_empty(run / "manifest.json") for run in runs]
     verdicts = [str(run_directory.status(run).get("verdict")) for run in runs]
     commits = _each(manifest.get("commit") for manifest in manifests)
-    machines = _each(", ".join(_machine(manifest)) for manifest in manifests)
+    units = {"cpu": "", "cpus": " CPUs", "kernel": "", "distribution": ""}
+    machines = _each(
+        ", ".join(f"{manifest[name]}{unit}" for name, unit in units.items() if manifest.get(name))
+        for manifest in manifests
+    )
     commands = [str(each) for each in plan.get("commands", [])] or [f"./lab run {folder.name}"]
     described = run_directory.read_or_empty(folder / "experiment.json").get("description", "")
     return _README.format(
@@ -165,12 +169,6 @@ def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
     )
 
 
-def _machine(manifest: Mapping[str, Any]) -> Iterator[str]:
-    for name, unit in (("cpu", ""), ("cpus", " CPUs"), ("kernel", ""), ("distribution", "")):
-        if manifest.get(name):
-            yield f"{manifest[name]}{unit}"
-
-
 def _each(values: Iterable[Any]) -> list[str]:
     """Every value that there is once, in the order in which they come."""
     return list(dict.fromkeys(str(each) for each in values if each))
@@ -178,5 +176,5 @@ def _each(values: Iterable[Any]) -> list[str]:
 
 def _packages() -> str:
     """All packages of this environment, one a line."""
-    found = {f"{each.name}=={each.version}" for each in metadata.distributions() if each.name}
-    return "".join(f"{each}\n" for each in sorted(found, key=str.lower))
+    pinned = {f"{each.name}=={each.version}" for each in metadata.distributions() if each.name}
+    return "".join(f"{each}\n" for each in sorted(pinned, key=str.lower))

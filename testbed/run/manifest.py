@@ -21,14 +21,9 @@ _PACKAGES = (
     "pydantic",
 )
 _SYSCTLS = (
-    "net/core/rmem_default",
-    "net/core/rmem_max",
-    "net/core/wmem_default",
-    "net/core/wmem_max",
-    "net/ipv4/tcp_congestion_control",
-    "net/ipv4/tcp_available_congestion_control",
-    "net/ipv4/tcp_rmem",
-    "net/ipv4/tcp_wmem",
+    *("net/core/rmem_default", "net/core/rmem_max", "net/core/wmem_default", "net/core/wmem_max"),
+    *("net/ipv4/tcp_congestion_control", "net/ipv4/tcp_available_congestion_control"),
+    *("net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"),
 )
 _MACHINE_ID = Path("/etc/machine-id")
 _ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.shared import failure
+from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.unlinked import open_file
 
 _LAST_LINES, _LAST_BYTES = 3, 2000
+_LOG_PATIENCE_S = 1.0
 
 
 class ProcessError(RuntimeError):
@@ -162,3 +163,23 @@ def _forked(pid: int, logs: Path) -> Iterator[tuple[str, int]]:
             log = Path(f"/proc/{child}/fd/2").readlink()
             if log.parent == logs.resolve() and log.suffix == ".log":
                 yield log.stem, int(child)
+
+
+def killed_by(host: str, directory: Path) -> str:
+    """Return ` by impairment NAME (kind crash)`, or nothing when no impairment did it.
+
+    The controller logs it after the fact, so the process may be found dead a moment earlier.
+    """
+    planned = run_directory.read_json(directory / "config.json")["impairments"]
+    could = (each for each in planned if each["kind"] == "crash" or own_code.is_own(each["kind"]))
+    if not any(each["host"] == host for each in could):
+        return ""
+    log = directory / "events" / "impairments.jsonl"
+    deadline_s = time.monotonic() + _LOG_PATIENCE_S
+    while time.monotonic() < deadline_s:
+        for record in jsonl.read(log):
+            found = (record["counts_as"], record["action"], record["host"])
+            if found == ("crash", "begin", host):
+                return f" by impairment {record['name']} (kind {own_code.short(record['kind'])})"
+        time.sleep(0.01)
+    return ""

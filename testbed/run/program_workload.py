@@ -15,9 +15,8 @@ from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program
 from testbed.lab.kernel import congestion_control, listening
 from testbed.lab.network import HostInfo
-from testbed.run import killed_by
 from testbed.run.observed_lab import ObservedLab
-from testbed.run.processes import ProcessError, Processes, end_of
+from testbed.run.processes import ProcessError, Processes, end_of, killed_by
 from testbed.shared import run_directory
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import PROGRAMS, ProgressWriter
@@ -272,7 +271,7 @@ class ProgramWorkload:
                 early = f"{each.name}: ended before the others, as no service does; "
                 said = self._processes.how_ended(each.name)
                 if status == -signal.SIGKILL and self._is_acted_on(each):
-                    by = killed_by.impairment(str(each.settings["host"]), self._directory)
+                    by = killed_by(str(each.settings["host"]), self._directory)
                     if by and each.settings.get("may_be_killed"):
                         self._remarks.append(f"went on without {each.name}: {said}{by}")
                         continue

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,25 @@ def set_aside(results: Path, runs: Sequence[Run]) -> None:
 
 def require_space(results: Path, run: Run) -> None:
     """Make sure that one more run fits on the disk; a run that is done needs nothing."""
-    if directory_of(results, run).verdict() != "ok":
-        require_space_for(results, run.experiment.name)
+    if directory_of(results, run).verdict() == "ok":
+        return
+    name = run.experiment.name
+    ended = (results / name).glob("*/status.json")
+    largest_bytes = max((sizes.bytes_below(path.parent) for path in ended), default=0)
+    needed_bytes = max(LEAST_FREE_BYTES, 2 * largest_bytes)
+    free_bytes = shutil.disk_usage(_existing(results)).free
+    if free_bytes < needed_bytes:
+        free, needed = map(sizes.in_words, (free_bytes, needed_bytes))
+        raise DiskFullError(
+            f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of {name} "
+            f"may take {needed}; make room, for example with './lab clean', then give the same "
+            "command again"
+        )
 
 
 def require_writable(results: Path) -> None:
     """Make sure that results can be written, before anything else is done."""
-    there = next(
-        each for each in (results.absolute(), *results.absolute().parents) if each.exists()
-    )
+    there = _existing(results)
     try:
         with tempfile.TemporaryDirectory(prefix=".lab-", dir=there):
             pass
@@ -80,22 +90,9 @@ def require_writable(results: Path) -> None:
         ) from None
 
 
-def require_space_for(results: Path, experiment: str) -> None:
-    """As `require_space`, for any run of an experiment."""
-    folder = results / experiment
-    taken_bytes = [sizes.bytes_below(path.parent) for path in folder.glob("*/status.json")]
-    needed_bytes = max(LEAST_FREE_BYTES, 2 * max(taken_bytes, default=0))
-    there = next(
-        each for each in (results.absolute(), *results.absolute().parents) if each.exists()
-    )
-    free_bytes = shutil.disk_usage(there).free
-    if free_bytes < needed_bytes:
-        free, needed = map(sizes.in_words, (free_bytes, needed_bytes))
-        raise DiskFullError(
-            f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of "
-            f"{experiment} may take {needed}; make room, for example with './lab clean', "
-            f"then give the same command again"
-        )
+def _existing(folder: Path) -> Path:
+    """The folder, or the one above it that there is."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def execute(
@@ -115,27 +112,16 @@ def execute(
 
 def outcome(run: Run, place: RunDirectory) -> Outcome:
     """How a run ended that has just been executed, from its `status.json`."""
-    found = run_directory.read_json(place.path / "status.json")
-    return Outcome(
-        run,
-        place.path,
-        found["verdict"],
-        found["reason"],
-        executed=True,
-        may_differ=_may_differ(found),
-    )
-
-
-def _may_differ(status: Mapping[str, Any]) -> bool:
-    stopping = [gate for gate in status["gates"] if gate["decides"] and gate["outcome"] in STOPPING]
+    status = run_directory.read_json(place.path / "status.json")
+    verdict, gates = status["verdict"], status["gates"]
+    stopping = [gate for gate in gates if gate["decides"] and gate["outcome"] in STOPPING]
     repeats = bool(stopping) and all(gate["repeats"] for gate in stopping)
-    return status["verdict"] == "invalid" and not repeats
+    may_differ = verdict == "invalid" and not repeats
+    return Outcome(run, place.path, verdict, status["reason"], executed=True, may_differ=may_differ)
 
 
-def carry_out(
-    place: RunDirectory, config: dict[str, Any], on_progress: OnProgress
-) -> dict[str, Any]:
-    """Execute a configuration in a directory of its own; returns its `status.json`."""
+def carry_out(place: RunDirectory, config: dict[str, Any], on_progress: OnProgress) -> None:
+    """Execute a configuration in a directory of its own."""
     with place.open(config) as directory:
         began_at, began_s = run_directory.now(), time.monotonic()
 
@@ -155,7 +141,6 @@ def carry_out(
         finally:
             privileges.hand_over_below(directory)
         end("failed", f"the supervisor ended with status {status}, without a verdict")
-    return run_directory.read_json(place.path / "status.json")
 
 
 def attempts(

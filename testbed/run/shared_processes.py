@@ -7,20 +7,44 @@ that acts on one worker's process would hit its companions too: then each has a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from controllers.impairments import parameters_of
-from testbed.lab.kernel import privileges
-from testbed.run.host_task import HostTask
+from testbed.lab.kernel import namespaces, privileges
 from testbed.shared import own_code
+from testbed.transport.net.data_sockets import DataSockets
 
 # A thread that computes is asked for the interpreter by the others after this time.
 _SWITCH_INTERVAL_S = 0.0005
 _MANY_WORKERS, _TOGETHER = 16, 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostTask:
+    """What one of the training's hosts does, in a process or thread of its own.
+
+    Attributes:
+        host_pid: a process or thread in the host's network namespace.
+        open_sockets: opens what needs root's powers, and runs nothing of the user's own.
+        run: is given these sockets, and runs without root's powers.
+    """
+
+    host_pid: int
+    open_sockets: Callable[[], DataSockets]
+    run: Callable[[DataSockets], None]
+
+    def prepare(self) -> Callable[[], None]:
+        """Settle the calling thread in the host, without root's powers; returns what is to run."""
+        namespaces.enter(self.host_pid)
+        sockets = self.open_sockets()
+        privileges.give_up()
+        return functools.partial(self.run, sockets)
 
 
 def groups(config: Mapping[str, Any], workers: Sequence[str]) -> list[list[str]]:

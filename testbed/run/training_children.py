@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.run import killed_by
+from testbed.run.processes import killed_by
 from testbed.shared import failure, run_directory
 
 OWN_FAULT, ANOTHERS_FAULT = 1, 3  # exit statuses of server and workers
@@ -94,7 +94,7 @@ def _whereabouts(children: Mapping[int, str], directory: Path) -> str:
 
 def _cause(name: str, number: int, directory: Path) -> str:
     """Describe the signal that ended a process, and the impairment that sent it."""
-    by = killed_by.impairment(name, directory) if number == signal.SIGKILL else ""
+    by = killed_by(name, directory) if number == signal.SIGKILL else ""
     return f"killed by {signal.Signals(number).name}{by}"
 
 

@@ -19,7 +19,7 @@ from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import privileges
 from testbed.run import shared_processes, training_children
-from testbed.run.host_task import HostTask
+from testbed.run.shared_processes import HostTask
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.transport import PeerLost

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from testbed.run import killed_by
-from testbed.run.processes import ProcessError, Processes
+from testbed.run import processes
+from testbed.run.processes import ProcessError, Processes, killed_by
 from testbed.run.program_workload import ProgramWorkload
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import write_json
@@ -95,9 +95,9 @@ def test_what_no_impairment_has_killed_ends_the_run_all_the_same(tmp_path):
 
 
 def test_a_crash_that_was_planned_and_did_not_happen_is_not_blamed(tmp_path, monkeypatch):
-    monkeypatch.setattr(killed_by, "_LOG_PATIENCE_S", 0.05)
+    monkeypatch.setattr(processes, "_LOG_PATIENCE_S", 0.05)
     write_json(tmp_path / "config.json", {"impairments": [CRASH]})
-    assert killed_by.impairment("h1", tmp_path) == ""
+    assert killed_by("h1", tmp_path) == ""
     (tmp_path / "events").mkdir()
     write_lines(tmp_path / "events" / "impairments.jsonl", [BEGUN | {"host": "h2"}])
-    assert killed_by.impairment("h1", tmp_path) == ""
+    assert killed_by("h1", tmp_path) == ""

@@ -73,7 +73,6 @@ THREADS = """
 import os, sys, threading, time
 from pathlib import Path
 from testbed.run import shared_processes
-from testbed.run.host_task import HostTask
 def end(error, name):
     print(name, type(error).__name__, flush=True)
     os._exit(3)
@@ -90,7 +89,8 @@ def fail(sockets): both.wait(30); raise ConnectionError("gone")
 def opened(): return ["a socket"]
 def late(): time.sleep(0.2); assert any(powers()); return opened()
 def refused(): raise PermissionError
-def task(run, opens): return HostTask(host_pid=os.getpid(), open_sockets=opens, run=run)
+def task(run, opens):
+    return shared_processes.HostTask(host_pid=os.getpid(), open_sockets=opens, run=run)
 if pid := os.fork():  # as the launcher does: libraries have threads of their own
     os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 two = globals()[sys.argv[1]]
