@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed import experiment
 from testbed.cli.options import names_in
 from testbed.shared.yaml_input import InputError
-from tests.experiment.test_factors import BASE
+from tests.experiment import small
 
 ARMS = {
     "dblp": {"protocol": "dblp", "low": 0.01},
     "tcp-cubic": {"protocol": "tcp", "congestion_control": "cubic"},
 }
-RENO = {"protocol": "dblp", "congestion_control": "reno"}
 OWN_CONTROL = """
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 Mine = type(CONGESTION_CONTROLS.create("reno", rate_bps=1e6, datagram_bytes=1472))
@@ -25,9 +23,7 @@ Mine = type(CONGESTION_CONTROLS.create("reno", rate_bps=1e6, datagram_bytes=1472
 
 
 def write(folder: Path, **changes: Any) -> str:
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump({**BASE, "arms": ARMS, **changes}, sort_keys=False))
-    return str(path)
+    return small.write(folder, **{"arms": ARMS, **changes})
 
 
 def test_a_swapped_congestion_control_is_in_the_label_the_key_and_what_runs(tmp_path):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed import experiment
 from testbed.experiment import EXPERIMENTS, dimensionless, durations
@@ -18,7 +17,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import Verdict, write_json, write_status
 from testbed.training import pace
 from testbed.training.run_context import RunContext
-from tests.experiment.test_factors import BASE
+from tests.experiment.small import write
 
 # 3 workers share a link of 30 Mbit/s; with 1456 bytes of chunk a frame has 1514.
 STAR = {"name": "star", "workers": 3, "rate_bps": 30_000_000, "queue_bytes": 75_000}
@@ -28,10 +27,8 @@ TRANSFER_S = CHUNKS * 1514 * 8 / 10e6
 
 
 def load(folder: Path, **changes: Any) -> list[experiment.Run]:
-    path = folder / "small.yaml"
     settings = {"topology": STAR, "training": PACED, "impairments": []}
-    path.write_text(yaml.safe_dump({**BASE, **settings, **changes}, sort_keys=False))
-    return experiment.load(str(path), seeds=1)
+    return experiment.load(write(folder, **{**settings, **changes}), seeds=1)
 
 
 def numbers(run: experiment.Run) -> dimensionless.Numbers:

@@ -12,7 +12,7 @@ from testbed import experiment
 from testbed.experiment.run import key_of
 from testbed.run import planning
 from testbed.shared.run_directory import read_json
-from tests.experiment.test_factors import BASE
+from tests.experiment.small import BASE
 
 ARMS = {name: {"protocol": name} for name in ("dblp", "fixed-low", "fixed-high", "tcp-cubic")}
 FACTORS = {"impairments.0.q": [0.6, 0.7, 0.8, 0.9]}

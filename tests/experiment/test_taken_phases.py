@@ -16,6 +16,7 @@ from testbed.shared.input_error import InputError
 from testbed.training.run_context import _PHASES
 
 ROUNDS = 6
+NAME = "quick/dblp-s1-abc"
 BASE = {
     "name": "held",
     "rounds": ROUNDS,
@@ -199,6 +200,7 @@ def test_the_nearest_run_or_arm_is_named(tmp_path, name, near):
     ("changes", "expected"),
     [
         ({"verdict": None}, "this run is not finished; valid: a run that is ok or invalid"),
+        ({"name": f"{NAME}.partial", "verdict": None}, "this run is not finished"),
         ({"verdict": "failed"}, "this run ended as failed; valid: a run that is ok or invalid"),
         ({"critical": "1100"}, "this run has 4 rounds, the experiment 6; valid: a run with as"),
     ],
@@ -206,12 +208,6 @@ def test_the_nearest_run_or_arm_is_named(tmp_path, name, near):
 def test_a_run_that_does_not_fit_is_refused(tmp_path, changes, expected):
     finished(tmp_path / "runs", **changes)
     with pytest.raises(InputError, match=f"phases.from: 'quick/dblp-s1-abc': {expected}"):
-        load(write(tmp_path), tmp_path)
-
-
-def test_a_run_in_progress_is_not_finished(tmp_path):
-    finished(tmp_path / "runs", name="quick/dblp-s1-abc.partial", verdict=None)
-    with pytest.raises(InputError, match="'quick/dblp-s1-abc': this run is not finished"):
         load(write(tmp_path), tmp_path)
 
 

@@ -16,7 +16,7 @@ from testbed.cli import execution
 from testbed.run import runner, supervisor
 from testbed.shared import run_directory
 from testbed.shared.run_directory import BALLAST, BALLAST_BYTES, read_json, write_status
-from tests.experiment.test_factors import BASE
+from tests.experiment.small import BASE
 
 
 def free(monkeypatch, *amounts):

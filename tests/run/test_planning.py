@@ -16,7 +16,7 @@ from testbed.run import planning, runner
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json, write_status
-from tests.experiment.test_factors import BASE
+from tests.experiment.small import BASE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -12,7 +12,7 @@ from testbed.cli import plan_view
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
 from testbed.transport import protocols
-from tests.experiment.test_factors import BASE
+from tests.experiment.small import BASE
 
 TCP = {"protocol": protocols.preset("tcp-warp").describe()}
 

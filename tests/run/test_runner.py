@@ -15,7 +15,7 @@ from testbed.cli import progress as progress_display
 from testbed.machine import clean
 from testbed.run import runner
 from testbed.shared.run_directory import read_json, write_status
-from tests.experiment.test_factors import BASE
+from tests.experiment.small import BASE
 
 
 @pytest.fixture
