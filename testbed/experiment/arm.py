@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -15,8 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from testbed.experiment import layer_profile
-from testbed.shared import problems
+from testbed.shared import problems, yaml_input
+from testbed.shared.input_error import InputError, shown
 from testbed.shared.named_sections import folders
 from testbed.shared.registry import did_you_mean
 from testbed.shared.section import Section
@@ -54,6 +55,41 @@ def _on_both_legs(filling: Any) -> Any:
     return filling
 
 
+def _is_profile(tensors: Any) -> bool:
+    """Whether a value of `tensors` names a file of bounds, and is no list of them."""
+    return isinstance(tensors, str) and tensors.endswith(yaml_input.SUFFIXES)
+
+
+def _bounds(name: str, folders: Sequence[Path]) -> dict[str, float]:
+    """The bounds in a profile, by the tensors' names: they, not the file, come into a run."""
+    found = _profile(name, folders).get("tensors")
+    if not isinstance(found, Mapping) or not found:
+        raise InputError(
+            f"{name}: tensors is {shown(found)}; valid: a profile, as ./lab profile-layers writes"
+        )
+    return dict(found)
+
+
+def _caution_of(name: str, folders: Sequence[Path]) -> str:
+    """What a reader must know of a profile's bounds; none where they hold together."""
+    together = _profile(name, folders).get("together")
+    if isinstance(together, Mapping) and together.get("holds") is False:
+        return f"{name}: by its own measurement each bound holds alone, and all together do not"
+    return ""
+
+
+def _profile(name: str, folders: Sequence[Path]) -> dict[str, Any]:
+    looked = [each.resolve() for each in (*folders, Path())]
+    path = next((each / name for each in looked if (each / name).is_file()), None)
+    if path is None:
+        where = " or ".join(dict.fromkeys(map(str, looked)))
+        raise InputError(f"{name}: no such file; looked in {where}")
+    try:
+        return yaml_input.read(path)
+    except InputError as error:
+        raise InputError(str(error).replace(str(path), name)) from None
+
+
 class Arm(AnyArm):
     """A protocol's preset and, in all further keys, what differs from it."""
 
@@ -88,8 +124,8 @@ class Arm(AnyArm):
         cls, given: Any, check: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
         arm = check(given)
-        if isinstance(given, Mapping) and layer_profile.is_file(given.get("tensors")):
-            arm._caution = layer_profile.caution(given["tensors"], folders(info))
+        if isinstance(given, Mapping) and _is_profile(given.get("tensors")):
+            arm._caution = _caution_of(given["tensors"], folders(info))
         return arm
 
     @model_validator(mode="before")
@@ -107,9 +143,9 @@ class Arm(AnyArm):
                     found[key] = registry.relocated(found[key], folders(info))
                 except ValueError as error:
                     wrong_code.append(problems.Problem((key,), str(error)))
-        if layer_profile.is_file(found.get("tensors")):
+        if _is_profile(found.get("tensors")):
             try:
-                found["tensors"] = layer_profile.bounds(found["tensors"], folders(info))
+                found["tensors"] = _bounds(found["tensors"], folders(info))
             except ValueError as error:
                 wrong_code.append(problems.Problem(("tensors",), str(error)))
         if wrong_code:

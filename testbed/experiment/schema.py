@@ -25,7 +25,6 @@ from controllers import framework_choice, impairment_plan
 from controllers.framework_choice import Framework
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
-from testbed.experiment.common_sections import Simulation, Transport
 from testbed.lab.datapath import Wanted
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import InputError
@@ -34,6 +33,8 @@ from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training
+from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
+from testbed.transport.net import path_mtu
 from testbed.transport.protocol_config import REGISTRIES
 from testbed.verdict.limits import Limits
 from testbed.workload.kinds import AnyWorkload
@@ -51,6 +52,7 @@ ArmName = Annotated[
         "names of up to 64 lower-case letters, digits, hyphens and full stops",
     ),
 ]
+LAB_MTU_BYTES = 1500
 _MOST_ROUNDS = 1_000_000
 MOST_SEEDS = 10_000
 _MOST_IMPAIRMENTS = 200  # each is compared with each other one
@@ -86,6 +88,73 @@ def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInf
     if not isinstance(info.data.get("workload"), BuiltIn):
         return 0
     raise problems.raised([Problem((), "this key is missing", problems.MISSING)])
+
+
+class Transport(Section):
+    """What all arms share."""
+
+    chunk_bytes: int = Field(
+        default=1456, ge=4, multiple_of=4, description="payload of one datagram of our transport"
+    )
+    pace: float = Field(
+        default=0.97,
+        gt=0,
+        le=1.5,
+        description="rate of `fixed` over a sender's fair share of the link",
+    )
+    quantum_s: float = Field(
+        default=QUANTUM_S,
+        gt=0,
+        le=LONGEST_QUANTUM_S,
+        description="how much of its rate `fixed` sends at a time, if a quarter of a sender's "
+        "share of the smallest queue holds it",
+    )
+    peer_timeout_s: float = Field(
+        default=30.0, gt=0, description="a peer that is silent for so long counts as lost"
+    )
+
+    @field_validator("chunk_bytes")
+    @classmethod
+    def _fits_a_frame(cls, chunk_bytes: int) -> int:
+        largest = path_mtu.largest_chunk_bytes(LAB_MTU_BYTES)
+        if chunk_bytes > largest:
+            raise ValueError(
+                f"the lab's links carry packets of {LAB_MTU_BYTES} bytes, headers included; "
+                f"valid: multiples of 4 up to {largest}"
+            )
+        return chunk_bytes
+
+
+class Simulation(Section):
+    """What hosts, and switches, need in virtual time; in a lab they need what they need."""
+
+    sent_s: float = Field(default=0.0, ge=0, le=1, description="for each datagram that it sends")
+    received_s: float = Field(default=0.0, ge=0, le=1, description="for each that it receives")
+    batch_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="for each batch of datagrams that it sends or receives at once, beside these",
+    )
+    wakes_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="for a worker to do what it is told, such as to begin a gather: the mean of "
+        "exponential draws",
+    )
+    compute_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="for each iteration of a worker, where `training.pace` is `real`: simulated "
+        "runs are paced at it; 0: they are refused",
+    )
+    spray: bool = Field(
+        default=False,
+        description="switches choose among equally short paths for each datagram, in turn, not for "
+        "each flow; a lab refuses it",
+    )
 
 
 class Experiment(Section):

@@ -167,14 +167,6 @@ class RunDirectory:
         """The verdict of the finished run; None when there is none."""
         return _verdict_of(self.path)
 
-    def earlier(self) -> Path | None:
-        """The attempt before the one in progress, whatever became of it."""
-        if self.path.exists():
-            return self.path
-        attempts = self.path.parent.glob(f"{self.path.name}.attempt*")
-        numbered = {int(each.name.rpartition("attempt")[2]): each for each in attempts}
-        return numbered[max(numbered)] if numbered else None
-
     @contextmanager
     def open(self, config: dict[str, Any]) -> Iterator[Path]:
         """Make the in-progress directory, hold its lock, and finish it afterwards."""

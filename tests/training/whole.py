@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from controllers.controller_socket import ControllerClient
-from testbed.experiment.common_sections import Transport
+from testbed.experiment.schema import Transport
 from testbed.run import training_children
 from testbed.run.training_children import ANOTHERS_FAULT, OWN_FAULT
 from testbed.shared import failure, jsonl, run_directory
