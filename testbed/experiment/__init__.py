@@ -25,8 +25,20 @@ _FILES = {
     "REFERENCE_PROFILE": "profiles",
 }
 __all__ = [
-    *("EXPERIMENTS", "ORDER_RULE", "REFERENCE_PROFILE", "Experiment", "Limits", "Run", "Transport"),
-    *("find", "load", "names", "ordered", "profile_names", "resolved", "summary"),
+    "EXPERIMENTS",
+    "ORDER_RULE",
+    "REFERENCE_PROFILE",
+    "Experiment",
+    "Limits",
+    "Run",
+    "Transport",
+    "find",
+    "load",
+    "names",
+    "ordered",
+    "profile_names",
+    "resolved",
+    "summary",
 ]
 
 
