@@ -30,23 +30,15 @@ def test_ryu_is_the_default_where_it_is_installed():
 
 
 @pytest.mark.usefixtures("without_ryu")
-def test_os_ken_is_the_default_elsewhere_and_the_configuration_says_so():
+def test_elsewhere_os_ken_is_the_default_and_who_asks_for_ryu_learns_why_it_is_missing():
     assert framework_choice.preferred() == "os-ken"
     assert controllers() == {"os-ken"}
-
-
-@pytest.mark.usefixtures("without_ryu")
-def test_who_asks_for_a_missing_framework_learns_why_it_is_missing():
     with pytest.raises(InputError) as refused:
         experiment.load("quick", controller="ryu")
     assert str(refused.value).startswith("--controller ryu: ")
     assert str(refused.value).endswith(
         f"controller: 'ryu': is not installed here: {REASON}; valid here: os-ken"
     )
-
-
-@pytest.mark.usefixtures("without_ryu")
-def test_check_says_why_it_is_missing():
     with pytest.raises(ImportError, match=REASON):
         capabilities._framework("ryu")
     assert capabilities._framework("os-ken").endswith("runs by default")

@@ -51,16 +51,12 @@ def test_a_resolved_entry_reads_as_the_same_again(document):
     [
         (BURST | {"from": "server"}, "'server' is the victim itself"),
         (BURST | {"rate_factor": 2}, "either rate_bps or rate_factor"),
-        (BURST | {"rate_bps": None}, "either rate_bps or rate_factor"),
-        (BURST | {"rate_bps": -5}, "rate_bps"),
         (BURST | {"frame_bytes": 9000}, "frame_bytes"),
         (BURST | {"duration_s": 0}, "duration_s"),
         ({**BURST, "link": ["s1", "server"]}, "takes host"),
-        (BACKGROUND | {"from": "server"}, "'server' is the victim itself"),
         (BACKGROUND | {"streams": 0}, "streams"),
         (BACKGROUND | {"congestion_control": "-x; reboot"}, "congestion_control"),
         (STRAGGLER | {"factor": 0.5}, "factor"),
-        (STRAGGLER | {"factor": float("inf")}, "factor"),
         (STRAGGLER | {"resource": "disk"}, "resource"),
         ({"kind": "crash", "rounds": [1]}, "host"),
         (CRASH | {"at_s": [-1.0], "rounds": None}, "at_s"),
@@ -76,13 +72,10 @@ def test_bad_values_are_refused(document, problem):
     ("document", "problem"),
     [
         (BURST | {"from": "traffic-9"}, "from: unknown host 'traffic-9'; valid: server, worker-1"),
-        (BACKGROUND | {"host": "nobody"}, "host: unknown host 'nobody'"),
         (
             STRAGGLER | {"host": "traffic-1"},
             "'traffic-1': nothing of the workload runs there; valid: server, worker-1",
         ),
-        (CRASH | {"host": "traffic-1"}, "'traffic-1': nothing of the workload runs"),
-        (CRASH | {"rounds": [7]}, "round 7 is never reached"),
     ],
 )
 def test_hosts_and_rounds_that_do_not_exist_are_refused(document, problem):

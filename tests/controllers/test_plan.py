@@ -60,40 +60,24 @@ def test_a_draw_depends_on_the_seed_and_not_on_the_arm(tmp_path, anchor):
 
 
 def test_random_instants_never_overlap_and_stay_inside(tmp_path):
-    for seed_count in range(1, 6):
-        entry = {**LOSS, "at_s": {"random": 9, "from": 1, "until": 2.9}, "duration_s": 0.2}
-        runs = load(tmp_path, entry, seeds=list(range(seed_count * 10, seed_count * 10 + 5)))
-        for run in runs:
-            instants = run.config()["impairments"][0]["at_s"]
-            assert instants[0] >= 1
-            assert instants[-1] + 0.2 <= 2.9 + 1e-6
-            gaps = [after - before for before, after in itertools.pairwise(instants)]
-            assert min(gaps) >= 0.21 - 1e-6
-
-
-def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
-    entry = {**LOSS, "host": "server", "leg": "gather", "rounds": [3], "at_most_s": 1.0}
-    found = resolved(tmp_path, entry)[0]
-    assert (found["rounds"], found["leg"], found["at_most_s"], found["name"]) == (
-        [3],
-        "gather",
-        1.0,
-        "loss-server",
-    )
+    entry = {**LOSS, "at_s": {"random": 9, "from": 1, "until": 2.9}, "duration_s": 0.2}
+    for run in load(tmp_path, entry, seeds=list(range(25))):
+        instants = run.config()["impairments"][0]["at_s"]
+        assert instants[0] >= 1
+        assert instants[-1] + 0.2 <= 2.9 + 1e-6
+        gaps = [after - before for before, after in itertools.pairwise(instants)]
+        assert min(gaps) >= 0.21 - 1e-6
 
 
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
         ([{**LOSS, "rounds": [20]}], "impairments.0.rounds: round 20 is never reached"),
-        ([{**LOSS, "rounds": {"every": 3, "until": 20}}], "round 20 is never reached; valid: 0 to"),
         ([{**LOSS, "rounds": {"random": 21}}], "rounds.random: 21: there are only 20 rounds"),
         ([{**LOSS, "rounds": {"every": 0}}], "impairments.0.rounds.every: 0: "),
         ([{**LOSS, "rounds": {"every": 2, "from": 9, "until": 8}}], "no round from 9 until 8"),
         ([{**LOSS, "rounds": {"each": 2}}], "must be a list of round numbers, {every"),
         ([{**LOSS, "rounds": []}], "impairments.0.rounds: []: "),
-        ([{**LOSS, "rounds": [-1]}], "impairments.0.rounds.0: -1: "),
-        ([{**LOSS, "at_s": [], "duration_s": 1}], "impairments.0.at_s: []: "),
         ([{**LOSS, "at_s": [-0.5], "duration_s": 1}], "at_s.0: -0.5: "),
         ([{**LOSS, "at_s": [1]}], "duration_s: this key is missing; at_s needs it"),
         ([{**LOSS, "at_s": [1, 1.5], "duration_s": 1}], "at_s: 1 and 1.5 overlap"),
@@ -101,12 +85,9 @@ def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
             [{**LOSS, "at_s": [0, 0.25, 0.5], "duration_s": 0.25}],
             "at_s: 0 and 0.25 overlap, or nearly: it lasts 0.25 s; valid: 0.26 s apart or more",
         ),
-        *(
-            (
-                [{**LOSS, "at_s": {"every": every_s, "until": 9}, "duration_s": 1}],
-                f"at_s.every: {every_s}: it lasts 1 s; valid: 1.01 s apart or more",
-            )
-            for every_s in (0.5, 1)
+        (
+            [{**LOSS, "at_s": {"every": 1, "until": 9}, "duration_s": 1}],
+            "at_s.every: 1: it lasts 1 s; valid: 1.01 s apart or more",
         ),
         (
             [{**LOSS, "at_s": {"random": 9, "until": 3}, "duration_s": 1}],
@@ -116,8 +97,6 @@ def test_the_timeline_of_the_first_issue_goes_on_working(tmp_path):
         ([{**LOSS, "rounds": [1], "at_s": [1], "duration_s": 1}], "has both rounds and at_s"),
         ([{**LOSS, "at_s": [1], "leg": "round", "duration_s": 1}], "leg: belongs to rounds"),
         ([{**LOSS, "rounds": [1], "offset_s": -0.1}], "impairments.0.offset_s: -0.1: "),
-        ([{**LOSS, "rounds": [1], "offset_s": 61}], "impairments.0.offset_s: 61: "),
-        ([{**LOSS, "rounds": [1], "duration_s": 0}], "impairments.0.duration_s: 0: "),
         ([{**LOSS, "rounds": [1], "duration_s": float("nan")}], "impairments.0.duration_s"),
         ([{**LOSS, "rounds": [1], "host": "worker-9"}], "host: unknown host 'worker-9'; valid: se"),
         (

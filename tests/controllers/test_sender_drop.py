@@ -80,17 +80,13 @@ def test_two_entries_at_one_sender_each_take_their_share(lab):
     assert 0.72 < np.mean(np.logical_or(*gone)) < 0.78
 
 
-def test_it_is_refused_where_there_is_nobody_of_that_name():
-    with pytest.raises(ValueError, match=r"impairments\.0\.host: unknown host 'worker-9'"):
-        resolved(host="worker-9")
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"host": "server"}, "leg: 'gather': 'server' sends nothing then; valid: broadcast, both"),
         ({"leg": "broadcast"}, "leg: 'broadcast': 'workers' sends nothing then; valid: gather"),
         ({"host": "traffic-1"}, "host: 'traffic-1' does not train; valid: workers, server"),
+        ({"host": "worker-9"}, "impairments.0.host: unknown host 'worker-9'"),
     ],
 )
 def test_it_is_refused_where_nobody_sends(options, said):

@@ -147,7 +147,7 @@ def test_a_link_that_is_down_when_a_switch_connects_is_known():
 def test_a_port_that_a_killed_controller_left_down_comes_up_where_an_entry_sets_it():
     fabric = Fabric()
     for each in fabric.fakes.values():
-        each.down = {3}  # by whom is not known
+        each.down = {3}
     fabric.impairment("cut").set_port("s1", 3, up=True)
     fabric.connect_all()
     assert fabric.fakes["s1"].down == set()

