@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -76,83 +75,62 @@ class LinkControl:
             changed.
         """
         self._require(first, second)
-        now = self.now(first, second)
+        way, now = (first, second), self.now(first, second)
         changes = {key: each for key, each in settings.items() if now[key] != each}
-        of_middle = {key: each for key, each in changes.items() if key in _OF_MIDDLE}
-        if of_middle:
-            self.change_delay(first, second, **of_middle)
-        if "rate_bps" in changes:
-            self.change_rate(first, second, int(changes["rate_bps"]))
-        if "queue_bytes" in changes:
-            self.change_queue(first, second, int(changes["queue_bytes"]))
+        if of_middle := {key: changes.pop(key) for key in _OF_MIDDLE if key in changes}:
+            try:
+                delay = replace(self._settings[way], **of_middle)
+            except ValueError as error:
+                raise CommandError(f"link {self._links[way][0]['name']}: {error}") from None
+            self._set_delay(way, delay)
+            self._settings[way] = delay
+        for key in ("rate_bps", "queue_bytes"):
+            if key in changes:
+                shape = replace(self._shapes[way], **{key: int(changes[key])})
+                self._set_shape(way, key, shape)
+                self._shapes[way] = shape
 
-    def change_rate(self, first: str, second: str, rate_bps: int) -> float:
-        """Change a direction's rate; returns the monotonic time of the change in seconds."""
-        _, port = self._require(first, second)
-        shape = replace(self._shapes[first, second], rate_bps=rate_bps)
+    def _set_shape(self, way: tuple[str, str], key: str, shape: LinkShape) -> None:
+        """Let the kernel change a direction's rate or queue; what waits beyond a limit leaves."""
+        _, port = self._links[way]
+        interface = port["interface"]
+        if key == "queue_bytes" and shape.ecn_threshold_bytes is not None:
+            shaping.mark(interface, shape, pid=port["pid"], verb="change")
+            return
         kernel = self._kernel(port["pid"])
-        index = kernel.index(port["interface"])
-        kernel.send([shaping.rate_message(index, shape, port["interface"])])
-        self._shapes[first, second] = shape
-        return time.monotonic()
-
-    def change_queue(self, first: str, second: str, queue_bytes: int) -> float:
-        """Change a direction's queue limit; frames that wait beyond a smaller limit still leave."""
-        _, port = self._require(first, second)
-        shape = replace(self._shapes[first, second], queue_bytes=queue_bytes)
-        if shape.ecn_threshold_bytes is not None:
-            shaping.mark(port["interface"], shape, pid=port["pid"], verb="change")
+        index = kernel.index(interface)
+        if key == "rate_bps":
+            message = shaping.rate_message(index, shape, interface)
         else:
-            kernel = self._kernel(port["pid"])
-            index = kernel.index(port["interface"])
-            kernel.send([shaping.limit_message(index, shape, port["interface"], new=False)])
-        self._shapes[first, second] = shape
-        return time.monotonic()
+            message = shaping.limit_message(index, shape, interface, new=False)
+        kernel.send([message])
 
-    def change_delay(
-        self,
-        first: str,
-        second: str,
-        *,
-        delay_s: float | None = None,
-        jitter_s: float | None = None,
-        loss: float | None = None,
-    ) -> float:
-        """Change a direction's delay, jitter or loss; None leaves it as it is."""
-        # Only a link that was made with one of them, or as adjustable, has a middle for it.
-        link, _ = self._require(first, second)
+    def _set_delay(self, way: tuple[str, str], delay: DelaySettings) -> None:
+        """Let netem or the relay change a direction, if its link has a middle for that."""
+        link, _ = self._links[way]
         if link["middle"] is None:
             raise CommandError(
                 f"link {link['name']} was made without delay and loss, and cannot get them; valid: "
                 "a delay_s, jitter_s or loss in the topology, or a lab without adjustable=False"
             )
-        given = {"delay_s": delay_s, "jitter_s": jitter_s, "loss": loss}
-        changes = {key: value for key, value in given.items() if value is not None}
-        try:
-            settings = replace(self._settings[first, second], **changes)
-        except ValueError as error:
-            raise CommandError(f"link {link['name']}: {error}") from None
         if self._delayed_by == "netem":
-            changed_s = netem.change(Middle.of_link(link), first, settings)
+            netem.change(Middle.of_link(link), way[0], delay)
         else:
-            changed_s = self._relayed(Middle.of_link(link), first, settings)
-        self._settings[first, second] = settings
-        return changed_s
+            self._relayed(Middle.of_link(link), way, delay)
 
-    def _relayed(self, middle: Middle, first: str, settings: DelaySettings) -> float:
-        client, way = self._client(), (middle.link, first)
-        there = next(node for node in middle.nodes if node != first)
+    def _relayed(self, middle: Middle, way: tuple[str, str], delay: DelaySettings) -> None:
+        client, direction = self._client(), (middle.link, way[0])
         ordered = functools.partial(
             client.change,
-            *way,
+            *direction,
             on_record=True,
-            rate_bps=self._shapes[first, there].rate_bps,
-            **asdict(settings),
+            rate_bps=self._shapes[way].rate_bps,
+            **asdict(delay),
         )
-        if (changed_s := ordered()) is not None:
-            return changed_s
+        if ordered() is not None:
+            return
         # It is the first time. The relay would hold up other frames while it made the ring.
-        slots = replace(middle, most_delay_s=settings.longest_s).slots
+        slots = replace(middle, most_delay_s=delay.longest_s).slots
         try:
             ring = frame_ring.opened(slots, middle.link)
         except OSError as error:
@@ -160,11 +138,10 @@ class LinkControl:
         with ring:
             untouched.divert(
                 middle,
-                first,
+                way[0],
                 take=lambda source: ordered(source=source, ring=ring),
-                forget=lambda: client.forget(*way),
+                forget=lambda: client.forget(*direction),
             )
-        return time.monotonic()
 
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if (first, second) not in self._links:

@@ -28,6 +28,7 @@ from testbed.lab.openvswitch import OpenVSwitch, vsctl
 from testbed.lab.paced_frames import PacedFrames
 from testbed.shared.yaml_input import InputError
 from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.native import WHY_NONE
 
 TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")
 # Without these no run is possible.
@@ -186,7 +187,9 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
             "apt-get install iperf3",
         ),
         "switch-kernel": (
-            lambda: _kernel_datapath(switch_works=found["switch"].available),
+            lambda: _unless(
+                datapath.missing() if found["switch"].available else "Open vSwitch does not run"
+            ),
             "datapath: kernel, which auto takes (else userspace)",
             f"modprobe openvswitch nft_dup_netdev; {_STOCK}",
         ),
@@ -196,7 +199,7 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
             "sudo, or raise sysctl net.core.wmem_max",
         ),
         "netem": (
-            _netem,
+            lambda: _unless(netem.missing("probe0", "probe1")),
             "delay, jitter in the kernel (else by a relay)",
             f"modprobe sch_netem; {_STOCK}",
         ),
@@ -216,7 +219,7 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
             "Linux 4.18 or newer",
         ),
         "compiled-hot-path": (
-            _compiled,
+            lambda: _unless(WHY_NONE),
             "datagrams by C code, in less processor time than by numpy",
             "apt-get install gcc libc6-dev; rm .venv/ready; ./lab check",
         ),
@@ -283,10 +286,8 @@ def _framework(name: str) -> str:
     return f"{version}, runs by default" if name == framework_choice.preferred() else version
 
 
-def _kernel_datapath(*, switch_works: bool) -> None:
-    if not switch_works:
-        raise CommandError("Open vSwitch does not run")
-    if reason := datapath.missing():
+def _unless(reason: str | None) -> None:
+    if reason:
         raise CommandError(reason)
 
 
@@ -297,11 +298,6 @@ def _deep_buffers() -> None:
         except PermissionError:
             limit = Path("/proc/sys/net/core/wmem_max").read_text().strip()
             raise OSError(f"needs real root; net.core.wmem_max is {limit}") from None
-
-
-def _netem() -> None:
-    if reason := netem.missing("probe0", "probe1"):
-        raise CommandError(reason)
 
 
 def _even_bursts() -> None:
@@ -321,13 +317,6 @@ def _qdisc(description: str) -> None:
 def _udp_segmentation() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         probe_socket.setsockopt(socket.IPPROTO_UDP, 103, 1400)
-
-
-def _compiled() -> None:
-    from testbed.transport.native import WHY_NONE
-
-    if WHY_NONE:
-        raise OSError(WHY_NONE)
 
 
 def _congestion_control(name: str) -> None:

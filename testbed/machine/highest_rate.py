@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from rich.console import Console
@@ -124,8 +125,7 @@ class Highest:
         }
 
 
-def _rate(trial: Trial) -> int:
-    return trial.rate_bps
+_rate = attrgetter("rate_bps")
 
 
 def printer(console: Console) -> Callable[[Trial], None]:
@@ -322,15 +322,9 @@ def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
         time.sleep(0.002)
 
 
-def main() -> None:
-    """The inside of a sandbox: try the rate and the datapath that are the arguments."""
-    output = os.dup(1)
-    os.dup2(2, 1)  # Mininet's remarks are not results
-    trial = _inside(int(sys.argv[1]), sys.argv[2])
-    os.write(output, json.dumps(asdict(trial)).encode())
-    os._exit(0)
-
-
 if __name__ == "__main__":
     sandbox.end_with_lifeline()
-    main()
+    output = os.dup(1)
+    os.dup2(2, 1)  # Mininet's remarks are not results
+    os.write(output, json.dumps(asdict(_inside(int(sys.argv[1]), sys.argv[2]))).encode())
+    os._exit(0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from testbed.lab.delay import DelaySettings
+from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.link_control import LinkControl
 from testbed.lab.network import HostInfo, hosts_from_json
 from testbed.run.simulated_network import SimulatedNetwork
@@ -16,9 +18,8 @@ from testbed.simulate.engine import Simulation
 class SimulatedLinks(LinkControl):
     """The lab's, whose changes are made in virtual time."""
 
-    def __init__(self, simulation: Simulation, network: SimulatedNetwork) -> None:
+    def __init__(self, network: SimulatedNetwork) -> None:
         super().__init__(network.info)
-        self._simulation = simulation
         self._network = network
 
     def offered(self, first: str, second: str) -> tuple[int, int]:
@@ -27,36 +28,18 @@ class SimulatedLinks(LinkControl):
         link.serve()
         return link.sent - link.dropped, link.dropped
 
-    def change_rate(self, first: str, second: str, rate_bps: int) -> float:
-        self._require(first, second)
-        self._network.links[first, second].set_rate(rate_bps)
-        self._shapes[first, second] = replace(self._shapes[first, second], rate_bps=rate_bps)
-        return self._simulation.now_s
+    def _set_shape(self, way: tuple[str, str], key: str, shape: LinkShape) -> None:
+        link = self._network.links[way]
+        if key == "rate_bps":
+            link.set_rate(shape.rate_bps)
+        else:
+            link.set_queue(shape.queue_bytes)
 
-    def change_queue(self, first: str, second: str, queue_bytes: int) -> float:
-        self._require(first, second)
-        self._network.links[first, second].set_queue(queue_bytes)
-        self._shapes[first, second] = replace(self._shapes[first, second], queue_bytes=queue_bytes)
-        return self._simulation.now_s
-
-    def change_delay(
-        self,
-        first: str,
-        second: str,
-        *,
-        delay_s: float | None = None,
-        jitter_s: float | None = None,
-        loss: float | None = None,
-    ) -> float:
-        self._require(first, second)
-        given = {"delay_s": delay_s, "jitter_s": jitter_s, "loss": loss}
-        changes = {key: value for key, value in given.items() if value is not None}
-        now = self._settings[first, second] = replace(self._settings[first, second], **changes)
-        link = self._network.links[first, second]
-        link.loss = now.loss
-        link.jitter_s = 2 * now.jitter_s
-        link.delay_s = now.delay_s - now.jitter_s
-        return self._simulation.now_s
+    def _set_delay(self, way: tuple[str, str], delay: DelaySettings) -> None:
+        link = self._network.links[way]
+        link.loss = delay.loss
+        link.jitter_s = 2 * delay.jitter_s
+        link.delay_s = delay.delay_s - delay.jitter_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +59,7 @@ class SimulatedAccess:
     links: SimulatedLinks = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "links", SimulatedLinks(self.clock, self.simulated))
+        object.__setattr__(self, "links", SimulatedLinks(self.simulated))
 
     @property
     def network(self) -> Mapping[str, Any]:

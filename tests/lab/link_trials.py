@@ -149,7 +149,7 @@ def losses() -> dict[str, Any]:
     links = link_control.LinkControl(built.info.as_json())
     ping(hosts["near"], hosts["lossy"], count=1)
     before = [each["lost"] for each in link_report.document(built.info.as_json())["directions"]]
-    links.change_delay("s1", "lossy", loss=0.2)
+    links.change("s1", "lossy", {"loss": 0.2})
     answered = ping(hosts["near"], hosts["lossy"], count=1000, interval_s=0.002, size=56)
     counters = record_without_frames_in_flight(built)["directions"]
     return {
@@ -208,10 +208,10 @@ def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
         (15_000_000, 300_000, 0.002),
     ):
         began_s = time.monotonic()
-        links.change_rate("near", "s1", rate_bps)
-        links.change_queue("near", "s1", queue_bytes)
-        changed_s = links.change_delay("s1", "far", delay_s=delay_s)
-        costs_s.append(time.monotonic() - began_s)
+        links.change("near", "s1", {"rate_bps": rate_bps, "queue_bytes": queue_bytes})
+        links.change("s1", "far", {"delay_s": delay_s})
+        changed_s = time.monotonic()
+        costs_s.append(changed_s - began_s)
         time.sleep(0.6)
         steps.append((rate_bps, changed_s + 0.1, time.monotonic() - 0.02))
     ended.set()

@@ -32,19 +32,19 @@ def test_a_direction_is_known_from_both_ends_and_what_is_not_there_is_named():
     assert links.shape("a", "s1") == links.shape("s1", "a")
     assert links.shape("a", "s1").rate_bps == 10_000_000
     with pytest.raises(CommandError, match="no link from 'a' to 'b'"):
-        links.change_rate("a", "b", 1_000_000)
+        links.change("a", "b", {"rate_bps": 1_000_000})
     with pytest.raises(CommandError, match="no link from 'b' to 'a'"):
-        links.change_queue("b", "a", 3_028)
+        links.change("b", "a", {"queue_bytes": 3_028})
     with pytest.raises(CommandError, match="link a--s1 was made without delay"):
-        links.change_delay("a", "s1", delay_s=0.01)
+        links.change("a", "s1", {"delay_s": 0.01})
     with pytest.raises(CommandError, match="interface nowhere: No such device"):
-        links.change_rate("a", "s1", 1_000_000)
+        links.change("a", "s1", {"rate_bps": 1_000_000})
 
 
 def test_a_delay_out_of_range_is_refused_and_nothing_remembered():
     links = LinkControl(network(middle=["x", "y"]))
     with pytest.raises(CommandError, match=r"link a--s1: delay_s -1; valid: 0 to 10"):
-        links.change_delay("a", "s1", delay_s=-1)
+        links.change("a", "s1", {"delay_s": -1})
     with pytest.raises(CommandError, match="no relay"):
-        links.change_delay("a", "s1", delay_s=0.01)
+        links.change("a", "s1", {"delay_s": 0.01})
     assert links.delay("a", "s1").delay_s == 0.005

@@ -146,7 +146,7 @@ def test_the_relay_program_ends_without_a_request():
 
 
 def test_a_client_connects_anew_after_its_connection_broke(client_of):
-    answers = iter([None, {}])
+    answers: Iterator[dict[str, Any] | None] = iter([None, {}])
     client = client_of(lambda request: next(answers))
     with pytest.raises(CommandError, match="does not answer"):
         client.begin()

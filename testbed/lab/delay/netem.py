@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,12 +61,11 @@ def setup(middles: Sequence[Middle]) -> None:
     run(["tc", "-batch", "-"], input_text="".join(f"{line}\n" for line in lines))
 
 
-def change(middle: Middle, sender: str, settings: DelaySettings) -> float:
-    """Change one direction; frames in flight stay. Returns the monotonic time of the change, s."""
+def change(middle: Middle, sender: str, settings: DelaySettings) -> None:
+    """Change one direction; frames in flight stay."""
     sink = middle.interfaces[1 - middle.nodes.index(sender)]
     netem = _netem(replace(middle, settings=settings), settings)
     run(["tc", "qdisc", "change", "dev", sink, "root", "handle", "1:", *netem.split()])
-    return time.monotonic()
 
 
 def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
