@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from testbed.shared.drop_order import DropOrder
 
 ALL_WORKERS, SERVER = "workers", "server"

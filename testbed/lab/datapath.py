@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from testbed.lab import freed_senders
+from testbed.lab import port_rules
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.shaping import MissingCapabilityError
 
@@ -28,7 +28,7 @@ def missing() -> str | None:
     except CommandError as error:
         return f"the kernel has no openvswitch module that this user can use ({error})"
     run(["ovs-appctl", "dpctl/del-dp", _TRIAL])
-    return freed_senders.missing()
+    return port_rules.why_no_freeing()
 
 
 def choose(wanted: Wanted) -> Datapath:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import datapath, freed_senders, sandbox
+from testbed.lab import datapath, port_rules, sandbox
 from testbed.lab.datapath import Datapath
 from testbed.lab.delay import Middle, Relay, netem, untouched
-from testbed.lab.kernel import local_ports, packet_steering, shaping
+from testbed.lab.kernel import packet_steering, shaping, socket_defaults
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output
 
@@ -134,7 +134,7 @@ class Network:
         self.info = replace(_describe(self.mininet), data_ports=data_ports, datapath=datapath)
         if data_ports is not None:
             for host in self.info.hosts.values():
-                local_ports.reserve(host.pid, *data_ports)
+                socket_defaults.reserve_ports(host.pid, *data_ports)
         if datapath == "kernel":
             self._steer()
         delayed = [link for link in self.info.links if link.middle is not None]
@@ -171,7 +171,7 @@ class Network:
         if (used := datapath.in_use(self.info.switches)) != self.info.datapath:
             raise CommandError(f"Open vSwitch uses the {used} datapath, not {self.info.datapath}")
         if used == "kernel":
-            freed_senders.free(
+            port_rules.free_senders(
                 end.interface
                 for link in self.info.links
                 for end in (link.first, link.second)

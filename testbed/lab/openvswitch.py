@@ -16,7 +16,7 @@ from testbed.lab.kernel import process_status
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
-from testbed.lab.whole_batches import keep_whole
+from testbed.lab.port_rules import keep_whole
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SEND_BUFFER_BYTES = 32 << 20

@@ -11,9 +11,10 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
-from testbed.lab import host_names, leftovers
+from testbed.lab import leftovers
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import run
 from testbed.shared import python_module
@@ -30,6 +31,8 @@ _NEEDED = (
     (resource.RLIMIT_NOFILE, "ulimit -n, open files of a process", 1024),
     (resource.RLIMIT_FSIZE, "ulimit -f, bytes of a file", 1 << 30),
 )
+_HOSTS = Path("/etc/hosts")
+_HOSTS_FILE = "hosts"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -172,5 +175,24 @@ def prepare() -> Path:
         raise RuntimeError("this prepares the inside of a sandbox; use testbed.lab.sandbox.start")
     run(["mount", "-t", "tmpfs", "-o", "mode=0711", "tmpfs", str(PRIVATE_DIRECTORY)])
     run(["ip", "link", "set", "lo", "up"])
-    host_names.cover(PRIVATE_DIRECTORY)
+    _cover_hosts(PRIVATE_DIRECTORY)
     return PRIVATE_DIRECTORY
+
+
+def _cover_hosts(private: Path) -> None:
+    """Mount a file of its own over /etc/hosts; hosts, which are made later, copy the mounts."""
+    if not _HOSTS.exists():
+        return
+    own = private / _HOSTS_FILE
+    own.write_text("127.0.0.1 localhost\n", encoding="ascii")
+    # The folder is its owner's alone; every program has to read this file through the mount.
+    own.chmod(0o644)
+    run(["mount", "--bind", str(own), str(_HOSTS)])
+
+
+def tell_hosts(private: Path, addresses: Iterable[tuple[str, str]]) -> None:
+    """Add hosts, each with its name and address, to the file."""
+    own = private / _HOSTS_FILE
+    if own.exists():
+        with own.open("a", encoding="ascii") as file:
+            file.writelines(f"{address} {name}\n" for name, address in addresses)

@@ -23,7 +23,7 @@ from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.shaping import LinkShape
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from testbed.lab.openvswitch import OpenVSwitch, vsctl
 from testbed.lab.paced_frames import PacedFrames
 from testbed.shared.yaml_input import InputError

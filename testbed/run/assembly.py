@@ -8,7 +8,7 @@ import topologies
 from controllers import impairments
 from controllers.controller_socket import ControllerClient
 from controllers.impairment_plan import Places
-from testbed.lab import datapath, host_names
+from testbed.lab import datapath, sandbox
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import Network
 from testbed.lab.openvswitch import OpenVSwitch
@@ -66,7 +66,7 @@ class Lab:
             adjustable=config.get("adjustable", False),
         )
         hosts = self.network.info.hosts.values()
-        host_names.tell(private, ((host.name, host.address) for host in hosts))
+        sandbox.tell_hosts(private, ((host.name, host.address) for host in hosts))
         if self.network.relay is not None:
             processes.adopt({"delay-relay": self.network.relay.process})
         document = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program
-from testbed.lab.kernel import congestion_control, listening
+from testbed.lab.kernel import process_sockets, socket_defaults
 from testbed.lab.network import HostInfo
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes, end_of, killed_by
@@ -55,7 +55,7 @@ class _Program:
         """Whether it waits for others; looked up until it does."""
         if self.listened_s is None and self.runs:
             assert self.process is not None
-            if listening.listens(self.process.pid):
+            if process_sockets.listens(self.process.pid):
                 self.listened_s = time.monotonic()
         return self.listened_s is not None
 
@@ -192,7 +192,7 @@ class ProgramWorkload:
         settings = program.settings
         host = lab.info.hosts[settings["host"]]
         if settings["congestion_control"]:
-            congestion_control.set_for(host.pid, settings["congestion_control"])
+            socket_defaults.set_congestion_control(host.pid, settings["congestion_control"])
         log = open_file(self._directory / "logs" / f"{program.name}.log", "ab")
         output = log
         if settings["output"]:

@@ -17,7 +17,7 @@ from typing import Any
 from controllers.controller_socket import ControllerClient
 from testbed import sampling
 from testbed.lab import host_program, leftovers
-from testbed.lab.kernel import congestion_control, listening, process_status
+from testbed.lab.kernel import process_sockets, process_status, socket_defaults
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo, LabInfo
 from testbed.run import manual_impairments
@@ -185,7 +185,7 @@ class Steward:
     def do_listens(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Whether a program runs and listens."""
         found = self._programs.get(request["number"])
-        return {"listens": found is not None and listening.listens(found[0].pid)}, []
+        return {"listens": found is not None and process_sockets.listens(found[0].pid)}, []
 
     def do_link(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Change a direction of a link, or nothing of it, and say what it is set to."""
@@ -268,11 +268,13 @@ class Steward:
             if place is host and used != wanted:
                 raise InputError(f"{said}: a program that runs there has {used!r}; valid: this one")
         try:
-            congestion_control.set_for(host.pid, wanted)
+            socket_defaults.set_congestion_control(host.pid, wanted)
         except CommandError:
             valid = available_congestion_controls()
             if not any(place is host for place, _ in self._controls.values()):
-                congestion_control.set_for(host.pid, None)  # some of the routes may have it
+                socket_defaults.set_congestion_control(
+                    host.pid, None
+                )  # some of the routes may have it
             if wanted in valid:
                 raise
             raise InputError(f"{said}: the kernel refuses it; valid: {', '.join(valid)}") from None
@@ -282,7 +284,7 @@ class Steward:
         """A program has ended: its host has the kernel's default again, unless others need more."""
         host, _ = self._controls.pop(number, (None, ""))
         if host is not None and not any(place is host for place, _ in self._controls.values()):
-            congestion_control.set_for(host.pid, None)
+            socket_defaults.set_congestion_control(host.pid, None)
 
     def _impairment(self, name: str) -> ManualImpairment:
         if name not in self._impairments:

@@ -27,7 +27,7 @@ from testbed.verdict.ledgers import Conservation, HostLedger, LinkLedger, Switch
 #   shows either. So whatever vanishes at such a link, or at a switch at its ends, counts as lost.
 # - When routes change, Open vSwitch adds up what its cache has forwarded up to half a second later,
 #   by the entries that there are then: some of that run's misses may have been forwarded.
-# - Where batches are not kept whole (`testbed.lab.whole_batches`), a refusal stands for anything
+# - Where batches are not kept whole (`testbed.lab.port_rules`), a refusal stands for anything
 #   from nothing (it tries again with success) to 32 packets (it gives up the rest of its batch).
 #   That of a burst's frame does not: they come from elsewhere.
 BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST

@@ -21,7 +21,7 @@ from testbed.lab.kernel.packet_filter import DropCounter
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.lab.openflow_statistics import Flow, Statistics
-from testbed.lab.whole_batches import are_whole
+from testbed.lab.port_rules import are_whole
 
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 

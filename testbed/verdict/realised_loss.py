@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers import impairment_plan, impairments
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from testbed.lab.network import LabInfo
 from testbed.verdict.gate import Gate, compared, not_applicable
 from testbed.verdict.ledgers import Conservation

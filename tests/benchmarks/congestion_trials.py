@@ -30,7 +30,7 @@ from testbed.lab.kernel.namespaces import enter, entered
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape, rate_message, shape
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from testbed.sampling.queue_reader import BACKLOG_BYTES, DROPS, SENT_BYTES, QueueDump
 from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
 from testbed.transport.core.wire import DATA_PORTS

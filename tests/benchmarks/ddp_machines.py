@@ -22,7 +22,7 @@ from testbed.lab import loss_table
 from testbed.lab.kernel.namespaces import enter
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.shaping import LinkShape, Output, shape_all
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from tests.benchmarks.ddp_step import show, work
 from tests.lab import machines
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controllers.impairments import loss
 from controllers.impairments.loss import LossParameters
 from testbed.lab import loss_table
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 
 PACKETS = 131_072
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from tests.lab.conftest import wait_for
 from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 

@@ -20,7 +20,7 @@ from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.packet_filter import DropCounter, PacketFilter
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 from testbed.lab.kernel.xdp_filter import XdpFilter
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from testbed.lab.loss_table import drawn, given
 
 PORTS = (47000, 47999)
@@ -119,9 +119,9 @@ print(json.dumps(found))
 def test_what_a_switch_sends_is_met_like_all_else_and_its_link_stays_adjustable(how):
     """A switch's packets are redirected at its port, which a filter may pass over."""
     script = """
-from testbed.lab import whole_batches
+from testbed.lab import port_rules
 filtered = make(how, share(0.5))
-assert whole_batches.keep_whole([wire], ["near"])
+assert port_rules.keep_whole([wire], ["near"])
 filtered.lose(data_ports=PORTS)
 send(1000)
 with Rtnetlink() as kernel:
@@ -141,7 +141,7 @@ mine.lose(data_ports=None)
 other = '''
 import os, sys
 from testbed.lab.kernel.packet_filter import PacketFilter
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from testbed.lab.loss_table import drawn
 table = drawn(LossModel(loss_good=0.5), "another seed")
 filtered = PacketFilter(os.getpid(), "far", table)

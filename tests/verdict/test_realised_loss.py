@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testbed.experiment import Limits
-from testbed.lab.loss_model import LossModel
+from testbed.lab.loss_table import LossModel
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict import impairment_gates, realised_loss
 from testbed.verdict.ledgers import Conservation, LinkLedger

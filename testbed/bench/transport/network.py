@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.delay import DelaySettings, Middle, Relay, netem
-from testbed.lab.kernel import local_ports
+from testbed.lab.kernel import socket_defaults
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.namespaces import CLONE_NEWNET, entered
 from testbed.lab.kernel.packet_filter import PacketFilter
@@ -198,7 +198,7 @@ def _host(name: str, address: str) -> Host:
 
 def _prepare(host: Host) -> None:
     with entered(host.pid):
-        local_ports.reserve(None, *DATA_PORTS)
+        socket_defaults.reserve_ports(None, *DATA_PORTS)
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1\n")
     run([*inside(host.pid), "ip", "link", "set", "lo", "up"])
 
@@ -218,7 +218,7 @@ def _offloads(pid: int | None, interface: str, wanted: bool) -> None:
 def _lose(server: Host, loss: float) -> PacketFilter:
     """Drops data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
     from testbed.lab import loss_table
-    from testbed.lab.loss_model import LossModel
+    from testbed.lab.loss_table import LossModel
 
     # The filter's table lives as long as the namespace.
     table = loss_table.drawn(LossModel(loss_good=loss), "bench")

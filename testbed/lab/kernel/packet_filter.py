@@ -10,8 +10,7 @@ from typing import Any
 from testbed.lab.kernel import netlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses
-from testbed.lab.loss_table import LossTable
+from testbed.lab.loss_table import LARGEST_CONTROL_PACKET_BYTES, Losses, LossTable
 
 # Packet conservation adds up the counters of this name in every host: they are never reset.
 _DROP_COUNTER = "dropped"

@@ -16,14 +16,13 @@ import struct
 
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
-from testbed.lab.loss_model import LARGEST_CONTROL_PACKET_BYTES, Losses
-from testbed.lab.loss_table import MOST_PACKETS, LossTable
+from testbed.lab.loss_table import LARGEST_CONTROL_PACKET_BYTES, MOST_PACKETS, Losses, LossTable
 
 _SYSCALLS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 5, 28
 _MAP_TYPE_ARRAY, _PROG_TYPE_XDP, _ATTACH_XDP = 2, 6, 37
 # In the driver: the kernel's generic mode passes over packets that were redirected on their way, as
-# a switch's are at its port (`testbed.lab.whole_batches`).
+# a switch's are at its port (`testbed.lab.port_rules`).
 _XDP_DRIVER_MODE = 1 << 2
 _XDP_DROP, _XDP_PASS = 1, 2
 _HELPER_LOOKUP = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.lab.kernel import local_ports
+from testbed.lab.kernel import socket_defaults
 from testbed.lab.kernel.commands import CommandError
 
 
@@ -15,6 +15,6 @@ from testbed.lab.kernel.commands import CommandError
     [("/dev/null", "'' and not '47000-47999' are reserved"), ("/dev/nothing/here", "No such")],
 )
 def test_what_cannot_be_read_back_is_an_error(monkeypatch, path, message):
-    monkeypatch.setattr(local_ports, "_RESERVED", Path(path))
+    monkeypatch.setattr(socket_defaults, "_RESERVED", Path(path))
     with pytest.raises(CommandError, match=message):
-        local_ports.reserve(None, 47000, 47999)
+        socket_defaults.reserve_ports(None, 47000, 47999)
