@@ -72,6 +72,6 @@ def _row(experiment: Path) -> list[Cell]:
             text=", ".join(f"{count} {name}" for name, count in verdicts.items()),
             tone="good" if ok else "bad",
         ),
-        " ".join(headline.sentences(summary)[:1]) or formatting.DASH,
+        headline.lines(summary)[0],
         datetime.fromtimestamp(page.stat().st_mtime).strftime("%Y-%m-%d %H:%M"),
     )

@@ -275,13 +275,13 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
         spread = f"{spread}, {few}" if older else f"the seeds' values, {few}"
     verdicts = provenance["verdicts"].items()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
-    found = headline.sentences(summary)[:1] if not points(summary) else []
+    found = headline.lines(summary)[:1] if not points(summary) else []
     return " ".join(
         [
             f"Means over n = {seeds} seeds with {spread}.",
-            *found,
+            *(f"{line}." for line in found),
             *agreements(summary),
-            *provenance["remarks"],
+            *(f"{remark[0].upper()}{remark[1:]}." for remark in provenance["remarks"]),
             f"Runs: {listed}.{_attempts(provenance)}",
             f"Made by {_commands(provenance)}{_of_commits(provenance)} on "
             f"{provenance['machine']}, {provenance['began'][:10]}; all numbers and the manifest "

@@ -178,7 +178,7 @@ def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
         "commits": sorted({str(run.manifest.get("commit") or "") for run in results.ok_runs}),
         "verdicts": results.verdicts(),
         "refused": dict(sorted(Counter(run.verdict for run in _refused(results)).items())),
-        "remarks": cautions.sentences(results, summary),
+        "remarks": cautions.lines(results, summary),
     }
 
 

@@ -76,7 +76,7 @@ def write_report(
         with contextlib.suppress(OSError):  # it would only save time
             kept_measures.keep(results.folder, results.measured)
     summary = summarise(results)
-    summary["cautions"] = cautions.sentences(results, summary)
+    summary["cautions"] = cautions.lines(results, summary)
     timeline = timeline_page(results)
     tables = _tables(results, summary)
     tables["per-run"] = every_run_table(results, timeline.keys if timeline else ())
@@ -171,9 +171,9 @@ def render_page(
         mark=INVALID_INCLUDED if results.invalid_included else "",
         verdicts=summary["verdicts"],
         planned=len(results.runs),
-        headline=headline.sentences(summary),
+        headline=headline.lines(summary),
         cautions=summary["cautions"],
-        methods=methods.sentences(results),
+        methods=methods.rows(results),
         settings=summary["settings"],
         # What is most asked for comes first, the rest is folded away.
         point_tables=[

@@ -143,7 +143,7 @@ def _of_different_runs(summary: dict[str, Any]) -> list[str]:
     pairs = " and ".join(unlike(summary))
     if not pairs:
         return []
-    both = f"both have, {no_pairs.same(summary)}" if "no_pairs" in summary else "both have"
+    both = f"both have, {no_pairs.SAME}" if "no_pairs" in summary else "both have"
     return [f"The means of {pairs} are of different runs. The ratios are of those that {both}."]
 
 

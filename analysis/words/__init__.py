@@ -1,6 +1,4 @@
-"""Puts numbers and findings into words: formatting, headline, cautions and methods.
+"""Numbers and findings as short rows: formatting, headline, cautions and methods.
 
-It may import `data`, `statistics` and `summary`. To add a caution, write a function in
-`cautions.py` that returns sentences, and name it in `sentences`. A sentence never says more than
-its interval.
+To add a caution, write a function in `cautions.py` that returns lines, and name it in `lines`.
 """

@@ -1,10 +1,10 @@
-"""Writes the methods section from the runs' manifests and configurations."""
+"""The methods: what the runs' manifests and configurations say, a short row each."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.data import learning
@@ -14,6 +14,7 @@ from analysis.data.learning import dataset_name
 from analysis.data.load import Results
 from analysis.data.records import section
 from analysis.words import formatting
+from analysis.words.formatting import joined
 
 _MOST_LISTED = 6
 # Of impairments: which rounds the seed drew, and switches of the injection itself.
@@ -21,92 +22,76 @@ _UNSAID = ("rounds", "name", "seed", "loss_good", "loss_bad", "spare_control")
 _LONGEST = 60  # characters of a value: a trace has thousands of changes
 _PACKAGES = ("torch", "numpy", "ryu", "os-ken")
 
+Rows = list[tuple[str, str]]  # what, and the text
 
-def sentences(results: Results) -> list[str]:
-    """Sentences for a paper's methods section; none without an ok run."""
+
+def rows(results: Results) -> Rows:
+    """How the runs were made; none without an ok run."""
     runs = results.ok_runs
     if not runs:
         return []
-    machines = _distinct(machine_text(run.manifest) for run in runs if run.manifest)
-    software = _distinct(_software(run.manifest) for run in runs)
-    networks = _distinct(_network(section(run.config, "topology")) for run in runs)
-    commands = _distinct(
-        f"{each.get('name')} on {each.get('host')}: {shlex.join(map(str, each.get('run') or []))}"
+    programs = (
+        f"{program.get('name')} on {program.get('host')}: "
+        f"{shlex.join(map(str, program.get('run') or []))}"
         for run in runs
-        for each in section(run.config, "workload").get("programs") or []
+        for program in section(run.config, "workload").get("programs") or []
     )
-    trainings = _distinct(_training(section(run.config, "training")) for run in runs)
-    rounds = " or ".join(map(str, sorted({run.config.get("rounds") or 0 for run in runs} - {0})))
-    impairments = _distinct(
-        _impairment(each)
+    impairments = (
+        _settings(impairment, _UNSAID)
         for run in runs
-        for each in run.config.get("impairments") or []
-        if isinstance(each, dict)
+        for impairment in run.config.get("impairments") or []
+        if isinstance(impairment, dict)
     )
-    more = len(impairments) - _MOST_LISTED
-    listed = "; ".join(impairments[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
-    said = (
-        ("Each run emulated all of its hosts on one machine: {}.", "; or ".join(machines)),
-        ("Software: {}.", "; or ".join(software)),
-        ("Network: {}.", "; or ".join(networks[:_MOST_LISTED])),
-        (f"Training: {{}}; {rounds} rounds.", "; or ".join(trainings[:_MOST_LISTED])),
-        ("Programs: {}.", "; ".join(commands[:_MOST_LISTED])),
-        ("Impairments (a seed draws their rounds, or the experiment lists them): {}.", listed),
+    found = (
+        ("Machine, for all hosts", _listed(machine_text(run.manifest) for run in runs)),
+        ("Software", _listed(_software(run.manifest) for run in runs)),
+        ("Network", _listed(_network(section(run.config, "topology")) for run in runs)),
+        ("Training", _listed(_training(section(run.config, "training")) for run in runs)),
+        ("Rounds", _listed(str(run.config.get("rounds") or "") for run in runs)),
+        ("Programs", _listed(programs)),
+        ("Impairments", _listed(impairments)),
+        ("Design", _design(results)),
+        ("A seed fixes", _fixed(results)),
+        ("Calibration", _calibration(runs)),
     )
-    found = [sentence.format(text) for sentence, text in said if text]
-    return [*found, _design(results), *_calibration(runs)]
+    return [(name, text) for name, text in found if text]
 
 
-def assumptions(results: Results) -> list[str]:
-    """Our choices where the paper is silent, read from the first ok run's configuration."""
+def assumptions(results: Results) -> Rows:
+    """Our choices where the paper is silent, from the first ok run's configuration."""
     if not results.ok_runs or results.runs_programs:
         return []
     config = results.ok_runs[0].config
     topology, training = section(config, "topology"), section(config, "training")
     phases, transport = section(config, "phases"), section(config, "transport")
-    found: list[str] = []
-    if topology.get("rate_bps") is not None:
-        found.append(
-            "The paper does not give its link rate, queue or round-trip time. Here a link has "
-            f"{_rate(topology['rate_bps'])} and a queue of {topology.get('queue_bytes', '?')} "
-            "bytes; the table of paths has the measured round-trip times."
-        )
-    if training and learning.pace(config)["kind"] != "payload-only":
-        found.append(
-            f"The model is {training.get('model')} on {dataset_name(training)}, with "
-            f"{topology.get('workers', '?')} workers and {config.get('rounds')} rounds. Compare "
-            "the accuracies of the arms with one another, not with those of the paper's models."
-        )
-    if transport.get("chunk_bytes"):
-        found.append(
-            f"The paper gives no chunk size. Here a chunk carries {transport['chunk_bytes']} bytes "
-            "and fills one datagram, so the loss rate of packets is the loss rate of chunks."
-        )
-    if phases.get("detector") == "schedule" and phases.get("from"):
-        found.append(
-            f"The critical rounds were taken from {phases['from']}; they are the same in all arms."
-        )
-    elif phases.get("detector", "gradient-norm") != "gradient-norm":
-        found.append(f"The detector {phases['detector']} tells phases, not the paper's rule.")
-    elif phases:
-        cadence = phases.get("cadence", phases.get("every_rounds"))
-        cadence = "once per epoch" if cadence == "epoch" else f"every {cadence} rounds"
-        found.append(
-            f"The phase detector runs {cadence} with eta = {phases.get('eta')}. The paper's text "
-            "says once per epoch, its authors' code every ten rounds."
-        )
     kinds = sorted(set(impairment_kinds(config.get("impairments")).values()))
-    if kinds:
-        found.append(
-            "The paper does not say how it made its microbursts. Here impairments of these kinds "
-            f"take their place: {', '.join(kinds)}."
-        )
-    found.append("Round latency is gather plus broadcast as the server sees them, without compute.")
-    if "fixed-low" in results.arms:
-        found.append(
-            "The baseline fixed-low is the same transport with one tolerance, as in the paper."
-        )
-    return found
+    learns = training and learning.pace(config)["kind"] != "payload-only"
+    found = (
+        ("Link rate and queue", _network(topology) if topology.get("rate_bps") else ""),
+        ("Model", f"{learning.task(config)}: compare arms, not with the paper" if learns else ""),
+        (
+            "Chunk",
+            f"{transport['chunk_bytes']} bytes, one datagram: loss of packets is loss of chunks"
+            if transport.get("chunk_bytes")
+            else "",
+        ),
+        ("Phases", _phases(phases) if phases else ""),
+        ("Microbursts", f"by impairments of kind {', '.join(kinds)}" if kinds else ""),
+        ("Round latency", "gather plus broadcast as the server sees them, without compute"),
+        ("Baseline", "fixed-low: one tolerance" if "fixed-low" in results.arms else ""),
+    )
+    return [(name, text) for name, text in found if text]
+
+
+def _phases(phases: Mapping[str, Any]) -> str:
+    detector = phases.get("detector", "gradient-norm")
+    if detector == "schedule" and phases.get("from"):
+        return f"critical rounds of {phases['from']}, the same in all arms"
+    if detector != "gradient-norm":
+        return f"by {detector}, not by the paper's rule"
+    cadence = phases.get("cadence")
+    every = "once per epoch" if cadence == "epoch" else f"every {cadence} rounds"
+    return f"{every}, eta {phases.get('eta')}; the paper: once per epoch, its code: every 10 rounds"
 
 
 def _software(manifest: dict[str, Any]) -> str:
@@ -123,17 +108,16 @@ def _network(topology: dict[str, Any]) -> str:
     if not topology:
         return ""
     hosts = topology.get("hosts")
-    size = f"{len(hosts)} hosts" if hosts else f"{topology.get('workers', '?')} workers"
-    words = [f"{topology.get('name')} with {size}"]
-    if isinstance(topology.get("rate_bps"), int | float):
-        words.append(f"{_rate(topology['rate_bps'])} per link")
-    if topology.get("queue_bytes"):
-        words.append(f"queues of {topology['queue_bytes']} bytes")
-    if topology.get("queue_bdp"):
-        words.append(f"queues of {topology['queue_bdp']} bandwidth-delay products")
     delay = formatting.number(topology.get("delay_s"), formatting.Unit("ms", 1e3))
-    delayed = f"{delay} ms of delay per link and direction"
-    return ", ".join([*words, delayed if topology.get("delay_s") else "no delay added"])
+    rate_bps = topology.get("rate_bps")
+    return joined(
+        str(topology.get("name")),
+        f"{len(hosts)} hosts" if hosts else f"{topology.get('workers', '?')} workers",
+        f"{_rate(rate_bps)} per link" if isinstance(rate_bps, int | float) else "",
+        f"queue {topology['queue_bytes']} bytes" if topology.get("queue_bytes") else "",
+        f"queue {topology['queue_bdp']} BDP" if topology.get("queue_bdp") else "",
+        f"delay {delay} ms per link and direction" if topology.get("delay_s") else "no delay",
+    )
 
 
 def _training(training: dict[str, Any]) -> str:
@@ -142,47 +126,45 @@ def _training(training: dict[str, Any]) -> str:
     pace = section(training, "pace")
     if pace.get("kind") == "payload-only":
         scale = pace.get("scale") or 1
-        share = "" if scale == 1 else f", {scale:g} of its size"
-        return (
-            f"none: payloads with the layers of {training.get('model')}{share}, "
-            f"{pace.get('compute_s', 0):g} s between rounds"
-        )
-    words = [f"{training.get('model')} on {dataset_name(training)}"]
-    if training.get("batch_size"):
-        words.append(f"{training['batch_size']} samples per worker and round")
-    if training.get("optimiser"):
-        words.append(
-            f"{training['optimiser']} with learning rate {training.get('learning_rate')} "
-            f"and momentum {training.get('momentum')}"
-        )
-    if pace.get("kind", "real") != "real":
-        words.append(f"pace {pace['kind']}, {pace.get('compute_s', 0)} s per iteration")
-    return ", ".join(words)
+        share = "" if scale == 1 else f" x {scale:g}"
+        gap_s = pace.get("compute_s", 0)
+        return f"payload of {training.get('model')}{share}, {gap_s:g} s between rounds"
+    optimiser = {name: training.get(name) for name in ("learning_rate", "momentum")}
+    return joined(
+        f"{training.get('model')} on {dataset_name(training)}",
+        f"batch {training['batch_size']} per worker" if training.get("batch_size") else "",
+        joined(training["optimiser"], _settings(optimiser)) if training.get("optimiser") else "",
+        f"pace {pace['kind']}, {pace.get('compute_s', 0)} s per iteration"
+        if pace.get("kind", "real") != "real"
+        else "",
+    )
 
 
-def _impairment(settings: dict[str, Any]) -> str:
-    said = ((name, str(v)) for name, v in settings.items() if v and name not in _UNSAID)
-    return ", ".join(f"{name} {v[:_LONGEST]}{'...' if v[_LONGEST:] else ''}" for name, v in said)
+def _settings(settings: Mapping[str, Any], unsaid: Sequence[str] = ()) -> str:
+    texts = ((name, str(v)) for name, v in settings.items() if v and name not in unsaid)
+    return ", ".join(f"{name} {v[:_LONGEST]}{'...' if v[_LONGEST:] else ''}" for name, v in texts)
 
 
 def _design(results: Results) -> str:
     seeds = sorted({run.seed for run in results.runs})
     points = {json.dumps(run.factors, sort_keys=True, default=str) for run in results.runs}
     profiles = _distinct(str(run.config.get("profile") or "") for run in results.ok_runs)
-    profile = f"profile {' and '.join(profiles)}, " if profiles else ""
-    factors = "" if points == {"{}"} else f", {len(points)} points of the factors"
-    fixed = "initial weights, data order, shares and the rounds that are hit"
-    if results.runs_programs:
-        fixed = "when impairments hit"
     listed = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
-    return (
-        f"Design: {profile}{_count(results.arms, 'arm')}{factors}, "
-        f"{_count(seeds, 'seed')} ({listed}), {len(results.runs)} runs planned, "
-        f"{len(results.ok_runs)} ok. A seed fixes {fixed}; it is the same for every arm."
+    return joined(
+        f"profile {' and '.join(profiles)}" if profiles else "",
+        f"arms: {len(results.arms)}",
+        f"points: {len(points)}" if points != {"{}"} else "",
+        f"seeds: {listed}",
+        f"{len(results.ok_runs)} of {len(results.runs)} planned runs ok",
     )
 
 
-def _calibration(runs: Sequence[Run]) -> list[str]:
+def _fixed(results: Results) -> str:
+    fixed = "initial weights, data order, shares and the rounds that are hit"
+    return f"{'when impairments hit' if results.runs_programs else fixed}, for every arm alike"
+
+
+def _calibration(runs: Sequence[Run]) -> str:
     errors = [
         abs(link["rate_bps"] / link["configured_rate_bps"] - 1)
         for run in runs
@@ -190,15 +172,9 @@ def _calibration(runs: Sequence[Run]) -> list[str]:
         if isinstance(link, dict) and link.get("rate_bps") and link.get("configured_rate_bps")
     ]
     if not errors:
-        return []
-    return [
-        f"Calibration before each run: {_count(errors, 'path')} measured over all runs; rates were "
-        f"within {max(errors) * 100:.2g} % of what was configured."
-    ]
-
-
-def _count(things: Sequence[Any], word: str) -> str:
-    return f"{len(things)} {word}" if len(things) == 1 else f"{len(things)} {word}s"
+        return ""
+    worst = f"{max(errors) * 100:.2g} %"
+    return f"before each run, {len(errors)} paths in all: rates within {worst} of the configured"
 
 
 def _rate(rate_bps: float) -> str:
@@ -207,4 +183,11 @@ def _rate(rate_bps: float) -> str:
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
-    return [each for each in dict.fromkeys(texts) if each]
+    return [text for text in dict.fromkeys(texts) if text]
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """The first of the different texts, and how many more there are."""
+    found = _distinct(texts)
+    more = len(found) - _MOST_LISTED
+    return "; ".join(found[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")

@@ -38,7 +38,7 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     assert "old | table" not in text
     assert "| Round latency, burst rounds (s) | 0.200 (values 0.180, 0.220) | 1.00" in text
     assert "Means over n = 2 seeds with the seeds' values, too few" in text
-    assert "fixed-low took 5.00 x as long" in text
+    assert "Round latency, burst rounds \u00b7 5.00 x" in text
     assert "Made by `./lab run quick` on " in text and "Test CPU" in text
     assert {path.name for path in folder.iterdir()} == {
         "experiment.json",
@@ -156,7 +156,7 @@ def test_simulated_results_are_kept_and_called_so(tmp_path, undrawn):
     folder = kept_results.keep(tmp_path / "runs", root=place)
     kept_pages.write_readme(root=place)
     text = (place / "README.md").read_text()
-    assert "| quick (simulated) | 2 | 6 |" in text and "These runs are simulated" in text
+    assert "| quick (simulated) | 2 | 6 |" in text and "Simulated: 6 of 6 runs" in text
     # And from the rows alone.
     provenance = (folder / "provenance.json").read_text()
     kept_results.write_derived(folder)

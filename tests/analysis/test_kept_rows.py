@@ -82,7 +82,7 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
     )
     summary = summarise(results)
     assert summarise(read) == summary
-    assert cautions.sentences(read, summary) == cautions.sentences(results, summary)
+    assert cautions.lines(read, summary) == cautions.lines(results, summary)
     assert per_run(read).select(per_run(results).columns).equals(per_run(results), null_equal=True)
     for was, is_now in zip(results.runs, read.runs, strict=True):
         assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)

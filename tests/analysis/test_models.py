@@ -126,10 +126,10 @@ def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
         f"{label}, task = small-cnn": "0.50",
         f"{label}, task = mlp": "-5.00",
     }
-    told = [each for each in headline.sentences(summary) if each.startswith("Final accuracy")]
-    assert [each.partition(":")[0] for each in told] == [
-        "Final accuracy at task = small-cnn",
-        "Final accuracy at task = mlp",
+    told = [line.split(" \u00b7 ") for line in headline.lines(summary) if "accuracy" in line]
+    assert [quantity for _, quantity, *_ in told] == [
+        "Final test accuracy at task = small-cnn",
+        "Final test accuracy at task = mlp",
     ]
     assert overview(summary) == APART
 

@@ -81,7 +81,7 @@ def test_invalid_runs_are_shown_when_asked_for_and_marked_everywhere(tmp_path):
         pytest.approx(5.0)
     )
     assert summary["cautions"][0].startswith(INVALID_INCLUDED)
-    assert headline.sentences(summary)[0].startswith(INVALID_INCLUDED)
+    assert headline.lines(summary)[0].startswith(INVALID_INCLUDED)
     assert paths.index.read_text().count(INVALID_INCLUDED) > 5
     for each in paths.tables:
         text = each.read_text()
@@ -238,7 +238,7 @@ def test_a_report_without_any_ok_run_still_shows_why(tmp_path):
     build.plan("fixed-low-s1", arm="fixed-low", seed=1)
     paths = analysis.write_report(tmp_path)
     page = paths.index.read_text()
-    assert "No run is ok yet" in page and "the server ended with signal 9" in page
+    assert "no run is ok yet" in page and "the server ended with signal 9" in page
     assert "./lab explain " in page and "./lab run " in page
     assert "what was measured, by arm" not in page
     assert paths.figures == []
@@ -263,14 +263,15 @@ def test_points_of_a_sweep_are_apart_and_averaged_per_seed(tmp_path):
 
 def test_the_headline_is_made_of_measured_numbers(tmp_path):
     three_arms(tmp_path)
-    sentences = headline.sentences(summary_of(tmp_path))
-    assert sentences[0] == (
-        "In rounds hit by an impairment, dblp finished a round in 0.200 s and fixed-low in "
-        "1.00 s: fixed-low took 5.00 x as long (values 5.00, 5.00, n = 2)."
+    lines = headline.lines(summary_of(tmp_path))
+    assert lines[0] == (
+        "fixed-low/dblp \u00b7 Round latency, burst rounds \u00b7 5.00 x (values 5.00, 5.00, n = 2)"
+        " \u00b7 dblp is faster \u00b7 dblp 0.200 s, fixed-low 1.00 s"
     )
-    assert any("82.4 % less time than with tcp-cubic" in each for each in sentences) is False
-    assert any("81.7 % less time than with tcp-cubic" in each for each in sentences)
-    assert "Fewer than 5" in sentences[-1]
+    assert any(
+        line.startswith("tcp-cubic/dblp \u00b7 Training time \u00b7 5.45 x") for line in lines
+    )
+    assert lines[-1] == "n = 2: an interval needs 5 paired seeds"
 
 
 def test_a_hostile_arm_name_is_escaped_everywhere(tmp_path):
@@ -481,5 +482,5 @@ def test_what_was_measured_and_is_in_no_table_is_a_caution(tmp_path, undrawn):
     build.run(arm="dblp", seed=1)
     build.run(arm="dblp", seed=1, key="dblp-s1-old", planned=False, config={"rounds": 5})
     page = analysis.write_report(tmp_path).index.read_text()
-    assert "1 ok run on disk is in no table" in page
+    assert "in no table: 1 ok run on disk" in page
     assert "rounds 5 instead of 10" in page

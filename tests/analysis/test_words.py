@@ -24,8 +24,8 @@ def test_results_of_different_machines_are_flagged_at_the_top(tmp_path, undrawn)
     assert "different machines" not in page
     build.run(arm="dblp", seed=2, machine="Other CPU")
     page = analysis.write_report(tmp_path).index.read_text()
-    assert "Results of 2 different machines are mixed here: 2 on Test CPU" in page
-    assert page.index("different machines are mixed") < page.index('id="results"')
+    assert "different machines: 2 on Test CPU" in page
+    assert page.index("different machines") < page.index('id="results"')
 
 
 def test_a_machine_of_a_failed_run_does_not_matter(tmp_path, undrawn):
@@ -41,25 +41,26 @@ def test_a_pause_in_a_run_that_counts_is_told_at_the_top(tmp_path):
     build.run(arm="dblp", seed=1, reason=told)
     build.run(arm="dblp", seed=2, verdict="invalid", reason=told)
     results = load(tmp_path)
-    found = [each for each in cautions.sentences(results, summarise(results)) if told in each]
-    assert found == [f"{results.ok_runs[0].key}: {told}."]
+    found = [each for each in cautions.lines(results, summarise(results)) if told in each]
+    assert found == [f"{results.ok_runs[0].key}: {told}"]
 
 
 def test_methods_are_written_from_manifests_and_configurations(tmp_path):
     build = ResultsBuilder(tmp_path)
     for seed in (1, 2, 3):
         build.run(arm="dblp", seed=seed)
-    text = " ".join(methods.sentences(load(tmp_path)))
-    assert "Test CPU 2" in text and "6.1.0-test" in text
-    assert "star with 2 workers, 100 Mbit/s per link, queues of 150000 bytes" in text
-    assert "small-cnn on digits" in text and "10 rounds" in text
-    assert "1 arm, 3 seeds (1, 2, 3), 3 runs planned, 3 ok" in text
-    assert "rates were within 1 % of what was configured" in text
+    found = dict(methods.rows(load(tmp_path)))
+    machine = found["Machine, for all hosts"]
+    assert "Test CPU 2" in machine and "6.1.0-test" in machine
+    assert found["Network"] == "star, 2 workers, 100 Mbit/s per link, queue 150000 bytes, no delay"
+    assert found["Training"] == "small-cnn on digits" and found["Rounds"] == "10"
+    assert found["Design"] == "arms: 1, seeds: 1, 2, 3, 3 of 3 planned runs ok"
+    assert found["Calibration"].endswith("rates within 1 % of the configured")
 
 
 def test_without_an_ok_run_there_are_no_methods(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, verdict="failed", reason="it broke")
-    assert methods.sentences(load(tmp_path)) == []
+    assert methods.rows(load(tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", ["plan.json", "experiment.json"])
@@ -97,58 +98,46 @@ def test_a_headline_says_where_its_interval_includes_no_difference(tmp_path):
             burst_s=1.0,
             accuracy=0.9 + 0.02 * sign,
         )
-    found = " ".join(headline.sentences(summarise(load(tmp_path))))
-    latency, _, rest = found.partition("Training with dblp")
-    assert "no clear difference" not in latency  # five times as long in every seed
-    accuracy = rest.partition("Final accuracy")[2]
-    assert "; the interval includes 0, so no clear difference." in accuracy
-    assert "indicative" not in found  # six seeds
+    latency, _, accuracy = headline.lines(summarise(load(tmp_path)))  # six seeds: no word of n
+    assert "dblp is faster" in latency  # five times as long in every seed
+    assert accuracy.startswith("dblp \u2212 fixed-low \u00b7 Final test accuracy")
+    assert "no clear difference" in accuracy
 
 
-def test_the_extremes_of_a_sweep_come_with_their_intervals(tmp_path):
+def test_the_extremes_of_a_sweep(tmp_path):
     build = ResultsBuilder(tmp_path)
     for seed in (1, 2):
         for q, longer in ((0.6, 2), (0.9, 4)):
             build.run(arm="dblp", seed=seed, burst_s=seed, factors={"q": q})
             build.run(arm="fixed-low", seed=seed, burst_s=longer * seed, factors={"q": q})
-    found = headline.sentences(summarise(load(tmp_path)))
-    assert (
-        "fixed-low/dblp of the latency in rounds hit by an impairment is lowest at q = 0.6, with "
-        "2.00 x (values 2.00, 2.00, n = 2), and highest at q = 0.9, with 4.00 x (values 4.00, "
-        "4.00, n = 2)." in found
-    )
-    assert found[-1].endswith("here n = 2.")
-    (first, *others) = found
+    (first, *others) = headline.lines(summarise(load(tmp_path)))
     assert first == (
-        "In rounds hit by an impairment, fixed-low took 2.00 to 4.00 times as long as dblp, 2 "
-        "points."
+        "fixed-low/dblp \u00b7 Round latency, burst rounds \u00b7 2.00\u20134.00 x at 2 of 2 points"
+        " \u00b7 lowest at q = 0.6, highest at q = 0.9"
     )
-    assert not any("finished a round in" in each or "2.83" in each for each in others)
+    assert not any("2.83" in line for line in others)  # a mean over points is no point's
 
 
 def test_one_seed_may_be_chance(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)
     build.run(arm="fixed-low", seed=1)
-    *others, last = headline.sentences(summarise(load(tmp_path)))
-    assert any("Training with dblp took the same time as with fixed-low" in each for each in others)
-    assert last == "n = 1 paired seed: there are no intervals, so any difference may be chance."
+    assert headline.lines(summarise(load(tmp_path)))[-1].startswith("n = 1: an interval needs 5")
 
 
 def test_assumptions_speak_only_of_what_the_experiment_has(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1, pace={"kind": "payload-only", "compute_s": 0.1})
-    found = " ".join(methods.assumptions(load(tmp_path)))
-    assert "fixed-low" not in found and "accuracies" not in found
+    assert not {"Model", "Baseline"} & set(dict(methods.assumptions(load(tmp_path))))
     build.run(arm="fixed-low", seed=1)
-    assert "The baseline fixed-low" in " ".join(methods.assumptions(load(tmp_path)))
+    assert "Baseline" in dict(methods.assumptions(load(tmp_path)))
 
 
 def test_assumptions_say_where_the_phases_were_taken_from(tmp_path):
     phases = {"detector": "schedule", "critical_rounds": [[0, 3]], "from": "quick/dblp"}
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, config={"phases": phases})
-    said = methods.assumptions(load(tmp_path))
-    assert "The critical rounds were taken from quick/dblp; they are the same in all arms." in said
+    found = dict(methods.assumptions(load(tmp_path)))
+    assert found["Phases"] == "critical rounds of quick/dblp, the same in all arms"
 
 
 def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
@@ -158,11 +147,11 @@ def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
     build.run(arm="tcp-cubic", seed=1)
     results = load(tmp_path)
     summary = summarise(results)
-    (said,) = headline.sentences(summary)
-    assert said.startswith("Nothing can be compared yet: that needs an ok run of dblp and one of")
-    assert cautions.sentences(results, summary)[:2] == [
-        "No ok run of dblp (1 invalid).",
-        "No ok run of fixed-low (1 missing).",
+    (said,) = headline.lines(summary)
+    assert said.startswith("nothing to compare yet: needs ok runs of dblp and another arm")
+    assert cautions.lines(results, summary)[:2] == [
+        "no ok run of dblp (1 invalid)",
+        "no ok run of fixed-low (1 missing)",
     ]
     notes = [cell.note for row in published_values.experiment_table(summary).rows for cell in row]
     assert "no ok run of fixed-low and dblp" in notes
@@ -171,8 +160,8 @@ def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
 
 def test_an_experiment_of_one_arm_tells_its_time(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    (said,) = headline.sentences(summarise(load(tmp_path)))
-    assert said.startswith("dblp: training time ")
+    (said,) = headline.lines(summarise(load(tmp_path)))
+    assert said.startswith("dblp \u00b7 Training time \u00b7 ")
 
 
 def test_an_arm_with_ok_runs_alone_calls_for_no_caution(tmp_path):
@@ -180,7 +169,7 @@ def test_an_arm_with_ok_runs_alone_calls_for_no_caution(tmp_path):
     build.run(arm="dblp", seed=1)
     build.run(arm="dblp", seed=2, verdict="invalid", reason="slow")
     results = load(tmp_path)
-    assert not any("ok run" in each for each in cautions.sentences(results, summarise(results)))
+    assert not any("ok run" in each for each in cautions.lines(results, summarise(results)))
 
 
 @pytest.mark.parametrize(
@@ -223,9 +212,7 @@ def test_waived_gates_are_told_in_a_caution_the_main_table_and_the_tables_of_gat
     summary = summarise(results)
     expected = f"{words} (1 of 2 ok runs); conservation, by limits.waive (1 of 2 ok runs; "
     expected += "failed or not measured in 1)"
-    assert f"Results with waived gates: {expected}." in " ".join(
-        cautions.sentences(results, summary)
-    )
+    assert f"waived gates: {expected}" in (cautions.lines(results, summary))
     note = f"With waived gates: {words}; conservation, by limits.waive."
     assert note in main_table(summary).notes
     gates = to_markdown(verdicts.gate_table(results)).replace("\\", "")

@@ -209,11 +209,11 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     results = load(tmp_path / "out" / "small")
     assert [each.verdict for each in results.runs] == ["ok"]
     assert not results.runs[0].problems
-    found = cautions.sentences(results, summarise(results))
-    assert found[0].startswith("These runs are simulated: ")
+    found = cautions.lines(results, summarise(results))
+    assert found[0].startswith("simulated: 1 of 1 runs")
     folder = kept_results.keep(tmp_path / "out", "small", root=tmp_path / "kept")
     (provenance,) = kept_results.read(folder, kept_results.PROVENANCE)
-    assert any(each.startswith("These runs are simulated: ") for each in provenance["remarks"])
+    assert any(each.startswith("simulated: 1 of 1 runs") for each in provenance["remarks"])
 
 
 def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path):
@@ -237,8 +237,8 @@ def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path)
         assert all(each["chunks_received"] == each["chunk_count"] for each in arrived)
     results = load(tmp_path / "out" / "small")
     summary = summarise(results)
-    found = cautions.sentences(results, summary)
-    assert found[1].startswith("Kernel TCP (tcp) is a model: ")
+    found = cautions.lines(results, summary)
+    assert found[1].startswith("kernel TCP is a model: tcp")
     assert summary["arms"]["tcp"]["congestion_control"] == ["cubic(model)"]
     assert summary["arms"]["reliable"]["congestion_control"] == ["fixed"]
 
