@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 
 from testbed.__main__ import main
 from testbed.cli import options
 from testbed.cli.terminal import show_table
+from testbed.cli.verbs import app
 from tests.analysis.build import ResultsBuilder
 
 SMALL = """
@@ -68,14 +70,20 @@ def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "verb",
-    ["check", "plan", "run", "report", "capture", "shell", "test", "clean"],
-)
-def test_every_verb_has_help_with_an_example(verb):
-    done = lab(verb, "--help")
-    assert done.returncode == 0
-    assert f"Example: ./lab {verb}" in done.stdout
+def leaves(commands, before=""):
+    """The commands by their whole names, those below a verb in its place."""
+    for name, command in commands.items():
+        if below := getattr(command, "commands", None):
+            yield from leaves(below, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
+def test_every_verb_has_help_with_an_example():
+    verbs = typer.main.get_command(app).commands
+    assert all(verb.rich_help_panel for verb in verbs.values())
+    for name, command in leaves(verbs):
+        assert command.help and command.epilog.startswith(f"Example: ./lab {name}")
 
 
 def test_a_screen_of_no_columns_is_none():
@@ -182,22 +190,17 @@ def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(
     assert line.split()[3:] == ["138", "1.45e+04", "scaled", "by", "0.0095"]
 
 
-def test_a_dry_run_prints_runs_and_time_and_makes_nothing(tmp_path):
-    done = lab("run", "quick", "--dry-run", "--arms", "dblp", "--out", str(tmp_path / "x"))
-    assert done.returncode == 0, done
-    assert "2 runs to do, about" in done.stdout
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_dry_run_says_that_runs_would_be_ended_before_they_are_done(
+def test_a_dry_run_says_how_long_runs_take_and_whether_they_would_be_ended_and_makes_nothing(
     tmp_path, monkeypatch, capsys
 ):
-    words = ("run", "quick", "--dry-run", "--out", str(tmp_path), "--arms", "dblp", "--seeds", "1")
-    limit = ("--set", "limits.run_timeout_s=2")
-    assert "caution" not in in_process(monkeypatch, capsys, *words)[1]
+    words = ("run", "quick", "--dry-run", "--out", str(tmp_path / "x"), "--arms", "dblp")
+    status, out, _ = in_process(monkeypatch, capsys, *words)
+    assert status == 0 and "2 runs to do, about" in out and "caution" not in out
+    limit = ("--seeds", "1", "--set", "limits.run_timeout_s=2")
     *_, total, caution = in_process(monkeypatch, capsys, *words, *limit)[1].splitlines()
     assert total.startswith("1 run to do, about ")
     assert caution.startswith("caution: 1 run takes longer than limits.run_timeout_s allows (2 s)")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_table_of_very_many_runs_is_shortened(tmp_path, monkeypatch, capsys):

@@ -71,25 +71,6 @@ def test_a_filter_counts_what_passes_between_its_begin_and_its_end(length):
     assert shared.sent - shared.dropped == sinks.announced + by.taken
 
 
-def test_it_makes_no_difference_how_long_trains_are():
-    outcomes = []
-    for length in (1, 7, 64, 400):
-        simulation, _, gates, _, sinks = scene(length=length, gates=2)
-        one, two = Nth(2), Nth(3)
-        simulation.at(0.04, lambda gates=gates, one=one: gates[0].lose(one))
-        simulation.at(0.06, lambda gates=gates, two=two: gates[1].lose(two))
-        simulation.at(0.11, lambda gates=gates, one=one: gates[0].lose_no_longer(one))
-        simulation.at(0.17, lambda gates=gates, two=two: gates[1].lose_no_longer(two))
-        simulation.run()
-        outcomes.append((sinks.in_order, (one.met, one.taken, two.met, two.taken)))
-    (who, when_s), counted = outcomes[0]
-    assert counted[0] > 20 and counted[2] > 20
-    for (others, times_s), others_counted in outcomes[1:]:
-        assert others == who
-        assert others_counted == counted
-        assert np.allclose(times_s, when_s, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("length", [1, 64])
 def test_a_link_that_is_cut_loses_what_waits_and_what_comes(length):
     """100 datagrams at once, 1 ms each: cut after 30.5 ms, mended after 60, 20 more later."""

@@ -41,23 +41,6 @@ def test_it_makes_no_difference_how_long_trains_are(options):
         assert port.most_queued_bytes == pytest.approx(first.most_queued_bytes, abs=1e-3)
 
 
-@pytest.mark.parametrize("length", [1, 64])
-def test_every_datagram_is_somewhere_at_every_horizon(length):
-    offered = np.sort(np.concatenate([poisson((0, source), 400, 400) for source in range(3)]))
-    for until_s in np.linspace(0.05, 1.5, 30):
-        _, own, port, sinks = run_star(
-            length=length, until_s=until_s, delay_s=0.003, port_bytes=5000, loss=0.1
-        )
-        coming = port.coming
-        came = sum(link.sent for link in own)
-        if length == 1:  # a longer train is announced as a whole
-            assert came == np.count_nonzero(offered <= until_s)
-        # On a link: all that came went on, and is announced to the next; and so on to the end.
-        assert came == port.sent + coming
-        assert port.sent == port.dropped + port.lost + sinks.announced
-        assert port.queued_bytes <= 5000
-
-
 @given(
     gaps=st.lists(st.integers(0, 3), min_size=1, max_size=80),
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
@@ -80,16 +63,6 @@ def test_the_queue_takes_to_the_byte_what_a_ledger_of_it_takes(gaps, sizes, room
     assert [(number, time_s) for (number, _), time_s in zip(who, when_s, strict=True)] == expected
     assert link.dropped == len(gaps) - len(expected)
     assert link.most_queued_bytes <= room
-
-
-@pytest.mark.parametrize("length", [1, 64])
-def test_a_burst_fills_the_queue_to_its_last_byte_and_no_further(length):
-    simulation, sinks = Simulation(), Sinks()
-    link = Link(simulation, rate_bps=8e6, delay_s=0.0, queue_bytes=5 * SIZE_BYTES)
-    feed(simulation, [link], np.full(64, 100.0), sinks, length=length)
-    simulation.run()
-    assert (link.sent, link.dropped, sinks.announced) == (64, 59, 5)
-    assert link.most_queued_bytes == pytest.approx(5 * SIZE_BYTES)
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])

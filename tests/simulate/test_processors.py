@@ -5,10 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from testbed.cli.options import Selection
-from testbed.run import simulating
 from testbed.simulate.engine import Simulation
 from testbed.simulate.processor import Costs, Processor
-from tests.simulate.test_simulated_runs import EXPERIMENT, records
+from tests.simulate.test_simulated_runs import EXPERIMENT, executed, records
 
 
 def test_a_processor_does_one_thing_after_another_and_wakes_who_waits_in_order():
@@ -43,11 +42,10 @@ def gathered_s(tmp_path):
         given = ["impairments=[]", "rounds=2", "training.pace.scale=0.02", *settings]
         selection = Selection(name=str(path), arms=arm, settings=given)
         (run,) = (each.in_virtual_time() for each in selection.loaded())
-        outcome = simulating.execute(tmp_path / run.key, run, lambda record: None)
-        assert outcome.verdict == "ok"
-        server = records(outcome.directory, "transfers-server.jsonl")
+        directory = executed(tmp_path / run.key, run)
+        server = records(directory, "transfers-server.jsonl")
         chunks = sum(each["chunk_count"] for each in server if each["leg"] == "gather") / 2
-        return records(outcome.directory, "rounds.jsonl")[1]["gather_s"], chunks
+        return records(directory, "rounds.jsonl")[1]["gather_s"], chunks
 
     return simulate
 

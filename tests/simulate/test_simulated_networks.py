@@ -54,39 +54,6 @@ def test_each_switch_stores_and_forwards(length):
     assert sinks.in_order[1] == pytest.approx(first_s + np.arange(3) * BITS / CORE_BPS)
 
 
-@pytest.mark.parametrize("length", [1, 64])
-def test_two_senders_share_a_port_to_the_byte(length):
-    """Both send 20 at once. The port gets one of each every 0.1 ms and sends one every 0.2 ms.
-
-    After the k-th pair has come, 2k have come and floor((k - 1) / 2) have left, as far as all find
-    room. The queue holds five, with the one in service.
-    """
-    simulation, simulated = network(**DUMBBELL)
-    ways = simulated.ways(["worker-1", "worker-2"])
-    sinks = Sinks()
-    for source, name in enumerate(ways):
-        feed(simulation, ways[name][0].links, np.zeros(20), sinks, source=source, length=length)
-    simulation.run()
-    queue: list[float] = []
-    free_s, entered = 0.0, 0
-    for pair in range(1, 21):
-        at_s = pair * BITS / RATE_BPS + DELAY_S
-        for _ in range(2):
-            queue = [left_s for left_s in queue if left_s > at_s + 1e-12]
-            if len(queue) < 5:
-                free_s = max(free_s, at_s) + BITS / CORE_BPS
-                queue.append(free_s)
-                entered += 1
-    port = simulated.links["left", "right"]
-    assert entered < 40
-    assert (port.sent, port.dropped) == (40, 40 - entered)
-    assert sinks.announced == entered
-    assert max(sinks.in_order[1]) == pytest.approx(
-        free_s + CORE_DELAY_S + BITS / RATE_BPS + DELAY_S
-    )
-    assert simulated.links["right", "server"].dropped == 0
-
-
 def test_a_port_s_queue_is_its_own():
     """What fills the port to one host delays nobody on the way to another."""
     simulation, simulated = network(name="star", workers=3, rate_bps=RATE_BPS, delay_s=DELAY_S)

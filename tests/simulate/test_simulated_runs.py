@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from testbed.cli.options import Selection
+from testbed.experiment import Run
 from testbed.run import planning, runner, simulating
 from testbed.shared.input_error import InputError
 
@@ -47,6 +48,13 @@ def chosen(tmp_path):
     return choose
 
 
+def executed(folder: Path, run: Run) -> Path:
+    """The directory of a run that has been executed and is ok."""
+    outcome = simulating.execute(folder, run, lambda record: None)
+    assert (outcome.verdict, outcome.reason) == ("ok", "")
+    return outcome.directory
+
+
 def records(directory: Path, name: str) -> list:
     return [json.loads(line) for line in (directory / "events" / name).read_text().splitlines()]
 
@@ -54,12 +62,11 @@ def records(directory: Path, name: str) -> list:
 def test_rounds_last_what_links_and_computing_take(chosen, tmp_path):
     (run,) = chosen("reliable")
     simulating.refuse(run)
-    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-    assert (outcome.verdict, outcome.reason) == ("ok", "")
-    rounds = records(outcome.directory, "rounds.jsonl")
+    directory = executed(tmp_path / "out", run)
+    rounds = records(directory, "rounds.jsonl")
     assert [each["round"] for each in rounds] == [0, 1, 2, 3]
     assert [each["compute_s"] for each in rounds] == [pytest.approx(0.25)] * 4
-    sent = records(outcome.directory, "transfers-server.jsonl")
+    sent = records(directory, "transfers-server.jsonl")
     wire_bytes = sum(
         each["bytes_received"] for each in sent if (each["round"], each["leg"]) == (1, "gather")
     )
@@ -74,11 +81,10 @@ def test_rounds_last_what_links_and_computing_take(chosen, tmp_path):
 def test_workers_may_wake_up_late_and_do_so_alike_in_all_arms(chosen, tmp_path):
     def late_s(arm: str, *settings: str) -> list[list[float]]:
         (run,) = chosen(arm, "rounds=12", "impairments=[]", *settings)
-        outcome = simulating.execute(tmp_path / f"out{len(settings)}", run, lambda record: None)
-        assert (outcome.verdict, outcome.reason) == ("ok", "")
-        began_s = [each["gather_began_s"] for each in records(outcome.directory, "rounds.jsonl")]
+        directory = executed(tmp_path / f"out{len(settings)}", run)
+        began_s = [each["gather_began_s"] for each in records(directory, "rounds.jsonl")]
         sent = [
-            [each for each in records(outcome.directory, name) if each["role"] == "sender"]
+            [each for each in records(directory, name) if each["role"] == "sender"]
             for name in ("transfers-worker-1.jsonl", "transfers-worker-2.jsonl")
         ]
         return [
@@ -94,18 +100,16 @@ def test_workers_may_wake_up_late_and_do_so_alike_in_all_arms(chosen, tmp_path):
 
 def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
     (run,) = chosen("ours")
-    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-    assert (outcome.verdict, outcome.reason) == ("ok", "")
-    first = records(outcome.directory, "transfers-server.jsonl")[:3]
+    directory = executed(tmp_path / "out", run)
+    first = records(directory, "transfers-server.jsonl")[:3]
     assert all(each["chunks_received"] > 0.8 * each["chunk_count"] for each in first)
 
 
 def test_compression_over_tcp_sends_its_part_of_the_chunks(chosen, tmp_path):
     (run,) = chosen("tcp", "arms.tcp={protocol: top-k, keep: 0.2}", "impairments=[]")
     simulating.refuse(run)
-    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-    assert (outcome.verdict, outcome.reason) == ("ok", "")
-    for each in records(outcome.directory, "transfers-server.jsonl"):
+    directory = executed(tmp_path / "out", run)
+    for each in records(directory, "transfers-server.jsonl"):
         assert each["chunks_received"] == math.ceil(0.2 * each["chunk_count"])
 
 
@@ -114,9 +118,8 @@ def test_one_bit_over_tcp_sends_a_small_part_of_the_bytes(chosen, tmp_path):
     for arm in ("one-bit", "tcp-cubic"):
         changes = f"arms.tcp={{protocol: {arm}}}", "impairments=[]", "training.pace.scale=0.02"
         (run,) = chosen("tcp", *changes)
-        outcome = simulating.execute(tmp_path / arm, run, lambda record: None)
-        assert (outcome.verdict, outcome.reason) == ("ok", "")
-        transfers = records(outcome.directory, "transfers-server.jsonl")
+        directory = executed(tmp_path / arm, run)
+        transfers = records(directory, "transfers-server.jsonl")
         assert all(each["chunks_received"] == each["chunk_count"] for each in transfers)
         bytes_of[arm] = sum(each["bytes_received"] for each in transfers)
     assert 24 < bytes_of["tcp-cubic"] / bytes_of["one-bit"] < 32
@@ -124,28 +127,25 @@ def test_one_bit_over_tcp_sends_a_small_part_of_the_bytes(chosen, tmp_path):
 
 def test_a_host_does_not_drop_what_its_own_tcp_sends_and_a_switch_does(chosen, tmp_path):
     (run,) = chosen("tcp", "impairments=[]", "topology.queue_bytes=15_000")
-    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-    assert (outcome.verdict, outcome.reason) == ("ok", "")
+    directory = executed(tmp_path / "out", run)
     again = {"server": 0, "worker-1": 0}
     for name in again:
-        for each in records(outcome.directory, f"transfers-{name}.jsonl"):
+        for each in records(directory, f"transfers-{name}.jsonl"):
             again[name] += each["retransmitted_bytes"] * (each["role"] == "sender")
     assert again["server"] == 0 < again["worker-1"]
 
 
 def test_impairments_take_their_share(chosen, tmp_path):
     (run,) = chosen()
-    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-    ended = [
-        each for each in records(outcome.directory, "impairments.jsonl") if each["action"] == "end"
-    ]
+    directory = executed(tmp_path / "out", run)
+    ended = [each for each in records(directory, "impairments.jsonl") if each["action"] == "end"]
     assert [each["name"] for each in ended] == ["loss-server", "sender-drop-workers"]
     for each, share in zip(ended, (0.7, 0.5), strict=True):
         assert each["dropped"] / each["met"] == pytest.approx(share, abs=0.15)
     left_out = [
         each["chunks_left_out"]
         for name in ("worker-1", "worker-2", "worker-3")
-        for each in records(outcome.directory, f"transfers-{name}.jsonl")
+        for each in records(directory, f"transfers-{name}.jsonl")
         if each["role"] == "sender"
     ]
     assert sum(left_out) == ended[1]["dropped"]
@@ -187,9 +187,9 @@ def test_it_is_said_wherever_a_reader_may_take_it_for_a_lab(chosen, tmp_path):
     (run,) = chosen()
     assert run.key != Selection(name=str(tmp_path / "small.yaml"), arms="dblp").loaded()[0].key
     planning.extend(tmp_path / "out", [run])
-    outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
+    directory = executed(tmp_path / "out", run)
     for name in ("config.json", "manifest.json"):
-        assert json.loads((outcome.directory / name).read_text())["simulated"] is True
+        assert json.loads((directory / name).read_text())["simulated"] is True
     in_lab = Selection(name=str(tmp_path / "small.yaml"), arms="dblp").loaded()
     with pytest.raises(InputError, match="its runs are simulated, and these are of a lab"):
         planning.check(tmp_path / "out", in_lab)
@@ -227,9 +227,8 @@ def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path)
     planning.extend(tmp_path / "out", runs)
     for run in runs:
         simulating.refuse(run)
-        outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-        assert (outcome.verdict, outcome.reason) == ("ok", "")
-        sent = records(outcome.directory, "transfers-server.jsonl")
+        directory = executed(tmp_path / "out", run)
+        sent = records(directory, "transfers-server.jsonl")
         # 8 bytes more than a datagram of ours has in headers.
         more = 8 if run.arm == "tcp" else 0
         arrived = [each for each in sent if each["role"] == "receiver"]

@@ -1,7 +1,6 @@
 """Training that computes, in virtual time: the lab's own learning, to the last bit."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from testbed.cli.options import Selection
 from testbed.run import simulating
 from testbed.run.simulated_learning import OwnRandomNumbers
 from testbed.training.learner import Learner
+from tests.simulate.test_simulated_runs import executed, records
 from tests.training.single_process import single_process_weights
 
 EXPERIMENT = """
@@ -39,15 +39,9 @@ def trained(tmp_path):
         path.write_text(EXPERIMENT)
         (run,) = (each.in_virtual_time() for each in Selection(name=str(path), arms=arm).loaded())
         simulating.refuse(run)
-        outcome = simulating.execute(tmp_path / "out", run, lambda record: None)
-        assert (outcome.verdict, outcome.reason) == ("ok", "")
-        return outcome.directory
+        return executed(tmp_path / "out", run)
 
     return train
-
-
-def records(directory, name):
-    return [json.loads(line) for line in (directory / "events" / name).read_text().splitlines()]
 
 
 @functools.cache
