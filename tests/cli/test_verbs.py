@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -80,7 +81,8 @@ def leaves(commands, before=""):
 
 
 def test_every_verb_has_help_with_an_example():
-    verbs = typer.main.get_command(app).commands
+    group: Any = typer.main.get_command(app)
+    verbs = group.commands
     assert all(verb.rich_help_panel for verb in verbs.values())
     for name, command in leaves(verbs):
         assert command.help and command.epilog.startswith(f"Example: ./lab {name}")
@@ -175,6 +177,21 @@ def test_runs_are_told_to_programs(tmp_path, monkeypatch, capsys):
     assert (Path(run["directory"]) / "status.json").is_file()
     assert [each["verdicts"]["ok"] for each in document["reports"]] == [1]
     assert "[1/1] " in err
+
+
+def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    words = ("simulate", path, "--out", tmp_path / "out")
+    in_process(monkeypatch, capsys, *words)
+    status, out, _ = in_process(monkeypatch, capsys, *words)
+    assert status == 0
+    assert "1 ok: nothing is left to do; --anew executes what is ok again" in out
+    status, out, _ = in_process(monkeypatch, capsys, *words, "--anew")
+    assert status == 0 and "(done before)" not in out
+    assert "1 ok: all are executed anew; what was there is kept as an attempt" in out
+    first, second = sorted(each.name for each in (tmp_path / "out" / "small").glob("dblp-s1-*"))
+    assert second == f"{first}.attempt1"
 
 
 def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(
