@@ -20,13 +20,13 @@ from pydantic import (
     model_validator,
 )
 
+from controllers.impairments import given_file
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link_directions import End, direction
 from testbed.lab import loss_table
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_table import LossModel, LossTable, drawn, given, mask_lines
-from testbed.shared import given_file
 from testbed.shared.named_sections import folders
 from testbed.shared.unlinked import open_file
 

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from controllers.impairments import given_file
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
-from testbed.shared import given_file, units
+from testbed.shared import units
 from testbed.shared.registry import one_of
 
 # One full frame takes 0.12 s at this rate. A trace's lower ones, 0 included, become this one.

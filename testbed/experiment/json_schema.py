@@ -33,6 +33,23 @@ from testbed.workload.torchrun import TorchrunArm
 
 _AXES: dict[str, Registry[Any]] = {**REGISTRIES, "filling": FILLINGS}
 _FRACTION: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer", "minimum": 1}
+_FRACTION_OR_NONE: Schema = {"anyOf": [_FRACTION, {"type": "null"}]}
+_SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+# What an arm's settings are that are no share, no name of an axis, and have no unit.
+_SETTINGS: dict[str, Schema] = {
+    "carrier": {"enum": ["udp", "tcp"]},
+    "control": {"enum": ["tcp", "hedged"]},
+    "coding": {"enum": ["plain", "two-values"]},
+    "per": {"enum": ["payload", "tensor"]},
+    "tensors": {"type": ["string", "object"], "additionalProperties": _FRACTION},
+    "patience": {"type": "number", "minimum": 1},
+    **dict.fromkeys(("name", "must"), _TEXT),
+    **dict.fromkeys(("floor", "share", "at_most", "keep", "quantile", "wait"), _SHARE),
+    **dict.fromkeys(("within_rounds", "warm_up", "epoch_rounds"), _COUNT),
+    **dict.fromkeys(("first", "last"), _FRACTION_OR_NONE),
+}
 _PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
 
@@ -153,36 +170,16 @@ def _axis(registry: Registry[Any]) -> Schema:
 
 def setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
-    found: Schema = _FRACTION
+    unit = units.of(key)
+    found = _SETTINGS.get(key, _FRACTION)
     if key == "congestion_control" and protocols.preset(protocol).carrier == "tcp":
         found = {"type": "string", "pattern": r"^\w+$"}
     elif key in REGISTRIES:
         found = {"$ref": f"#/$defs/axis.{key}"}
-    elif key == "carrier":
-        found = {"enum": ["udp", "tcp"]}
-    elif key == "control":
-        found = {"enum": ["tcp", "hedged"]}
-    elif key == "coding":
-        found = {"enum": ["plain", "two-values"]}
-    elif key == "per":
-        found = {"enum": ["payload", "tensor"]}
-    elif key in ("name", "must"):
-        found = {"type": "string"}
-    elif unit := units.of(key):
+    elif unit is not None:
         found = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
-    elif key == "tensors":
-        bounds = {"type": "object", "additionalProperties": _FRACTION}
-        found = {"anyOf": [{"type": "string"}, bounds]}
-    elif key in ("floor", "share", "at_most", "keep", "quantile", "wait"):
-        found = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-    elif key == "patience":
-        found = {"type": "number", "minimum": 1}
-        if protocol == "ltp":
-            found = {"anyOf": [found, {"type": "null"}]}
-    elif key in ("within_rounds", "warm_up", "epoch_rounds"):
-        found = {"type": "integer", "minimum": 1}
-    elif key in ("first", "last"):
-        found = {"anyOf": [_FRACTION, {"type": "null"}]}
+    elif key == "patience" and protocol == "ltp":
+        found = {"anyOf": [found, {"type": "null"}]}
     return {**found, "description": _description(protocol, key)}
 
 

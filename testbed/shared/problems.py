@@ -10,7 +10,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, Field, Tag, ValidationError
@@ -145,12 +145,17 @@ def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
         return Problem(place, f"unknown key{listed}", UNKNOWN)
     if sort == "missing":
         what = "entry" if isinstance(place[-1], int) else "key"
-        return Problem(place, f"this {what} is missing{_with_unit(place, kind)}", MISSING)
+        valid_number = ""
+        if (unit := units.of(str(place[-1]))) and _plain(kind) in (int, float):
+            of_unit = f"in {unit.words}, such as {unit.examples}"
+            valid_number = f"; valid: a number{_range(kind)}, {of_unit}"
+        return Problem(place, f"this {what} is missing{valid_number}", MISSING)
     if sort != "value_error":
         message = _in_words(each, kind, place) or message
     else:
         told = of_message(message)
-        if told.place and (told.place[0] in _keys_of(kind) or _takes_any(kind)):
+        open_ = _is_model(_plain(kind)) and _plain(kind).model_config.get("extra") == "allow"
+        if told.place and (open_ or told.place[0] in _keys_of(kind)):
             # A check of a whole section names the key itself.
             return told._replace(place=(*place, *told.place))
         if given and str(given) in message:
@@ -170,7 +175,9 @@ def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:
         return f"valid: {listed}{did_you_mean(str(each['input']), valid)}"
     if sort == "string_pattern_mismatch":
         # A user's own section has a regular expression alone, and perhaps a description.
-        return f"valid: {_forms.get(context['pattern']) or _description(kind) or 'another form'}"
+        told = (getattr(each, "description", None) for each in _peeled(kind)[1])
+        description = next(filter(None, told), "another form")
+        return f"valid: {_forms.get(context['pattern'], description)}"
     if sort in ("too_short", "too_long"):
         least, most = context.get("min_length"), context.get("max_length")
         count = f"at least {least}" if sort == "too_short" else f"at most {most}"
@@ -190,27 +197,23 @@ def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:
     for sorts, words in _KINDS:
         if sort.startswith(sorts):
             if sort.startswith("model_"):
-                words += _required(kind)
-            if sort.startswith("list_") and _is_of_texts(kind) and isinstance(each["input"], str):
+                fields = _plain(kind).model_fields.items()
+                needed = " and ".join(repr(name) for name, one in fields if one.is_required())
+                words += f", with the key {needed}" if needed else ""
+            of_texts = typing.get_args(_plain(kind)) == (str,)
+            if sort.startswith("list_") and of_texts and isinstance(each["input"], str):
                 words += f": write [{each['input']}]"
             numeric = sort.startswith(("int_", "float_", "finite_"))
             return words + (_range(kind) + units.hint(key, each["input"]) if numeric else "")
     return None
 
 
-def _with_unit(place: Place, kind: Any) -> str:
-    """What would be valid for a number with a unit; empty for anything else."""
-    unit = units.of(str(place[-1]))
-    if unit is None or _plain(kind) not in (int, float):
-        return ""
-    return f"; valid: a number{_range(kind)}, in {unit.words}, such as {unit.examples}"
-
-
 def _range(kind: Any) -> str:
     """The bounds of a number in words, with a space before; empty where there are none."""
+    marks = [one for each in _peeled(kind)[1] for one in getattr(each, "metadata", [each])]
     found = {
         name: getattr(bound, name)
-        for bound in _bounds(kind)
+        for bound in marks
         for name in _BOUNDS
         if getattr(bound, name, None) is not None
     }
@@ -225,33 +228,24 @@ def _number(value: float) -> str:
     return f"{int(value):_}" if whole and abs(value) < 1e15 else f"{value:g}"
 
 
-def _bounds(kind: Any) -> Iterator[Any]:
-    """The metadata of an annotated type, those of pydantic fields and of `X | None` included."""
-    for each in getattr(kind, "__metadata__", ()):
-        yield from getattr(each, "metadata", None) or (each,)
-    if (inner := _inner(kind)) is not None:
-        yield from _bounds(inner)
-
-
-def _description(kind: Any) -> str:
-    found = (getattr(each, "description", None) for each in getattr(kind, "__metadata__", ()))
-    return next(filter(None, found), "")
-
-
-def _inner(kind: Any) -> Any:
-    """What an annotation or `X | None` encloses; None: it is neither."""
-    if typing.get_origin(kind) is typing.Annotated:
-        return typing.get_args(kind)[0]
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        others = [each for each in typing.get_args(kind) if each is not type(None)]
-        return others[0] if len(others) == 1 else None
-    return None
+def _peeled(kind: Any) -> tuple[Any, list[Any]]:
+    """What `Annotated` and `X | None` enclose, and the metadata on the way."""
+    found: list[Any] = []
+    while True:
+        if typing.get_origin(kind) is typing.Annotated:
+            found += kind.__metadata__
+            kind = typing.get_args(kind)[0]
+        elif typing.get_origin(kind) in (typing.Union, types.UnionType):
+            others = [each for each in typing.get_args(kind) if each is not type(None)]
+            if len(others) > 1:
+                return kind, found
+            kind = others[0]
+        else:
+            return kind, found
 
 
 def _plain(kind: Any) -> Any:
-    while (inner := _inner(kind)) is not None:
-        kind = inner
-    return kind
+    return _peeled(kind)[0]
 
 
 def _walked(model: type[BaseModel], location: Place) -> tuple[Place, Any]:
@@ -260,17 +254,15 @@ def _walked(model: type[BaseModel], location: Place) -> tuple[Place, Any]:
     place: list[int | str] = []
     for part in location:
         plain = _plain(kind)
+        inner = typing.get_args(plain)
         if typing.get_origin(plain) in (typing.Union, types.UnionType):
-            kind = next((each for each in typing.get_args(plain) if _tag(each) == part), None)
-            continue
-        if _is_pydantics(part):
-            continue
-        if part == "[key]":  # the part before it is what is wrong
+            kind = next((each for each in inner if Tag(str(part)) in _peeled(each)[1]), None)
+        elif part == "[key]":  # the part before it is what is wrong
             place.pop()
-            kind = typing.get_args(plain)[0] if typing.get_args(plain) else None
-            continue
-        place.append(part)
-        kind = _step(plain, part)
+            kind = inner[0] if inner else None
+        elif not _is_pydantics(part):
+            place.append(part)
+            kind = _step(plain, part)
     return tuple(place), kind
 
 
@@ -283,19 +275,11 @@ def _step(plain: Any, part: int | str) -> Any:
         for name, field in plain.model_fields.items():
             if part in (name, field.alias):
                 return typing.Annotated[field.annotation, field]
-        return None
+    kinds = typing.get_args(plain)
     if typing.get_origin(plain) in (list, dict):
-        return typing.get_args(plain)[-1]
-    if typing.get_origin(plain) is tuple and isinstance(part, int):
-        kinds = typing.get_args(plain)
-        return kinds[part] if part < len(kinds) else None
-    return None
-
-
-def _tag(kind: Any) -> str | None:
-    return next(
-        (each.tag for each in getattr(kind, "__metadata__", ()) if isinstance(each, Tag)), None
-    )
+        return kinds[-1]
+    is_place = typing.get_origin(plain) is tuple and isinstance(part, int) and part < len(kinds)
+    return kinds[part] if is_place else None
 
 
 def _keys_of(kind: Any) -> list[str]:
@@ -303,22 +287,6 @@ def _keys_of(kind: Any) -> list[str]:
     if not _is_model(plain):
         return []
     return sorted(field.alias or name for name, field in plain.model_fields.items())
-
-
-def _required(kind: Any) -> str:
-    """The keys that a section must have, as the end of a message."""
-    plain = _plain(kind)
-    names = [repr(name) for name, field in plain.model_fields.items() if field.is_required()]
-    return f", with the key {' and '.join(names)}" if names else ""
-
-
-def _is_of_texts(kind: Any) -> bool:
-    return typing.get_args(_plain(kind)) == (str,)
-
-
-def _takes_any(kind: Any) -> bool:
-    plain = _plain(kind)
-    return _is_model(plain) and plain.model_config.get("extra") == "allow"
 
 
 def _is_model(kind: Any) -> bool:
