@@ -278,8 +278,9 @@ def _step(plain: Any, part: int | str) -> Any:
     kinds = typing.get_args(plain)
     if typing.get_origin(plain) in (list, dict):
         return kinds[-1]
-    is_place = typing.get_origin(plain) is tuple and isinstance(part, int) and part < len(kinds)
-    return kinds[part] if is_place else None
+    if typing.get_origin(plain) is tuple and isinstance(part, int) and part < len(kinds):
+        return kinds[part]
+    return None
 
 
 def _keys_of(kind: Any) -> list[str]:
