@@ -9,7 +9,7 @@ simulated ones of the same experiment. `sentences` says how numbers get into sen
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,19 +110,17 @@ _COMPARED = "-compared"  # ends the name of a block
 _WIDTH = 140  # of a table in a page, in characters
 
 
-def write_readme(
-    *, root: Path = ROOT, others: Mapping[str, sentences.Resolver] | None = None
-) -> list[str]:
+def write_readme(*, root: Path = ROOT) -> list[str]:
     """Write the blocks of all kept results that a document has a place for; returns their names.
 
-    The numbers in sentences are written, too (`sentences`); `others` is that of `sentences.Kept`.
+    The numbers in sentences are written, too (`sentences`).
 
     Raises:
         ValueError: a block has no end, or kept results are damaged; all documents are as before.
     """
     written: list[str] = []
     texts = {}
-    kept = sentences.Kept(root / RESULTS, others)
+    kept = sentences.Kept(root / RESULTS)
     for path in documents(root):
         text, names = filled(path, root)
         texts[path] = sentences.renewed(text, kept)

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from analysis.data.evidence import FACTOR_PREFIX
 from analysis.statistics.intervals import ratio_interval
 
 Entry = Mapping[str, Any]  # `value`, and `low` and `high` where there is an interval
-Resolver = Callable[[str], Entry]  # of the second part of a line, in kept results of one kind
 
 # How comments call the kept records of `./lab bench`, and their files.
 BENCHES = {"bench": "transport", "peer": "peer", "peer-nodelay": "peer-nodelay"}
@@ -58,13 +56,8 @@ class Claim:
 class Kept:
     """What the folders of kept results hold, read once."""
 
-    def __init__(self, results: Path, others: Mapping[str, Resolver] | None = None) -> None:
-        """`others` resolves entries of results that are no experiment's, by their folder."""
+    def __init__(self, results: Path) -> None:
         self._results = results
-        benches = {
-            name: partial(self._of_bench, f"bench/{file}.json") for name, file in BENCHES.items()
-        }
-        self._others: dict[str, Resolver] = {**benches, **(others or {})}
         self._documents: dict[str, Any] = {}
 
     def entry(self, where: str, path: str) -> Entry:
@@ -74,8 +67,8 @@ class Kept:
             LookupError, ValueError, OSError: there is no such entry.
         """
         name, _, point = where.partition(" [")
-        if name in self._others:
-            return self._others[name](path)
+        if name in BENCHES:
+            return self._of_bench(f"bench/{BENCHES[name]}.json", path)
         if " over " in point:  # by how many per cent the first point's value is larger
             first, second = (
                 self.entry(f"{name} [{each}", path) for each in point[:-1].split(" over ")

@@ -46,7 +46,6 @@ class Verification:
 def verify(
     *,
     root: Path = kept_results.ROOT,
-    others: Mapping[str, sentences.Resolver] | None = None,
     key_of: Callable[[Mapping[str, Any]], str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Verification:
@@ -54,7 +53,6 @@ def verify(
 
     Args:
         root: holds README.md, docs/ and experiments/results/.
-        others: as of `sentences.Kept`.
         key_of: the key of the run that a configuration describes; None: keys are not checked.
         say: is told each line of `recomputed` and `older` as it comes.
 
@@ -91,7 +89,7 @@ def verify(
             words = ["kept without rows (older), not recomputed", *told.refused, *told.remarks]
             found.older.append(f"{name}: {'; '.join(words)}")
             say(found.older[-1])
-    kept = sentences.Kept(root / kept_results.RESULTS, others)
+    kept = sentences.Kept(root / kept_results.RESULTS)
     for page in kept_pages.documents(root):
         found.differences.extend(_of_page(page, root, kept))
     return found
@@ -107,9 +105,7 @@ def of_commits(folder: Path) -> commits.LookedUp:
     return commits.History(folder).look_up(manifests)
 
 
-def renew(
-    *, root: Path = kept_results.ROOT, others: Mapping[str, sentences.Resolver] | None = None
-) -> None:
+def renew(*, root: Path = kept_results.ROOT) -> None:
     """Write anew from the rows what `verify` compares, and figures that follow from summaries.
 
     The arguments and errors are those of `verify`.
@@ -118,7 +114,7 @@ def renew(
         if kept_results.has_rows(folder):
             kept_results.write_derived(folder)
         kept_results.redraw(folder)
-    kept_pages.write_readme(root=root, others=others)
+    kept_pages.write_readme(root=root)
 
 
 def results(root: Path) -> list[Path]:

@@ -2,8 +2,7 @@
 
 The unit is the seed: rounds of one run depend on each other, seeds do not. Intervals of 95 % are
 Student's t, of ratios on the logarithms of the paired ratios. With fewer than five seeds there is
-no interval, but the values themselves. `python -m tests.benchmarks.coverage` simulates how many
-intervals hold the truth.
+no interval, but the values themselves.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,20 @@ from testbed.shared.yaml_input import InputError
 from testbed.transport.native import HOT_PATH
 
 
-def require_place(json_file: Path | None) -> None:
-    """Raise InputError unless the file can be: its folder exists, and it is not one itself."""
-    if json_file is None:
+def require_place(file: Path | None, option: str = "--json") -> None:
+    """Raise InputError where a file cannot be written: measuring takes long."""
+    if file is None:
         return
-    if not json_file.absolute().parent.is_dir():
-        raise InputError(f"--json {json_file}: no such folder")
-    if json_file.is_dir():
-        raise InputError(f"--json {json_file}: is a folder; expected a file")
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"{option} {file}: no such folder")
+    if file.is_dir():
+        raise InputError(f"{option} {file}: is a folder; expected a file")
+    try:
+        # The file is replaced in the end, or a link's target.
+        with tempfile.NamedTemporaryFile(dir=file.resolve().parent, prefix=".lab-"):
+            pass
+    except OSError as error:
+        raise InputError(f"{option} {file}: cannot be written: {error.strerror}") from None
 
 
 def machine() -> dict[str, Any]:

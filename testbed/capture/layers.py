@@ -30,11 +30,11 @@ from scapy.fields import (
 from scapy.layers.inet import TCP, UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
-from testbed.capture.control_streams import CONTROL_FIELDS
 from testbed.transport import EndpointConfig
 from testbed.transport.core.messages import HEADER, HEADER_BYTES, VERSION, MessageType
 from testbed.transport.core.wire import CHUNK_BITS, DATA_PORTS, datagram_dtype
 
+_CONTROL_FIELDS = ("type", "version", "reserved", "transfer", "length")  # of `HEADER`
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
 
 
@@ -119,7 +119,7 @@ def _control_fields() -> list[Any]:
     codes = HEADER.format.lstrip("!")
     fields = [
         special.get(name) or by_code[code](name, 0)
-        for name, code in zip(CONTROL_FIELDS, codes, strict=True)
+        for name, code in zip(_CONTROL_FIELDS, codes, strict=True)
     ]
     return [*fields, _body_field()]
 

@@ -1,12 +1,11 @@
-"""Records chosen hosts' links during a run, into files of bounded size.
-
-Each link has a thread. A recorder records from its construction on; `stop` returns when every
-packet that passed before is in the file.
-"""
+"""Records chosen hosts' links during a run with tcpdump, into files of bounded size."""
 
 from __future__ import annotations
 
-import threading
+import re
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,17 +13,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.capture.packet_ring import WHOLE_BYTES, PacketRing
-from testbed.capture.pcap import RECORD_BYTES, PcapWriter, pack_record
+from testbed.lab import host_program
 from testbed.lab.network import HostInfo
-from testbed.transport.net.config import EndpointConfig
+from testbed.shared.input_error import InputError
 
-# All files of a run together.
-RUN_BYTES = 48_000_000
-# Every header of ours with those below it: Ethernet, IPv4, TCP with options, our 16 bytes.
-SNAPSHOT_BYTES = 96
-_CONTROL_PORT = EndpointConfig.control_port
-_PATIENCE_S = 0.2
+RUN_BYTES = 48_000_000  # all files of a run together
+SNAPSHOT_BYTES = 128  # all headers, and most control messages
+_RECORD_BYTES = 16  # before each packet
+_HEADER_BYTES = 24
+_PROGRAM = Path(__file__).with_name("tcpdump_in_host.py")
+# The kernel hands packets over in blocks, a block that is not full after a second.
+_BLOCK_S = 1.1
+_PATIENCE_S = 10.0
 
 
 @dataclass(kw_only=True)
@@ -34,7 +34,7 @@ class Recording:
     Attributes:
         host, file: whose link, and the file's name in `pcap/`.
         packets, file_bytes: what is in the file.
-        bound_reached: recording ended early because the file had reached `bound_bytes`.
+        bound_reached: recording ended early because the file might have passed `bound_bytes`.
         packets_dropped: packets that came faster than they could be recorded.
         failure: why recording ended early, if it failed (the disk is full); else empty.
     """
@@ -50,58 +50,50 @@ class Recording:
     failure: str = ""
 
 
+def require() -> None:
+    """Raise InputError where there is no tcpdump."""
+    if shutil.which("tcpdump") is None:
+        raise InputError("--pcap: there is no tcpdump; valid: apt-get install tcpdump")
+
+
 class Recorder:
-    """Records one host's link until `stop`."""
+    """Records one host's link from its construction on, until `stop`."""
 
     def __init__(self, host: HostInfo, path: Path, *, bound_bytes: int = RUN_BYTES) -> None:
-        """Raises OSError when the interface or the file cannot be used."""
+        """Raises ProgramError or OSError where the link cannot be recorded."""
         self._path = path
         self._found = Recording(host=host.name, file=path.name, bound_bytes=bound_bytes)
-        self._stop_s: float | None = None
-        self._ring = PacketRing(
-            host.pid, host.interface, whole_tcp_port=_CONTROL_PORT, snapshot_bytes=SNAPSHOT_BYTES
-        )
-        try:
-            self._writer = PcapWriter(path, snapshot_bytes=WHOLE_BYTES)
-        except OSError:
-            self._ring.close()
-            raise
-        self._thread = threading.Thread(target=self._record, name=f"pcap {host.name}", daemon=True)
-        self._thread.start()
-
-    def _record(self) -> None:
-        try:
-            while not self._found.bound_reached:
-                # Asked before the ring is read: what comes after the last look is not wanted.
-                over = self._stop_s is not None and time.monotonic() >= self._stop_s
-                self._take(0.0 if over else _PATIENCE_S if self._stop_s is None else 0.01)
-                if over:
-                    break
-        except OSError as error:  # a run does not fail because its capture does
-            self._found.failure = str(error.strerror)
-        self._found.packets_dropped = self._ring.take_dropped()
-        self._ring.close()
-        self._writer.close()
-
-    def _take(self, timeout_s: float) -> None:
-        records, found = bytearray(), self._found
-        room = found.bound_bytes - found.file_bytes
-        for seconds, nanoseconds, length, data in self._ring.take(timeout_s):
-            if len(records) + RECORD_BYTES + len(data) > room:
-                found.bound_reached = True
-                break
-            records += pack_record(seconds, nanoseconds, len(data), length) + data
-            found.packets += 1
-        if records:
-            self._writer.write(records)
-            found.file_bytes += len(records)
+        most = (bound_bytes - _HEADER_BYTES) // (_RECORD_BYTES + SNAPSHOT_BYTES)
+        options = f"-n -p -i {host.interface} -s {SNAPSHOT_BYTES} -c {most} -B 8192 -w -"
+        with path.open("xb") as file:
+            self._process = host_program.start(
+                host,
+                [sys.executable, "-I", str(_PROGRAM), *options.split(), "--nano"],
+                stdout=file.fileno(),
+                stderr=subprocess.PIPE,
+            )
+        assert self._process.stderr is not None
+        said = self._process.stderr.readline().decode()
+        if "listening on" not in said:
+            self._process.wait()
+            raise OSError(f"{host.name}: {said.strip() or 'tcpdump says nothing'}")
 
     def stop(self) -> Recording:
-        """End the recording; return when every packet that passed until now is in the file."""
-        self._stop_s = time.monotonic() + self._ring.settle_s
-        self._thread.join()
-        self._found.file_bytes = self._path.stat().st_size
-        return self._found
+        """End the recording, `_BLOCK_S` after the last packet that is wanted."""
+        found = self._found
+        found.bound_reached = self._process.poll() == 0
+        self._process.terminate()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        assert self._process.stderr is not None
+        said = self._process.stderr.read().decode()
+        counts = {what: int(count) for count, what in re.findall(r"(\d+) packets? (\w+)", said)}
+        found.packets, found.packets_dropped = counts.get("captured", 0), counts.get("dropped", 0)
+        found.failure = "; ".join(re.findall(r"tcpdump: (.*)", said))
+        found.file_bytes = self._path.stat().st_size
+        return found
 
 
 @contextmanager
@@ -125,4 +117,6 @@ def recording(
             recorders.append(Recorder(hosts[name], path, bound_bytes=RUN_BYTES // len(names)))
         yield described
     finally:
+        if recorders:
+            time.sleep(_BLOCK_S)
         described += [asdict(recorder.stop()) for recorder in recorders]

@@ -1,33 +1,28 @@
-"""The benchmarks that `./lab bench` knows, their options, and which option goes with which."""
+"""`./lab bench`: the transport beside others, and what learning rate or loss a training bears."""
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from testbed.cli.options import Selection
+from testbed.cli.options import Selection, grouped
 from testbed.shared.input_error import InputError
 
-VALID = ("transport", "peer", "factorial")
+app = typer.Typer(no_args_is_help=True, help="Measure the transport, or what a training bears.")
+_LAYERS_SEEDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Benchmark:
-    """What is measured, and where it is written."""
+class Measurement:
+    """Which cases are measured, and where they are written."""
 
-    what: Annotated[str, typer.Argument(help=f"what: {', '.join(VALID)}")]
-    checkout: Annotated[
-        Path | None, typer.Argument(help="peer: the folder of another implementation")
-    ] = None
     json_file: Annotated[
         Path | None, typer.Option("--json", help="write records here, a figure beside them")
     ] = None
     quick: Annotated[bool, typer.Option("--quick", help="a few cases, under a minute")] = False
-    full: Annotated[
-        bool, typer.Option("--full", help="transport: also the cases that take long")
-    ] = False
     cases: Annotated[
         str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")
     ] = "*"
@@ -37,61 +32,89 @@ class Benchmark:
             "--compare", metavar="FILE", help="what changed since this --json was written"
         ),
     ] = None
+
+
+@app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
+@grouped
+def transport(
+    measurement: Measurement,
+    full: Annotated[bool, typer.Option("--full", help="also the cases that take long")] = False,
+) -> None:
+    """Measure the transport beside kernel TCP and Gloo."""
+    if measurement.quick and full:
+        raise InputError("--quick and --full: only one of them")
+    _measure(measurement, full=full)
+
+
+@app.command(epilog="Example: ./lab bench peer ~/dblp-authors --json peer.json")
+@grouped
+def peer(
+    checkout: Annotated[Path, typer.Argument(help="the folder of the other implementation")],
+    measurement: Measurement,
     adapter: Annotated[
         str | None,
         typer.Option(
-            "--adapter",
-            help="peer: what drives it: dblp-authors, dblp-authors-nodelay, or ./FILE.py",
+            "--adapter", help="what drives it: dblp-authors, dblp-authors-nodelay, or ./FILE.py"
         ),
-    ] = None
-
-
-def run(chosen: Benchmark) -> bool:
-    """Measure, print and write; returns whether everything could be measured."""
-    what = chosen.what
-    if what not in VALID:
-        raise InputError(f"unknown benchmark {what!r}; valid: {', '.join(VALID)}")
-    unfit = {
-        "CHECKOUT": chosen.checkout is not None and what != "peer",
-        "--adapter": chosen.adapter is not None and what != "peer",
-        "--full": chosen.full and what != "transport",
-        "--compare": chosen.compare is not None and what == "factorial",
-    }
-    for option in (each for each, is_unfit in unfit.items() if is_unfit):
-        raise InputError(f"{option}: not for the benchmark {what}")
-    return _studied(chosen) if what == "factorial" else _measured(chosen)
-
-
-def _studied(chosen: Benchmark) -> bool:
-    from testbed.bench.factorial import console
-
-    console.run(pattern=chosen.cases, quick=chosen.quick, json_file=chosen.json_file)
-    return True
-
-
-def _measured(chosen: Benchmark) -> bool:
+    ] = None,
+) -> None:
+    """Measure another implementation beside ours and kernel TCP."""
     from testbed.bench.peer import registry
+
+    _measure(measurement, peer=registry.found(adapter or registry.DEFAULT, checkout))
+
+
+def _measure(measurement: Measurement, *, full: bool = False, peer: Any = None) -> None:
     from testbed.bench.transport import console
     from testbed.bench.transport.cases import Selection as Cases
-    from testbed.bench.transport.cases import Size
 
-    if chosen.quick and chosen.full:
-        raise InputError("--quick and --full: only one of them")
-    peer = None
-    if chosen.what == "peer":
-        if chosen.checkout is None:
-            raise InputError("bench peer: CHECKOUT is missing; for example: ./lab bench peer DIR")
-        peer = registry.found(chosen.adapter or registry.DEFAULT, chosen.checkout)
-    size: Size = "quick" if chosen.quick else "full" if chosen.full else "usual"
-    selection = Cases(pattern=chosen.cases, size=size, other=peer.name if peer else None)
-    return console.run(selection, json_file=chosen.json_file, compare=chosen.compare, peer=peer)
+    cases = Cases(
+        pattern=measurement.cases,
+        size="quick" if measurement.quick else "full" if full else "usual",
+        other=peer.name if peer else None,
+    )
+    if not console.run(
+        cases, json_file=measurement.json_file, compare=measurement.compare, peer=peer
+    ):
+        raise typer.Exit(1)
 
 
-def tune(selection: Selection, json_file: Path | None) -> None:
-    """Choose each arm's learning rate, over the seeds that the rule states."""
-    from testbed.bench.tuning import console as tuning
-    from testbed.bench.tuning.rule import SEEDS
+@app.command(epilog="Example: ./lab bench rates accuracy --json accuracy.json")
+@grouped
+def rates(
+    selection: Selection,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write records here, a table beside them")
+    ] = None,
+) -> None:
+    """Choose each arm's learning rate on a validation part, in virtual time."""
+    from testbed.bench import rates
 
-    seeds = f"seeds={list(SEEDS)}"
-    chosen = dataclasses.replace(selection, settings=[*(selection.settings or ()), seeds])
-    tuning.run(chosen.loaded(), json_file=json_file)
+    rates.run(_with_seeds(selection, rates.SEEDS).loaded(), json_file=json_file)
+
+
+@app.command(epilog="Example: ./lab bench layers rivals-rtt --out layers.yaml")
+@grouped
+def layers(
+    selection: Selection,
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0, help="accuracy, or logarithm of perplexity, that loss may cost: 0.01 is a point"
+        ),
+    ] = 0.01,
+    file: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="write the profile here, as YAML")
+    ] = None,
+) -> None:
+    """Measure how much loss each tensor of a training bears: bounds for the protocol plot."""
+    from testbed.bench import layers, rates
+
+    first, count = rates.SEEDS[0], selection.seeds or _LAYERS_SEEDS
+    chosen = _with_seeds(selection, range(first, first + count))
+    layers.run(dataclasses.replace(chosen, seeds=None).loaded(), margin=margin, file=file)
+
+
+def _with_seeds(selection: Selection, seeds: Iterable[int]) -> Selection:
+    settings = [*(selection.settings or ()), f"seeds={list(seeds)}"]
+    return dataclasses.replace(selection, settings=settings)

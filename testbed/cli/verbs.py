@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli import benchmarks, profiling
-from testbed.cli.benchmarks import Benchmark
+from testbed.cli import benchmarks
 from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped
 from testbed.cli.terminal import asking, console, say, show_table
 from testbed.shared.input_error import InputError
@@ -349,36 +348,22 @@ def explain(
     results_view.explain(places.run(run, out, rather_not_ok=True), console())
 
 
-@_verb(_READ, "capture --read runs/quick/RUN/pcap/server.pcap --transfer 20")
+@_verb(_READ, "capture --read runs/quick/RUN/pcap/server.pcap --transfer 28")
 def capture(
     read: Annotated[
         str,
         typer.Option("--read", metavar="WHAT", help="a capture, or whose: a run's folder, a name"),
     ],
     transfer: Annotated[
-        int | None, typer.Option("--transfer", min=0, help="tell this transfer in detail")
+        int | None, typer.Option("--transfer", min=0, help="only this one: 2 r is round r's gather")
     ] = None,
     out: Out = RESULTS,
-    as_json: AsJson = False,
 ) -> None:
-    """Tell what transfers did, from a capture of run --pcap: passes, holes, Stop, strangers."""
-    from testbed.capture import rendering
-    from testbed.capture.dissect import dissect
+    """Print a capture of run --pcap in short rows: control messages, and the data between them."""
+    from testbed.capture import reading
     from testbed.cli import places
-    from testbed.shared import sizes
 
-    path = places.capture(read, out)
-    if path.is_file() and (size_bytes := path.stat().st_size) > 20_000_000:
-        say(console(stderr=True), f"{path}: reading {sizes.in_words(size_bytes)}")
-    dissected = dissect(path)
-    if transfer is not None:
-        dissected.require(transfer)
-    if as_json:
-        print(json.dumps(rendering.as_json(dissected, transfer), indent=1))
-    else:
-        rendering.show(dissected, transfer, rendering.console())
-    if dissected.problem is not None:
-        raise InputError(f"{path}: {dissected.problem}; told is what comes before")
+    reading.show(places.capture(read, out), transfer=transfer)
 
 
 @_verb(_READ, "verify-results")
@@ -395,27 +380,7 @@ def verify_results(
         raise typer.Exit(1)
 
 
-@_verb(_LAB, "bench transport --quick --json bench.json")
-@grouped
-def bench(benchmark: Benchmark) -> None:
-    """Measure the transport beside kernel TCP, Gloo or others; or how much loss training bears."""
-    if not benchmarks.run(benchmark):
-        raise typer.Exit(1)
-
-
-@_verb(_LAB, "tune accuracy --json accuracy.json")
-@grouped
-def tune(
-    selection: Selection,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write records here, a table beside them")
-    ] = None,
-) -> None:
-    """Choose each arm's learning rate on a validation part, in virtual time."""
-    benchmarks.tune(selection, json_file)
-
-
-app.command(epilog=profiling.EXAMPLE, rich_help_panel=_LAB)(profiling.profile_layers)
+app.add_typer(benchmarks.app, name="bench", rich_help_panel=_LAB)
 
 
 @_verb(

@@ -169,7 +169,7 @@ class Arm(AnyArm):
             )
         if self.protocol == _MEASURED and not {"tensors", "gather"} & set(self.model_extra or {}):
             told = (
-                "missing; valid: bounds, or the file, of ./lab profile-layers; assumed bounds are "
+                "missing; valid: bounds, or the file, of ./lab bench layers; assumed bounds are "
                 "those of protocol: per-layer"
             )
             raise problems.raised([problems.Problem(("tensors",), told)])

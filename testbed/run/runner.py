@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.capture import recorder
 from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
@@ -122,6 +123,8 @@ def outcome(run: Run, place: RunDirectory) -> Outcome:
 
 def carry_out(place: RunDirectory, config: dict[str, Any], on_progress: OnProgress) -> None:
     """Execute a configuration in a directory of its own."""
+    if config["capture"]:
+        recorder.require()
     with place.open(config) as directory:
         began_at, began_s = run_directory.now(), time.monotonic()
 

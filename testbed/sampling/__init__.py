@@ -8,8 +8,7 @@ run directory. Meanwhile it rewrites `live.json` 4 times a second, for `./lab wa
 fails does not fail the run: `sampler.json` says what it could not do, or is missing.
 
 It may import `testbed.lab` and `testbed.shared`. To add a sample: a class with `sample` and
-`finish` that fills a `store.ChunkedTable`, beside the others in `__main__.Sampler`; measure its
-cost with `python -m tests.benchmarks.sampler_cost`.
+`finish` that fills a `store.ChunkedTable`, beside the others in `__main__.Sampler`.
 """
 
 from __future__ import annotations

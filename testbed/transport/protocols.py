@@ -117,7 +117,7 @@ def _plot(
 ) -> ProtocolConfig:
     """PLOT-style (IEEE TNSM 2024): a bound per layer, as a profile of the training measured it.
 
-    `./lab profile-layers` measures `tensors`, or the name of its file stands there. A tensor that
+    `./lab bench layers` measures `tensors`, or the name of its file stands there. A tensor that
     is not named has `default` and loses nothing; without `tensors` none does, and experiments
     refuse that. A profile loses chunks at random and in the gather alone, so chunks are shuffled
     here, and the broadcast is whole. How PLOT finds its bounds, its repair and its rate control are

@@ -35,7 +35,7 @@ def kept(tmp_path) -> Kept:
     (tmp_path / "bench" / "peer.json").write_text(
         '[{"case": "a/one", "time": 3.0}, {"case": "b", "time": 1.5}]'
     )
-    return Kept(tmp_path, {"study": lambda path: {"value": float(path)}})
+    return Kept(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,6 @@ def test_a_wrong_number_is_found(text, is_right):
         "peer | a/one / b time | 2.0",
         "quick [0.9 to 0.5] | contrasts a/b time | 1.67 (1.66 to 1.69)",
         "bench | one ratio | 1.50",
-        "study | 4 | 4.0",
         "quick [0.9] | paired a/b time | 2.0 (2.0 to 2.0)",
         "quick [0.9] | paired b/a time | 0.50",
         "quick [0.5] | paired a/b time | 1.0",

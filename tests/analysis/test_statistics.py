@@ -15,7 +15,6 @@ from analysis.statistics.intervals import (
     ratio_interval,
     true_reduction,
 )
-from tests.benchmarks import coverage
 
 
 def test_one_seed_has_a_value_but_no_interval():
@@ -49,13 +48,6 @@ def test_intervals_agree_with_scipy(n):
     ):
         low, high = theirs.confidence_interval(0.95)
         assert (ours.low, ours.high) == pytest.approx((back(low), back(high)))
-
-
-@pytest.mark.parametrize("shape", coverage.SHAPES)
-@pytest.mark.parametrize("n", coverage.SEEDS)
-def test_95_of_100_intervals_hold_the_truth(shape, n):
-    found = coverage.coverage(shape, n, 0.3, draws=4000)
-    assert 0.925 < found < 0.975  # 0.93 to 0.97, and a standard error of 0.0034
 
 
 def test_a_ratio_is_the_geometric_mean_of_the_paired_ratios():

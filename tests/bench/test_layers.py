@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from testbed import experiment
-from testbed.bench import simulated, trainings
-from testbed.bench.layers import console, ladder, losses, rule, training, written
+from testbed.bench import layers, rates
 from testbed.cli.verbs import app
 from testbed.run import planning, simulating
 from testbed.shared import jsonl
@@ -53,141 +51,105 @@ def small(tmp_path):
 
 # Chunks of 4 elements: a lies in chunks 0 and 1, b in 1 to 4, c in 4 and 5.
 LAYOUT = PayloadLayout([("a", 6), ("b", 12), ("c", 4)], chunk_bytes=16)
-B = losses.Group("b", ("b",))
 
 
-def gone(shares, *, round_number=0, rank=0, seed=1):
-    """The elements that were zeroed, and the share that was counted."""
-    found = losses.Losses(LAYOUT, shares, seed)
+def gone(share, *, draw=(1, 0, 0)):
+    """The elements of `b` that were zeroed."""
     gradient = np.ones(LAYOUT.element_count, dtype=np.float32)
-    found.apply(gradient, round_number=round_number, rank=rank)
-    return set(np.flatnonzero(gradient == 0).tolist()), found.share
+    count = layers.lose(gradient, layers.parts(LAYOUT, {"b": ["b"]}, {"b": share}), draw)
+    lost = set(np.flatnonzero(gradient == 0).tolist())
+    assert count == len(lost)
+    return lost
 
 
 def test_a_tensor_loses_whole_chunks_up_to_its_share_and_others_nothing():
     parts = [{6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}, {16, 17}]
     for seed in range(20):
         for share in (0.1, 0.4, 0.6):
-            lost, counted = gone([(B, share)], seed=seed)
+            lost = gone(share, draw=(seed, 0, 0))
             assert len(lost) <= share * 12
-            assert counted == pytest.approx(len(lost) / 12)
             assert all(part <= lost or not part & lost for part in parts)
             assert lost <= set(range(6, 18))
-    assert gone([(B, 0.1)]) == (set(), 0)  # a part has 2 elements, and this is less
+    assert gone(0.1) == set()  # a part has 2 elements, and this is less
 
 
 def test_what_is_lost_differs_between_workers_and_rounds_and_grows_with_the_share():
     drawn = {
-        frozenset(gone([(B, 0.4)], round_number=number, rank=rank)[0])
-        for number in range(5)
-        for rank in range(3)
+        frozenset(gone(0.4, draw=(1, number, rank))) for number in range(5) for rank in range(3)
     }
     assert len(drawn) > 3
     for seed in range(10):
-        assert gone([(B, 0.4)], seed=seed)[0] <= gone([(B, 0.8)], seed=seed)[0]
-        assert gone([(B, 0.4)], seed=seed) == gone([(B, 0.4)], seed=seed)
+        assert gone(0.4, draw=(seed, 0, 0)) <= gone(0.8, draw=(seed, 0, 0))
 
 
 def test_tensors_of_less_than_ten_chunks_lose_together():
     layout = PayloadLayout([("w", 40), ("bias", 3), ("v", 39), ("head", 41)], chunk_bytes=16)
-    found = losses.groups(layout, 0.1)
-    assert found == [
-        losses.Group("w", ("w",)),
-        losses.Group("head", ("head",)),
-        losses.Group("small", ("bias", "v")),
-    ]
-    bounds = losses.by_tensor({"w": 0.1, "head": 0.2, "small": 0.4}, found, layout)
-    assert list(bounds.items()) == [("w", 0.1), ("bias", 0.4), ("v", 0.4), ("head", 0.2)]
+    assert layers.groups(layout) == {"w": ["w"], "head": ["head"], "small": ["bias", "v"]}
 
 
 # The rule.
 
 
-def records(values, *, lost=0.1, metric="accuracy", groups=()):
-    return [
-        {"seed": seed, "value": value, "lost": lost, "metric": metric, "groups": list(groups)}
-        for seed, value in enumerate(values)
-    ]
+def trained(values, *, lost=0.1, metric="accuracy"):
+    return [{"value": value, "lost": lost, "metric": metric} for value in values]
 
 
 def test_a_share_holds_if_the_interval_s_lower_end_is_within_the_margin():
-    without = records([0.9, 0.8, 0.7])
-    lossy = records([0.89, 0.78, 0.67])[::-1]  # the seeds pair them, not their order
-    found = rule.finding(0.4, lossy, without, margin=0.0369)
-    assert found.differences == pytest.approx((-0.01, -0.02, -0.03))
-    assert found.mean == pytest.approx(-0.02)
+    without, lossy = trained([0.9, 0.8, 0.7]), trained([0.89, 0.78, 0.67])
+    found = layers.finding(0.4, lossy, without, margin=0.0369)
+    assert found["differences"] == pytest.approx([-0.01, -0.02, -0.03])
+    assert found["mean"] == pytest.approx(-0.02)
     # Student's t for two degrees of freedom, 95 % on one side.
-    assert found.low == pytest.approx(-0.02 - 2.919986 * 0.01 / 3**0.5)
-    assert found.holds
-    assert not rule.finding(0.4, lossy, without, margin=0.0368).holds
+    assert found["low"] == pytest.approx(-0.02 - 2.919986 * 0.01 / 3**0.5)
+    assert found["holds"]
+    assert not layers.finding(0.4, lossy, without, margin=0.0368)["holds"]
 
 
-def test_the_same_mean_with_more_noise_does_not_hold():
-    without = records([0.9, 0.9])
-    assert rule.finding(0.1, records([0.9, 0.9]), without, margin=0.01).holds
-    assert not rule.finding(0.1, records([0.85, 0.95]), without, margin=0.01).holds
-
-
-def test_a_training_that_diverged_does_not_hold_and_a_perplexity_is_better_where_it_is_smaller():
-    found = rule.finding(0.1, records([0.9, None]), records([0.9, 0.9]), margin=1)
-    assert (found.mean, found.low, found.holds) == (None, None, False)
-    worse, whole = (records([value] * 2, metric="perplexity") for value in (11, 10))
-    assert rule.finding(0.1, worse, whole, margin=1).mean == pytest.approx(-np.log(1.1))
+def test_noise_and_divergence_do_not_hold_and_a_perplexity_is_better_where_it_is_smaller():
+    whole = trained([0.9, 0.9])
+    assert layers.finding(0.1, trained([0.9, 0.9]), whole, margin=0.01)["holds"]
+    assert not layers.finding(0.1, trained([0.85, 0.95]), whole, margin=0.01)["holds"]
+    found = layers.finding(0.1, trained([0.9, None]), whole, margin=1)
+    assert (found["mean"], found["low"], found["holds"]) == (None, None, False)
+    worse, better = (trained([value] * 2, metric="perplexity") for value in (11, 10))
+    assert layers.finding(0.1, worse, better, margin=1)["mean"] == pytest.approx(-np.log(1.1))
 
 
 def rung(share, *, holds, lost=0.1):
-    return rule.Finding(share=share, lost=lost, differences=(), low=0.0, holds=holds)
+    return {"share": share, "lost": lost, "holds": holds}
 
 
-def test_the_first_rung_that_does_not_hold_ends_the_ladder():
+def test_the_first_share_that_does_not_hold_ends_the_ladder():
     climbed = [rung(0.1, holds=True), rung(0.2, holds=False), rung(0.4, holds=True)]
-    assert rule.bound(climbed) == 0.1
-    assert rule.bound(climbed[1:]) == 0
+    assert layers.bound(climbed) == 0.1
+    assert layers.bound(climbed[1:]) == 0
     # Nothing was lost there, so nothing was found out.
-    assert rule.bound([rung(0.1, holds=True, lost=0.0), rung(0.2, holds=False)]) == 0
-
-
-# The ladder.
+    assert layers.bound([rung(0.1, holds=True, lost=0.0), rung(0.2, holds=False)]) == 0
 
 
 def test_each_group_climbs_until_it_fails_and_all_are_tried_together(small):
-    base = ladder.task(experiment.load(small()))
+    base = layers.without_loss(experiment.load(small()))
     breaks = {"1.weight": 0.4, "3.weight": 0.1}
     asked = []
 
-    def train(trials):
-        asked.append([trial.name for trial in trials])
-        fails = [
-            any(share >= breaks.get(group.name, 1) for group, share in zip(*each, strict=True))
-            for each in ((trial.groups, trial.shares) for trial in trials)
-        ]
-        return [
-            {
-                "groups": [group.name for group in trial.groups],
-                "seed": trial.seed,
-                "metric": "accuracy",
-                "value": 0.5 if fail else 0.9,
-                "lost": 0.1,
-            }
-            for trial, fail in zip(trials, fails, strict=True)
-        ]
+    def learn(trials):
+        asked.append([(trial["shares"], trial["seed"]) for trial in trials])
+        fails = (
+            any(share >= breaks.get(group, 1) for group, share in trial["shares"].items())
+            for trial in trials
+        )
+        return trained([0.5 if fail else 0.9 for fail in fails])
 
-    profile = ladder.climb(base, train, margin=0.01)
-    names = [group.name for group in profile.groups]
-    assert names == ["1.weight", "3.weight", "small"]
-    assert [len(profile.climbed[name]) for name in names] == [3, 1, 5]
-    assert asked[0][-2:] == ["without-loss/s1", "without-loss/s2"]
-    assert asked[1] == ["1.weight@0.2/s1", "1.weight@0.2/s2", "small@0.2/s1", "small@0.2/s2"]
-    assert asked[-1][0] == "1.weight@0.2;3.weight@0;small@0.8/s1"
-    assert sum(name.startswith("without") for names in asked for name in names) == 2
-    assert (profile.tensors["1.weight"], profile.tensors["3.weight"]) == (0.2, 0)
-    assert profile.tensors["1.bias"] == 0.8
-    assert profile.together is not None and profile.together.holds
-    # The last group bore all that was tried.
-    measured = yaml.safe_load(written.text(profile, {}))["measured"]
-    found = [(each["bound"], each["at_least"]) for each in measured]
-    assert found == [(0.2, False), (0, False), (0.8, True)]
-    rows = console.table(profile, margin=0.01).rows
+    found = layers.climb(base, learn, margin=0.01)
+    assert [each["group"] for each in found["measured"]] == ["1.weight", "3.weight", "small"]
+    assert [len(each["rungs"]) for each in found["measured"]] == [3, 1, 5]
+    assert asked[0] == [({}, 1), ({}, 2)]
+    assert asked[2] == [({group: 0.2}, seed) for group in ("1.weight", "small") for seed in (1, 2)]
+    assert asked[-1][0] == ({"1.weight": 0.2, "3.weight": 0, "small": 0.8}, 1)
+    tensors = found["tensors"]
+    assert (tensors["1.weight"], tensors["3.weight"], tensors["1.bias"]) == (0.2, 0, 0.8)
+    assert [each["at_least"] for each in found["measured"]] == [False, False, True]
+    rows = layers.table(found, "").rows
     assert [row[2].text for row in rows] == ["0.2", "0", "at least 0.8", "holds"]
 
 
@@ -196,17 +158,17 @@ def test_each_group_climbs_until_it_fails_and_all_are_tried_together(small):
 
 def test_without_loss_it_learns_what_the_simulated_run_learns(small):
     path = small()
-    (trial, _) = ladder.task(experiment.load(path))
-    record = training.train(trial)
-    run = experiment.load(path)[0].in_virtual_time()
-    assert record["value"] == simulated.train(run.config()).curve[-1][1]
-    assert record == training.train(trial)
+    (trial, _) = layers.without_loss(experiment.load(path))
+    record = layers.train(trial)
+    config = experiment.load(path)[0].in_virtual_time().config()
+    assert record["value"] == rates.train({"config": config})["value"]
+    assert record == layers.train(trial)
 
 
 def test_the_group_alone_loses_its_share_of_each_worker_s_gradient(small, monkeypatch):
-    (trial, _) = ladder.task(experiment.load(small()))
-    context = RunContext.without_network(trial.config, trial.hosts)
-    (first, _, *_) = losses.groups(context.layout, 0.1)
+    (trial, _) = layers.without_loss(experiment.load(small()))
+    layout = RunContext.without_network(trial["config"], trial["hosts"]).layout
+    (first, *_) = layers.groups(layout)
     means = []
     apply = Replica.apply
 
@@ -215,11 +177,10 @@ def test_the_group_alone_loses_its_share_of_each_worker_s_gradient(small, monkey
         apply(self, update, learning_rate)
 
     monkeypatch.setattr(Replica, "apply", spy)
-    training.train(trial)
-    lossy = dataclasses.replace(trial, groups=(first,), shares=(0.5,))
-    assert 0.4 < training.train(lossy)["lost"] <= 0.5
+    layers.train(trial)
+    assert 0.4 < layers.train(trial | {"shares": {first: 0.5}})["lost"] <= 0.5
     whole, torn = means[0], means[len(means) // 2]  # of the first round
-    count = dict(context.layout.tensors)[first.name]
+    count = dict(layout.tensors)[first]
     assert np.array_equal(whole[count:], torn[count:])
     assert not np.array_equal(whole[:count], torn[:count])
 
@@ -227,23 +188,21 @@ def test_the_group_alone_loses_its_share_of_each_worker_s_gradient(small, monkey
 def test_what_cannot_be_profiled_is_refused(small, tmp_path):
     def said(path, *options):
         with pytest.raises(InputError) as caught:
-            console.run(experiment.load(path, **dict(options)), margin=0.01, file=None)
+            layers.run(experiment.load(path, **dict(options)), margin=0.01, file=None)
         return str(caught.value)
 
     assert "nothing is learnt" in said(small(training={"pace": {"kind": "payload-only"}}))
-    assert "programs have no layers" in said("iperf3-bursts")
+    assert "programs learn nothing" in said("iperf3-bursts")
     assert said(small(), ("seeds", 1)) == "--seeds 1: no spread is known; valid: at least 2"
     arms = {"a": {"protocol": "none"}, "b": {"protocol": "none", "learning_rate": 0.1}}
     assert "train differently; valid: one task, chosen with --arms" in said(small(arms=arms))
     for wrong, says in (
-        (tmp_path / "no" / "f", "no such folder"),
-        (tmp_path, "is a folder"),
-        (tmp_path / "layers", r"layers: valid: a name that ends in \.yaml or \.yml"),
+        (tmp_path / "no" / "f.yaml", "no such folder"),
         (tmp_path / "layers.json", r"layers\.json: valid: a name that ends in \.yaml or \.yml"),
         (Path("/proc/layers.yaml"), r"^--out /proc/layers\.yaml: cannot be written: "),
     ):
         with pytest.raises(InputError, match=says):
-            console.run(experiment.load(small()), margin=0.01, file=wrong)
+            layers.run(experiment.load(small()), margin=0.01, file=wrong)
 
 
 # The file, and the arm that takes it.
@@ -251,10 +210,10 @@ def test_what_cannot_be_profiled_is_refused(small, tmp_path):
 
 @pytest.fixture
 def profiled(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainings, "measure", lambda todo, run: ((t, run(t)) for t in todo))
+    monkeypatch.setattr(rates, "trained", lambda train, trials: [*map(train, trials)])
     file = tmp_path / "layers.yaml"
     options = ["--seeds", "2", "--margin", "0.9", "--out", str(file)]
-    done = CliRunner().invoke(app, ["profile-layers", small(), *options])
+    done = CliRunner().invoke(app, ["bench", "layers", small(), *options])
     assert done.exit_code == 0, done.output
     return file, done.output
 
@@ -266,7 +225,7 @@ def test_the_verb_writes_bounds_and_how_they_were_measured(profiled):
     assert document["profile"]["rounds"] == 4
     assert document["profile"]["margin"] == 0.9
     assert document["profile"]["commit"]
-    assert len(document["profile"]["without_loss"]) == 2
+    assert len(document["without_loss"]) == 2
     # With this margin every rung holds.
     assert set(document["tensors"].values()) == {0.8}
     for each in document["measured"]:
@@ -275,7 +234,7 @@ def test_the_verb_writes_bounds_and_how_they_were_measured(profiled):
         assert all(rung["lost"] <= rung["share"] for rung in each["rungs"])
     assert output.count("at least 0.8") == len(document["measured"])
     assert document["together"]["holds"]
-    assert yaml.safe_load(output.splitlines()[-2]) == {"tensors": document["tensors"]}
+    assert yaml.safe_load(output.splitlines()[-3]) == {"tensors": document["tensors"]}
 
 
 def test_an_arm_takes_the_file_and_its_key_is_that_of_the_bounds(profiled, small):
@@ -340,7 +299,7 @@ def test_plot_needs_a_profile(small):
     with pytest.raises(InputError) as caught:
         experiment.load(small(arms={"plot": {"protocol": "plot"}}))
     assert str(caught.value).endswith(
-        "arms.plot.tensors: missing; valid: bounds, or the file, of ./lab profile-layers; assumed "
+        "arms.plot.tensors: missing; valid: bounds, or the file, of ./lab bench layers; assumed "
         "bounds are those of protocol: per-layer"
     )
     assert experiment.load(small(arms={"a": {"protocol": "per-layer"}}))

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
+from scapy.utils import RawPcapWriter
 
-from testbed.capture.dissect import dissect
 from testbed.capture.layers import Datagram
-from testbed.capture.pcap import PcapWriter, pack_record
-from testbed.capture.rendering import as_json
 from testbed.transport import PayloadLayout
 from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import (
@@ -93,19 +91,15 @@ class Conversation:
         self.message(SERVER, ControlMessage(MessageType.STOP, transfer))
 
     def write(self, path: Path) -> Path:
-        writer = PcapWriter(path, snapshot_bytes=65536)
-        for time_ns, data, length in self.packets:
-            seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
-            writer.write(pack_record(seconds, nanoseconds, len(data), length) + data)
-        writer.close()
+        with RawPcapWriter(str(path), nano=True, linktype=1) as writer:
+            writer.write_header(None)
+            for time_ns, data, length in self.packets:
+                seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
+                writer.write_packet(data, sec=seconds, usec=nanoseconds, wirelen=length)
         return path
 
 
-def told(conversation, path):
-    return as_json(dissect(conversation.write(path / "x.pcap")), None)
-
-
-def joined():
+def joined() -> Conversation:
     conversation = Conversation()
     conversation.join()
     return conversation

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def main() -> None:
     connection = socket.create_connection(listener.getsockname())
     connection.sendall(BODY)
     sender.sendto(b"last" + bytes(300), target.getsockname())
+    time.sleep(1.2)  # until the kernel hands over its last block
     recording = recorder.stop()
     sender.sendto(b"after", target.getsockname())
     print(json.dumps(asdict(recording)))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from testbed.capture.contents import CONTROL_PORT
+from testbed.transport import EndpointConfig
 from testbed.transport.core import hedging, messages, wire
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.arrivals import pack_arrivals
@@ -141,7 +141,7 @@ def test_the_script_has_the_transports_own_constants():
     sizes = messages.HEADER_BYTES, wire.HEADER_BYTES, hedging.HEAD_BYTES
     assert f"{names} = {', '.join(map(str, sizes))}\n" in script
     ports = "-".join(map(str, wire.DATA_PORTS))
-    assert f'CONTROL_PORT, DATA_PORTS = {CONTROL_PORT}, "{ports}"\n' in script
+    assert f'CONTROL_PORT, DATA_PORTS = {EndpointConfig.control_port}, "{ports}"\n' in script
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@
 
 The input's first byte chooses the repair and the side, the second the size of the pieces; the rest
 is the stream, in which a transfer of 0xFFFFFFFF means the one in progress. The same bytes are also
-read as introductions and by the capture's reader.
+read as introductions.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["testbed"], enable_loader_override=False):
-    from testbed.capture.control_streams import MessageReader
     from testbed.transport.core.errors import ProtocolError
     from testbed.transport.core.layout import PayloadLayout
     from testbed.transport.core.messages import Hello
@@ -37,10 +36,6 @@ def one(data: bytes) -> None:
     victim.check()
     with contextlib.suppress(ProtocolError):
         PayloadLayout.decode(Hello.parse(stream).layout if len(stream) >= 8 else stream)
-    reader = MessageReader()
-    for at in range(0, len(stream), size):
-        for message in reader.feed(stream[at : at + size], lost=data[1] & 1):
-            assert message.body is None or len(message.body) == message.length
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def test_samples_come_at_the_asked_rate_and_say_what_they_cost(scene):
     gaps = np.diff(bottleneck["t_s"].to_numpy())
     assert (gaps > 0).all()
     assert gaps.max() <= facts["largest_gap_s"] + 0.01
-    assert 0 < facts["cpu_share"] < 0.3  # how much it is, tests.benchmarks.sampler_cost tells
+    assert 0 < facts["cpu_share"] < 0.3
     assert not facts["problems"]
     assert all(part["errors"] == 0 for part in facts["parts"].values())
 

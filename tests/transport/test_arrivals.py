@@ -71,9 +71,6 @@ def test_random_bodies_are_read_or_refused(body, chunk_count):
     assert not len(chunks) or 0 <= chunks[0] <= chunks[-1] < chunk_count
 
 
-# `tests.benchmarks.control_share` measures more of these, and larger ones.
-
-
 @pytest.mark.parametrize(
     ("buffer_bytes", "payload_bytes", "loss", "order"),
     [

@@ -1,7 +1,7 @@
 """Netlink's wire format: messages, attributes, dumps and refusals (linux/netlink.h).
 
 pyroute2 0.9.7 takes 80 times the processor time for a change of a rate and 10 times for a dump of
-queues (`tests/benchmarks/netlink_cost.py`): impairments are punctual, samples come at 100 Hz.
+queues: impairments are punctual, samples come at 100 Hz.
 """
 
 from __future__ import annotations

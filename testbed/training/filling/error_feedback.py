@@ -4,7 +4,7 @@ This is the memory of gradient compression (Seide et al., Interspeech 2014; Kari
 2019), with the receiver's final bitmap in place of the compressor. Over any number of rounds, the
 applied updates plus the residual equal the sum of all gradients, if the receiver fills with zeros.
 If it rescales, what arrived also stands in for what is owed and comes later: that counts twice, and
-acts like a larger learning rate. `./lab bench factorial` tries both.
+acts like a larger learning rate.
 """
 
 from collections.abc import Sequence

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from analysis.tables import rendering
 from testbed import experiment
-from testbed.bench import study, trainings
-from testbed.bench.tuning import console, rule, training
+from testbed.bench import rates
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
 from testbed.training.filling.error_feedback import Residual
@@ -41,14 +41,14 @@ def small(tmp_path):
     return write
 
 
-def only(path: str, arm: str, rate: float) -> training.Trial:
-    found = training.trials(experiment.load(path, arms=[arm]))
-    return next(trial for trial in found if trial.learning_rate == rate)
+def only(path: str, arm: str, rate: float) -> rates.Record:
+    found = rates.trials(experiment.load(path, arms=[arm]))
+    return next(trial for trial in found if trial["learning_rate"] == rate)
 
 
 def test_without_loss_it_is_the_mean_of_the_workers_gradients_on_what_is_left(small):
     trial = only(small(), "none", 0.032)
-    context = RunContext.without_network(trial.config, ["server", "worker-1", "worker-2"])
+    context = RunContext.without_network(trial["config"], ["server", "worker-1", "worker-2"])
     assert context.model_and_data.dataset.facts["evaluated_on"] == "validation"
     learners = [context.learner(name) for name in context.workers]
     parts = [np.zeros(context.layout.element_count, dtype=np.float32) for _ in learners]
@@ -58,10 +58,9 @@ def test_without_loss_it_is_the_mean_of_the_workers_gradients_on_what_is_left(sm
         mean = (parts[0] + parts[1]) / np.float32(2)
         for learner in learners:
             learner.apply(mean, 0.032)
-    record = training.train(trial)
+    record = rates.train(trial)
     assert record["value"] == pytest.approx(np.mean([each.evaluate() for each in learners]))
-    assert [number for number, _ in record["curve"]] == [1, 3, 5, 6]
-    assert record == training.train(trial)
+    assert record == rates.train(trial)
 
 
 def test_an_arm_loses_what_its_tolerance_and_the_phase_allow(small, monkeypatch):
@@ -73,7 +72,7 @@ def test_an_arm_loses_what_its_tolerance_and_the_phase_allow(small, monkeypatch)
         apply(self, update, learning_rate)
 
     monkeypatch.setattr(Replica, "apply", spy)
-    training.train(only(small(), "dblp", 0.032))
+    rates.train(only(small(), "dblp", 0.032))
     lost = [each > 0.5 for each in zeros[::2]]
     # What the schedule says after a round holds from its broadcast on.
     assert lost == [False, False, False, True, True, True]
@@ -96,11 +95,11 @@ def test_an_arm_that_bounds_energy_or_keeps_a_part_gets_the_chunks_that_hold_the
         "ours": {"protocol": "bounded-energy", "share": 0.7, "at_most": 1},
         "top-k": {"protocol": "top-k", "keep": 0.3},
     }
-    training.train(only(small(arms=arms), "ours", 0.032))
+    rates.train(only(small(arms=arms), "ours", 0.032))
     assert all(share >= 0.7 - 1e-6 for share, _ in delivered)
     assert min(chunks for _, chunks in delivered) < 0.6
     delivered.clear()
-    training.train(only(small(arms=arms), "top-k", 0.032))
+    rates.train(only(small(arms=arms), "top-k", 0.032))
     assert all(chunks == pytest.approx(0.3, abs=0.02) for _, chunks in delivered)
     assert all(share > chunks for share, chunks in delivered)
 
@@ -116,32 +115,31 @@ def test_an_arm_that_time_alone_ends_gives_up_nothing_and_has_its_filling(small,
     monkeypatch.setattr(Turned, "payload", spy)
     arms = {"timed": {"protocol": "optireduce"}, "none": {"protocol": "none"}}
     timed, whole = (
-        [value for _, value in training.train(only(small(arms=arms), name, 0.032))["curve"]]
-        for name in ("timed", "none")
+        rates.train(only(small(arms=arms), name, 0.032))["value"] for name in ("timed", "none")
     )
     assert timed == pytest.approx(whole, abs=0.01)
     assert payloads and all(payloads)
 
 
 def test_the_schedule_s_rate_is_applied(small, monkeypatch):
-    rates = []
-    monkeypatch.setattr(Replica, "apply", lambda self, update, rate: rates.append(rate))
+    applied = []
+    monkeypatch.setattr(Replica, "apply", lambda self, update, rate: applied.append(rate))
     cosine = {**SMALL["training"], "schedule": {"kind": "cosine"}}
-    training.train(only(small(training=cosine), "none", 0.064))
-    assert rates[0] == pytest.approx(0.064)
-    assert rates[-1] == pytest.approx(0.0)
+    rates.train(only(small(training=cosine), "none", 0.064))
+    assert applied[0] == pytest.approx(0.064)
+    assert applied[-1] == pytest.approx(0.0)
 
 
 def test_points_that_train_the_same_are_one(small):
     burst = [{"kind": "loss", "host": "server", "rounds": [3], "q": 0.9}]
     levels = [{"label": "calm", "impairments": []}, {"label": "burst"}]
     path = small(impairments=burst, factors={"when": levels})
-    found = list(training.trials(experiment.load(path, arms=["none"])))
-    assert {trial.point for trial in found} == {"calm; burst"}
-    assert [trial.learning_rate for trial in found] == list(rule.CANDIDATES)
+    found = rates.trials(experiment.load(path, arms=["none"]))
+    assert {trial["point"] for trial in found} == {"calm; burst"}
+    assert [trial["learning_rate"] for trial in found] == list(rates.CANDIDATES)
     levels.append({"label": "longer", "rounds": 8})
-    found = list(training.trials(experiment.load(small(factors={"when": levels}), arms=["none"])))
-    assert {trial.point for trial in found} == {"calm; burst", "longer"}
+    found = rates.trials(experiment.load(small(factors={"when": levels}), arms=["none"]))
+    assert {trial["point"] for trial in found} == {"calm; burst", "longer"}
 
 
 def record(rate, seed, value, metric="accuracy", arm="dblp"):
@@ -155,63 +153,59 @@ def record(rate, seed, value, metric="accuracy", arm="dblp"):
     }
 
 
-def chosen(*records):
-    ((_, choice),) = rule.choices(records)
-    return choice
+def rows(*records):
+    return [[cell.text for cell in row[1:]] for row in rates.table(records).rows]
 
 
 def test_the_best_mean_wins_and_of_equal_ones_the_smaller_rate():
-    found = chosen(*(record(r, s, v) for r, v in ((1, 0.5), (2, 0.7), (4, 0.7)) for s in (1, 2)))
-    assert (found.learning_rate, found.at_end) == (2, False)
-    found = chosen(record(1, 1, 9.0, "perplexity"), record(2, 1, 8.0, "perplexity"))
-    assert (found.learning_rate, found.mean, found.at_end) == (2, 8.0, True)
+    ((_, rate, best, _),) = rows(
+        *(record(r, s, v) for r, v in ((1, 0.5), (2, 0.7), (4, 0.7)) for s in (1003, 1001))
+    )
+    assert (rate, best) == ("2", "accuracy 0.7")
+    ((_, rate, best, _),) = rows(record(1, 1, 9.0, "perplexity"), record(2, 1, 8.0, "perplexity"))
+    assert (rate, best) == ("2 (at the end of the candidates)", "perplexity 8")
+    (note,) = rates.table([record(1, 1003, 0.5), record(1, 1001, 0.5)]).notes
+    assert "over seeds 1001, 1003;" in note
 
 
 def test_a_rate_with_which_a_seed_diverged_is_never_chosen():
     lost = [record(2, 1, 0.9), record(2, 2, None)]
-    assert chosen(record(1, 1, 0.1), record(1, 2, 0.1), *lost).learning_rate == 1
-    assert chosen(*lost) is None
-    (row,) = console.rows(lost)
-    assert row[2:] == ["none", "-", "2: diverges"]
-
-
-def test_the_table_names_the_seeds_that_were_trained():
-    (table,) = console.tables([record(1, 1003, 0.5), record(1, 1001, 0.5), record(2, 1001, 0.6)])
-    assert "over seeds 1001, 1003;" in table.notes[0]
+    assert rows(record(1, 1, 0.1), record(1, 2, 0.1), *lost)[0][1].startswith("1 ")
+    assert rows(*lost) == [["dblp", "none", "-", "2: diverges"]]
 
 
 def test_each_arm_has_a_choice_of_its_own():
-    records = [
-        record(r, 1, v, arm=a)
-        for a, best in (("a", 1), ("b", 2))
-        for r, v in ((1, best == 1), (2, best == 2))
-    ]
-    assert {g.arm: c.learning_rate for g, c in rule.choices(records) if c} == {"a": 1, "b": 2}
+    found = rows(*(record(r, 1, v, arm=a) for a in "ab" for r, v in ((1, a == "a"), (2, a == "b"))))
+    assert [(row[0], row[1][0]) for row in found] == [("a", "1"), ("b", "2")]
 
 
 def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "CANDIDATES", (0.002, 0.064))
-    monkeypatch.setattr(rule, "SEEDS", (1001, 1002))
-    monkeypatch.setattr(trainings, "measure", lambda todo, run: ((t, run(t)) for t in todo))
+    monkeypatch.setattr(rates, "CANDIDATES", (0.002, 0.064))
+    monkeypatch.setattr(rates, "SEEDS", (1001, 1002))
+    monkeypatch.setattr(rates, "trained", lambda train, trials: [*map(train, trials)])
     file = tmp_path / "rates.json"
-    done = CliRunner().invoke(app, ["tune", small(), "--json", str(file)])
+    done = CliRunner().invoke(app, ["bench", "rates", small(), "--json", str(file)])
     assert done.exit_code == 0, done.output
     records = json.loads(file.read_text())
     assert len(records) == 2 * 2 * 2
     assert {each["seed"] for each in records} == {1001, 1002}
     assert all(0 < each["value"] <= 1 and each["machine"]["commit"] for each in records)
-    assert file.with_suffix(".md").read_text() == study.markdown(console.tables, records)
-    assert "0.064 (at the end of the candidates)" in study.markdown(console.tables, records)
+    text = file.with_suffix(".md").read_text()
+    assert text == rendering.to_markdown(rates.table(records))
+    assert "0.064 (at the end of the candidates)" in text
     assert "chosen is the candidate" in done.output.lower()
-    assert list(tmp_path.glob("*.partial.jsonl")) == []
+
+
+def test_all_processors_train():
+    assert rates.trained(dict, [{"a": 1}, {"b": 2}]) == [{"a": 1}, {"b": 2}]
 
 
 def test_what_learns_nothing_is_refused(small):
     runs = experiment.load(small(training={"model": "mlp", "pace": {"kind": "payload-only"}}))
-    with pytest.raises(InputError, match="tune: nothing is learnt with"):
-        console.run(runs, json_file=None)
-    with pytest.raises(InputError, match="tune: programs have no learning rate"):
-        console.run(experiment.load("iperf3-bursts"), json_file=None)
+    with pytest.raises(InputError, match="bench rates: nothing is learnt with"):
+        rates.run(runs, json_file=None)
+    with pytest.raises(InputError, match="bench rates: programs learn nothing"):
+        rates.run(experiment.load("iperf3-bursts"), json_file=None)
 
 
 def distance(point, level, order):
@@ -225,19 +219,18 @@ def test_the_rates_of_shipped_experiments_are_those_that_the_rule_chose():
     kept = sorted((experiment.EXPERIMENTS / "results" / "tuning").glob("*.json"))
     assert kept
     for path in kept:
-        records = json.loads(path.read_text())
-        assert path.with_suffix(".md").read_text() == study.markdown(console.tables, records)
-        found = {group: choice for group, choice in rule.choices(records) if choice}
-        arms = {group.arm for group in found}
+        table = rates.table(json.loads(path.read_text()))
+        assert path.with_suffix(".md").read_text() == rendering.to_markdown(table)
+        chosen = [[cell.text for cell in row] for row in table.rows]
+        arms = {arm for _, arm, *_ in chosen}
         runs = experiment.load(path.stem, seeds=1)
         levels = [", ".join(map(str, run.factors.values())) for run in runs]
         order = list(dict.fromkeys(levels))
         for run, level in zip(runs, levels, strict=True):
             arm = run.arm if len(arms) > 1 else "none"  # whose rate all arms have
-            of_arm = {group.point: choice for group, choice in found.items() if group.arm == arm}
             # A point that was not tuned has the rate of the next one that was.
-            near = sorted(of_arm, key=lambda point: distance(point, level, order))
-            rate = of_arm[near[0]].learning_rate
+            near = min((distance(row[0], level, order), row) for row in chosen if row[1] == arm)
+            rate = float(near[1][2].split()[0])
             assert run.config()["training"]["learning_rate"] == rate, run.label
 
 

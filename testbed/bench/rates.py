@@ -1,0 +1,140 @@
+"""`./lab bench rates`: each arm's learning rate by a validation part, in virtual time.
+
+The best mean over seeds wins, of equal ones the smaller rate. Links are equal and lose nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from analysis.tables import rendering
+from testbed.bench import record_file
+from testbed.experiment import Run
+from testbed.run import simulating
+from testbed.shared import jsonl
+from testbed.shared.run_directory import RunDirectory
+from testbed.shared.yaml_input import InputError
+from testbed.transport import protocols
+
+CANDIDATES = tuple(0.001 * 2**power for power in range(1, 9))
+SEEDS = (1001, 1002, 1003)  # that no experiment of the lab uses
+Record = dict[str, Any]
+_NOTE = "Chosen is the candidate with the best mean over seeds {}; of equal ones the smaller."
+_ORDER = itemgetter("point", "arm", "learning_rate", "seed")
+# Of a configuration: what is no part of the training.
+_NO_PART = {"schema", "key", "experiment", "factors", "limits", "controller", "datapath"}
+
+
+def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
+    """Train each arm with each candidate, print what is chosen; write the records and a table."""
+    require_learning(runs, "rates")
+    record_file.require_place(json_file)
+    facts = record_file.machine()
+    records = sorted(trained(train, trials(runs)), key=_ORDER)
+    print(rendering.to_text(table(records)))
+    if json_file is not None:
+        record_file.write(json_file, records, facts, schema=1)
+        json_file.with_suffix(".md").write_text(rendering.to_markdown(table(records)), "utf-8")
+
+
+def require_learning(runs: Sequence[Run], what: str) -> None:
+    """Raise InputError for runs that learn nothing."""
+    if not all(run.experiment.trains for run in runs):
+        raise InputError(f"bench {what}: programs learn nothing here; valid: built-in training")
+    if any(run.experiment.training.pace.kind == "payload-only" for run in runs):
+        raise InputError(f"bench {what}: nothing is learnt with training.pace 'payload-only'")
+
+
+def trained(train: Callable[[Record], Record], trials: Sequence[Record]) -> list[Record]:
+    """What each trial came to, on all processors that this process may use (`taskset`)."""
+    context = multiprocessing.get_context("spawn")  # torch must not have run before a fork
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        ended, hidden = pool.map(train, trials), not sys.stdout.isatty()
+        return list(track(ended, "training", len(trials), disable=hidden))
+
+
+def trials(runs: Sequence[Run]) -> list[Record]:
+    """Every candidate for each run; points that train the same are one."""
+    found: dict[str, Record] = {}
+    for run, rate in itertools.product(runs, CANDIDATES):
+        config, point = _undisturbed(run, rate), ", ".join(map(str, run.factors.values()))
+        kept = {key: value for key, value in config.items() if key not in _NO_PART}
+        text = json.dumps(kept, sort_keys=True)
+        if text in found:
+            found[text]["point"] += f"; {point}"
+        else:
+            found[text] = {"point": point, "arm": run.arm, "learning_rate": rate, "seed": run.seed}
+            found[text] |= {"rounds": config["rounds"], "config": config}
+    return list(found.values())
+
+
+def _undisturbed(run: Run, rate: float) -> Record:
+    """The run on fast links that lose nothing, evaluated on the validation part."""
+    config, star = run.config(), {"name": "star", "workers": run.experiment.topology.workers}
+    training = config["training"] | {"learning_rate": rate, "evaluate_on": "validation"}
+    training |= {"pace": {"kind": "paced", "compute_s": 0.001}, "measure_every": 0}
+    protocol = {**config["protocol"], "congestion_control": "fixed"}
+    if protocol["carrier"] != "udp":  # what is simulated
+        protocol["congestion_control"] = "cubic"
+        protocol = protocol if "keep" in protocol else dict(protocols.preset("none").describe())
+    config |= {"training": training, "protocol": protocol, "impairments": []}
+    return config | {"topology": star | {"rate_bps": 1_000_000_000, "queue_bytes": 4_000_000}}
+
+
+def train(trial: Record) -> Record:
+    """Simulate a trial; return its record, whose `value` is None where the model diverged."""
+    record = dict(trial)
+    config = record.pop("config") | {"capture": []}
+    with tempfile.TemporaryDirectory(prefix="lab-bench-") as folder:
+        with RunDirectory(Path(folder, config["key"])).open(config) as directory:
+            simulating.simulate(directory, lambda progress: None)
+        ends = [jsonl.read(path)[-1] for path in directory.glob("events/training-*.jsonl")]
+    metric = "accuracy" if "accuracy" in ends[0] else "perplexity"
+    return record | {"metric": metric, "value": mean([each[metric] for each in ends])}
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where one is None."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> rendering.Table:
+    """What is chosen for each point and arm; a rate with which a seed diverged is out."""
+    rows, by_arm = [], itemgetter("point", "arm", "metric")
+    for (*names, metric), mine in groupby(sorted(records, key=_ORDER), key=by_arm):
+        by_rate = groupby(list(mine), key=itemgetter("learning_rate"))
+        means = {rate: mean([each["value"] for each in of_rate]) for rate, of_rate in by_rate}
+        known = {rate: value for rate, value in means.items() if value is not None}
+        best = (max if metric == "accuracy" else min)(known.values(), default=None)
+        chosen = min((rate for rate in known if known[rate] == best), default=None)
+        told = "none" if chosen is None else f"{chosen:g}"
+        told += " (at the end of the candidates)" * (chosen in (min(means), max(means)))
+        shown = {rate: "diverges" if m is None else f"{m:.4g}" for rate, m in means.items()}
+        of_each = ", ".join(f"{rate:g}: {text}" for rate, text in shown.items())
+        rows.append([*names, told, "-" if best is None else f"{metric} {best:.4g}", of_each])
+    seeds = ", ".join(map(str, sorted({record["seed"] for record in records})))
+    columns = ["point", "arm", "learning rate", "mean on the validation part", "of each candidate"]
+    return table_of("Learning rates by the validation part", columns, rows, _NOTE.format(seeds))
+
+
+def table_of(
+    title: str, columns: list[str], rows: Sequence[Sequence[str]], note: str
+) -> rendering.Table:
+    """A table of texts."""
+    cells = [rendering.row(*texts) for texts in rows]
+    return rendering.Table(title=title, columns=columns, rows=cells, notes=[note], numeric=False)
