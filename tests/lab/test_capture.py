@@ -65,7 +65,8 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path, capsys)
         (address,) = {
             packet[IP].src
             for packet in packets
-            if HelloBody in packet and packet[HelloBody].peer.decode() == worker
+            if Control in packet and isinstance(hello := packet[Control].body, HelloBody)
+            if hello.peer.decode() == worker
         }
         sent = Counter(
             packet[Datagram].transfer
