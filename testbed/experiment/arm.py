@@ -65,7 +65,7 @@ def _bounds(name: str, folders: Sequence[Path]) -> dict[str, float]:
     found = _profile(name, folders).get("tensors")
     if not isinstance(found, Mapping) or not found:
         raise InputError(
-            f"{name}: tensors is {shown(found)}; valid: a profile, as ./lab profile-layers writes"
+            f"{name}: tensors is {shown(found)}; valid: a profile, as ./lab bench layers writes"
         )
     return dict(found)
 
