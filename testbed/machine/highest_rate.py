@@ -281,19 +281,29 @@ class _Child:
         self._here.close()
 
 
-def _receive(asked: socket.socket, address: str) -> None:
-    from testbed.transport.net.message_arrays import Ring
+def _messages(count: int, size: int) -> tuple[Any, Any]:
+    """The memory and the headers of messages of this size, whose contents nobody looks at."""
+    import numpy as np
 
+    from testbed.transport.native.hot_path import address_of
+    from testbed.transport.net.message_arrays import Messages
+
+    memory, messages = np.zeros(size, dtype=np.uint8), Messages(count)
+    messages.vectors["base"], messages.vectors["bytes"] = address_of(memory), size
+    return memory, messages
+
+
+def _receive(asked: socket.socket, address: str) -> None:
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.bind((address, _PORT))
     for option in (socket.SO_RCVBUF, 33):  # 33 is SO_RCVBUFFORCE, for root only
         with contextlib.suppress(PermissionError):
             sink.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
-    ring = Ring(256, 2048)
+    _memory, messages = _messages(256, 2048)
     asked.setblocking(False)
     frames = 0
     while True:
-        while came := ring.receive(sink.fileno(), 0, 256):
+        while came := messages.receive(sink.fileno(), 0, 256):
             frames += came
         if select.select([asked], [], [], 0.001)[0]:
             asked.recv(1)
@@ -302,13 +312,11 @@ def _receive(asked: socket.socket, address: str) -> None:
 
 def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
     """Send full frames at `rate_bps` to each address, evenly."""
-    from testbed.transport.net.message_arrays import Ring
-
     sinks = []
     for address in addresses:
         sinks.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         sinks[-1].connect((address, _PORT))
-    ring = Ring(64, _FRAME_BYTES - _HEADERS_BYTES)
+    _memory, messages = _messages(64, _FRAME_BYTES - _HEADERS_BYTES)
     frames_per_s = rate_bps / 8 / _FRAME_BYTES
     began_s, sent = time.monotonic(), 0
     while True:
@@ -317,7 +325,7 @@ def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
             batch = min(due - sent, 64)
             for sink in sinks:
                 with contextlib.suppress(OSError):  # a full queue: what is lost, is not sent again
-                    ring.send(sink.fileno(), 0, batch)
+                    messages.send(sink.fileno(), 0, batch)
             sent += batch
         time.sleep(0.002)
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from testbed.simulate.engine import Alarm, Simulation
-from testbed.transport import PayloadLayout, Receiver, Sender, SendingPath
+from testbed.transport import PayloadLayout, SendingPath
 from testbed.transport.core.messages import WIRE_OVERHEAD_BYTES
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES, wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
-from testbed.transport.policies.tolerance import FractionRule
+from tests.transport.transfer_parts import new_receiver, new_sender
 
 DATAGRAM = wire_bytes(1, DEFAULT_CHUNK_BYTES)
 # What the kernel grants by default (net.core.rmem_default and rmem_max of 212992), and what
@@ -84,29 +84,13 @@ def control_share(
     chunks = -(-payload_bytes // DEFAULT_CHUNK_BYTES)
     layout = PayloadLayout([("weights", chunks)], _CHUNK_BYTES)
     repair = FullSize(of=repair)
-    sender = Sender(
-        session=1,
-        transfer=6,
-        layout=layout,
-        payload=layout.new_buffer(),
-        repair=repair,
-        order=order or InOrder(),
-        path=SendingPath(
-            congestion=FixedRate(rate_bps=math.inf),
-            chunk_bytes=_CHUNK_BYTES,
-            receive_buffer_bytes=buffer_bytes / DATAGRAM * wire_bytes(1, _CHUNK_BYTES),
-        ),
-        now_s=0.0,
+    path = SendingPath(
+        congestion=FixedRate(rate_bps=math.inf),
+        chunk_bytes=_CHUNK_BYTES,
+        receive_buffer_bytes=buffer_bytes / DATAGRAM * wire_bytes(1, _CHUNK_BYTES),
     )
-    receiver = Receiver(
-        session=1,
-        transfer=6,
-        layout=layout,
-        into=layout.new_buffer(),
-        rule=FractionRule(chunk_count=chunks, tolerance=0.0),
-        repair=repair,
-        now_s=0.0,
-    )
+    sender = new_sender(layout, path=path, repair=repair, order=order or InOrder())
+    receiver, _ = new_receiver(layout, repair=repair)
     simulation, random = Simulation(), np.random.default_rng(seed)
     messages, free_s = 0, 0.0
 

@@ -1,14 +1,17 @@
 """Endpoints on loopback addresses that no other test uses, workers in threads."""
 
+import contextlib
 import itertools
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 from testbed.transport import (
     Endpoint,
@@ -23,6 +26,8 @@ from testbed.transport.net.tcp_data import TcpData
 from testbed.transport.net.udp_socket import UdpSocket
 
 SESSION = 0x5E55104
+CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
+both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
 _blocks = itertools.count()
 
 
@@ -134,6 +139,14 @@ def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+@contextlib.contextmanager
+def joined(place: Site) -> Iterator[tuple[Endpoint, Endpoint]]:
+    """A worker and the server, once both are there."""
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+        yield worker, server
 
 
 def poll_until(endpoint: Endpoint, condition: Callable[[], bool]) -> None:

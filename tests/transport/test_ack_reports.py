@@ -18,7 +18,7 @@ from testbed.transport.core.messages import (
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 from testbed.transport.policies.repair.streaming import Streaming
-from testbed.transport.policies.tolerance import Progress
+from tests.transport import transfer_parts
 
 
 @given(
@@ -68,19 +68,12 @@ def test_a_report_names_a_turn_of_send_indices_at_most():
 
 
 def progress(now_s):
-    return Progress(
-        received=np.zeros(9, dtype=np.bool_),
-        received_count=0,
-        now_s=now_s,
-        first_arrival_s=None,
-        last_arrival_s=None,
-        probes=0,
-    )
+    return transfer_parts.progress(np.zeros(9), now_s=now_s, first_s=None, last_s=None)
 
 
-def reporting():
+def reporting(interval_s=1e-3, overhead=0.0125, **options):
     return AcknowledgingReceiver(
-        transfer=6, datagram_wire_bytes=1514, interval_s=1e-3, overhead=0.0125
+        transfer=6, datagram_wire_bytes=1514, interval_s=interval_s, overhead=overhead, **options
     )
 
 
@@ -130,13 +123,7 @@ def test_what_waited_in_the_socket_does_not_time_the_path():
 def test_losses_are_worth_more_reports_than_arrivals():
     spoke = []
     for every in (1, 2):  # nothing is lost, half is
-        receiver = AcknowledgingReceiver(
-            transfer=6,
-            datagram_wire_bytes=1514,
-            interval_s=1e-4,
-            overhead=0.0025,
-            loss_overheads=(0.0125, 0.005),
-        )
+        receiver = reporting(1e-4, 0.0025, loss_overheads=(0.0125, 0.005))
         times = []
         for number in range(0, 2048, every):
             receiver.on_arrivals(stamps(number), number * 1e-3, True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from testbed.transport import SendingPath
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS, PathEstimates, Streaming
+from testbed.transport.policies.repair import REPAIRS, Streaming
 from testbed.transport.policies.repair.scoreboard import ChunkQueue, Scoreboard, SendQueue
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
@@ -108,53 +108,6 @@ def test_what_is_taken_out_of_turn_waits_no_more_lost_or_not(lost_first):
 
 
 # What is learnt about the path.
-
-
-def test_the_loss_estimate_follows_a_microburst():
-    estimates = PathEstimates()
-    for _ in range(50):
-        estimates.on_fates(arrived=10)
-    for _ in range(12):
-        estimates.on_fates(arrived=1)
-        estimates.on_fates(lost=9)
-    assert estimates.loss == pytest.approx(0.9, abs=0.15)
-    estimates.on_fates(arrived=500)
-    assert estimates.loss < 0.01
-
-
-def test_a_round_trip_far_below_all_others_begins_the_estimate_anew():
-    estimates = PathEstimates()
-    estimates.on_round_trip(1.0)  # a host was busy
-    estimates.on_round_trip(0.004)
-    assert (estimates.smoothed_s, estimates.deviation_s) == (0.004, 0.002)
-    estimates.on_round_trip(0.0012)  # still what a path may do
-    assert estimates.smoothed_s == pytest.approx(0.004 - 0.0028 / 8)
-
-
-def test_reordering_makes_cautious_and_is_forgotten_slowly():
-    estimates = PathEstimates()
-    estimates.on_round_trip(0.01)
-    assert estimates.overtaking_s() == pytest.approx(0.0025)
-    estimates.on_overtaken(1, 40)
-    assert (estimates.reordering, estimates.patience) == (41, 2)
-    for expected in (41, 22, 12, 7):  # the first transfer begins after one that reordered
-        estimates.on_transfer_begin()
-        assert estimates.reordering == expected
-    for _ in range(100):
-        estimates.on_overtaken(1, 10**6)
-    assert estimates.reordering == 300
-    assert estimates.overtaking_s() == pytest.approx(0.01)  # a round trip at most
-
-
-def test_long_queues_are_told_from_the_round_trip():
-    estimates = PathEstimates()
-    assert not estimates.queueing
-    for _ in range(20):
-        estimates.on_round_trip(0.01)
-    assert not estimates.queueing
-    for _ in range(20):
-        estimates.on_round_trip(0.022)
-    assert estimates.queueing
 
 
 # Options.

@@ -4,13 +4,10 @@ import socket
 
 import pytest
 
-from testbed.transport import open_endpoint, preset
+from testbed.transport import open_endpoint
 from testbed.transport.net.addresses import in_words, packed, resolve
-from tests.transport.loopback import in_thread, site
+from tests.transport.loopback import both, in_thread, site
 from tests.transport.virtual import random_payload
-
-CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
-both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
 
 
 def has_ipv6() -> bool:

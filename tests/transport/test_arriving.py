@@ -1,5 +1,6 @@
 """What compiled code takes while the driver waits: the same as if the connection had read it."""
 
+import contextlib
 import math
 import socket
 import time
@@ -23,6 +24,21 @@ from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, arrive, data_of,
 from tests.transport.transfer_parts import all_frames
 
 pytestmark = NEEDS_C
+
+
+@contextlib.contextmanager
+def arriving_at(connection, **options):
+    """What compiled code takes in a wait that has begun, and the socket that sends to it."""
+    with pair(**options) as (udp, other):
+        arriving = udp.arriving()
+        arriving.begin(connection.expected(), 0.0, udp.receiving)
+        yield arriving, other
+
+
+def under_way(chunks=600):
+    """Parties of which the server has read two batches, its connection, and what comes next."""
+    parties = two(chunks)
+    return parties, parties.server.connection, received(parties, [(0.0, 20), (2e-3, 20)])
 
 
 def received(parties, at):
@@ -102,12 +118,11 @@ def quiet_receiver():
         parties.server.connection.on_datagrams(rest[:1], now_s, waited=True)
         rest = rest[1:]
     parties.server.connection.control()
-    return parties, rest, int(quiet.budget)
+    return parties.server.connection, rest, int(quiet.budget)
 
 
 def test_an_acknowledging_receiver_says_nothing_of_as_many_as_it_has_said():
-    parties, rest, count = quiet_receiver()
-    connection = parties.server.connection
+    connection, rest, count = quiet_receiver()
     connection.on_datagrams(rest[:count], 1.0, waited=True)
     assert connection.control() == b""
     connection.on_datagrams(rest[count : count + 1], 2.0, waited=True)
@@ -116,16 +131,13 @@ def test_an_acknowledging_receiver_says_nothing_of_as_many_as_it_has_said():
 
 @pytest.mark.parametrize("case", ["quiet", "more", "gaps", "asked"])
 def test_what_calls_for_an_ack_ends_the_rest(case):
-    parties, rest, count = quiet_receiver()
-    connection = parties.server.connection
+    connection, rest, count = quiet_receiver()
     sent = rest[: count + (case == "more")].copy()
     if case == "gaps":
         sent = np.delete(sent, range(3, 40), axis=0)
     elif case == "asked":
         fields(sent, CHUNK_BYTES)["stamp"][3] |= ACK_REQUESTED
-    with pair() as (udp, other):
-        arriving = udp.arriving()
-        arriving.begin(connection.expected(), 0.0, udp.receiving)
+    with arriving_at(connection) as (arriving, other):
         other.send(sent)
         arrive(arriving, 2.0)
         assert arriving.it.over == (case != "quiet")
@@ -178,11 +190,8 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
 
 
 def test_what_comes_in_another_order_is_left_to_the_connection():
-    parties, rest, _ = quiet_receiver()
-    connection = parties.server.connection
-    with pair() as (udp, other):
-        arriving = udp.arriving()
-        arriving.begin(connection.expected(), 0.0, udp.receiving)
+    connection, rest, _ = quiet_receiver()
+    with arriving_at(connection) as (arriving, other):
         other.send(rest[:10])
         arrive(arriving, 1.0)
         assert not arriving.it.over
@@ -193,8 +202,7 @@ def test_what_comes_in_another_order_is_left_to_the_connection():
 
 
 def test_an_order_that_is_longer_than_send_indices_can_tell_is_left_to_the_connection():
-    parties, rest, _ = quiet_receiver()
-    connection = parties.server.connection
+    connection, rest, _ = quiet_receiver()
     expected = connection.expected()
     assert expected is not None
     number = expected.quiet.newest + NUMBER_MODULUS // 2
@@ -231,17 +239,14 @@ def test_who_has_to_answer_nearly_each_batch_reads_it_without_being_asked_before
 
 
 def test_send_indices_follow_one_another_around_their_end():
-    parties, rest, _ = quiet_receiver()
-    connection = parties.server.connection
+    connection, rest, _ = quiet_receiver()
     records = fields(rest, CHUNK_BYTES)
     records["sequence"] |= 63 << CHUNK_BITS
     records["sequence"][10:] &= (1 << CHUNK_BITS) - 1
     records["stamp"] = (np.arange(len(rest)) - 10) % SEND_INDEX_MODULUS
     receiver = connection.incoming.receivers[0]
     receiver._repair._newest = receiver.placement._it.newest = NUMBER_MODULUS - 11
-    with pair() as (udp, other):
-        arriving = udp.arriving()
-        arriving.begin(connection.expected(), 0.0, udp.receiving)
+    with arriving_at(connection) as (arriving, other):
         other.send(rest[:40])
         arrive(arriving, 2.0)
         assert not arriving.it.over
@@ -251,9 +256,7 @@ def test_send_indices_follow_one_another_around_their_end():
 def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(case):
     outcomes = []
     for taken in (False, True):
-        parties = two(600)
-        rest = received(parties, [(0.0, 20), (2e-3, 20)])
-        connection = parties.server.connection
+        _, connection, rest = under_way()
         sent = rest[:30].copy()
         if case == "duplicate":
             sent[7] = sent[6]
@@ -297,12 +300,8 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
 
 
 def test_authenticated_datagrams_are_taken_while_all_are_genuine():
-    parties = two(600)
-    rest = received(parties, [(0.0, 20), (2e-3, 20)])
-    connection = parties.server.connection
-    with pair(authenticated=True) as (udp, other):
-        arriving = udp.arriving()
-        arriving.begin(connection.expected(), 0.0, udp.receiving)
+    parties, connection, rest = under_way()
+    with arriving_at(connection, authenticated=True) as (arriving, other):
         for first in (0, 30):
             other.send(rest[first : first + 30])
             arrive(arriving, 5e-3 + first)
@@ -313,9 +312,7 @@ def test_authenticated_datagrams_are_taken_while_all_are_genuine():
 
 
 def test_duplicates_are_counted_once_though_nothing_comes_in_the_rests_after_them():
-    parties = two(600)
-    rest = received(parties, [(0.0, 20), (2e-3, 20)])
-    connection = parties.server.connection
+    _, connection, rest = under_way()
     connection.on_datagrams(rest[:5], 2e-3, waited=True)
     connection.on_datagrams(rest[:5], 2e-3, waited=True)
     with pair() as (udp, _):
@@ -328,9 +325,7 @@ def test_duplicates_are_counted_once_though_nothing_comes_in_the_rests_after_the
 
 
 def test_nothing_is_taken_while_a_transfer_that_nobody_asked_for_is_under_way():
-    parties = two(600)
-    received(parties, [(0.0, 20), (2e-3, 20)])
-    connection = parties.server.connection
+    parties, connection, _ = under_way()
     assert connection.expected() is not None
     connection.on_datagrams(all_frames(parties.layout, number=3)[:1], 2e-3)
     assert connection.expected() is None

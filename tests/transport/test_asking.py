@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.transport import Sender, SendingPath
+from testbed.transport import SendingPath
 from testbed.transport.core.repair import Repair, SenderRepair
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, fields, wire_bytes
 from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import InOrder
-from tests.transport.virtual import SESSION, layout_of, random_payload
+from tests.transport.transfer_parts import new_sender
+from tests.transport.virtual import layout_of
 
 
 class Wanting(SenderRepair):
@@ -74,16 +74,7 @@ def asking(*, window: float, waiting: int, wants: bool = True) -> tuple[list[int
     layout = layout_of(64)
     repair = Wanting(wants, waiting)
     path = SendingPath(congestion=Windowed(window), chunk_bytes=layout.chunk_bytes)
-    sender = Sender(
-        session=SESSION,
-        transfer=0,
-        layout=layout,
-        payload=random_payload(layout),
-        repair=Given().of(repair),
-        order=InOrder(),
-        path=path,
-        now_s=0.0,
-    )
+    sender = new_sender(layout, path=path, repair=Given().of(repair))
     stamps = fields(sender.offer(0.0), layout.chunk_bytes)["stamp"]
     assert (stamps & (SEND_INDEX_MODULUS - 1)).tolist() == list(range(len(stamps)))
     return np.flatnonzero(stamps & ACK_REQUESTED).tolist(), repair, len(stamps)

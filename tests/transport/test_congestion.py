@@ -47,7 +47,7 @@ def test_no_other_needs_a_rate(text):
         ("cubic:beta=1.5", "beta is 1.5; valid: above 0 and at most 0.99"),
         ("reno:initial_window=0", "initial_window is 0; valid: above 0"),
         ("reno:beta=half", "beta: 'half': must be a number"),
-        ("timely:alpha=2", "alpha is 2; valid: above 0 and at most 1"),
+        ("timely:beta=2", "beta is 2; valid: above 0 and at most 1"),
         ("timely:t_low_s=2e-3,t_high_s=1e-3", "t_high_s is 0.001; valid: at least t_low_s"),
         ("timely:t_low_s=-1", "t_low_s is -1; valid: above 0, or 0"),
         ("dctcp:gain=2,ecn_marking=true", "gain is 2; valid: above 0 and at most 1"),

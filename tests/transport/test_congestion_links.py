@@ -9,9 +9,7 @@ import pytest
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.train import send_along
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS, Bbr, Reno
-from testbed.transport.policies.congestion.window import WindowControl
 from tests.transport.fairness import jain
 from tests.transport.link_flows import DATAGRAM_BYTES, AckedFlow
 
@@ -87,52 +85,6 @@ class Dumbbell:
 # The model itself.
 
 
-def test_a_link_delays_by_queue_service_and_propagation():
-    simulation = Simulation()
-    link = Link(simulation, rate_bps=8e6, delay_s=0.5, queue_bytes=2500, mark_bytes=1000)
-    out: list[tuple[float, bool]] = []
-    for _ in range(4):
-        send_along(simulation, [link], 1000, lambda marked: out.append((simulation.now_s, marked)))
-    simulation.run()
-    # The third does not fit into the queue, nor does the fourth.
-    assert out == [(pytest.approx(0.501), False), (pytest.approx(0.502), True)]
-    assert (link.sent, link.dropped, link.marked) == (4, 2, 1)
-    assert link.busy_s == pytest.approx(0.002)
-    assert link.most_queued_bytes == 2000
-
-
-def test_several_links_add_up_and_the_slowest_is_the_bottleneck():
-    simulation = Simulation()
-    links = [Link(simulation, rate_bps=rate, delay_s=0.1) for rate in (80e6, 8e6, 80e6)]
-    out: list[float] = []
-    for _ in range(10):
-        send_along(simulation, links, 1000, lambda marked: out.append(simulation.now_s))
-    simulation.run()
-    assert out[0] == pytest.approx(0.3 + 0.0012)
-    assert out[-1] - out[0] == pytest.approx(9 * 0.001)
-
-
-@pytest.mark.parametrize("loss", [0.05, 0.9])
-def test_random_loss_has_the_asked_rate_and_repeats_itself(loss):
-    counts = []
-    for _ in range(2):
-        simulation = Simulation()
-        link = Link(simulation, rate_bps=1e12, delay_s=0, loss=loss, seed=7)
-        for _ in range(20_000):
-            send_along(simulation, [link], 100, lambda marked: None)
-        counts.append(link.lost)
-    assert counts[0] == counts[1]
-    assert counts[0] / 20_000 == pytest.approx(loss, abs=0.01)
-
-
-def test_a_run_repeats_itself():
-    runs = []
-    for _ in range(2):
-        bell = Dumbbell(["cubic", "bbr", "timely"], loss=0.01)
-        runs.append(bell.measure(0.0, 1.0))
-    assert runs[0] == runs[1]
-
-
 def test_jain_s_index():
     assert jain([3, 3, 3]) == pytest.approx(1)
     assert jain([1, 0, 0, 0]) == pytest.approx(0.25)
@@ -162,18 +114,6 @@ def test_the_model_of_the_path_is_right_within_a_tenth(name):
     assert control.path.min_rtt_s == pytest.approx(RTT_S, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["reno", "cubic", DCTCP])
-def test_slow_start_doubles_on_the_bottleneck_too(name):
-    bell = Dumbbell([name], rate_bps=10e9, queue_bytes=math.inf)
-    windows = []
-    for round_ in range(3):
-        bell.simulation.run(until_s=(round_ + 0.9) * RTT_S)
-        control = bell.flows[0].congestion
-        assert isinstance(control, WindowControl)
-        windows.append(control.congestion_window_bytes / DATAGRAM_BYTES)
-    assert windows == pytest.approx([10, 20, 40], rel=0.05)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_local_network_of_fifty_microseconds_is_filled(name):
     bell = Dumbbell([name], rate_bps=1e9, rtt_s=50e-6, queue_bytes=100 * DATAGRAM_BYTES)
@@ -200,13 +140,6 @@ def test_under_heavy_random_loss_those_that_measure_keep_their_rate_and_windows_
     bell = Dumbbell([name], rate_bps=20e6, queue_bytes=2 * BDP_BYTES, loss=0.3)
     busy, _ = bell.measure(3.0, 6.0)
     assert least <= busy <= most
-
-
-@pytest.mark.parametrize("name", ["bbr", "ltp", "timely"])
-def test_a_tenth_of_random_loss_is_no_obstacle_to_those_that_measure(name):
-    bell = Dumbbell([name], rate_bps=20e6, queue_bytes=2 * BDP_BYTES, loss=0.1)
-    busy, _ = bell.measure(3.0, 6.0)
-    assert busy >= 0.87
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -8,7 +8,6 @@ from testbed.simulate.link import Link
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS
-from tests.shared.entries import listed
 from tests.transport.fairness import jain
 from tests.transport.link_flows import DATAGRAM_BYTES
 from tests.transport.link_transfers import TransferFlow
@@ -144,21 +143,3 @@ def test_dctcp_is_refused_where_nothing_marks():
         preset("fixed-low", congestion_control="dctcp")
     with pytest.raises(ValueError, match="datagrams of a socket carry none here; choose another"):
         preset("fixed-low", congestion_control="dctcp:ecn_marking=true")
-
-
-def test_kernel_names_are_for_tcp_and_ours_for_udp():
-    with pytest.raises(ValueError, match=listed(CONGESTION_CONTROLS)):
-        preset("dblp", congestion_control="vegas")
-    with pytest.raises(ValueError, match="the kernel's name of an algorithm"):
-        preset("tcp", congestion_control="cubic:beta=0.8")
-
-
-@pytest.mark.parametrize(
-    ("axis", "value"), [("repair", "pases"), ("order", "shuffled"), ("repair", 5)]
-)
-def test_kernel_tcp_takes_no_repair_and_no_order(axis, value):
-    with pytest.raises(
-        ValueError, match=f"{axis} is .*kernel TCP has its own way of repair and order"
-    ):
-        preset("tcp", **{axis: value})
-    assert preset("tcp", repair="passes", order="in-order") == preset("tcp")

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.transport import PayloadLayout, Receiver, preset
+from testbed.transport import PayloadLayout, preset
 from testbed.transport.core import worth
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.lookback import Lookback, Slowest
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.order import Arranger
-from testbed.transport.core.tolerance import Progress
 from testbed.transport.policies.order import ORDERS, InOrder, OrderContext
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
-from tests.transport.transfer_parts import all_frames
+from tests.transport.transfer_parts import all_frames, new_receiver, progress
 from tests.transport.virtual import SESSION, layout_of
+
+FIRST = [True, False, False, False]  # the chunk that is there, of four
 
 
 @given(st.integers(0, 10_000), st.floats(0.05, 1.0), st.booleans())
@@ -34,23 +35,15 @@ def test_it_never_stops_above_its_bound(seed, share, late):
     layout = layout_of(80)
     rule = BoundedEnergy(share=share, patience=2.0).stop_rule(False)(layout)
     received = np.zeros(80, np.bool_)
-    for count, chunk in enumerate(draws.permutation(80), start=1):
+    for chunk in draws.permutation(80):
         received[chunk] = True
-        progress = Progress(
-            received=received,
-            received_count=count,
-            now_s=20.0 if late else 19.9,
-            first_arrival_s=0.0,
-            last_arrival_s=0.0,
-            probes=0,
-            worth=told,
-            first_sign_s=0.0,
-            slowest=[(10.0 if count % 4 else 99.0, count) for count in range(1, 161)],
-        )
-        least = rule.missing(progress)
+        slowest = [(10.0 if count % 4 else 99.0, count) for count in range(1, 161)]
+        now_s = 20.0 if late else 19.9
+        state = progress(received, now_s=now_s, worth=told, first_sign_s=0.0, slowest=slowest)
+        least = rule.missing(state)
         whole = received[told >= worth.MUST].all()
         enough = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
-        if rule.satisfied(progress):
+        if rule.satisfied(state):
             assert whole
             assert late or enough
             return
@@ -76,16 +69,7 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
         rule, received = policy.stop_rule(False)(layout_of(80)), np.zeros(80, np.bool_)
         for count, chunk in enumerate(order, start=1):
             received[chunk] = True
-            progress = Progress(
-                received=received,
-                received_count=count,
-                now_s=0.0,
-                first_arrival_s=0.0,
-                last_arrival_s=0.0,
-                probes=0,
-                worth=told,
-            )
-            if rule.satisfied(progress):
+            if rule.satisfied(progress(received, worth=told)):
                 return count, energy[received].sum() / energy.sum()
         raise AssertionError("it lacks something")
 
@@ -108,22 +92,12 @@ def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
     told[last] = worth.MUST  # but for this one
     rule = BoundedEnergy(floor=floor).stop_rule(False)(layout_of(80))
     received = np.zeros(80, np.bool_)
-    order = draws.permutation(80)
-    for count, chunk in enumerate(order, start=1):
+    slowest = [(1.0, count) for count in range(1, 161)]
+    for chunk in draws.permutation(80):
         received[chunk] = True
-        progress = Progress(
-            received=received,
-            received_count=count,
-            now_s=100.0,
-            first_arrival_s=0.0,
-            last_arrival_s=0.0,
-            probes=0,
-            worth=told,
-            first_sign_s=0.0,
-            slowest=[(1.0, count) for count in range(1, 161)],
-        )
-        least = rule.missing(progress)
-        if rule.satisfied(progress):
+        state = progress(received, now_s=100.0, worth=told, first_sign_s=0.0, slowest=slowest)
+        least = rule.missing(state)
+        if rule.satisfied(state):
             assert least == 0
             assert received[last]
             assert energy[received].sum() >= floor * energy.sum() * (1 - 1e-9)
@@ -138,69 +112,46 @@ def test_it_says_at_the_least_how_many_more_must_come():
     layout = layout_of(4)
     rule = BoundedEnergy(share=0.5).stop_rule(False)(layout)
 
-    def progress(*received, told=(0, 127, 127, 127 | worth.MUST)):
-        return Progress(
-            received=np.isin(np.arange(4), received),
-            received_count=len(received),
-            now_s=0.0,
-            first_arrival_s=0.0,
-            last_arrival_s=0.0,
-            probes=0,
-            worth=None if told is None else np.array(told, np.uint8),
-        )
+    told = np.array([0, 127, 127, 127 | worth.MUST], np.uint8)
 
-    assert rule.missing(progress(0, told=None)) == 3
-    assert not rule.satisfied(progress(0, 1, 2, told=None))
-    assert rule.missing(progress()) == 2
-    assert rule.missing(progress(1, 2)) == 1
-    assert not rule.satisfied(progress(1, 2))
-    assert rule.satisfied(progress(1, 3))
+    def having(*received, worth=told):
+        return progress(np.isin(np.arange(4), received), worth=worth)
+
+    assert rule.missing(having(0, worth=None)) == 3
+    assert not rule.satisfied(having(0, 1, 2, worth=None))
+    assert rule.missing(having()) == 2
+    assert rule.missing(having(1, 2)) == 1
+    assert not rule.satisfied(having(1, 2))
+    assert rule.satisfied(having(1, 3))
 
 
 def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
     layout = layout_of(4)
     told = np.array([worth.MUST, 90, 90, 90], np.uint8)
     rule = BoundedEnergy(share=0.9).stop_rule(False)(layout)
-    progress = Progress(
-        received=np.array([True, False, False, False]),
-        received_count=1,
-        now_s=5.0,
-        first_arrival_s=0.0,
-        last_arrival_s=0.0,
-        probes=0,
-        worth=told,
-        first_sign_s=4.0,
-        slowest=[(1e-3, 400), (1e-3, 1)],  # of another size: neither says how long four take
-    )
-    assert not rule.satisfied(progress)
-    assert rule.deadline_s(progress) is None
+    slowest = [(1e-3, 400), (1e-3, 1)]  # of another size: neither says how long four take
+    state = progress(FIRST, now_s=5.0, worth=told, first_sign_s=4.0, slowest=slowest)
+    assert not rule.satisfied(state)
+    assert rule.deadline_s(state) is None
 
 
 def late_progress(recent):
     """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
-    return Progress(
-        received=np.array([True, False, False, False]),
-        received_count=1,
-        now_s=4.0,
-        first_arrival_s=4.0,
-        last_arrival_s=4.0,
-        probes=0,
-        worth=np.array([worth.MUST | 90, 90, 90, 90], np.uint8),
-        first_sign_s=4.0,
-        slowest=recent,
-    )
+    told = np.array([worth.MUST | 90, 90, 90, 90], np.uint8)
+    at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
+    return progress(FIRST, **at_s, worth=told, slowest=recent)
 
 
 def test_when_it_is_late_is_decided_once():
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
     recent: list[tuple[float, int]] = []
-    progress = late_progress(recent)
-    assert rule.deadline_s(progress) is None
+    state = late_progress(recent)
+    assert rule.deadline_s(state) is None
     recent.append((1.0, 4))
-    assert rule.deadline_s(progress) == 6.0
+    assert rule.deadline_s(state) == 6.0
     recent[:] = [(9.0, 4)]  # others that end meanwhile change nothing
-    assert rule.deadline_s(progress) == 6.0
-    assert rule.satisfied(replace(progress, now_s=6.0))
+    assert rule.deadline_s(state) == 6.0
+    assert rule.satisfied(replace(state, now_s=6.0))
 
 
 @pytest.mark.parametrize(
@@ -217,16 +168,7 @@ def test_a_transfer_is_not_late_because_it_was_asked_for_late():
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
     lookback = Lookback()
     lookback.note(0, (1.0, 4))
-    receiver = Receiver(
-        session=SESSION,
-        transfer=6,
-        layout=layout,
-        into=layout.new_buffer(),
-        rule=None,
-        repair=Passes(),
-        now_s=0.0,
-        lookback=lookback,
-    )
+    receiver, _ = new_receiver(layout, rule=None, lookback=lookback)
     receiver.on_datagrams(all_frames(layout)[:1], 0.0)
     receiver.adopt(layout.new_buffer(), rule, 10.0)
     body = bytes([worth.MUST | 90, 90, 90, 90])
@@ -241,15 +183,7 @@ def test_a_transfer_is_not_late_because_it_was_asked_for_late():
 @pytest.mark.parametrize(("early", "took"), [(0, (13.0, 4)), (1, (3.0, 3)), (4, None)])
 def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, took):
     layout = layout_of(4)
-    receiver = Receiver(
-        session=SESSION,
-        transfer=6,
-        layout=layout,
-        into=layout.new_buffer(),
-        rule=None,
-        repair=Passes(),
-        now_s=0.0,
-    )
+    receiver, _ = new_receiver(layout, rule=None)
     receiver.on_message(ControlMessage(MessageType.WORTH, 6, bytes([90] * 4)), 0.0)
     receiver.on_datagrams(all_frames(layout)[:early], 0.0)
     posted_s = 10.0 if early else 0.0
@@ -269,16 +203,8 @@ def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
         quick.note(transfer, (1.0, 4))
     quick.note(8, (1.0, 4))  # of the present round, whose slowest is not known
     layout = layout_of(4)
-    receiver = Receiver(
-        session=SESSION,
-        transfer=8,
-        layout=layout,
-        into=layout.new_buffer(),
-        rule=BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout),
-        repair=Passes(),
-        now_s=0.0,
-        lookback=quick,
-    )
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    receiver, _ = new_receiver(layout, number=8, rule=rule, lookback=quick)
     body = bytes([worth.MUST | 90, 90, 90, 90])
     receiver.on_message(ControlMessage(MessageType.WORTH, 8, body), 0.0)
     assert receiver.next_deadline_s() == 20.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import PeerLost, TransportError, open_endpoint, preset
-from tests.transport.loopback import in_thread, site
+from tests.transport.loopback import in_thread, joined, site
 from tests.transport.virtual import random_payload
 
 both = pytest.mark.parametrize(
@@ -57,8 +57,7 @@ def test_a_peer_that_dies_is_missed_at_once_although_a_child_of_it_lives(protoco
 @both
 def test_a_child_that_closes_the_endpoint_leaves_its_parents_as_it_is(protocol):
     place = site(protocol)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
 
         def close():
             for endpoint in (worker, server):

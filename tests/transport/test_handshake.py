@@ -17,11 +17,7 @@ from testbed.transport import (
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.data_sockets import open_data_sockets
-from tests.transport.loopback import SESSION, in_thread, poll_until, site
-
-CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
-both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
-
+from tests.transport.loopback import SESSION, both, in_thread, poll_until, site
 
 # Joining.
 
@@ -170,14 +166,6 @@ def test_the_operator_reads_why_a_worker_could_not_join(protocol, changes, reads
     turned_away = reads.format(address=re.escape(place.addresses["worker-1"]))
     expected = rf"lost worker-1: did not join within 0\.5 s; turned away: {turned_away}"
     assert re.fullmatch(expected, str(error))
-
-
-def test_a_worker_of_another_run_is_a_stranger_and_told_nothing():
-    place = site(connect_timeout_s=0.5)
-    outcome = in_thread(lonely, place.worker(session=SESSION + 1))
-    lonely(place.server())
-    error = outcome.result(timeout=30)
-    assert isinstance(error, PeerLost)
 
 
 def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):

@@ -11,7 +11,7 @@ from testbed.transport import open_endpoint, preset
 from testbed.transport.core.messages import KEY_BYTES
 from testbed.transport.net.hedge_channel import HedgeChannel
 from testbed.transport.net.stream import Stream
-from tests.transport.loopback import in_thread, site
+from tests.transport.loopback import in_thread, joined, site
 from tests.transport.own_namespace import told_by
 from tests.transport.virtual import random_payload
 
@@ -56,8 +56,7 @@ def test_a_lost_hedge_port_leaves_the_connection_as_it_is(monkeypatch):
     monkeypatch.setattr("testbed.transport.net.membership.HedgeChannel", taken)
     place = site(preset("bounded-energy"))
     payload = random_payload(place.layout, seed=1)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         into = {"worker-1": place.layout.new_buffer()}
         rule = place.protocol.gather.stop_rule(critical=False)
         receiving = in_thread(server.receive, 0, rule, into)

@@ -50,6 +50,14 @@ def pair():
     return sides
 
 
+def doubting(now_s=1.01):
+    """Two sides, of which the worker doubts that TCP delivers its latest word."""
+    worker, server = pair()
+    worker.say(b"worth", 1.0)
+    worker.hedge.doubt(now_s)
+    return worker, server
+
+
 def test_a_calm_connection_sends_no_hedge():
     worker, server = pair()
     for step in range(100):
@@ -60,9 +68,7 @@ def test_a_calm_connection_sends_no_hedge():
 
 
 def test_a_message_that_tcp_does_not_deliver_goes_in_a_hedge_and_stops_when_it_is_heard():
-    worker, server = pair()
-    worker.say(b"worth", 1.0)
-    worker.hedge.doubt(1.01)
+    worker, server = doubting()
     (hedge,) = worker.hedge.datagrams(1.01)
     server.take([hedge], 1.011)
     assert server.heard == b"helloworth"
@@ -73,9 +79,7 @@ def test_a_message_that_tcp_does_not_deliver_goes_in_a_hedge_and_stops_when_it_i
 
 
 def test_tcp_that_catches_up_brings_nothing_twice():
-    worker, server = pair()
-    worker.say(b"worth", 1.0)
-    worker.hedge.doubt(1.01)
+    worker, server = doubting()
     server.take(worker.hedge.datagrams(1.01), 1.011)
     worker.take(server.hedge.datagrams(1.011), 1.012)
     worker.hedge.datagrams(1.013)  # asks once more, since the answer brought something
@@ -115,9 +119,7 @@ def test_what_belongs_to_joining_is_never_hedged():
 
 
 def test_while_nothing_answers_copies_double_up_to_eight():
-    worker, _ = pair()
-    worker.say(b"worth", 1.0)
-    worker.hedge.doubt(1.0)
+    worker, _ = doubting(1.0)
     sent = []
     for _ in range(6):
         sent.append(len(worker.hedge.datagrams(worker.hedge.due_s)))
@@ -125,9 +127,7 @@ def test_while_nothing_answers_copies_double_up_to_eight():
 
 
 def test_a_peer_that_never_answers_is_hedged_less_and_less():
-    worker, _ = pair()
-    worker.say(b"worth", 1.0)
-    worker.hedge.doubt(1.0)
+    worker, _ = doubting(1.0)
     times = []
     for _ in range(50):
         times.append(worker.hedge.due_s)
@@ -225,9 +225,7 @@ def test_talk_that_tcp_delivers_keeps_no_hopeless_doubt_alive():
 
 
 def test_trouble_ends_though_the_latest_word_is_always_on_its_way():
-    worker, server = pair()
-    worker.say(b"worth", 1.0)
-    worker.hedge.doubt(1.01)
+    worker, server = doubting()
     server.take(worker.hedge.datagrams(1.01), 1.01)
     worker.take(server.hedge.datagrams(1.01), 1.01)
     server.take(worker.hedge.datagrams(1.013), 1.013)
@@ -240,9 +238,7 @@ def test_trouble_ends_though_the_latest_word_is_always_on_its_way():
 
 
 def test_what_is_said_in_trouble_goes_at_once_and_does_not_hurry_the_timer():
-    worker, _ = pair()
-    worker.say(b"worth", 1.0)
-    worker.hedge.doubt(1.01)
+    worker, _ = doubting()
     worker.hedge.datagrams(1.01)
     again_s = worker.hedge.due_s
     worker.say(b"ack", 1.0105)
@@ -363,9 +359,7 @@ def test_each_byte_is_heard_once_and_in_order_whatever_is_lost_doubled_or_overta
 
 
 def test_a_replayed_hedge_is_neither_answered_nor_news():
-    worker, server = pair()
-    worker.say(b"worth", 1.0)
-    worker.hedge.doubt(1.01)
+    worker, server = doubting()
     recorded = worker.hedge.datagrams(1.01)
     server.take(recorded, 1.011)
     assert server.hedge.datagrams(1.011)

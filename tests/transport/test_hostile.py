@@ -11,14 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
+from testbed.transport import PayloadLayout, PeerLost, open_endpoint
 from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
 from testbed.transport.core.wire import new_frames
-from tests.transport.loopback import in_thread, say, site, tcp_of, udp_of
+from tests.transport.loopback import both, in_thread, joined, say, site, tcp_of, udp_of
 from tests.transport.own_namespace import told_by
-
-CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
-both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
 
 
 @both
@@ -26,8 +23,7 @@ both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protoc
 def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(protocol, seed):
     generator = random.Random(seed)
     place = site(protocol, peer_timeout_s=1, rate_bps=50e6)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
 
         def harm():
             kinds = [kind for kind in MessageType if kind >= MessageType.PROBE]
@@ -103,8 +99,7 @@ def test_a_peer_that_reads_too_slowly_holds_up_nobody_elses_transfer():
 @pytest.mark.parametrize("size", [0, 65536])
 def test_announcements_that_are_never_taken_are_bounded(size):
     place = site()
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
 
         def announce():
             with contextlib.suppress(PeerLost):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import Progress
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.tolerance import StopRule, required_chunks
 from testbed.transport.policies.tolerance import EarlyClose
+from tests.transport import transfer_parts
 from tests.transport.two_parties import DELAY_S, TIMEOUT_S, Two, gone
 from tests.transport.virtual import layout_of, random_payload
 
@@ -22,17 +22,9 @@ FIRST_S = 2.0
 HIT = [(0.1, CHUNKS)] * 3 + [(0.4, CHUNKS)]
 
 
-def progress(received, *, now_s=FIRST_S, recent=(), round_trip_s=None):
-    return Progress(
-        received=np.arange(CHUNKS) < received,
-        received_count=received,
-        now_s=now_s,
-        first_arrival_s=FIRST_S,
-        last_arrival_s=FIRST_S,
-        probes=0,
-        recent=recent,
-        round_trip_s=round_trip_s,
-    )
+def progress(received, *, now_s=FIRST_S, **known):
+    came = np.arange(CHUNKS) < received
+    return transfer_parts.progress(came, now_s=now_s, first_s=FIRST_S, last_s=FIRST_S, **known)
 
 
 def limits(recent, *, layout=LAYOUT, round_trip_s=None, tolerance=0.4, **options):

@@ -8,14 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from testbed.transport import Receiver, Sender, SendingPath
+from testbed.transport import SendingPath
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.policies.congestion import CongestionControl
-from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.tolerance import FractionRule, required_chunks
-from tests.transport.virtual import SESSION, layout_of, random_payload
+from testbed.transport.policies.tolerance import required_chunks
+from tests.transport.transfer_parts import new_receiver, new_sender
+from tests.transport.virtual import layout_of, random_payload
 
 _WIRE_BYTES = 32 + 42  # a datagram of layout_of's chunks
 
@@ -64,28 +64,13 @@ class Repairs(RuleBasedStateMachine):
         self.control = _Counting(rate_bps, window)
         self.limit = 1 if not window else window // _WIRE_BYTES
         self.sent_rows = layout.rows(random_payload(layout, chunks))
-        self.into = layout.rows(into := layout.new_buffer())
         repair = REPAIRS.create(name)
         self.has_passes = repair.receiver(transfer=6, datagram_wire_bytes=100).has_passes
-        self.sender = Sender(
-            session=SESSION,
-            transfer=6,
-            layout=layout,
-            payload=self.sent_rows.reshape(-1),
-            repair=repair,
-            order=InOrder(),
-            path=SendingPath(congestion=self.control, chunk_bytes=16),
-            now_s=0.0,
-        )
-        self.receiver = Receiver(
-            session=SESSION,
-            transfer=6,
-            layout=layout,
-            into=into,
-            rule=FractionRule(chunk_count=chunks, tolerance=tolerance),
-            repair=repair,
-            now_s=0.0,
-        )
+        path = SendingPath(congestion=self.control, chunk_bytes=16)
+        payload = self.sent_rows.reshape(-1)
+        self.sender = new_sender(layout, payload=payload, repair=repair, path=path)
+        self.receiver, into = new_receiver(layout, tolerance=tolerance, repair=repair)
+        self.into = layout.rows(into)
         self.network: list[np.ndarray] = []
         self.to_receiver: deque[ControlMessage] = deque()
         self.to_sender: deque[ControlMessage] = deque()

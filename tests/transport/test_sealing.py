@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from testbed.transport import PayloadLayout, preset
 from testbed.transport.native.loading import LIBRARY, WHY_NONE
 from testbed.transport.net.sealing import (
     TRAILER_BYTES,
@@ -17,7 +16,6 @@ from testbed.transport.net.sealing import (
     seal,
 )
 from testbed.transport.net.udp_socket import UdpSocket
-from tests.transport.loopback import run_all, site
 from tests.transport.test_udp_socket import collect
 
 SIZE = 1468
@@ -158,18 +156,3 @@ def test_without_its_package_the_checksum_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     with pytest.raises(ValueError, match=r"extra \[crc\]"):
         seal("crc", b"", is_server=True)
-
-
-@pytest.mark.parametrize("count", [100_001, 5])
-def test_a_transfer_with_checksums(count):
-    layout = PayloadLayout([("weights", count)], chunk_bytes=1452)
-    payload = layout.new_buffer()
-    layout.floats(payload)[:] = np.arange(count)
-    place = site(preset("fixed-low", tolerance=0), layout=layout, checksum=True)
-    into = layout.new_buffer()
-    run_all(
-        place,
-        lambda endpoint: endpoint.receive(0, 0.0, {"worker-1": into}),
-        lambda endpoint, _: endpoint.send(0, {"server": payload}),
-    )
-    assert np.array_equal(into, payload)

@@ -7,12 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
-from tests.transport.loopback import in_thread, run_all, site, udp_of
+from testbed.transport import PayloadLayout, PeerLost, open_endpoint
+from tests.transport.loopback import CARRIERS, both, in_thread, joined, run_all, site
 from tests.transport.virtual import random_payload
-
-CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
-both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
 
 
 @both
@@ -87,71 +84,17 @@ def test_more_transfers_than_may_be_in_flight_are_refused(protocol):
     run_all(place, server, worker)
 
 
-def test_early_data_are_kept_while_a_slower_worker_finishes():
-    """What comes before its transfer is posted is not sent again."""
-    place = site(workers=2, rate_bps=math.inf)
-    payload = random_payload(place.layout)
-    early = threading.Event()
-
-    def server(endpoint):
-        buffers = {name: place.layout.new_buffer() for name in place.addresses}
-        endpoint.receive(0, 0, buffers)
-        assert early.is_set()
-        return endpoint.receive(2, 0, buffers)["worker-1"]
-
-    def worker(endpoint, index):
-        if index == 2:  # the server is held up by this one
-            assert early.wait(10)
-            endpoint.send(0, {"server": payload})
-            return endpoint.send(2, {"server": payload})["server"]
-        endpoint.send(0, {"server": payload})
-        second = endpoint.post_send(2, {"server": payload})
-        while not endpoint._driver.links["server"].connection.outgoing.held:
-            endpoint.poll(0.01)
-        early.set()
-        return second.wait()["server"]
-
-    got, [sent, _] = run_all(place, server, worker)
-    assert sent.chunks_sent == got.chunk_count
-    assert (got.duplicates, got.ignored) == (0, {})
-
-
 @both
 def test_a_transfer_that_the_other_side_skips_is_an_error_on_both(protocol):
     """Never a success: nothing was delivered."""
     place = site(protocol, peer_timeout_s=3)
     payload = random_payload(place.layout)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         sending = in_thread(worker.send, 2, {"server": payload})
         with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
             server.receive(4, 0, {"worker-1": place.layout.new_buffer()})
         with pytest.raises(PeerLost, match="server: it gave up: it broke the protocol"):
             sending.result(timeout=30)
-
-
-def test_where_datagrams_are_blocked_the_error_says_so_and_little_is_sent():
-    place = site(peer_timeout_s=2.5, rate_bps=100e6)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
-        sent: list[int] = []
-
-        def swallow(frames):
-            sent.append(len(frames))
-            return len(frames)
-
-        udp_of(worker).send = swallow  # type: ignore[method-assign]
-        udp_of(worker).departing = lambda: None  # type: ignore[method-assign]
-        receiving = in_thread(server.receive, 0, 0, {"worker-1": place.layout.new_buffer()})
-        sending = in_thread(worker.send, 0, {"server": place.layout.new_buffer()})
-        causes = []
-        for side in (receiving, sending):
-            with pytest.raises(PeerLost) as caught:
-                side.result(timeout=30)
-            causes.append(str(caught.value))
-    assert all("control works, data does not arrive" in cause for cause in causes)
-    # The rate would allow 20 000 in this time.
-    assert sum(sent) < 10_000
 
 
 # Workers that leave and come again.
@@ -234,31 +177,6 @@ def test_what_a_former_self_has_sent_is_not_taken_for_the_new_ones():
             server.receive(0, 0, {"worker-1": into})
             sending.result(timeout=30)
     assert (into == right).all()
-
-
-def test_an_early_worker_is_patient_until_all_have_joined():
-    place = site(workers=2, peer_timeout_s=0.4)
-    payload = random_payload(place.layout)
-
-    def worker(endpoint, index):
-        endpoint.send(0, {"server": payload})
-
-    def late(config):
-        time.sleep(1.0)
-        with open_endpoint(config) as endpoint:
-            worker(endpoint, 2)
-
-    def early():
-        with open_endpoint(place.worker(1)) as endpoint:
-            worker(endpoint, 1)
-
-    workers = [in_thread(early), in_thread(late, place.worker(2))]
-    buffers = {name: place.layout.new_buffer() for name in place.addresses}
-    with open_endpoint(place.server()) as server:
-        server.receive(0, 0, buffers)
-    for each in workers:
-        each.result(timeout=30)
-    assert all((buffer == payload).all() for buffer in buffers.values())
 
 
 def test_poll_ends_when_a_peer_begins_with_what_is_not_posted_yet():

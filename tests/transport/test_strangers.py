@@ -10,10 +10,7 @@ import pytest
 from testbed.transport import ProtocolError, open_endpoint, preset
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
 from testbed.transport.core.wire import new_frames
-from tests.transport.loopback import SESSION, in_thread, poll_until, site, udp_of
-
-CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
-both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protocol.carrier)
+from tests.transport.loopback import SESSION, both, in_thread, joined, poll_until, site, udp_of
 
 
 def drained(connection, for_s=0.3):
@@ -28,8 +25,7 @@ def drained(connection, for_s=0.3):
 
 def test_a_stranger_gets_no_byte_for_its_datagrams():
     place = site(rate_bps=5e6)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         buffer = place.layout.new_buffer()
         receiving = in_thread(server.receive, 0, 0, {"worker-1": buffer})
         sending = in_thread(worker.send, 0, {"server": buffer})
@@ -129,8 +125,7 @@ def test_two_congestion_controls_that_measure_the_path_may_join():
 
 def test_a_hello_that_is_refused_does_not_end_the_connection_of_the_same_name():
     place = site(survive_peers=True)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         hello = Hello(  # names no port for its data
             session=SESSION,
             name="worker-1",

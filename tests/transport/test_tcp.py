@@ -28,7 +28,7 @@ from testbed.transport.net.tcp_socket import (
     set_congestion_control,
     tcp_counts,
 )
-from tests.transport.loopback import in_thread, run_all, site, tcp_of
+from tests.transport.loopback import in_thread, joined, run_all, site, tcp_of
 from tests.transport.virtual import random_payload
 
 CORE = "testbed.transport.core."
@@ -37,8 +37,7 @@ CORE = "testbed.transport.core."
 @pytest.mark.parametrize("name", available_congestion_controls())
 def test_the_congestion_control_is_in_force_on_both_sides(name):
     place = site(preset("tcp", congestion_control=name))
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         assert worker.facts() == {"server": {"congestion_control": name}}
         assert server.facts() == {"worker-1": {"congestion_control": name}}
         for connection in (tcp_of(worker), tcp_of(server, "worker-1")):
@@ -137,8 +136,7 @@ def test_a_connection_for_data_on_other_terms_is_shown_out():
 
 def test_a_frame_of_another_transfer_ends_the_peer():
     place = site(preset("tcp"))
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         tcp_of(worker).sendall(bytes(16))
         with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
@@ -159,8 +157,7 @@ BY_DATAGRAMS = {
 @pytest.mark.parametrize("direction", ["outgoing", "incoming"])
 def test_a_transfer_has_all_that_a_connection_uses(direction):
     place = site(preset("tcp"))
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30):
+    with joined(place) as (worker, _):
         buffer = {"server": place.layout.new_buffer()}
         connection = worker._driver.links["server"].connection
         if direction == "outgoing":

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from testbed.transport import Progress, Receiver, as_policy, preset
+from testbed.transport import as_policy, preset
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Once
 from testbed.transport.policies.tolerance import EarlyClose, TimeBound
+from tests.transport import transfer_parts
 from tests.transport.loopback import run_all, site
-from tests.transport.transfer_parts import all_frames
 from tests.transport.two_parties import DELAY_S, Two, ended, gone
-from tests.transport.virtual import SESSION, layout_of, random_payload
+from tests.transport.virtual import layout_of, random_payload
 
 CHUNKS = 200
 LAYOUT = layout_of(CHUNKS)
@@ -20,18 +20,15 @@ WARM_UP = 4
 ARM = preset("optireduce", warm_up=WARM_UP)
 
 
-def progress(received, *, now_s, first_s=0.0, probes=0, earliest=(), recent=()):
-    mask = np.arange(CHUNKS) < received
-    return Progress(
-        received=mask,
-        received_count=received,
-        now_s=now_s,
-        first_arrival_s=first_s,
-        last_arrival_s=first_s,
-        probes=probes,
+def progress(received, *, first_s=0.0, earliest=(), recent=(), **known):
+    return transfer_parts.progress(
+        np.arange(CHUNKS) < received,
+        first_s=first_s,
+        last_s=first_s,
         first_sign_s=first_s,
         recent=[(each_s, CHUNKS) for each_s in recent],
         earliest=[(each_s, CHUNKS) for each_s in earliest],
+        **known,
     )
 
 
@@ -208,16 +205,9 @@ def test_what_a_rule_still_wants_when_its_time_is_over_is_repaired():
 
 def test_a_question_that_waits_is_answered_although_a_chunk_comes_just_when_the_time_is_over():
     layout = layout_of(10)
-    receiver = Receiver(
-        session=SESSION,
-        transfer=6,
-        layout=layout,
-        into=layout.new_buffer(),
-        rule=EarlyClose(0.2, 1.0).stop_rule(critical=False)(layout),
-        repair=Once(),
-        now_s=0.0,
-    )
-    frames = all_frames(layout)
+    rule = EarlyClose(0.2, 1.0).stop_rule(critical=False)(layout)
+    receiver, _ = transfer_parts.new_receiver(layout, rule=rule, repair=Once())
+    frames = transfer_parts.all_frames(layout)
     receiver.on_datagrams(frames[:3], 0.0)
     receiver.on_message(ControlMessage(MessageType.PROBE, 6, PASS.pack(1, True)), 0.5)
     assert not receiver.poll_messages()

@@ -11,7 +11,7 @@ from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpo
 from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net import keys
 from testbed.transport.net.tls import Credentials, Tls, TlsError
-from tests.transport.loopback import SESSION, in_thread, run_all, site, udp_of
+from tests.transport.loopback import SESSION, in_thread, site, udp_of
 from tests.transport.virtual import random_payload
 
 NAMES = ["server", "worker-1", "worker-2"]
@@ -300,13 +300,3 @@ def test_addresses_beyond_this_system_need_credentials():
 def test_kernel_tcp_with_credentials_is_refused(folder):
     with pytest.raises(ValueError, match="the protocol tcp sends its payloads in clear"):
         site(preset("tcp")).worker(credentials=credentials(folder, "worker-1", "server"))
-
-
-def test_without_credentials_nothing_changes():
-    place = site()
-    buffer = place.layout.new_buffer()
-    run_all(
-        place,
-        lambda endpoint: endpoint.receive(0, 0, {"worker-1": buffer}),
-        lambda endpoint, _: endpoint.send(0, {"server": buffer}),
-    )

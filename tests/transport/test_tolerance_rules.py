@@ -7,28 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import Fixed, PayloadLayout, Progress, SendingPath, as_policy
+from testbed.transport import Fixed, PayloadLayout, SendingPath, as_policy
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
 from testbed.transport.policies.tolerance.per_layer import TensorBounds
 from tests.shared.entries import listed
+from tests.transport.transfer_parts import progress
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 # Chunks of 4 elements: 0 a | 1 a,b | 2,3 b | 4 b,c.
 TENSORS = PayloadLayout([("x.a", 6), ("x.b", 11), ("y.c", 3)], 16)
-
-
-def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0):
-    received = np.asarray(received, dtype=np.bool_)
-    return Progress(
-        received=received,
-        received_count=int(received.sum()),
-        now_s=now_s,
-        first_arrival_s=first_s,
-        last_arrival_s=last_s,
-        probes=probes,
-    )
+CLOSE = {"policy": "early-close", "tolerance": 0.1, "deadline_s": 1}
 
 
 def but(*missing, chunks=5):
@@ -124,14 +114,7 @@ def test_few_looks_at_the_whole_transfer_find_its_end(bounds, late, order):
     steps = []
     for count, chunk in enumerate(chunks, start=1):
         received[chunk] = True
-        state = Progress(
-            received=received,
-            received_count=count,
-            now_s=0.0,
-            first_arrival_s=0.0,
-            last_arrival_s=0.0,
-            probes=0,
-        )
+        state = progress(received)
         if rule.satisfied(state):
             break
         steps.append(count + rule.missing(state))
@@ -169,27 +152,22 @@ def test_a_bound_for_a_tensor_that_does_not_exist_is_answered_with_the_names():
 # Early close.
 
 
-def early_close(received, now_s, **options):
-    rule = EarlyClose(0.4, 0.1, **options).stop_rule(critical=False)(TENSORS)
-    state = progress(received, now_s=now_s, first_s=2.0)
-    return rule.satisfied(state), rule.deadline_s(state)
-
-
-def test_before_the_deadline_the_fraction_is_not_enough():
-    assert early_close(but(3, 4), 2.0999) == (False, 2.1)
-
-
-def test_at_the_deadline_the_fraction_is_enough():
-    assert early_close(but(3, 4), 2.1) == (True, None)
-
-
-def test_after_the_deadline_the_fraction_is_still_needed():
-    assert early_close(but(2, 3, 4), 9.0) == (False, None)
-
-
-def test_what_must_be_delivered_is_waited_for():
-    assert early_close(but(4), 9.0, must="y.*") == (False, None)
-    assert early_close(but(0, 3), 9.0, must="y.*") == (True, None)
+@pytest.mark.parametrize(
+    ("missing", "now_s", "must", "answer"),
+    [
+        ((3, 4), 2.0999, "", (False, 2.1)),  # before the deadline the fraction is not enough
+        ((3, 4), 2.1, "", (True, None)),
+        ((2, 3, 4), 9.0, "", (False, None)),  # after it the fraction is still needed
+        ((4,), 9.0, "y.*", (False, None)),  # what must be delivered is waited for
+        ((0, 3), 9.0, "y.*", (True, None)),
+    ],
+)
+def test_from_the_deadline_on_the_fraction_and_what_must_arrive_are_enough(
+    missing, now_s, must, answer
+):
+    rule = EarlyClose(0.4, 0.1, must=must).stop_rule(critical=False)(TENSORS)
+    state = progress(but(*missing), now_s=now_s, first_s=2.0)
+    assert (rule.satisfied(state), rule.deadline_s(state)) == answer
 
 
 def test_the_deadline_counts_from_the_first_chunk():
@@ -322,20 +300,11 @@ def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
         ("per-layer:default=0.1,tensors=a@1.5", "tensors: a is 1.5; valid: 0"),
         ("early-close:tolerance=0.1", "needs the option deadline_s"),
         ("early-close:tolerance=0.1,deadline_s=0", "deadline_s is 0; valid: seconds, above 0"),
-        ({"policy": "early-close", "tolerance": 0.1, "deadline_s": math.nan}, "deadline_s is nan"),
+        ({**CLOSE, "deadline_s": math.nan}, "deadline_s is nan"),
         ("early-close:tolerance=0.1,deadline_s=1,patience=0.9", "patience is 0.9; valid: 1 or"),
-        (
-            {"policy": "early-close", "tolerance": 0.1, "deadline_s": 1, "patience": True},
-            "patience",
-        ),
-        (
-            "early-close:tolerance=0.1,deadline_s=1,epoch_rounds=17",
-            "epoch_rounds is 17; valid: a whole number, 1 to 16",
-        ),
-        (
-            {"policy": "early-close", "tolerance": 0.1, "deadline_s": 1, "epoch_rounds": True},
-            "epoch_rounds: true: must be a whole number",
-        ),
+        ({**CLOSE, "patience": True}, "patience"),
+        ({**CLOSE, "epoch_rounds": 17}, "epoch_rounds is 17; valid: a whole number, 1 to 16"),
+        ({**CLOSE, "epoch_rounds": True}, "epoch_rounds: true: must be a whole number"),
         ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=0", "epoch_rounds is 0"),
         ("early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or globs"),
         ("quick-loss-only:tolerance=2,quiet_s=1", "tolerance is 2"),

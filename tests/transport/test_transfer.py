@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 from testbed.transport import PayloadLayout, StopRule
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import CongestionControl, FixedRate
-from testbed.transport.policies.order import ChunkOrder, InOrder, OrderContext
+from testbed.transport.policies.order import ChunkOrder, OrderContext
 from testbed.transport.policies.repair import REPAIRS, Passes
 from testbed.transport.policies.tolerance import required_chunks
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
-    SESSION,
     Network,
     bernoulli,
     layout_of,
@@ -176,16 +174,7 @@ def test_each_transfer_begins_with_one_batch_however_long_the_path_was_idle():
     layout = layout_of(2000)
     path = SendingPath(congestion=FixedRate(rate_bps=10e6), chunk_bytes=16)
     for number, now_s in ((0, 0.0), (2, 60.0)):
-        sender = Sender(
-            session=SESSION,
-            transfer=number,
-            layout=layout,
-            payload=random_payload(layout),
-            repair=Passes(),
-            order=InOrder(),
-            path=path,
-            now_s=now_s,
-        )
+        sender = new_sender(layout, number=number, path=path, now_s=now_s)
         at_once = 0
         while len(frames := sender.offer(now_s)):
             at_once += len(frames)
@@ -293,16 +282,8 @@ def test_a_window_limits_what_is_in_flight_and_never_locks_the_transfer(window, 
 @pytest.mark.parametrize("repair", list(REPAIRS))
 def test_a_sender_that_has_filled_its_window_is_woken_without_being_asked_for_more(repair):
     layout = layout_of(100)
-    sender = Sender(
-        session=SESSION,
-        transfer=6,
-        layout=layout,
-        payload=random_payload(layout),
-        repair=REPAIRS.create(repair),
-        order=InOrder(),
-        path=SendingPath(congestion=_Recorder(wire_bytes(3, 16)), chunk_bytes=16),
-        now_s=0.0,
-    )
+    path = SendingPath(congestion=_Recorder(wire_bytes(3, 16)), chunk_bytes=16)
+    sender = new_sender(layout, path=path, repair=REPAIRS.create(repair))
     frames = sender.offer(0.0)
     assert len(frames) == 3
     sender.sent(3, 0.0)  # all are lost, and the driver has other things to do

@@ -6,7 +6,6 @@ import socket
 import numpy as np
 import pytest
 
-from testbed.transport import open_endpoint
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.incoming import Incoming
@@ -15,7 +14,7 @@ from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream
 from testbed.transport.net.udp_data import UdpData
-from tests.transport.loopback import in_thread, site
+from tests.transport.loopback import joined, site
 from tests.transport.test_gathering import FakeSocket, OneSender
 from tests.transport.two_parties import Two
 from tests.transport.virtual import SESSION, random_payload
@@ -141,8 +140,7 @@ def test_datagrams_that_are_dropped_count_towards_what_had_come_before_a_message
 
 def test_announcements_that_are_taken_make_room_for_others():
     place = site()
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         for _ in range(150):  # together more than may wait
             server.announce(bytes(1 << 16))
             assert len(worker.await_announcement()) == 1 << 16

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from testbed.transport.core.sender import Sender
-from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import (
     DEFAULT_CHUNK_BYTES,
     HEADER_BYTES,
@@ -14,9 +12,7 @@ from testbed.transport.core.wire import (
     new_frames,
     wire_bytes,
 )
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import InOrder
-from testbed.transport.policies.repair import Passes
+from tests.transport.transfer_parts import new_sender
 from tests.transport.virtual import SESSION, layout_of, random_payload
 
 
@@ -46,19 +42,7 @@ def test_chunk_sizes_that_cut_floats_or_do_not_fit_are_refused(size):
 
 def test_all_datagrams_have_one_size_and_say_how_much_is_payload():
     layout = layout_of(3, chunk_bytes=16, last_elements=1)
-    payload = random_payload(layout)
-    path = SendingPath(congestion=FixedRate(rate_bps=1e12), chunk_bytes=16)
-    sender = Sender(
-        session=SESSION,
-        transfer=9,
-        layout=layout,
-        payload=payload,
-        repair=Passes(),
-        order=InOrder(),
-        path=path,
-        now_s=0.0,
-    )
-    frames = sender.offer(0.0)
+    frames = new_sender(layout, rate_bps=1e12, number=9).offer(0.0)
     assert frames.shape == (3, 32)
     batch = fields(frames, 16)
     assert batch["session"].tolist() == [SESSION] * 3
@@ -66,5 +50,5 @@ def test_all_datagrams_have_one_size_and_say_how_much_is_payload():
     assert batch["transfer"].tolist() == [9] * 3
     assert batch["length"].tolist() == [16, 16, 4]
     assert batch["stamp"].tolist() == [0, 1, 2]
-    assert batch["chunk"].tobytes() == payload.tobytes()
+    assert batch["chunk"].tobytes() == random_payload(layout).tobytes()
     assert not np.any(batch["chunk"][2, 4:])

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import Leg, PayloadLayout, ProtocolError
+from testbed.transport import PayloadLayout, ProtocolError
 from testbed.transport.core import worth
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
 from tests.transport.energy_rounds import (
@@ -101,25 +100,6 @@ def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
     post(connection, 2)  # which makes room
     connection.on_control(ControlMessage(MessageType.WORTH, 6, TOLD).encode(), 0.0)
     assert connection.lost is None
-
-
-def test_worth_that_comes_before_it_is_asked_for_reaches_the_receiver():
-    rounds = Rounds(spread=2.0, rate_bps=1e6)
-    transfer, payload = Leg.GATHER.transfer(0), random_payload(rounds.layout, 1)
-    rows = rounds.layout.rows(payload).view("<f4")
-    rows *= np.exp(2 * np.random.default_rng(1).standard_normal(CHUNKS))[:, np.newaxis]
-    rounds.sent[transfer], rounds.into[transfer] = payload, rounds.layout.new_buffer()
-    rounds.worker.connection.post_send(transfer, payload, rounds.simulation.now_s)
-    rounds.worker.work()
-    rounds.simulation.run(until_s=rounds.simulation.now_s + 0.01)
-    rule = ARM.gather.stop_rule(False)(rounds.layout)
-    now_s = rounds.simulation.now_s
-    rounds.server.connection.post_receive(transfer, rule, rounds.into[transfer], now_s)
-    rounds.server.work()
-    rounds.simulation.run(done=lambda: transfer in ended(rounds.server), limit=400_000)
-    (done,) = [each for each in rounds.server.events if isinstance(each, TransferDone)]
-    arrived = done.report.chunks_received
-    assert arrived is not None and arrived < 0.9 * CHUNKS  # without it, all are waited for
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 10_000))

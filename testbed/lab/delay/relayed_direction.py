@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from testbed.lab.delay import frame_ring
 from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, DirectionDelay
 from testbed.lab.delay.frame_ring import SLOT_BYTES, SOL_PACKET
-from testbed.transport.net.message_arrays import MessageBatch
+from testbed.transport.net.message_arrays import Messages
 
 _ETH_P_ALL = 3
 _STATISTICS, _QDISC_BYPASS = 6, 20
@@ -40,6 +40,32 @@ _SCANNED_AT_ONCE = 256
 _SECOND_NS = 1_000_000_000
 _TRIES, _SAME_MOMENT_NS = 5, 10_000
 _LATEST_NS = 20_000_000  # a frame that is later fails a run for itself
+
+
+class _Frames(Messages):
+    """Frames that lie anywhere in memory and are sent in order."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._base = self.vectors["base"][:, 0]
+        self._bytes = self.vectors["bytes"][:, 0]
+
+    def place(
+        self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
+    ) -> None:
+        """Sets the address and the length in bytes of some messages' frames."""
+        self._base[span] = addresses
+        self._bytes[span] = lengths
+
+    def place_one(self, number: int, address: int, length: int) -> None:
+        """Sets the address and the length in bytes of one message's frame."""
+        self._base[number] = address
+        self._bytes[number] = length
+
+    def copy(self, other: _Frames, chosen: NDArray[np.intp]) -> None:
+        """Copies the chosen messages of another batch to the beginning of this one."""
+        self._base[: len(chosen)] = other._base[chosen]
+        self._bytes[: len(chosen)] = other._bytes[chosen]
 
 
 class DelayLine:
@@ -75,8 +101,8 @@ class DelayLine:
         self._starts = np.uint64(self._base) + np.arange(slots, dtype=np.uint64) * np.uint64(
             SLOT_BYTES
         )
-        self._messages = MessageBatch(slots)
-        self._picked = MessageBatch(slots)
+        self._messages = _Frames(slots)
+        self._picked = _Frames(slots)
         self._came_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._due_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._kept: NDArray[np.bool_] = np.ones(slots, dtype=np.bool_)

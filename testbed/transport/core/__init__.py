@@ -3,7 +3,6 @@ comes out.
 
 `connection.Connection` is everything between two peers; `sender` and `receiver` are one transfer
 each; `congestion`, `order`, `repair` and `tolerance` hold the interfaces of what can be swapped.
-Imports numpy, the standard library, and the check of what a user's own code returns
-(`testbed.shared.own_code`). Add here what every protocol shares; what a protocol may choose is in
-`testbed.transport.policies`.
+Imports numpy, the standard library and `testbed.shared.own_code`. Add here what every protocol
+shares; what a protocol may choose is in `testbed.transport.policies`.
 """

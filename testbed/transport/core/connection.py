@@ -1,17 +1,7 @@
 """Everything between "bytes arrived at time t" and "send these bytes, wake me at t'", for one peer.
 
-A driver feeds a `Connection` what arrives on an ordered reliable stream of control messages and a
-lossy one of datagrams; `docs/concepts/connection.md` explains joining, transfers and patience:
-
-    connection.on_datagrams(frames, now_s)      # before what came later on the control stream
-    connection.on_control(data, now_s)
-    connection.on_deadline(now_s)               # at next_deadline_s at the latest
-    stream.write(connection.control())          # what data are worth goes before them
-    while len(frames := connection.offer(now_s)):
-        connection.sent(network.send(frames), now_s)
-    stream.write(connection.control())
-    for event in connection.events(): ...
-
+`docs/concepts/connection.md` explains it; `net.link` drives it. Datagrams are handed over before
+what came later on the control stream; what `control()` says goes before the data that are offered.
 `waited=True`: input lay in a socket for an unknown time, and gives no sample of the round trip.
 """
 

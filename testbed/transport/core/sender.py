@@ -1,9 +1,4 @@
-"""The sending side of one transfer, without socket, clock or thread; its driver goes
-
-while not sender.stopped:
-    sender.sent(network.send(sender.offer(now_s)), now_s)
-    ...  # hands over messages, sends `poll_messages`, calls at `next_deadline_s` at the latest
-"""
+"""The sending side of one transfer, without socket, clock or thread."""
 
 import math
 from collections import Counter

@@ -9,7 +9,6 @@ import socket
 import sys
 
 import numpy as np
-from numpy.typing import NDArray
 
 from testbed.transport.native.hot_path import address_of
 
@@ -89,54 +88,3 @@ class Messages:
         if taken < 0:
             raise _failed()
         return int(taken)
-
-
-class Ring:
-    """A ring of slots for relays, which receive frames, keep them, and send them on in order."""
-
-    def __init__(self, slots: int, slot_bytes: int) -> None:
-        self.slots = slots
-        self._memory = np.zeros((slots, slot_bytes), dtype=np.uint8)
-        self._in = Messages(slots)
-        self._out = Messages(slots)
-        steps = np.arange(slots, dtype=np.uint64)
-        for each in (self._in, self._out):
-            each.vectors["base"][:, 0] = address_of(self._memory) + steps * slot_bytes
-            each.vectors["bytes"][:, 0] = slot_bytes
-
-    def receive(self, descriptor: int, first: int, limit: int) -> int:
-        """Fills slots from `first` on without wrapping; returns how many."""
-        count = self._in.receive(descriptor, first, min(limit, self.slots - first))
-        lengths = self._in.headers["bytes"][first : first + count]
-        self._out.vectors["bytes"][first : first + count, 0] = lengths
-        return count
-
-    def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends slots from `first` on; returns how many the kernel took. OSError when none."""
-        return self._out.send(descriptor, first, count)
-
-
-class MessageBatch(Messages):
-    """Headers for frames that lie anywhere in memory and are sent in order."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self._base = self.vectors["base"][:, 0]
-        self._bytes = self.vectors["bytes"][:, 0]
-
-    def place(
-        self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
-    ) -> None:
-        """Sets the address and the length in bytes of some messages' frames."""
-        self._base[span] = addresses
-        self._bytes[span] = lengths
-
-    def place_one(self, number: int, address: int, length: int) -> None:
-        """Sets the address and the length in bytes of one message's frame."""
-        self._base[number] = address
-        self._bytes[number] = length
-
-    def copy(self, other: "MessageBatch", chosen: NDArray[np.intp]) -> None:
-        """Copies the chosen messages of another batch to the beginning of this one."""
-        self._base[: len(chosen)] = other._base[chosen]
-        self._bytes[: len(chosen)] = other._bytes[chosen]

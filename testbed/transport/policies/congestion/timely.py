@@ -42,7 +42,8 @@ _LOW_FACTOR = 1.25
 _LOW_DATAGRAMS = 4
 _IDLE_DATAGRAMS = 2
 _HIGH_FACTOR = 2.0
-_HYPERACTIVE_STEPS = 5
+_ALPHA = 0.875
+_HYPERACTIVE_ROUNDS = _HYPERACTIVE_STEPS = 5
 _LARGEST_CUT = 0.5
 _START_WORTH: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
 _WORTH: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
@@ -71,36 +72,25 @@ class Timely(CongestionControl):
         self,
         *,
         datagram_bytes: int = DATAGRAM_BYTES,
-        initial_window: float = INITIAL_WINDOW,
         t_low_s: float = 0,
         t_high_s: float = 0,
         min_rtt_s: float = 0,
-        alpha: float = 0.875,
         beta: float = 0.8,
         step_bps: float = 0,
-        hyperactive_rounds: int = 5,
     ) -> None:
         """The module's docstring says how a 0 is derived from the path.
 
         Args:
             datagram_bytes: one datagram on the wire.
-            initial_window: what is in flight before the first round trip, in datagrams.
             t_low_s: below this round trip the rate always rises; 0: 1.25 `min_rtt_s` plus the time
                 of 4 datagrams at the present rate.
             t_high_s: above this round trip the rate always falls; 0: twice `t_low_s`.
             min_rtt_s: the round trip without queues; 0: the smallest of the last 10 s.
-            alpha: weight of a new difference of round trips; above 0, at most 1.
             beta: scales every decrease; above 0, at most 1.
             step_bps: how much the rate rises at once; 0: one datagram per round trip.
-            hyperactive_rounds: after so many rounds without growth of the round trip the rate
-                rises by several steps.
         """
-        check_options(
-            datagram_bytes=datagram_bytes,
-            initial_window=initial_window,
-            hyperactive_rounds=hyperactive_rounds,
-        )
-        check_options(at_most=1, alpha=alpha, beta=beta)
+        check_options(datagram_bytes=datagram_bytes)
+        check_options(at_most=1, beta=beta)
         check_options(
             zero=True, t_low_s=t_low_s, t_high_s=t_high_s, min_rtt_s=min_rtt_s, step_bps=step_bps
         )
@@ -108,11 +98,10 @@ class Timely(CongestionControl):
             raise ValueError(f"t_high_s is {t_high_s}; valid: at least t_low_s, {t_low_s}")
         self.path = PathMonitor(min_rtt_window_s=_MIN_RTT_WINDOW_S)
         self._datagram_bytes = datagram_bytes
-        self._initial_bytes = float(initial_window * datagram_bytes)
+        self._initial_bytes = float(INITIAL_WINDOW * datagram_bytes)
         self._given_low_s, self._given_high_s, self._given_min_s = t_low_s, t_high_s, min_rtt_s
         self._given_step_bps = step_bps
-        self._alpha, self._beta = alpha, beta
-        self._hyperactive_rounds = hyperactive_rounds
+        self._beta = beta
         self._rate: float | None = None
         self.state = TimelyState.STARTUP
         self._previous_s: float | None = None
@@ -221,7 +210,7 @@ class Timely(CongestionControl):
         assert self._rate is not None
         previous_s = rtt_s if self._previous_s is None else self._previous_s
         difference_s = rtt_s - previous_s
-        self._difference_s += self._alpha * (difference_s - self._difference_s)
+        self._difference_s += _ALPHA * (difference_s - self._difference_s)
         gradient = self._difference_s / self.min_rtt_s
         low_s = self.t_low_s
         high_s = self.t_high_s
@@ -263,7 +252,7 @@ class Timely(CongestionControl):
     def _rise_bps(self) -> float:
         """What a round without growth of the round trip adds: five steps after some of them."""
         self._calm_rounds += 1
-        if self._calm_rounds < self._hyperactive_rounds:
+        if self._calm_rounds < _HYPERACTIVE_ROUNDS:
             return self._step_bps
         self.state = TimelyState.HYPERACTIVE
         return _HYPERACTIVE_STEPS * self._step_bps
