@@ -1,9 +1,7 @@
 """Units that a value may be written with: `100Mbit` for a key that ends in `_bps`, `5ms` for `_s`.
 
-A key's last words give its unit, and with it what is accepted: `_bps` bits per second, `_s`
-seconds, `_ms` milliseconds, `_bytes` bytes; in front of `_per_` and a thing, too, as in
-`walk_s_per_chunk`. What fits is converted to the plain number; what does not fit stays a text,
-which whoever checks the value then refuses. Needs the standard library alone.
+A key's ending gives its unit, in front of `_per_` and a thing, too, as in `walk_s_per_chunk`. What
+does not fit stays a text, which whoever checks the value refuses. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -14,13 +12,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-_FORM = re.compile(r"\+?(?P<number>[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?P<exponent>e[-+]?[0-9]{1,2})?"
-                   r" ?(?P<unit>[A-Za-z\u00b5\u03bc/]*)", re.IGNORECASE)  # fmt: skip
+_FORM = re.compile(
+    r"\+?(?P<number>[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?P<exponent>e[-+]?[0-9]{1,2})?"
+    r" ?(?P<unit>[A-Za-z\u00b5\u03bc/]*)",
+    re.IGNORECASE,
+)
 _PERCENT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%")
 _DECIMAL = {"": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
-_SECONDS = {"ns": "1e-9", "us": "1e-6", "\u00b5s": "1e-6", "\u03bcs": "1e-6", "ms": "1e-3",
-            "s": "1", "min": "60", "h": "3600"}  # fmt: skip
+_SECONDS = {"ns": "1e-9", "us": "1e-6", "ms": "1e-3", "s": "1", "min": "60", "h": "3600"}
+_SECONDS |= dict.fromkeys(("\u00b5s", "\u03bcs"), "1e-6")
 
 
 @dataclass(frozen=True)

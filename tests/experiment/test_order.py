@@ -1,4 +1,4 @@
-"""The order of execution: arms of one point and seed together, and no arm always first."""
+"""The order of execution, and parts of a sweep: arms of one point and seed stay together."""
 
 from __future__ import annotations
 
@@ -6,45 +6,36 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
+import pytest
 
 from testbed import experiment
+from testbed.experiment.blocks import Shard, parse, shards
+from testbed.experiment.blocks import blocks as parted
 from testbed.experiment.run import key_of
 from testbed.run import planning
+from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json
-from tests.experiment.small import BASE
+from tests.experiment import small
 
 ARMS = {name: {"protocol": name} for name in ("dblp", "fixed-low", "fixed-high", "tcp-cubic")}
 FACTORS = {"impairments.0.q": [0.6, 0.7, 0.8, 0.9]}
 
 
 def write(folder: Path, **changes: Any) -> str:
-    path = folder / "small.yaml"
-    path.write_text(
-        yaml.safe_dump({**BASE, "arms": ARMS, "factors": FACTORS, **changes}, sort_keys=False)
-    )
-    return str(path)
-
-
-def blocks(runs: list[experiment.Run]) -> list[list[experiment.Run]]:
-    return [runs[start : start + len(ARMS)] for start in range(0, len(runs), len(ARMS))]
+    return small.write(folder, **{"arms": ARMS, "factors": FACTORS, **changes})
 
 
 def test_arms_of_one_point_and_seed_follow_one_another_in_changing_order(tmp_path):
     runs = experiment.ordered(experiment.load(write(tmp_path), seeds=5))
+    blocks = [runs[start : start + 4] for start in range(0, 4 * 4 * 5, 4)]
     assert len(runs) == 4 * 4 * 5
-    for block in blocks(runs):
+    for block in blocks:
         assert len({(run.seed, run.factors["impairments.0.q"]) for run in block}) == 1
         assert {run.arm for run in block} == set(ARMS)
-    assert [block[0].seed for block in blocks(runs)] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [
-        5
-    ] * 4
-    assert {block[0].arm for block in blocks(runs)} == set(ARMS)
-    points = [
-        tuple(block[0].factors["impairments.0.q"] for block in blocks(runs)[start : start + 4])
-        for start in range(0, 20, 4)
-    ]
-    assert len(set(points)) > 1
+    assert [block[0].seed for block in blocks] == sorted([1, 2, 3, 4, 5] * 4)
+    assert {block[0].arm for block in blocks} == set(ARMS)
+    points = [block[0].factors["impairments.0.q"] for block in blocks]
+    assert len({tuple(points[start : start + 4]) for start in range(0, 20, 4)}) > 1
 
 
 def test_the_order_of_the_rest_does_not_change_when_runs_are_left_out(tmp_path):
@@ -74,3 +65,44 @@ def test_the_plan_records_order_and_profile_and_the_arms_in_the_file_s_order(tmp
     assert plan["profile"] == "laptop"
     written = read_json(tmp_path / "out" / "small" / "experiment.json")
     assert written["arms"] == list(experiment.load(write(tmp_path))[0].experiment.arms)
+
+
+@pytest.mark.parametrize("of", [1, 3, 4, 20])
+def test_parts_have_whole_blocks_and_are_as_large_as_each_other(tmp_path, of):
+    runs = experiment.load(write(tmp_path), seeds=5)  # 20 blocks
+    parts = shards(runs, of)
+    assert set(parts) == {run.key for run in runs}
+    assert shards(runs[::-1], of).keys() == parts.keys()
+    for block in parted(runs):
+        assert {run.arm for run in block} == set(ARMS)
+        assert len({parts[run.key] for run in block}) == 1
+    sizes = [sum(part == Shard(n, of) for part in parts.values()) for n in range(1, of + 1)]
+    assert max(sizes) - min(sizes) <= len(ARMS)
+    assert min(sizes) > 0
+
+
+def test_parts_do_not_depend_on_arms_that_are_left_out_or_on_the_order_of_the_file(tmp_path):
+    every = shards(experiment.load(write(tmp_path), seeds=5), 3)
+    some = shards(experiment.load(write(tmp_path), seeds=5, arms=["tcp-cubic"]), 3)
+    assert some == {key: every[key] for key in some}
+    turned = dict(reversed(ARMS.items()))
+    assert shards(experiment.load(write(tmp_path, arms=turned), seeds=5), 3) == every
+
+
+def test_all_points_of_a_seed_are_in_one_part_where_seeds_can_be_shared_out(tmp_path):
+    runs = experiment.load(write(tmp_path), seeds=6)
+    parts = shards(runs, 3)
+    of_seeds = {seed: {parts[run.key] for run in runs if run.seed == seed} for seed in range(1, 7)}
+    assert {len(each) for each in of_seeds.values()} == {1}
+
+
+@pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "1/", "1/0", "-1/2", "1/2/3", "a/b"])
+def test_a_wrong_part_is_one_line(text):
+    with pytest.raises(InputError, match=r"--shard .*valid: I/N"):
+        parse(text)
+
+
+def test_a_part_that_would_be_empty_is_refused(tmp_path):
+    runs = experiment.load(write(tmp_path), seeds=1)
+    with pytest.raises(InputError, match="valid: at most 4 parts"):
+        shards(runs, 5)
