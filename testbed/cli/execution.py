@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -19,14 +19,15 @@ from testbed.cli import choosing, places, plan_view, progress
 from testbed.cli.choosing import Chosen
 from testbed.cli.options import Execution
 from testbed.cli.terminal import console, say
-from testbed.cluster import fetching
-from testbed.cluster.sharing import Workers, share_out
 from testbed.experiment import Run, blocks
 from testbed.machine import capabilities, steadiness
 from testbed.run import planning, runner
 from testbed.run.runner import OnProgress, Outcome
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
+
+if TYPE_CHECKING:
+    from testbed.cluster.scheduler import Scheduler
 
 SLOW_PROFILE = "slow"
 _CAPTURES_SHOWN = 6
@@ -119,12 +120,12 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
         if not chosen.simulated:
             capabilities.require()
     if options.scheduler is not None:
-        from testbed.cluster.dask_workers import DaskWorkers
+        from testbed.cluster.scheduler import Scheduler
 
-        with closing(DaskWorkers(options.scheduler, chosen.capture)) as workers:
+        with closing(Scheduler(options.scheduler, chosen.capture)) as scheduler:
             _plan(chosen, verdicts, console)
             with progress.runs_shown(console, len(runs)) as shown:
-                outcomes = _on_workers(chosen, workers, shown)
+                outcomes = _on_workers(chosen, scheduler, shown)
     else:
         _plan(chosen, verdicts, console)
         plan_view.show_total(results, runs, console)
@@ -234,7 +235,7 @@ def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
     return [outcomes[run.key] for run in chosen.runs]
 
 
-def _on_workers(chosen: Chosen, workers: Workers, shown: progress.RunProgress) -> list[Outcome]:
+def _on_workers(chosen: Chosen, scheduler: Scheduler, shown: progress.RunProgress) -> list[Outcome]:
     """Have a scheduler's workers execute what is not ok; results come here as blocks end."""
     outcomes: dict[str, Outcome] = {}
 
@@ -249,15 +250,14 @@ def _on_workers(chosen: Chosen, workers: Workers, shown: progress.RunProgress) -
             end(Outcome(run, place.path, "ok", "", executed=False))
         else:
             left.append(run)
-    given_up = share_out(
+    lost = scheduler.share_out(
         blocks.blocks(left),
-        workers,
+        chosen.results,
         retries=chosen.execution.retries,
-        accept=lambda block, result: fetching.store(chosen.results, block, result["packed"]),
         end=end,
         say=shown.say,
     )
-    for run in given_up:
+    for run in lost:
         place = runner.directory_of(chosen.results, run)
         end(Outcome(run, place.path, "failed", "lost with its workers", executed=True))
     return [outcomes[run.key] for run in chosen.runs]

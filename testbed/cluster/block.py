@@ -6,15 +6,19 @@ machine cannot do is one line on standard error and exit status 2, before anythi
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
+import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import topologies
-from testbed.cluster import turn
+from testbed.cluster import worker
 from testbed.machine import capabilities
 from testbed.run import manifest, requirements, runner
 from testbed.shared import own_code, run_directory
@@ -33,6 +37,7 @@ def task(configs: list[dict[str, Any]], capture: list[str]) -> str:
 def main() -> int:
     """Execute the runs of a task; returns the exit status."""
     folder, wanted = Path(sys.argv[1]), json.load(sys.stdin)
+    forget_dead(folder.parent)
     try:
         _require_same_code(wanted)
         for config in wanted["runs"]:
@@ -46,12 +51,31 @@ def main() -> int:
                 simulating.carry_out(place, config, lambda record: None)
             else:
                 capture = {"capture": wanted["capture"]}
-                with turn.taken():
+                with turn():
                     runner.carry_out(place, config | capture, lambda record: None)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+@contextmanager
+def turn(place: str = "/") -> Iterator[None]:
+    """Wait until no other process of this machine has a lab; one that dies gives its turn back."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def forget_dead(place: Path) -> None:
+    """Remove the folders of workers that were killed."""
+    for folder in place.glob(f"{worker.FOLDER}*-*"):
+        pid = folder.name.removeprefix(worker.FOLDER).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _require_same_code(wanted: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from testbed.cluster.dask_workers import DaskWorkers
+from testbed.cluster.scheduler import Scheduler
 from testbed.shared.input_error import InputError
 
 
@@ -17,24 +17,24 @@ from testbed.shared.input_error import InputError
 )
 def test_an_address_of_another_kind_is_refused(address):
     with pytest.raises(InputError, match=r"--scheduler .*: valid: tls://HOST:PORT, or tcp://127"):
-        DaskWorkers(address)
+        Scheduler(address)
 
 
 @pytest.mark.parametrize("address", ["tcp://192.0.2.1:8786", "tcp://example.org:8786"])
 def test_without_tls_only_this_machine_is_reached(address):
     with pytest.raises(InputError, match="without TLS only on this machine"):
-        DaskWorkers(address)
+        Scheduler(address)
 
 
 def test_tls_without_a_certificate_names_what_to_set(monkeypatch):
     with pytest.raises(InputError, match="DASK_DISTRIBUTED__COMM__TLS__CA_FILE"):
-        DaskWorkers("tls://192.0.2.1:8786")
+        Scheduler("tls://192.0.2.1:8786")
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1"])
 def test_a_scheduler_that_does_not_answer_is_one_line(address):
     with pytest.raises(InputError, match=r"no scheduler answers: .*refused") as told:
-        DaskWorkers(address)
+        Scheduler(address)
     assert "\n" not in str(told.value)
 
 
@@ -42,20 +42,20 @@ def test_a_scheduler_that_does_not_answer_is_one_line(address):
     ("known", "status"), [({}, "running"), ({"workers": {}}, "connecting")], ids=str
 )
 def test_a_client_that_has_lost_its_scheduler_says_so(known, status):
-    workers = object.__new__(DaskWorkers)
-    workers._address = "tcp://127.0.0.1:1"
-    workers._client = SimpleNamespace(scheduler_info=lambda: known, status=status)
+    scheduler = object.__new__(Scheduler)
+    scheduler._address = "tcp://127.0.0.1:1"
+    scheduler._client = SimpleNamespace(scheduler_info=lambda n_workers: known, status=status)
     with pytest.raises(InputError, match="the scheduler has gone; what came back stays"):
-        workers.there()
+        scheduler.workers()
 
 
 def test_the_lab_and_a_worker_s_function_need_no_dask():
     code = (
         "import sys; sys.modules['distributed'] = sys.modules['dask'] = None\n"
-        "import testbed.cli.execution, testbed.cluster.dask_workers, testbed.cluster.block\n"
-        "from testbed.cluster.dask_workers import DaskWorkers\n"
+        "import testbed.cli.execution, testbed.cluster.scheduler, testbed.cluster.block\n"
+        "from testbed.cluster.scheduler import Scheduler\n"
         "from testbed.shared.input_error import InputError\n"
-        "try: DaskWorkers('tcp://127.0.0.1:1')\n"
+        "try: Scheduler('tcp://127.0.0.1:1')\n"
         "except InputError as error: print(error)"
     )
     done = subprocess.run(

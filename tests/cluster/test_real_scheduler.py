@@ -14,8 +14,7 @@ import dask
 import pytest
 
 from testbed import experiment
-from testbed.cluster import fetching, sharing
-from testbed.cluster.dask_workers import DaskWorkers
+from testbed.cluster.scheduler import Scheduler
 from testbed.experiment import Run, blocks
 from testbed.run import planning
 from testbed.run.runner import Outcome
@@ -46,17 +45,12 @@ def sweep(folder: Path, *, rounds: int = 2, seeds: Sequence[int] = (1,)) -> list
 
 
 def share_out(
-    workers: DaskWorkers, runs: Sequence[Run], out: Path, said: list[str]
+    scheduler: Scheduler, runs: Sequence[Run], out: Path, said: list[str], retries: int = 0
 ) -> list[Outcome]:
     """As the command does, without its terminal and report."""
     ended: list[Outcome] = []
-    left = sharing.share_out(
-        blocks.blocks(runs),
-        workers,
-        retries=0,
-        accept=lambda block, result: fetching.store(out, block, result["packed"]),
-        end=ended.append,
-        say=said.append,
+    left = scheduler.share_out(
+        blocks.blocks(runs), out, retries=retries, end=ended.append, say=said.append
     )
     assert left == []
     return ended
@@ -75,35 +69,30 @@ def children(process: subprocess.Popen[bytes]) -> list[int]:
     return found
 
 
-class Killing(DaskWorkers):
-    """Kills a worker while it executes the first that it was given."""
-
-    victim: subprocess.Popen[bytes]
-    block: int = 0
-
-    def take(self, timeout_s):
-        if not self.block and (found := children(self.victim)):
-            (self.block,) = found
-            self.victim.send_signal(signal.SIGKILL)
-        return super().take(timeout_s)
-
-
-def test_a_sweep_survives_a_worker_that_is_killed(tmp_path):
+def test_a_sweep_survives_a_worker_that_is_killed(tmp_path, monkeypatch):
     runs, said = sweep(tmp_path, seeds=[1, 2, 3]), list[str]()
+    victims: list[int] = []
+
+    def workers(self):
+        if not victims and (found := children(victim)):
+            victims.extend(found)
+            victim.send_signal(signal.SIGKILL)
+        return there(self)
+
+    there = Scheduler.workers
+    monkeypatch.setattr(Scheduler, "workers", workers)
     with loopback(tmp_path / "cluster") as cluster:
-        workers = Killing(cluster.address)
-        workers.victim = cluster.worker()
+        scheduler = Scheduler(cluster.address)
+        victim = cluster.worker()
         cluster.worker()
-        until(lambda: len(workers.there()) == 2)
-        ended = share_out(workers, runs, tmp_path / "out", said)
-        workers.close()
-    assert workers.block
-    until(lambda: not Path("/proc", str(workers.block)).exists())  # the block died with its worker
+        until(lambda: len(there(scheduler)) == 2)
+        ended = share_out(scheduler, runs, tmp_path / "out", said)
+        scheduler.close()
+    (block,) = victims
+    until(lambda: not Path("/proc", str(block)).exists())  # the block died with its worker
     keys_of_all = sorted(run.key for run in runs)
     assert sorted(each.run.key for each in ended) == keys_of_all  # none twice
     assert {each.verdict for each in ended} == {"ok"}
-    assert len(said) == 1
-    assert said[0].endswith("was lost; its block is tried elsewhere")
     folders = [each.name for each in (tmp_path / "out" / "small").iterdir() if each.is_dir()]
     assert sorted(folders) == keys_of_all  # no attempt, nothing half fetched
 
@@ -126,11 +115,11 @@ def test_workers_that_cannot_are_named_in_a_line_each(tmp_path):
         for folder in (tmp_path / "without-testbed", tmp_path / "without-pydantic", other):
             path = os.pathsep.join(filter(None, (str(folder), inherited)))
             cluster.worker(environment={"PYTHONPATH": path})
-        workers = DaskWorkers(cluster.address)
-        until(lambda: len(workers.there()) == 3)  # and not the one without the resource
+        scheduler = Scheduler(cluster.address)
+        until(lambda: len(scheduler.workers()) == 3)  # and not the one without the resource
         with pytest.raises(InputError, match="no worker can execute this sweep: "):
-            share_out(workers, [run], tmp_path / "out", said)
-        workers.close()
+            share_out(scheduler, [run], tmp_path / "out", said)
+        scheduler.close()
     assert len(said) == 3
     for why in (
         "is left out: ModuleNotFoundError: No module named 'testbed'",
@@ -183,19 +172,27 @@ def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkey
         for kind, suffix in (("cert", "crt"), ("key", "key"))
     }
     with dask.config.set(strange), pytest.raises(InputError, match="no scheduler answers: "):
-        DaskWorkers(cluster.address)
+        Scheduler(cluster.address)
 
     (tmp_path / "long").mkdir()
     long = sweep(tmp_path / "long", rounds=100_000)[:1]
-    workers = DaskWorkers(cluster.address)
-    (name,) = workers.there()
-    workers.give(name, long)
-    until(lambda: children(worker))
-    workers.close()  # as after Ctrl-C
+    scheduler = Scheduler(cluster.address)
+
+    def interrupt(self):
+        if children(worker):
+            raise KeyboardInterrupt
+        return there(self)
+
+    there = Scheduler.workers
+    with monkeypatch.context() as patched:
+        patched.setattr(Scheduler, "workers", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            share_out(scheduler, long, tmp_path / "out", said)
+    scheduler.close()
     until(lambda: not children(worker))
 
-    workers = DaskWorkers(cluster.address)
+    scheduler = Scheduler(cluster.address)
     cluster.processes[0].send_signal(signal.SIGKILL)
     with pytest.raises(InputError, match="the scheduler has gone; what came back stays"):
-        share_out(workers, runs, tmp_path / "out", said)
-    workers.close()
+        share_out(scheduler, runs, tmp_path / "out", said)
+    scheduler.close()

@@ -2,174 +2,143 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from testbed.cluster.sharing import share_out
+from testbed.cluster import block, results, scheduler, worker
+from testbed.cluster.scheduler import Scheduler
 from testbed.run.runner import Outcome
 from testbed.shared.input_error import InputError
 
 
-@dataclass(frozen=True)
-class Run:
-    """As much of a run as the loop looks at."""
-
-    key: str
-
-    @property
-    def label(self) -> str:
-        return self.key
+def run(key: str) -> Any:
+    return SimpleNamespace(key=key, label=key, config=lambda: key)
 
 
-class Machines:
-    """Workers that end at once, in the order in which they were given something.
-
-    `does` says what becomes of a run on a worker: a verdict, or what is no result of it.
-    """
-
-    def __init__(self, there: Sequence[str], does: Mapping[tuple[str, str], Any]) -> None:
-        self.names, self.does = set(there), dict(does)
-        self.given: list[tuple[str, tuple[str, ...]]] = []
-        self.forgotten: list[str] = []
-        self._busy: deque[tuple[str, Sequence[Run]]] = deque()
-
-    def there(self) -> set[str]:
-        return set(self.names)
-
-    def give(self, worker: str, runs: Sequence[Any]) -> None:
-        assert worker not in [name for name, _ in self._busy]  # one lab at a time
-        self.given.append((worker, tuple(run.key for run in runs)))
-        self._busy.append((worker, runs))
-
-    def take(self, timeout_s: float) -> tuple[str, Mapping[str, Any]] | None:
-        if not self._busy:
-            return None
-        worker, runs = self._busy.popleft()
-        found = {run.key: self.does.get((worker, run.key), "ok") for run in runs}
-        if "dies" in found.values():
-            self.names.discard(worker)
-            return None
-        refused = [each for each in found.values() if each.startswith("lacks")]
-        if refused:
-            return worker, {"refused": refused[0]}
-        return worker, {"host": worker, "verdicts": found}
-
-    def forget(self, worker: str) -> None:
-        self.forgotten.append(worker)
+class Future(SimpleNamespace):
+    __hash__ = object.__hash__
 
 
-class Late(Machines):
-    """Has its first worker only when it was asked for results."""
+class Dask:
+    """A client whose workers execute at once; `does` says what becomes of a run on a worker."""
 
-    def take(self, timeout_s: float) -> tuple[str, Mapping[str, Any]] | None:
-        self.names.add("A")
-        return super().take(timeout_s)
+    status = "running"
+
+    def __init__(self, names: str, does: Mapping[tuple[str, str], str]) -> None:
+        self.names, self.does = set(names), dict(does)
+        self.given: list[tuple[str, str]] = []
+
+    def scheduler_info(self, n_workers: int) -> Any:
+        return {"workers": {name: {"resources": {"lab": 1.0}} for name in self.names}}
+
+    def submit(self, call: Any, *, workers: list[str], **options: Any) -> Any:
+        task = call()
+        busy = [name for name, _ in self.given[-len(self.names) + 1 :]]
+        worker = sorted(workers, key=lambda name: (name in busy, name))[0]
+        self.given.append((worker, task))
+        verdicts = {key: self.does.get((worker, key), "ok") for key in task}
+        told: dict[str, Any] = {"worker": worker, "host": worker, "packed": verdicts}
+        for verdict in verdicts.values():
+            if verdict.startswith("lacks"):
+                told["refused"] = verdict
+        status = "error" if "dies" in verdicts.values() else "finished"
+        return Future(status=status, result=lambda: told, exception=lambda: "killed")
 
 
-def shared(machines: Machines, *blocks: str, retries: int = 2) -> tuple[Any, ...]:
-    """Share out blocks, each a text of runs' names; what ended how, what was given up and said."""
-    done: dict[str, str] = {}
-    said: list[str] = []
+@pytest.fixture
+def shared(monkeypatch):
+    """Shares out blocks, each a text of runs' names; tells what ended how, was left and said."""
 
-    def accept(runs: Sequence[Any], result: Mapping[str, Any]) -> list[Outcome]:
-        if "nonsense" in result["verdicts"].values():
+    def store(folder: Path, runs: Any, verdicts: Mapping[str, str]) -> list[Outcome]:
+        if "nonsense" in verdicts.values():
             raise ValueError("a folder is missing")
+        outcome = functools.partial(Outcome, directory=Path(), reason="", executed=True)
         return [
-            Outcome(
-                run,
-                Path(),
-                result["verdicts"][run.key],
-                "",
-                executed=True,
-                may_differ=result["verdicts"][run.key] == "invalid",
-            )
-            for run in runs
+            outcome(run=each, verdict=verdict, may_differ=verdict == "invalid")
+            for each in runs
+            for verdict in [verdicts[each.key]]
         ]
 
-    def end(outcome: Any) -> None:
-        assert outcome.run.key not in done  # none twice
-        done[outcome.run.key] = outcome.verdict
+    monkeypatch.setattr(results, "store", store)
+    monkeypatch.setattr(block, "task", lambda configs, capture: "".join(configs))
+    monkeypatch.setattr(worker, "execute", lambda task, sweep: task)
 
-    runs: list[Any] = [[Run(key) for key in block] for block in blocks]
-    left = share_out(runs, machines, retries=retries, accept=accept, end=end, say=said.append)
-    return done, [run.key for run in left], said
+    def share_out(dask: Dask, *blocks: str, retries: int = 2) -> Any:
+        shares = object.__new__(Scheduler)
+        shares.__dict__.update(_client=dask, _address="", _capture=[], _sweep="", _going_on={})
+        done: dict[str, str] = {}
+        said: list[str] = []
 
+        def end(outcome: Any) -> None:
+            assert outcome.run.key not in done  # none twice
+            done[outcome.run.key] = outcome.verdict
 
-def test_blocks_stay_together_and_all_workers_have_some():
-    machines = Machines("AB", {})
-    done, left, said = shared(machines, "ab", "cd", "ef")
-    assert done == dict.fromkeys("abcdef", "ok")
-    assert (left, said) == ([], [])
-    assert machines.given[:2] == [("A", ("a", "b")), ("B", ("c", "d"))]
-    assert machines.given[2][1] == ("e", "f")
+        runs = [[run(key) for key in each] for each in blocks]
+        left = shares.share_out(runs, Path(), retries=retries, end=end, say=said.append)
+        return done, [each.key for each in left], said
 
-
-def test_the_block_of_a_lost_worker_is_tried_elsewhere_as_a_whole():
-    machines = Machines("AB", {("A", "b"): "dies"})
-    done, _, said = shared(machines, "ab", "cd")
-    assert done == dict.fromkeys("abcd", "ok")
-    assert machines.forgotten == ["A"]
-    assert ("B", ("a", "b")) in machines.given
-    assert said == ["worker A was lost; its block is tried elsewhere"]
+    monkeypatch.setattr(scheduler, "_POLL_S", 0)
+    return share_out
 
 
-def test_a_block_that_costs_workers_is_given_up_and_the_others_are_done():
-    deadly = {(name, "b"): "dies" for name in "ABCD"}
-    done, left, _ = shared(Machines("ABCD", deadly), "ab", "cd")
-    assert left == ["a", "b"]
-    assert done == {"c": "ok", "d": "ok"}
+def test_blocks_stay_together_and_all_workers_have_some(shared):
+    dask = Dask("AB", {})
+    assert shared(dask, "ab", "cd", "ef") == (dict.fromkeys("abcdef", "ok"), [], [])
+    assert dask.given[:2] == [("A", "ab"), ("B", "cd")]
 
 
-def test_an_invalid_run_takes_its_block_to_another_worker():
-    machines = Machines("AB", {("A", "b"): "invalid"})
-    done, _, said = shared(machines, "ab")
-    assert machines.given == [("A", ("a", "b")), ("B", ("a", "b"))]
+def test_a_block_that_costs_too_many_workers_is_given_up_and_the_others_are_done(shared):
+    done, left, said = shared(Dask("A", {("A", "b"): "dies"}), "ab", "cd")
+    assert (done, left) == ({"c": "ok", "d": "ok"}, ["a", "b"])
+    assert said == ["a: given up: killed"]
+
+
+def test_an_invalid_run_takes_its_block_to_another_worker(shared):
+    dask = Dask("AB", {("A", "b"): "invalid"})
+    done, _, said = shared(dask, "ab")
+    assert dask.given == [("A", "ab"), ("B", "ab")]
     assert done == {"a": "ok", "b": "ok"}
     assert said == ["b on A: invalid: ; retry 1 of 2"]
 
 
-def test_where_there_is_one_worker_only_what_is_invalid_is_repeated():
-    machines = Machines("A", {("A", "b"): "invalid"})
-    done, _, _ = shared(machines, "ab", "cd")
-    assert machines.given.count(("A", ("b",))) == 2
-    assert machines.given.count(("A", ("a", "b"))) == 1
+@pytest.mark.parametrize("retries", [0, 2])
+def test_where_there_is_one_worker_only_what_is_invalid_is_repeated(shared, retries):
+    dask = Dask("A", {("A", "b"): "invalid"})
+    done, _, _ = shared(dask, "ab", "cd", retries=retries)
+    assert dask.given.count(("A", "b")) == retries
+    assert dask.given.count(("A", "ab")) == 1
     assert done == {"a": "ok", "b": "invalid", "c": "ok", "d": "ok"}
 
 
-def test_retries_are_as_many_as_asked_for():
-    machines = Machines("A", {("A", "a"): "invalid"})
-    shared(machines, "a", retries=0)
-    assert len(machines.given) == 1
-
-
-def test_a_worker_that_lacks_something_is_left_out_and_said_once():
-    machines = Machines("AB", {("A", key): "lacks torch" for key in "abcd"})
-    done, _, said = shared(machines, "a", "b", "c", "d")
+@pytest.mark.parametrize(
+    ("becomes", "why"),
+    [
+        ("lacks torch", "lacks torch"),
+        ("nonsense", "sent other results than asked for: a folder is missing"),
+    ],
+)
+def test_a_worker_that_lacks_something_is_left_out_and_said_once(shared, becomes, why):
+    dask = Dask("AB", {("A", key): becomes for key in "abcd"})
+    done, _, said = shared(dask, "a", "b", "c", "d")
     assert done == dict.fromkeys("abcd", "ok")
-    assert [name for name, _ in machines.given].count("A") == 1
-    assert said == ["worker A is left out: lacks torch"]
+    assert said == [f"worker A is left out: {why}"]
 
 
-def test_a_worker_that_sends_something_else_is_left_out():
-    machines = Machines("AB", {("A", "a"): "nonsense"})
-    done, _, said = shared(machines, "a", "b")
-    assert done == dict.fromkeys("ab", "ok")
-    assert said == ["worker A is left out: sent other results than asked for: a folder is missing"]
-
-
-def test_where_all_workers_refuse_it_is_one_line():
-    machines = Machines("AB", {(name, key): "lacks torch" for name in "AB" for key in "ab"})
+def test_where_all_workers_refuse_it_is_one_line(shared):
+    dask = Dask("AB", {(name, key): "lacks torch" for name in "AB" for key in "ab"})
     with pytest.raises(InputError, match=r"no worker can execute this sweep: lacks torch"):
-        shared(machines, "a", "b")
+        shared(dask, "a", "b")
 
 
-def test_without_a_worker_one_is_waited_for():
-    machines = Late("", {})
-    done, _, said = shared(machines, "a", "b")
+def test_without_a_worker_one_is_waited_for(shared, monkeypatch):
+    dask = Dask("", {})
+    there = iter([set(), set(), {"A"}])
+    monkeypatch.setattr(Scheduler, "workers", lambda self: next(there, {"A"}))
+    done, _, said = shared(dask, "a", "b")
     assert done == dict.fromkeys("ab", "ok")
     assert said == ["waiting for a worker that was started with --resources lab=1"]

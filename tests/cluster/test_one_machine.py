@@ -1,7 +1,8 @@
-"""Workers of one machine have their labs one after another."""
+"""Workers of one machine: one lab at a time, and what killed ones leave behind."""
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import subprocess
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster import turn
+from testbed.cluster import block
 
 HOLDER = """
 import sys
-from testbed.cluster import turn
-with turn.taken(sys.argv[1]):
+from testbed.cluster import block
+with block.turn(sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -50,5 +51,15 @@ def test_the_second_waits_until_the_first_has_ended(tmp_path: Path, ending: str)
         first.wait()
     assert has_it(second)
     second.communicate()
-    with turn.taken(str(tmp_path)):  # nobody has it any more
+    with block.turn(str(tmp_path)):  # nobody has it any more
         pass
+
+
+def test_the_folders_of_killed_workers_are_removed_by_the_next(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in (f"lab-block-{ended.pid}-x", f"lab-block-{os.getpid()}-y", "lab-block-mine-z"):
+        (tmp_path / name).mkdir()
+    block.forget_dead(tmp_path)
+    left = {each.name for each in tmp_path.iterdir()}
+    assert left == {f"lab-block-{os.getpid()}-y", "lab-block-mine-z"}

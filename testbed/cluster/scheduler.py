@@ -1,0 +1,215 @@
+"""Shares out blocks of runs among the workers of a Dask scheduler, which tries lost ones elsewhere.
+
+Dask's messages are pickles: whoever may talk to its scheduler can execute code on all of its
+machines and here. Beyond this machine an address must therefore be `tls://`, whose certificates say
+who may. They are named in Dask's own configuration.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import secrets
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from testbed.cluster import block as execution
+from testbed.cluster import results, worker
+from testbed.experiment import Run
+from testbed.run.runner import Outcome
+from testbed.shared.input_error import InputError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_RESOURCE = "lab"
+_CONNECT_S = 10.0
+_POLL_S = 0.5
+_VALID = "valid: tls://HOST:PORT, or tcp://127.0.0.1:PORT on this machine"
+_TLS = "DASK_DISTRIBUTED__COMM__TLS__"
+
+
+@dataclass(eq=False)
+class _Block:
+    """Runs that stay together, since they are compared; the last tried worker's are `asked`."""
+
+    runs: list[Run]
+    asked: list[Run] = field(default_factory=list)
+    invalid: list[Run] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    tries: int = 0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+
+class Scheduler:
+    """A Dask scheduler; workers with the resource `lab=1` execute runs and record `capture`."""
+
+    def __init__(self, address: str, capture: Sequence[str] = ()) -> None:
+        """Raises InputError where it cannot be reached, must not be, or Dask is not installed."""
+        self._address, self._capture = address, list(capture)
+        self._sweep = f"lab-{secrets.token_hex(8)}"
+        self._going_on: dict[Any, _Block] = {}  # by their futures
+        self._client = _connect(address)
+
+    def workers(self) -> set[str]:
+        """Those that there are now; InputError where the scheduler has gone."""
+        try:
+            # A client that has just lost its scheduler knows nothing: not even that key.
+            found = self._client.scheduler_info(n_workers=-1).get("workers")
+        except (OSError, TimeoutError):
+            found = None
+        if found is None or self._client.status != "running":
+            raise InputError(
+                f"--scheduler {self._address}: the scheduler has gone; what came back stays, and "
+                "the same command continues"
+            )
+        return {name for name, each in found.items() if each["resources"].get(_RESOURCE)}
+
+    def share_out(
+        self,
+        blocks: Sequence[Sequence[Run]],
+        folder: Path,
+        *,
+        retries: int,
+        end: Callable[[Outcome], None],
+        say: Callable[[str], None],
+    ) -> list[Run]:
+        """Execute all blocks; return the runs that several workers were lost with.
+
+        An invalid run is tried again, with its block on another worker where there is one. A worker
+        that refuses is left out; InputError where all do.
+        """
+        waiting = deque(_Block(list(each)) for each in blocks)
+        refused: dict[str, str] = {}
+        lost: list[Run] = []
+        is_told = False
+        while waiting or self._going_on:
+            there = self.workers()
+            fit = there - refused.keys()
+            if there and not fit and not self._going_on:
+                why = next(iter(refused.values()))
+                raise InputError(f"no worker can execute this sweep: {why}")
+            if not there and not is_told:
+                say("waiting for a worker that was started with --resources lab=1")
+            is_told = not there
+            while waiting and len(self._going_on) < len(fit):
+                self._submit(waiting.popleft(), fit)
+            time.sleep(_POLL_S)
+            for future in [each for each in self._going_on if each.status != "pending"]:
+                block = self._going_on.pop(future)
+                if future.status == "error":  # Dask tried it again as often as it does
+                    say(f"{block.runs[0].label}: given up: {future.exception()}")
+                    lost.extend(block.asked)
+                elif future.status != "finished":
+                    waiting.appendleft(block)
+                elif why := self._take(block, future.result(), folder):
+                    worker = future.result()["worker"]
+                    if worker not in refused:
+                        say(f"worker {worker} is left out: {why}")
+                    refused[worker] = why
+                    waiting.appendleft(block)
+                elif block.invalid and block.tries < retries:
+                    block.tries += 1
+                    waiting.append(block)
+                    for run in block.invalid:
+                        outcome, host = block.outcomes[run.key], future.result()["host"]
+                        retry = f"{outcome.reason}; retry {block.tries} of {retries}"
+                        say(f"{run.label} on {host}: {outcome.verdict}: {retry}")
+                else:
+                    for outcome in block.outcomes.values():
+                        end(outcome)
+        return lost
+
+    def _submit(self, block: _Block, fit: set[str]) -> None:
+        others = fit - block.tried
+        block.asked = block.runs if others or not block.invalid else block.invalid
+        task = execution.task([run.config() for run in block.asked], self._capture)
+        execute, sweep = worker.execute, self._sweep
+        future = self._client.submit(
+            lambda: execute(task, sweep),  # Dask has cloudpickle pickle it, so all by value
+            workers=sorted(others or fit),
+            allow_other_workers=True,
+            resources={_RESOURCE: 1},
+            pure=False,
+        )
+        self._going_on[future] = block
+
+    def _take(self, block: _Block, told: Mapping[str, Any], folder: Path) -> str:
+        """Store what a worker sent; returns why it cannot be left in, empty for nothing."""
+        block.tried.add(told["worker"])
+        if "refused" in told:
+            return str(told["refused"])
+        try:
+            found = results.store(folder, block.asked, told["packed"])
+        except ValueError as error:
+            return f"sent other results than asked for: {error}"
+        block.outcomes |= {each.run.key: each for each in found}
+        block.invalid = [each.run for each in block.outcomes.values() if each.may_differ]
+        return ""
+
+    def close(self) -> None:
+        """End what goes on, and leave the scheduler."""
+        from distributed import Event
+
+        if self._going_on and self._client.status == "running":
+            Event(self._sweep, client=self._client).set()
+        for future in self._going_on:
+            future.cancel()
+        self._client.close(timeout=_CONNECT_S)
+
+
+def _connect(address: str) -> Client:
+    host, port = _checked(address)
+    try:
+        import cloudpickle
+        from distributed import Client
+        from distributed.security import Security
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"--scheduler: the package {error.name!r} is not installed; pip install '.[cluster]'"
+        ) from None
+    cloudpickle.register_pickle_by_value(worker)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # one line is told instead
+    try:
+        security = Security()
+        if address.startswith("tls:") and not security.get_connection_args("client")["ssl_context"]:
+            raise InputError(
+                f"--scheduler {address}: no certificate; set {_TLS}CA_FILE, {_TLS}CLIENT__CERT "
+                f"and {_TLS}CLIENT__KEY (docs/how-to/several-machines.md)"
+            )
+        socket.create_connection((host, port), timeout=_CONNECT_S).close()
+        return Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
+    except (OSError, ssl.SSLError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(f"--scheduler {address}: no scheduler answers: {said}") from None
+
+
+def _checked(address: str) -> tuple[str, int]:
+    """Host and port of an address that may be used."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port or parts.scheme not in ("tcp", "tls"):
+        raise InputError(f"--scheduler {address}: {_VALID}")
+    if parts.scheme == "tcp" and not _is_loopback(host):
+        raise InputError(
+            f"--scheduler {address}: without TLS only on this machine, since Dask executes what it "
+            f"is sent; {_VALID}"
+        )
+    return host, port
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
