@@ -1,15 +1,15 @@
 """What users make: the hook for `DistributedDataParallel` and FSDP2, and averages of one tensor."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from testbed.ddp import replaced
-from testbed.ddp.flat import Flats, at_the_end_of_backward
+from testbed.ddp import plan, replaced
 from testbed.ddp.meeting import Return
 from testbed.ddp.settings import Collective, Mode
 from testbed.ddp.steps import Scaler, Steps
@@ -17,6 +17,28 @@ from testbed.shared.input_error import InputError, shown
 from testbed.training.detector import Detector
 from testbed.transport import ProtocolConfig
 from testbed.transport.core.connection_settings import LeaveOut
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """A tensor by itself in the place of one of DDP's buckets."""
+
+    tensor: torch.Tensor
+    parameter: torch.Tensor
+
+    def buffer(self) -> torch.Tensor:
+        return self.tensor
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [self.parameter]
+
+
+def at_the_end_of_backward(call: Callable[[], None]) -> None:
+    """Calls it as DDP's own last call is, when the backward pass has ended; at once without one."""
+    if torch._C._current_graph_task_id() < 0:
+        call()
+    else:
+        torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 class BoundedLoss(Steps):
@@ -136,7 +158,9 @@ class BoundedLoss(Steps):
         if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
             raise InputError(f"scaler is {shown(scaler)}; valid: a GradScaler, or None")
         super().__init__(settings, instead, group, returns, scaler)
-        self._flats = Flats()
+        # What is owed is kept by parameter. A tensor by itself is another one in each step and has
+        # none, so one without memory stands for whatever has the same name and size.
+        self._stand_ins: dict[tuple[int, int], torch.Tensor] = {}
         self._use = ""
 
     def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -206,7 +230,11 @@ class BoundedLoss(Steps):
         self.last = self._instead.end_step()
 
     def _average(self, tensor: torch.Tensor, name: int) -> None:
-        taken = self._take(self._flats.of(tensor, name))
+        plan.require_plain(tensor)
+        flat = tensor.detach().view(-1)
+        stand_in = torch.empty(flat.numel(), device="meta")
+        stand_in = self._stand_ins.setdefault((name, flat.numel()), stand_in)
+        taken = self._take(_Flat(flat, stand_in))
         self._await([taken])
         # On a GPU, the stream that calls waits for the mean.
         tensor.detach().view(-1).copy_(taken.future.wait())

@@ -1,8 +1,7 @@
 """How a rank that was lost finds its place again, and hears from which step on it takes part.
 
-Rank 0 keeps the place in the store: where all ranks are, and which buckets they have. A rank that
-returns joins rank 0's endpoint as before, and waits. Rank 0's script lets it in between two steps,
-which all ranks have taken, and says where its parameters are.
+Rank 0 keeps the place in the store. A rank that returns joins rank 0's endpoint and waits, until
+rank 0's script lets it in between two steps and says where its parameters are.
 """
 
 import secrets
@@ -29,14 +28,7 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Place:
-    """What the others' exchange is like.
-
-    Attributes:
-        at: where all ranks are.
-        session: of the exchange.
-        ports: of all ranks.
-        plan: the buckets of each step.
-    """
+    """What the others' exchange is like."""
 
     at: Places
     session: int
@@ -53,20 +45,8 @@ class Place:
             )
 
 
-@dataclass(frozen=True)
-class Admission:
-    """From which part and step on a rank takes part, and what rank 0's script has to say to it."""
-
-    part: int
-    step: int
-    note: str
-
-
 class Door:
-    """Rank 0's: keeps the place of ranks that are lost, and lets them in again.
-
-    The store is trusted, so that who can write to it may also pose as a rank that returns.
-    """
+    """Rank 0's: keeps the place of ranks that are lost, and lets them in again."""
 
     def __init__(self, meeting: Meeting, settings: Settings, place: Place, own: OwnerSide) -> None:
         """`own` is this rank's end of the exchange at `place`."""
@@ -109,16 +89,26 @@ class Door:
             self._meeting.leave(f"admitted/{rank}/{ticket}", said)
 
 
-def place_of(meeting: Meeting, settings: Settings) -> Place:
-    """A rank that returns: what rank 0 has kept.
-
-    Raises InputError where this one does not fit, PeerLost where there is nothing in time.
-    """
+def _awaited(
+    meeting: Meeting,
+    key: str,
+    reason: str,
+    failure: Callable[[], Exception | None] = lambda: None,
+) -> Any:
+    """What somebody leaves there; PeerLost of rank 0 where nobody does in time."""
     until_s = time.monotonic() + meeting.timeout_s
-    while (facts := meeting.found(_PLACE)) is None:
+    while (answer := meeting.found(key)) is None:
+        if (failed := failure()) is not None:
+            raise failed
         if time.monotonic() >= until_s:
-            raise PeerLost("rank 0", "it keeps no place for ranks that return")
+            raise PeerLost("rank 0", reason)
         time.sleep(_LOOK_S)
+    return answer
+
+
+def place_of(meeting: Meeting, settings: Settings) -> Place:
+    """What rank 0 has kept for a rank that returns; InputError where this one does not fit."""
+    facts = _awaited(meeting, _PLACE, "it keeps no place for ranks that return")
     if (differs := difference([facts["terms"], settings.terms(torch.__version__)])) is not None:
         raise InputError(differs.replace("rank 1", "the rank that returns"))
     ranks, own = facts["addresses"], addresses.own_address(settings.interface)
@@ -162,19 +152,12 @@ class Asking:
         if identity is not None:
             self._awaited("trusted")
 
-    def admitted(self) -> Admission:
-        """Waits until it may take part; PeerLost where rank 0 does not let it in time."""
-        said = self._awaited("admitted")
-        return Admission(said["part"], said["step"], said["note"])
+    def admitted(self) -> dict[str, Any]:
+        """From which `part` and `step` on it takes part, and rank 0's `note`; PeerLost in time."""
+        admission: dict[str, Any] = self._awaited("admitted")
+        return admission
 
     def _awaited(self, what: str) -> Any:
-        until_s = time.monotonic() + self._meeting.timeout_s
         key = f"{what}/{self._meeting.rank}/{self._ticket}"
-        while (said := self._meeting.found(key)) is None:
-            if (failed := self._failure()) is not None:
-                raise failed
-            if time.monotonic() >= until_s:
-                reason = f"it has let nobody in for {self._meeting.timeout_s:g} s"
-                raise PeerLost("rank 0", reason)
-            time.sleep(_LOOK_S)
-        return said
+        reason = f"it has let nobody in for {self._meeting.timeout_s:g} s"
+        return _awaited(self._meeting, key, reason, self._failure)

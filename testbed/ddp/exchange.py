@@ -26,10 +26,6 @@ _STEPS_AHEAD = 2
 _MOST_AHEAD = 32  # a peer remembers twice as many transfers that were given up before it came
 
 
-def _any(part: slice) -> bool:
-    return bool(part.stop > part.start)
-
-
 def _in_flight(settings: Settings, parts: int) -> int:
     """How many transfers may be under way with a peer, of so many parts in a step."""
     if not settings.late_share:
@@ -38,12 +34,7 @@ def _in_flight(settings: Settings, parts: int) -> int:
 
 
 class Exchange:
-    """This rank's ends.
-
-    Attributes:
-        plan: the buckets of each step.
-        debts: what this rank owes, of all parts.
-    """
+    """This rank's ends."""
 
     def __init__(
         self,
@@ -130,8 +121,9 @@ class Exchange:
         """The ends that take part in a bucket, each with its tensor and its part of the bucket."""
         for place, side in self._sides.items():
             part = self._part(index, place)
-            if _any(part):
-                yield side, sum(_any(self._part(each, place)) for each in range(index)), part
+            if part.stop > part.start:
+                before = [self._part(number, place) for number in range(index)]
+                yield side, sum(each.stop > each.start for each in before), part
 
     def owed(self, index: int) -> NDArray[np.float32]:
         """What was never delivered of this rank's gradients, for a bucket: shape (elements,)."""

@@ -55,11 +55,7 @@ class Lateness:
 
 
 class Patient(StopRule):
-    """Another rule, until a rank is late.
-
-    Attributes:
-        late: whether the rank was late.
-    """
+    """Another rule, until a rank is late."""
 
     def __init__(self, rule: StopRule) -> None:
         self._rule = rule

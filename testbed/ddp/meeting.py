@@ -53,12 +53,7 @@ class Return:
 
 
 class Meeting:
-    """The part of the store of one exchange.
-
-    Attributes:
-        rank, world: this process in the group, and the number of all.
-        timeout_s: how long others are waited for.
-    """
+    """The part of the store of one exchange."""
 
     def __init__(
         self,
@@ -66,11 +61,7 @@ class Meeting:
         timeout_s: float | None,
         returns: Return | None = None,
     ) -> None:
-        """`timeout_s` is how long others are waited for; None: as long as the group would.
-
-        InputError without a process group. With `returns` the number of all is that of `group`
-        until it is told.
-        """
+        """`timeout_s` is how long others are waited for; None: as long as the group would."""
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError("there is no process group; call init_process_group before")
         self.group = group if group is not None else dist.group.WORLD
@@ -139,18 +130,15 @@ class Meeting:
         return [each["facts"] for each in told]
 
     def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
-        """Tells all why the exchange has ended; returns what was told first, within seconds.
-
-        The one who finds a peer dead ends its connections with all others, who would otherwise
-        take it for the dead one. So whoever only sees a connection end waits a moment for what is
-        known.
-        """
+        """Tells all why the exchange has ended; returns what was told first, within seconds."""
         try:
             return self._asked(partial(self._first, rank, reason), _TELL_S)
         except Exception:  # the store may have been the one that died
             return rank, reason
 
     def _first(self, rank: int, reason: str) -> tuple[int, str]:
+        # The one who finds a peer dead ends its connections with all others, who would otherwise
+        # take it for the dead one: whoever only sees a connection end waits for what is known.
         ended = rank != self.rank and any(word in reason for word in _ENDED)
         until_s = time.monotonic() + (_MOMENT_S if ended else 0)
         while not self._store.check([_FAILURE]) and time.monotonic() < until_s:

@@ -1,12 +1,7 @@
 """What a rank's gradients still owe: error feedback that outlives buckets and processes.
 
-While an exchange lasts, a `Debt` keeps it for each part. Buckets change after the first step, and a
-process that begins anew has other ones than the process before. So then `Owed` keeps it by
-parameter. A parameter's number is its place in the first step, which is the same whenever the same
-script begins.
-
-Both change with a step that is applied, and not with one that is skipped because its mean is not
-finite.
+While an exchange lasts, a `Debt` keeps it for each part. Buckets change, so then `Owed` keeps it by
+parameter, whose number is its place in the first step. A step that is skipped changes neither.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,9 @@
-"""The owner's end: it averages, and goes on without a rank that is late or lost.
-
-It need not wait for its own rank either. Where another rank has begun with a part, the owner begins
-with it, too; its own gradient is then late as another rank's would be. What it leaves out of its
-own is owed, as what is lost on the way.
-"""
+"""The owner's end: it averages, and goes on without a rank that is late (itself too) or lost."""
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +12,16 @@ from testbed.ddp.lateness import Lateness, patient
 from testbed.ddp.part import Part, Posted
 from testbed.ddp.side import _LOOK_S, Side, name_of
 from testbed.training.filling import Filling, estimate_mean
-from testbed.transport import Endpoint, EndpointConfig, Leg, PayloadLayout, PeerLost
+from testbed.transport import Endpoint, EndpointConfig, Leg, PeerLost
 from testbed.transport.policies.tolerance import StopRule, StopRuleFactory
 
 
-def _same(rule: StopRule, layout: PayloadLayout) -> StopRule:
-    return rule
+def _always(rule: StopRule) -> StopRuleFactory:
+    return lambda layout: rule
 
 
 class OwnerSide(Side):
-    """The owner's end.
-
-    Attributes:
-        returning: ranks that were lost and have joined again; they do not take part yet.
-    """
+    """The owner's end."""
 
     def __init__(
         self,
@@ -52,7 +42,7 @@ class OwnerSide(Side):
         self._lateness = Lateness(late_share)
         self._credentials = config.credentials
         self._lost: dict[str, str] = {}
-        self.returning: frozenset[int] = frozenset()
+        self.returning: frozenset[int] = frozenset()  # joined again, and not taking part yet
         self._begun = 0  # the number of parts
         self._readmitted: deque[tuple[int, int]] = deque()  # from which part on, and which rank
         self._tolerance: float | StopRuleFactory = 0.0  # of the latest part that was given
@@ -162,7 +152,7 @@ class OwnerSide(Side):
         for rank, peer in self._present():
             rule = part.rules[rank] = patient(part.tolerance, self.layouts[index])
             into = {peer: self._place(part, peer)}
-            handles.append(endpoint.post_receive(transfer, partial(_same, rule), into))
+            handles.append(endpoint.post_receive(transfer, _always(rule), into))
         return Posted(handles)
 
     def _place(self, part: Part, peer: str) -> NDArray[np.uint8]:

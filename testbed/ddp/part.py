@@ -15,15 +15,10 @@ from testbed.transport.policies.tolerance import StopRuleFactory
 
 @dataclass
 class Posted:
-    """One leg: a transfer with each of several peers.
+    """One leg: a transfer with each of several peers."""
 
-    Attributes:
-        awaited: those that the part needs.
-        behind: those to peers that are late, which it does not wait for.
-    """
-
-    awaited: list[Handle]
-    behind: list[Handle] = field(default_factory=list)
+    awaited: list[Handle]  # those that the part needs
+    behind: list[Handle] = field(default_factory=list)  # to late peers: it does not wait for them
 
     @property
     def done(self) -> bool:
@@ -50,53 +45,29 @@ class Posted:
 
 @dataclass
 class Given:
-    """What the training gives to a part.
+    """What the training gives to a part; the callbacks run in the end's thread."""
 
-    Attributes:
-        values: this rank's gradient, and then the mean: shape (elements,).
-        payload: the same as a buffer of the part's layout: their memory or, padded, another.
-        turned: called in the end's thread when the first leg is over.
-        done: called in the end's thread once the mean stands in its place.
-        at_s: when it came to the end.
-    """
-
-    values: NDArray[np.float32]
-    payload: NDArray[np.uint8]
-    turned: Callable[[], None]
-    done: Callable[["Part"], None]
+    values: NDArray[np.float32]  # this rank's gradient, and then the mean
+    payload: NDArray[np.uint8]  # the same in the part's layout: their memory or, padded, another
+    turned: Callable[[], None]  # the first leg is over
+    done: Callable[["Part"], None]  # the mean stands in its place
     at_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass
 class Part:
-    """One end's part of one bucket, in one step.
+    """One end's part of one bucket, in one step; what only the owner knows begins with `rules`."""
 
-    Attributes:
-        number: counts the parts of this end; so the rounds of its endpoint.
-        owner: the rank that averages it.
-        tolerance: of the first leg, where this side receives it.
-        given: what is this rank's own; None as long as it is late, where others have begun.
-        rules: by rank, for the first leg at its receiver.
-        began_s: when the owner had the first gradient, from which all others' lateness counts.
-        own_until_s: until when it waits for its own.
-        legs: those that have begun: the gradients, the mean.
-        mean: as the owner has it that did not wait for its own gradient.
-        late, lost: ranks of which not enough came in time, and ranks that are gone, as the owner
-            knows them.
-        waited_s: by rank, how much longer its gradient took than the first, at the owner.
-        turned_s: when the first leg was over.
-    """
-
-    number: int
-    owner: int
-    tolerance: float | StopRuleFactory
-    given: Given | None = None
-    rules: dict[int, Patient] = field(default_factory=dict)
-    began_s: float | None = None
-    own_until_s: float = math.inf
-    legs: list[Posted] = field(default_factory=list)
-    mean: NDArray[np.uint8] | None = None
+    number: int  # counts the parts of this end; so the rounds of its endpoint
+    owner: int  # the rank that averages it
+    tolerance: float | StopRuleFactory  # of the first leg, where this side receives it
+    given: Given | None = None  # None as long as this rank is late, where others have begun
+    legs: list[Posted] = field(default_factory=list)  # the gradients, the mean
+    turned_s: float = -math.inf  # when the first leg was over
+    rules: dict[int, Patient] = field(default_factory=dict)  # by rank, for the first leg
+    began_s: float | None = None  # the first gradient was there: lateness counts from here
+    own_until_s: float = math.inf  # until then it waits for its own gradient
+    mean: NDArray[np.uint8] | None = None  # where it did not wait for its own gradient
     late: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
-    waited_s: dict[int, float] = field(default_factory=dict)
-    turned_s: float = -math.inf
+    waited_s: dict[int, float] = field(default_factory=dict)  # by rank, after the first gradient

@@ -66,19 +66,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Places:
-    """What is known of all ranks.
+    """What is known of all ranks."""
 
-    Attributes:
-        addresses: by rank.
-        session: a number that all ranks share and nobody else knows.
-        identity: this rank's keys; None where no address is beyond this machine, or `insecure`.
-        chunk_bytes: what a datagram carries on all paths.
-    """
-
-    addresses: list[str]
-    session: int
-    identity: Identity | None
-    chunk_bytes: int
+    addresses: list[str]  # by rank
+    session: int  # a number that all ranks share and nobody else knows
+    identity: Identity | None  # None where no address is beyond this machine, or `insecure`
+    chunk_bytes: int  # what a datagram carries on all paths
 
     @property
     def inside(self) -> bool:
@@ -97,11 +90,7 @@ class Places:
 
 
 def find(settings: Settings, meeting: Meeting) -> Places:
-    """Meets all ranks.
-
-    Raises InputError, with the same line on all ranks, where they differ or one of them cannot take
-    part, and PeerLost for one that does not come in time.
-    """
+    """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
     me: dict[str, Any] = {}
     problem = ""
     try:
@@ -164,10 +153,7 @@ class Ports:
 
 
 def find_ports(settings: Settings, meeting: Meeting, places: Places, session: int) -> Ports:
-    """All ranks' ports.
-
-    To be used at once. Raises what `Meeting.share` does; `session` is the exchange's.
-    """
+    """All ranks' ports, to be used at once; raises what `Meeting.share` does."""
     with ExitStack() as held:
         port, data_port, problem = 0, 0, ""
         try:

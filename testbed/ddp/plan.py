@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from testbed.ddp.settings import Collective
-from testbed.shared.input_error import InputError, shown
+from testbed.ddp.settings import Collective, difference
+from testbed.shared.input_error import InputError
 from testbed.transport import PayloadLayout
 from testbed.transport.core.layout import ELEMENT_BYTES
 
@@ -15,17 +15,11 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Bucket:
-    """One of DDP's buckets.
-
-    Attributes:
-        elements: of the flat gradient.
-        dtype: of its elements, in words.
-        slots: its parameters' numbers, in order.
-    """
+    """One of DDP's buckets."""
 
     elements: int
     dtype: str
-    slots: tuple[int, ...]
+    slots: tuple[int, ...]  # its parameters' numbers, in order
 
     def facts(self) -> dict[str, Any]:
         """For comparison with other ranks."""
@@ -77,12 +71,8 @@ def require_plain(gradient: torch.Tensor) -> None:
     raise InputError(f"a bucket's gradient {found}; valid: {valid}")
 
 
-def require_equal(stage: str, told: list[Any]) -> None:
+def require_equal(stage: str, facts: list[Any]) -> None:
     """InputError, the same line on all ranks, where their buckets differ; each as `facts` says."""
-    for rank, theirs in enumerate(told):
-        for key, ours in told[0].items():
-            if theirs[key] != ours:
-                raise InputError(
-                    f"{stage}: {key} is {shown(theirs[key])} on rank {rank} and {shown(ours)} on "
-                    "rank 0; valid: the same model and DistributedDataParallel on all ranks"
-                )
+    valid = "the same model and DistributedDataParallel on all ranks"
+    if (differs := difference(facts, valid)) is not None:
+        raise InputError(f"{stage}: {differs}")

@@ -1,14 +1,13 @@
-"""What the environment says in place of a script's arguments, so that one script serves many arms.
+"""What the environment says in place of a script's arguments: BOUNDED_LOSS, a JSON object.
 
-BOUNDED_LOSS is a JSON object. Its keys are arguments of `BoundedLoss`, settings of the protocol's
-preset (`low`), or `hook`: the name of one of PyTorch's in place of ours, beside its own options.
+Its keys are arguments of `BoundedLoss`, settings of the protocol's preset (`low`), or `hook`: the
+name of one of PyTorch's in place of ours, beside its own options.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -30,76 +29,55 @@ _ARGUMENTS: dict[str, type] = {
 }
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What is used in the end.
-
-    Attributes:
-        protocol: of our transport.
-        free: whether its congestion control is our choice.
-        arguments: of `BoundedLoss`, by name.
-        instead: makes one of PyTorch's hooks, which then does everything; None: ours does.
-    """
-
-    protocol: ProtocolConfig
-    free: bool
-    arguments: dict[str, Any]
-    instead: Callable[[dist.ProcessGroup], Hook] | None
-
-
 def settings(
     protocol: str | ProtocolConfig, **arguments: Any
 ) -> tuple[Settings, Callable[[dist.ProcessGroup], Hook] | None]:
-    """Of the arguments, replaced; and what makes another hook. Raises InputError."""
-    used = chosen(protocol, arguments)
-    rate_bps = used.arguments.pop("rate_bps")
-    found = Settings(
-        protocol=used.protocol,
-        free=used.free,
-        rate_bps=math.inf if rate_bps is None else rate_bps,
-        **used.arguments,
-    )
-    return found, used.instead
+    """The script's arguments, replaced where the environment says so; InputError, in one line.
 
-
-def chosen(protocol: str | ProtocolConfig, arguments: Mapping[str, Any]) -> Chosen:
-    """The script's arguments, replaced where the environment says so; InputError, in one line."""
+    Returns also what makes one of PyTorch's hooks, which then does everything; None: ours does.
+    """
     text = os.environ.get(ENVIRONMENT)
     if text is None:
-        return Chosen(*protocol_of(protocol, arguments["rate_bps"]), dict(arguments), None)
+        protocol, free = protocol_of(protocol, arguments["rate_bps"])
+        return _settings(protocol, free, arguments), None
     try:
-        found = json.loads(text)
+        given = json.loads(text)
     except ValueError:
-        found = None
+        given = None
     try:
-        if not isinstance(found, dict):
+        if not isinstance(given, dict):
             raise InputError(f"is {shown(text)}; valid: a JSON object of arguments")
-        instead = _torch_hook(found)
-        used = dict(arguments)
+        instead = _torch_hook(given)
         if instead is None:
-            protocol = found.pop("protocol", protocol)
-            for key in _ARGUMENTS.keys() & found.keys():
-                used[key] = _checked(key, found.pop(key), _ARGUMENTS[key])
-        return Chosen(*protocol_of(protocol, used["rate_bps"], **found), used, instead)
+            protocol = given.pop("protocol", protocol)
+            for key in _ARGUMENTS.keys() & given.keys():
+                arguments[key] = _checked(key, given.pop(key), _ARGUMENTS[key])
+        protocol, free = protocol_of(protocol, arguments["rate_bps"], **given)
     except (InputError, TypeError) as error:
         raise InputError(f"{ENVIRONMENT}: {error}") from None
+    return _settings(protocol, free, arguments), instead
 
 
-def _torch_hook(found: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] | None:
-    """Takes from what was found all that is about a hook; None where that is ours."""
-    name = found.pop("hook", OURS)
+def _settings(protocol: ProtocolConfig, free: bool, arguments: dict[str, Any]) -> Settings:
+    rate_bps = math.inf if arguments["rate_bps"] is None else arguments["rate_bps"]
+    return Settings(protocol=protocol, free=free, **{**arguments, "rate_bps": rate_bps})
+
+
+def _torch_hook(given: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] | None:
+    """Takes from what is given all that is about a hook; None where that is ours."""
+    name = given.pop("hook", OURS)
     if name == OURS:
         return None
     if name not in HOOKS:
         raise InputError(f"hook is {shown(name)}; {one_of(str(name), [OURS, *HOOKS])}")
     make, options = HOOKS[name]
-    given = {key: _checked(key, found.pop(key, each), int) for key, each in options.items()}
-    if found:
-        key = next(iter(found))
+    chosen = {key: _checked(key, given.pop(key, each), int) for key, each in options.items()}
+    if given:
+        key = next(iter(given))
         raise InputError(
             f"the hook {name} has no {key!r}; valid: {', '.join(options) or 'nothing'}"
         )
-    return lambda group: make(group, **given)
+    return lambda group: make(group, **chosen)
 
 
 def _checked(key: str, value: Any, kind: type) -> Any:

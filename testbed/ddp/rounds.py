@@ -19,12 +19,7 @@ _announcer: "Rounds | None" = None
 
 
 class Rounds:
-    """The steps of one exchange as rounds, counted from 0.
-
-    `gather` lasts until the first legs of all parts on this rank are over, and `broadcast` until
-    the end of the round. A round without parts has no legs. All calls may come from any thread;
-    `begin` alone waits.
-    """
+    """The steps of one exchange as rounds; calls may come from any thread, `begin` alone waits."""
 
     def __init__(self, path: str | None) -> None:
         """`path` is the socket's; None: nobody listens. OSError where nothing is there."""

@@ -1,7 +1,7 @@
 """What a user says about the exchange, checked before any rank is met."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -22,20 +22,18 @@ Mode = Literal["bounded", "reliable", "local"]
 
 # Those that need nothing besides one round's payloads. `previous` and `whole-tensors` do.
 _FILLINGS = ("error-feedback", "rescale", "zero")
+# Besides the protocol and the phase.
+_EQUAL = ("collective", "mode", "filling", "chunk_bytes", "insecure", "late_share", "min_ranks")
 _MEASURED = "bbr"
 _PHASE = "gradient-norm"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """See `BoundedLoss`; the constructor raises InputError for what cannot be used.
-
-    Attributes:
-        free: whether the user has left the congestion control to us.
-    """
+    """See `BoundedLoss`; the constructor raises InputError for what cannot be used."""
 
     protocol: ProtocolConfig
-    free: bool
+    free: bool  # the user has left the congestion control to us
     collective: Collective
     mode: Mode
     filling: str
@@ -122,14 +120,11 @@ class Settings:
         return GradientNorm() if isinstance(self.phase, str) else self.phase
 
     def protocol_on(self, *, inside: bool) -> ProtocolConfig:
-        """The protocol between ranks that are all on this machine, or not.
-
-        Inside a machine nothing is lost but what a socket has no room for, and the transport knows
-        that room. To measure such a path costs more than the exchange. Where nothing may be lost
-        either, the kernel's TCP does the same with fewer copies.
-        """
+        """The protocol between ranks that are all on this machine, or not."""
         if not (inside and self.free):
             return self.protocol
+        # Inside a machine nothing is lost but what a socket has no room for, and the transport
+        # knows that room: to measure such a path costs more than the exchange.
         if self.mode == "reliable" and self.leave_out is None:
             return preset("tcp-reno")  # which every kernel has
         return replace(self.protocol, congestion_control="fixed")
@@ -146,13 +141,7 @@ class Settings:
             "the version of bounded-loss-testbed": version(),
             "the version of torch": torch_version,
             **{f"protocol: {key}": each for key, each in self.protocol.describe().items()},
-            "collective": self.collective,
-            "mode": self.mode,
-            "filling": self.filling,
-            "chunk_bytes": str(self.chunk_bytes),
-            "insecure": str(self.insecure),
-            "late_share": str(self.late_share),
-            "min_ranks": str(self.min_ranks),
+            **{key: str(getattr(self, key)) for key in _EQUAL},
             "phase": "None" if self.phase is None else type(self.detector).__name__,
         }
 
@@ -160,10 +149,7 @@ class Settings:
 def protocol_of(
     value: str | ProtocolConfig, rate_bps: float | None, **options: Any
 ) -> tuple[ProtocolConfig, bool]:
-    """The protocol, and whether its congestion control is our choice: one that measures the rate.
-
-    That is so for a preset of a fixed rate where no rate is known. `options` are the preset's.
-    """
+    """The protocol, and whether its congestion control is our choice, since no rate is known."""
     if isinstance(value, ProtocolConfig):
         if options:
             raise InputError(f"{next(iter(options))} belongs to a preset, and none is named")
@@ -186,13 +172,15 @@ def protocol_of(
     return protocol, False
 
 
-def difference(terms: list[Mapping[str, Any]]) -> str | None:
+def difference(
+    facts: Sequence[Mapping[str, Any]], valid: str = "the same on all ranks"
+) -> str | None:
     """What differs between the ranks, in one line that is the same on all of them."""
-    for rank, theirs in enumerate(terms):
-        for key, ours in terms[0].items():
+    for rank, theirs in enumerate(facts):
+        for key, ours in facts[0].items():
             if theirs.get(key) != ours:
                 return (
                     f"{key} is {shown(theirs.get(key))} on rank {rank} and {shown(ours)} on "
-                    "rank 0; valid: the same on all ranks"
+                    f"rank 0; valid: {valid}"
                 )
     return None

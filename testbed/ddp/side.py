@@ -1,8 +1,6 @@
 """One end of an exchange: an owner averages what all have sent it, and sends all of them the mean.
 
-An owner is the server of an endpoint (`owner_side`), the other ranks its workers. Each end has a
-thread of its own, in which its endpoint lives. So data move while the training computes, and a peer
-that asks is answered whatever the training does.
+Each end has a thread of its own: data move, and peers are answered, while the training computes.
 """
 
 import threading
@@ -32,13 +30,7 @@ def name_of(rank: int) -> str:
 
 
 class Side(ABC, threading.Thread):
-    """An end of the exchange with one owner.
-
-    Attributes:
-        owner: that owner's rank.
-        debts: what this rank owes, by tensor of the layout; none where the filling owes nothing.
-            They belong to the thread while parts are under way, and else to the training's.
-    """
+    """An end of the exchange with one owner, which is a rank."""
 
     def __init__(
         self,
@@ -58,6 +50,7 @@ class Side(ABC, threading.Thread):
         self._padded: dict[int, NDArray[np.uint8]] = {}
         self._filling = filling
         owes = isinstance(filling, ErrorFeedback)
+        # By tensor of the layout; they are the thread's while parts are under way.
         self.debts = [Debt(layout) for layout in self.layouts] if owes else []
         self._endpoint = Endpoint(config)
         self._at_once = at_once

@@ -1,9 +1,7 @@
 """Writes what each step has cost and lost, in the format of the lab's own logs.
 
 Where the environment names a folder in LAB_EVENTS and this program in LAB_PROGRAM, each rank writes
-two files there: `transfers-NAME.jsonl`, a record for each step, leg and peer, and
-`training-NAME.jsonl`, a record for each step, with the rank that was waited for longest. Elsewhere
-nothing is written.
+`transfers-NAME.jsonl`, by step, leg and peer, and `training-NAME.jsonl`, by step.
 """
 
 import os
@@ -34,12 +32,7 @@ class StepLog:
     def __init__(
         self, folder: Path | None, name: str, rank: int, number_of: Callable[[int], int]
     ) -> None:
-        """No folder: nothing is written. OSError where one cannot be written to.
-
-        `rank` is this one in the exchange's group, and `number_of` says what such a rank is called
-        outside of it.
-        """
-        self.writes = folder is not None
+        """No folder: nothing is written; `number_of` says what a rank is called outside."""
         self._host, self._rank, self._number_of = name, number_of(rank), number_of
         self._files: dict[str, JsonLinesWriter] = {}
         if folder is not None:
@@ -48,7 +41,7 @@ class StepLog:
 
     def write(self, said: StepReport, parts: Iterable[Part]) -> None:
         """A step is over, with these parts of all of its buckets."""
-        if not self.writes:
+        if not self._files:
             return
         found: dict[tuple[str, str, str], list[TransferReport]] = defaultdict(list)
         for part in parts:

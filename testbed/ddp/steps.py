@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from testbed.ddp import coming_back, places, plan, rounds, step_log
 from testbed.ddp.coming_back import Asking, Door, Place
 from testbed.ddp.exchange import Exchange
-from testbed.ddp.host_memory import HostMemory
 from testbed.ddp.meeting import STORE, Meeting, Return
 from testbed.ddp.owed import Owed, Slots
 from testbed.ddp.part import Part
@@ -68,13 +67,7 @@ class _Bucket:
 
 
 class Steps:
-    """Averages the buckets of one step after the other.
-
-    Until the buckets are known, and wherever they change, it does so through the process group.
-
-    Attributes:
-        critical, scale, last: see `BoundedLoss`.
-    """
+    """Averages the buckets of one step after the other; see `BoundedLoss` for what is public."""
 
     def __init__(
         self,
@@ -97,9 +90,9 @@ class Steps:
         self._place: Place | None = None  # of one of these
         if returns is not None:
             self._place = coming_back.place_of(self._meeting, settings)
-        if (self._settings.min_ranks or 0) > self._meeting.world:
+        if (settings.min_ranks or 0) > self._meeting.world:
             valid = f"up to {self._meeting.world}, the number of ranks"
-            raise InputError(f"min_ranks is {self._settings.min_ranks}; valid: {valid}")
+            raise InputError(f"min_ranks is {settings.min_ranks}; valid: {valid}")
         self._rounds = rounds.announced(returns.rank if returns is not None else dist.get_rank())
         self._log = step_log.opened(self._meeting.rank, self._meeting.number_of)
         self._instead: TorchHook | None = None
@@ -108,7 +101,7 @@ class Steps:
             self._instead = TorchHook(instead(self._meeting.group), self._rounds, self._log)
         self._slots = Slots()
         self._owed = Owed(self._slots)
-        self._memory = HostMemory()
+        self._pinned: dict[int, torch.Tensor] = {}
         self._exchange: Exchange | None = None
         self._opened = 0
         self._step = 0
@@ -122,7 +115,7 @@ class Steps:
         self._changed = threading.Condition()
         self._places: places.Places | None = None
         if not self._idle:
-            self._places = places.find(self._settings, self._meeting)
+            self._places = places.find(settings, self._meeting)
             atexit.register(self.close)
 
     @property
@@ -169,13 +162,26 @@ class Steps:
         if idle:
             self._arrived(taken)
         else:
-            values = self._memory.values(taken.index, gradient)
+            values = self._in_host_memory(taken.index, gradient)
             self._owed.add_to(values, slots, self.scale)
             if self._is_known(taken.index):
                 self._send(taken, values)
             else:
                 self._complete_mean(taken, values)
         return taken
+
+    def _in_host_memory(self, index: int, gradient: torch.Tensor) -> NDArray[np.float32]:
+        """A bucket's gradient; a GPU's stays as it is until its mean is written there."""
+        if not gradient.is_cuda:
+            return gradient.detach().to("cpu", torch.float32).numpy()
+        # Pinned and kept: into other memory the driver copies in small pieces, and new memory must
+        # be zeroed first.
+        place = self._pinned.get(index)
+        if place is None or place.numel() != gradient.numel():
+            place = torch.empty(gradient.numel(), dtype=torch.float32, pin_memory=True)
+            self._pinned[index] = place
+        # It returns when the gradient has been written by its stream, and read.
+        return place.copy_(gradient.detach()).numpy()
 
     def _look_at_scale(self) -> None:
         """Brings what is owed to the scale of this step's gradients."""
@@ -214,7 +220,7 @@ class Steps:
             buckets=self._plan,
             session=session,
             ports=ports,
-            on_failure=self._on_failure,
+            on_failure=lambda owner, error: self._fail(error, owner),
         )
 
     # Ranks that come back.
@@ -258,9 +264,9 @@ class Steps:
             asking = Asking(self._meeting, self._place, lambda: self._failure)
             self._exchange = self._made(self._place.at, self._place.session, self._place.ports)
             admission = asking.admitted()
-            self._exchange.go_on_at(admission.part)
-            self._step = admission.step
-            return admission.note
+            self._exchange.go_on_at(admission["part"])
+            self._step = admission["step"]
+            return str(admission["note"])
 
     def _send(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Gives a bucket's parts to the ends of the exchange."""
@@ -299,7 +305,7 @@ class Steps:
         self._mean_of(taken, values)
 
     def _mean_of(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
-        """Puts a bucket's mean into its gradient's place, if it is not there."""
+        """Puts a bucket's mean into its gradient's place."""
         if self._detector is not None:
             taken.norm = float(np.linalg.norm(values))
         if taken.gradient.is_cuda or taken.gradient.dtype != torch.float32:
@@ -308,12 +314,8 @@ class Steps:
 
     def _arrived(self, taken: _Bucket) -> None:
         """A bucket's mean is in its gradient's place."""
-        report = bucket_report(
-            taken.index,
-            taken.gradient,
-            taken.done,
-            time.monotonic() - taken.began_s,
-        )
+        wait_s = time.monotonic() - taken.began_s
+        report = bucket_report(taken.index, taken.gradient, taken.done, wait_s)
         taken.future.set_result(taken.gradient)
         with self._changed:
             taken.report = report
@@ -344,8 +346,7 @@ class Steps:
             buckets=tuple(each.report for each in self._buckets if each.report is not None),
             wait_s=self._waited_s,
         )
-        parts = [part for each in self._buckets for part in each.done]
-        self._log.write(self.last, parts)
+        self._log.write(self.last, [part for each in self._buckets for part in each.done])
         self._waited_s = 0.0
         if self._detector is not None and not self._idle:
             norm = math.hypot(*(each.norm for each in self._buckets))
@@ -367,12 +368,6 @@ class Steps:
             applied = all(_is_finite(each.future.wait()) for each in self._buckets)
             for each in kept:
                 each.settle(applied=applied)
-
-    # Failures.
-
-    def _on_failure(self, owner: int, error: Exception) -> None:
-        """Hears that an end has failed, in its thread."""
-        self._fail(error, owner)
 
     def _fail(self, error: Exception, owner: int | None = None) -> None:
         """Ends the exchange on all ranks, and lets the hook raise what has failed first."""

@@ -5,12 +5,13 @@ The table `HOOKS` names them. To add one: a line there, with what makes `hook(bu
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from testbed.ddp.report import BucketReport, StepReport
+from testbed.ddp.report import StepReport, bucket_report
 from testbed.ddp.rounds import Rounds
 from testbed.ddp.step_log import StepLog
 
@@ -18,11 +19,8 @@ Hook = Callable[[dist.GradBucket], "torch.futures.Future[torch.Tensor]"]
 
 
 def _power_sgd(group: dist.ProcessGroup, **options: int) -> Hook:
-    state = powerSGD_hook.PowerSGDState(
-        group,
-        matrix_approximation_rank=options["rank"],
-        start_powerSGD_iter=options["from_step"],
-    )
+    rank, first = options["rank"], options["from_step"]
+    state = powerSGD_hook.PowerSGDState(group, rank, start_powerSGD_iter=first)
 
     def hook(bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
         future = powerSGD_hook.powerSGD_hook(state, bucket)
@@ -35,11 +33,8 @@ def _power_sgd(group: dist.ProcessGroup, **options: int) -> Hook:
 
 # Each with its options and their defaults.
 HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
-    "gloo": (lambda group: lambda each: default_hooks.allreduce_hook(group, each), {}),
-    "fp16_compress": (
-        lambda group: lambda each: default_hooks.fp16_compress_hook(group, each),
-        {},
-    ),
+    "gloo": (lambda group: partial(default_hooks.allreduce_hook, group), {}),
+    "fp16_compress": (lambda group: partial(default_hooks.fp16_compress_hook, group), {}),
     "powerSGD": (_power_sgd, {"rank": 1, "from_step": 10}),
 }
 
@@ -70,14 +65,7 @@ class TorchHook:
         under_way, self._under_way = self._under_way, []
         for index, (future, gradient, came_s) in enumerate(under_way):
             future.wait()
-            buckets.append(
-                BucketReport(
-                    index=index,
-                    elements=gradient.numel(),
-                    gradient_bytes=gradient.nbytes,
-                    wait_s=time.monotonic() - came_s,
-                )
-            )
+            buckets.append(bucket_report(index, gradient, [], time.monotonic() - came_s))
         self._rounds.end()
         report = StepReport(
             step=self._step,

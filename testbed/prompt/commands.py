@@ -57,15 +57,13 @@ class Prompt(CLI):
         self._impairments = impairments
         self._log = Path(lab.impairment_log)
         self._console = Console(highlight=False, soft_wrap=True)
-        hosts = ", ".join(host.name for host in lab.network.mininet.hosts)
-        names = ", ".join(impairments) or "this experiment has none"
         welcome = _WELCOME.format(
             experiment=config["experiment"],
-            hosts=hosts,
-            names=names,
+            hosts=", ".join(host.name for host in lab.network.mininet.hosts),
+            names=", ".join(impairments) or "this experiment has none",
             link=lab.network.info.links[0].name,
         )
-        self._console.print(welcome, markup=False)
+        self._say(welcome)
         super().__init__(lab.network.mininet, stdin=sys.stdin)
 
     def default(self, line: str) -> None:
@@ -225,10 +223,8 @@ class Prompt(CLI):
         ended = [each for each in records if each["name"] == name and each["action"] == "end"]
         if not ended:
             return "was not in force yet"
-        last = ended[-1]
-        facts = {key: last.get(key) for key in ("met", "dropped", "frames_sent")} | last.get(
-            "details", {}
-        )
+        counts = {key: ended[-1].get(key) for key in ("met", "dropped", "frames_sent")}
+        facts = counts | ended[-1].get("details", {})
         told = [f"{key} {value}" for key, value in facts.items() if value is not None]
         return f"its last time: {', '.join(told)}" if told else "it was in force"
 
@@ -237,11 +233,7 @@ class Prompt(CLI):
 
 
 def _checked(word: str, value: str) -> dict[str, Any]:
-    """The change that a value stands for.
-
-    Raises:
-        InputError: no link can have it; the message is in the words of this prompt.
-    """
+    """The change that a value stands for; InputError in the words of this prompt."""
     key = manual_link_changes.WORDS[word]
     try:
         return manual_link_changes.checked({key: value})

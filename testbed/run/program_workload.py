@@ -22,7 +22,7 @@ from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.progress_pipe import PROGRAMS, ProgressWriter
 from testbed.shared.unlinked import open_file
 from testbed.verdict import congestion_read_back
-from testbed.workload import interpreter, markers
+from testbed.workload import commands, markers
 from testbed.workload.markers import MarkerSocket, Rounds
 
 FILE = "workload.json"
@@ -202,7 +202,7 @@ class ProgramWorkload:
             program.began_s = time.monotonic()
             program.process = host_program.start(
                 host,
-                interpreter.resolved(settings["run"]),
+                commands.resolved(settings["run"]),
                 stdout=output.fileno(),
                 stderr=log.fileno(),
                 env=self._environment_of(program, host),

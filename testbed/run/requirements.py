@@ -16,7 +16,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
 from testbed.transport.net.tcp_socket import available_congestion_controls
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.workload import command_files, interpreter
+from testbed.workload import commands
 from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:  # the lab's own process need not import it
@@ -87,7 +87,7 @@ def refuse_missing_files(runs: Iterable[Run]) -> None:
             raise _of_file(run, wrong)
         of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
         for number, each in enumerate(run.programs.programs):
-            if wrong := command_files.wrong(each.run, folder):
+            if wrong := commands.wrong(each.run, folder):
                 key = f"workload.programs.{number}.run"
                 if "python" in run.experiment.workload.model_fields_set:
                     key = "workload.python"
@@ -97,16 +97,16 @@ def refuse_missing_files(runs: Iterable[Run]) -> None:
 
 
 def _wrong_interpreter(workload: Any, folder: Path) -> str:
-    python = getattr(workload, "python", interpreter.LAB_PYTHON)
-    if python == interpreter.LAB_PYTHON:
+    python = getattr(workload, "python", commands.LAB_PYTHON)
+    if python == commands.LAB_PYTHON:
         return ""
     place = folder / python if "/" in python else shutil.which(python)
     if place is None:
-        valid = f"{interpreter.LAB_PYTHON}, a program such as python3, or an interpreter's path"
+        valid = f"{commands.LAB_PYTHON}, a program such as python3, or an interpreter's path"
         return f"workload.python: there is no program {python!r}; valid: {valid}"
     text = Path(workload.script).read_text(encoding="utf-8", errors="replace")
     needed = ("torch", "testbed") if "testbed.ddp" in text else ("torch",)
-    if shutil.which(place) is None or not (missing := interpreter.lacks(str(place), needed)):
+    if shutil.which(place) is None or not (missing := commands.lacks(str(place), needed)):
         return ""  # what is no program at all is said below, as of all commands
     return f"workload.python: {python!r} {missing}; valid: an interpreter that has the hook (ddp)"
 
@@ -166,7 +166,7 @@ def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | 
         folder: in which they run.
     """
     for each in programs:
-        (program, *_) = interpreter.resolved(each["run"])
+        (program, *_) = commands.resolved(each["run"])
         # With a slash it is a path, and a relative one begins in the folder.
         place = Path(folder or ".", program) if "/" in program else program
         if shutil.which(place) is None:

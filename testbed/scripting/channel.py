@@ -1,7 +1,6 @@
 """The connection between a script and the first process of its lab: requests, answers, open files.
 
-A message is one JSON object on a line. The script asks, the steward answers, one at a time. A
-message may carry open files, which the kernel hands over with its first byte.
+A message is one JSON object on a line; the kernel hands over its files with its first byte.
 """
 
 from __future__ import annotations
@@ -22,14 +21,7 @@ class ChannelError(ConnectionError):
 
 
 class Channel:
-    """One end of the connection.
-
-    Args:
-        connected: a UNIX stream socket.
-
-    Attributes:
-        interrupted: whether `ask` did not get to its end, which has ended the connection.
-    """
+    """One end of the connection."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -40,29 +32,20 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-        """Send a message and files, which stay open here.
-
-        Raises:
-            ChannelError: the other side has gone.
-        """
+        """Send a message and files, which stay open here."""
         self._send(_encoded(message), files)
 
     def ask(
         self, message: Mapping[str, Any], files: Sequence[int] = ()
     ) -> tuple[dict[str, Any], list[int]]:
-        """Send a message and return the answer with its files.
-
-        What a signal's handler raises meanwhile ends the connection: the answer is still to come,
-        and would be taken for that to the next message.
-
-        Raises:
-            ChannelError: as `send` and `receive`.
-        """
+        """Send a message and return the answer with its files."""
         data = _encoded(message)
         try:
             self._send(data, files)
             return self.receive()
         except BaseException as error:
+            # What a signal's handler raises ends the connection: the answer is still to come, and
+            # would be taken for that to the next message.
             self.interrupted = self.interrupted or not isinstance(error, ChannelError)
             self.close()
             raise
@@ -77,11 +60,7 @@ class Channel:
             raise ChannelError(f"cannot send: {error.strerror}") from None
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message and its files, which are now this process's to close.
-
-        Raises:
-            ChannelError: the other side has gone, or this is no message; its files are closed.
-        """
+        """The next message and its files, which are now this process's to close."""
         parts, files = [self._rest], []
         try:
             while b"\n" not in parts[-1]:

@@ -33,11 +33,7 @@ def of_experiment(
     seed: int | None,
     profile: str | None,
 ) -> dict[str, Any]:
-    """The configuration of one run of an experiment.
-
-    Raises:
-        InputError: one line that names the file, the key, the value and what would be valid.
-    """
+    """The configuration of one run of an experiment."""
     from testbed import experiment
     from testbed.experiment import profiles
 
@@ -61,11 +57,7 @@ def of_topology(
     impairments: Sequence[Mapping[str, Any]],
     seed: int,
 ) -> dict[str, Any]:
-    """The configuration of a lab in which nothing is set but its network.
-
-    Raises:
-        InputError: no such topology, or one that cannot be built; wrong impairments.
-    """
+    """The configuration of a lab in which nothing is set but its network."""
     parameters = _parameters(topology)
     try:
         built = topologies.build(parameters)
@@ -109,10 +101,7 @@ def of_topology(
 
 
 def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The entries with an anchor of their own for each, so that none contradicts another.
-
-    The script says when they begin: see `manual_impairments`.
-    """
+    """The entries with an anchor of their own for each, so that none contradicts another."""
     if isinstance(impairments, str | Mapping) or not all(
         isinstance(each, Mapping) for each in impairments
     ):

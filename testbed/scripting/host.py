@@ -136,9 +136,7 @@ class Host:
             text: whether input and output are texts; otherwise bytes.
             stdout: where output goes that is not to be captured.
             stderr: the same.
-            env: all of its environment; None: the script's.
-            cwd: its current folder; None: the script's.
-            congestion_control: as of `popen`.
+            env, cwd, congestion_control: as of `popen`.
 
         Raises:
             InputError: as of `popen`.
@@ -147,16 +145,9 @@ class Host:
             subprocess.CalledProcessError: `check` is true and the status is not 0.
         """
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
-        program = self.popen(
-            args,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            text=text,
-            env=env,
-            cwd=cwd,
-            congestion_control=congestion_control,
-        )
+        more: dict[str, Any] = {"text": text, "env": env, "cwd": cwd}
+        more["congestion_control"] = congestion_control
+        program = self.popen(args, stdin=stdin, stdout=stdout, stderr=stderr, **more)
         try:
             output, errors = program.communicate(input, timeout)
         except BaseException:

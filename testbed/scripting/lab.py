@@ -191,9 +191,7 @@ class Lab:
                 a `name` is called by its kind and place, here `loss-server`. Anchors (`rounds`,
                 `leg`, `at_s`, `duration_s`, `offset_s`) do not count: the script says when.
             seed: of whatever is drawn at random.
-            out: as of `from_experiment`, like the other two.
-            calibrated: whether every link is measured first.
-            adjustable: whether delay, jitter and loss of every link can be set.
+            out, calibrated, adjustable: as of `from_experiment`.
 
         Raises:
             InputError, LabError: as `from_experiment`.
@@ -306,12 +304,7 @@ class Lab:
         self._end_sandbox = weakref.finalize(self, _end, process, self._others, os.getpid())
 
     def _ask(self, request: dict[str, Any], files: Sequence[int] = ()) -> tuple[Any, list[int]]:
-        """Ask the steward.
-
-        Raises:
-            InputError: the request is wrong.
-            LabError: it cannot be carried out, or the lab has ended.
-        """
+        """Ask the steward; InputError for a wrong request, LabError for what cannot be done."""
         try:
             with self._lock:
                 answer, received = self._channel.ask(request, files)

@@ -40,13 +40,7 @@ Answer = tuple[dict[str, Any], list[int]]
 
 
 class Steward:
-    """A lab that is built and watched, and the programs that the script has started in it.
-
-    Args:
-        order: the script's first request: configuration, folder and whether to calibrate.
-        inside: the sandbox.
-        channel: to the script.
-    """
+    """A lab that is built and watched, and the programs that the script has started in it."""
 
     def __init__(self, order: dict[str, Any], inside: Inside, channel: Channel) -> None:
         self._channel = channel
@@ -230,10 +224,7 @@ class Steward:
         return {}, [os.open(folder / f"{name}.parquet", os.O_RDONLY) for name in SAMPLES]
 
     def do_verdict(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """End sampling and judge the lab: once, further requests get the same.
-
-        Only the script's process sees the programs outside, and says which there were.
-        """
+        """End sampling and judge the lab: once, further requests get the same."""
         if self._observed is None:
             raise InputError("calibrated=False: there is nothing to judge this lab by")
         if self._verdict is None:
@@ -258,11 +249,7 @@ class Steward:
         return self._verdict, []
 
     def _set_control(self, number: int, host: HostInfo, wanted: str) -> None:
-        """Set a host's congestion control until a program ends.
-
-        Raises:
-            InputError: the kernel refuses it, or another program there has another one.
-        """
+        """Set a host's congestion control until a program ends."""
         said = f"{host.name}: congestion_control: {wanted!r}"
         for place, used in self._controls.values():
             if place is host and used != wanted:

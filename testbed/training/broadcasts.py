@@ -70,11 +70,7 @@ def announce(endpoint: Endpoint, common: Mask) -> None:
 
 
 def await_common(endpoint: Endpoint, layout: PayloadLayout) -> Mask:
-    """A worker: waits for what `announce` says, shape (chunk_count,).
-
-    Raises:
-        ProtocolError: it is no bitmap of this layout.
-    """
+    """A worker: waits for what `announce` says, shape (chunk_count,)."""
     size, bits = -(-layout.chunk_count // 8), b""
     while len(bits) < size:
         bits += endpoint.await_announcement()

@@ -47,18 +47,7 @@ class _Line:
 
 
 class Coordinator:
-    """The server's side: waits for all workers, then releases them.
-
-    Args:
-        listener: a listening UNIX socket that exists before the workers start.
-        workers: names of all workers.
-        timeout_s: how long a barrier may take.
-        keep_going: whether to go on without a worker that left, and note it in `lost`; losing
-            the last worker is an error in any case.
-
-    Attributes:
-        lost: workers that are gone, each with the reason.
-    """
+    """The server's side: waits for all workers, then releases them."""
 
     def __init__(
         self,
@@ -152,10 +141,7 @@ class Follower:
 
 
 def listen(path: Path) -> socket.socket:
-    """Open the listening socket for a `Coordinator`.
-
-    All workers may connect before the first one is accepted: one that finds no room is refused.
-    """
+    """Open the listening socket for a `Coordinator`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(_MOST_WAITING)

@@ -24,20 +24,14 @@ def nonfinite(values: NDArray[np.float32]) -> int:
 
 
 def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
-    """Log, after all rounds, what the kernel granted to a host's endpoint and what it ignored.
-
-    This includes the congestion control that kernel TCP really used.
-    """
+    """Log, after all rounds, what the kernel granted to a host's endpoint and what it ignored."""
     log = JsonLinesWriter(directory / "events" / f"endpoint-{host}.jsonl")
     log.write({"host": host, "facts": endpoint.facts(), "ignored": endpoint.counters()})
     log.close()
 
 
 class TransferLog:
-    """Logs the transfers of a host to `events/transfers-<host>.jsonl`.
-
-    With a layout, a receiver's line has `tensor_loss`: the missing share of each tensor.
-    """
+    """Logs the transfers of a host to `events/transfers-<host>.jsonl`."""
 
     def __init__(self, directory: Path, host: str, layout: PayloadLayout | None) -> None:
         self._writer = JsonLinesWriter(directory / "events" / f"transfers-{host}.jsonl")
@@ -67,11 +61,7 @@ class TransferLog:
 
 
 class CongestionLog:
-    """Logs the congestion state of a host's sending paths to `events/congestion-<host>.jsonl`.
-
-    `observe` is for `EndpointConfig.observer` and only remembers; `flush` writes. Without
-    observations there is no file. `round_of` tells the round that an exchange belongs to.
-    """
+    """Logs the congestion state of a host's sending paths to `events/congestion-<host>.jsonl`."""
 
     def __init__(self, directory: Path, host: str, round_of: Callable[[int], int]) -> None:
         self._path = directory / "events" / f"congestion-{host}.jsonl"

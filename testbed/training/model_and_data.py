@@ -25,11 +25,7 @@ _SPLIT: TypeAdapter[datasets.Equal | datasets.Dirichlet] = TypeAdapter(datasets.
 
 @dataclass(frozen=True)
 class ModelAndData:
-    """The model and data that a run's `config.json` describes; each part is made on first use.
-
-    Raises:
-        InputError: something is missing or does not fit. Raised on first use, in one line.
-    """
+    """The model and data that a run's `config.json` describes; each part is made on first use."""
 
     config: dict[str, Any]
 
@@ -66,11 +62,7 @@ class ModelAndData:
 
     @cached_property
     def layers(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each trained tensor, in the order of the flat gradient.
-
-        A run that only sends payloads uses the model's published size, if there is one, times the
-        scale of its pace, whatever the data set.
-        """
+        """Name and shape of each trained tensor, in the order of the flat gradient."""
         name = self._training["model"]
         entry = models.MODELS.get(name)
         section = self._training.get("pace") or {}
@@ -83,11 +75,7 @@ class ModelAndData:
         return pace.scaled(layers, float(section.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
-        """A replica with the run's initial weights.
-
-        Afterwards torch's generator is seeded for this worker alone, so that dropout differs
-        between replicas.
-        """
+        """A replica with the run's initial weights."""
         seed = int(self.config["seed"])
         model = models.build(
             self._training["model"],
@@ -95,18 +83,16 @@ class ModelAndData:
             classes=self.dataset.classes,
             input_shape=self.dataset.input_shape,
         )
+        # For this worker alone, so that dropout differs between replicas.
         own = np.random.SeedSequence([seed, 4, rank])
         torch.manual_seed(int(own.generate_state(1)[0]))
         return model
 
     def load(self) -> None:
-        """Load what all processes share: the data, and the packages that the model needs.
-
-        The first optimiser of a process imports torch's compiler, which takes a second: here, once
-        before the fork, not in each worker.
-        """
+        """Load what all processes share: the data, and the packages that the model needs."""
         _ = self.dataset, self.layers
         if self._computes:
+            # The first optimiser of a process imports it, which takes a second.
             importlib.import_module("torch._dynamo")
 
     def facts(self, workers: int) -> dict[str, Any]:

@@ -102,14 +102,7 @@ AnyPace = Annotated[
 def computing_s(
     pace: dict[str, Any], *, seed: int, rank: int, workers: int, round_number: int
 ) -> float:
-    """How long a worker's iteration is to take.
-
-    Args:
-        pace: the pace section as in `config.json`.
-        seed: the run's; all arms of a seed get the same times.
-        rank, workers: the worker's, from 0, and how many there are.
-        round_number: counted from 0.
-    """
+    """How long a worker's iteration is to take."""
     if trace_s := pace.get("trace_s"):
         return float(trace_s[(round_number * workers + rank) % len(trace_s)])
     median_s, spread = float(pace.get("compute_s", 0.0)), float(pace.get("spread", 0.0))
@@ -127,17 +120,7 @@ def wait_until_computed(
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Sleep until the iteration that began at `began_s` has taken its time.
-
-    Args:
-        pace: the pace section as in `config.json`.
-        began_s: on the clock that `now_s` reads.
-        lasts_s: its time, where it is not `compute_s` of the section.
-        now_s, sleep: of this machine unless others are given.
-
-    Returns:
-        By how many seconds computing exceeded its time; 0 where no time is given.
-    """
+    """Sleep until an iteration has taken its time; returns by how many seconds it took longer."""
     ends_s = began_s + (float(pace.get("compute_s", 0.0)) if lasts_s is None else lasts_s)
     late_s = now_s() - ends_s
     if pace["kind"] == "real":

@@ -57,11 +57,7 @@ def check(need: Need) -> None:
 
 
 def refuse_short_shares(needs: Iterable[Need]) -> None:
-    """Refuse batches that are larger than a worker's share of data that are here already.
-
-    Raises:
-        InputError: one line.
-    """
+    """Refuse batches that are larger than a worker's share of data that are here already."""
     loaded: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
     for need in needs:
         if not need.computes or _is_even(need):
@@ -90,14 +86,7 @@ def _check_shares(need: Need, dataset: datasets.Dataset) -> None:
 
 
 def prepare(needs: Iterable[Need], report: Report) -> None:
-    """Fetch and make cached data sets, try users' own code, and check shares by loading.
-
-    Quick and safe steps are left to the run. Importing torch takes seconds, so it happens only for
-    a user's own model.
-
-    Raises:
-        InputError: one line.
-    """
+    """Fetch and make cached data sets, try users' own code, and check shares by loading."""
     prepared: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
     built: set[tuple[Any, ...]] = set()
     for need in needs:

@@ -34,19 +34,7 @@ _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One run as its training processes see it.
-
-    Args:
-        config: the run's `config.json`.
-        directory: the run directory.
-        addresses: host name -> IPv4 address.
-        fair_shares_bps: worker -> its share of the narrowest link on its way to the server.
-        fair_queues_bytes: worker -> its share of the smallest queue on that way.
-        controller_socket, coordination_socket: UNIX sockets outside the emulated network.
-        session: random number that the transport's datagrams carry.
-        model_and_data: the run's; loaded on first use.
-        surroundings: where it happens; this machine unless it is simulated.
-    """
+    """One run as its training processes see it."""
 
     config: dict[str, Any]
     directory: Path
@@ -218,11 +206,7 @@ class RunContext:
         return self._every("resynchronise_every", round_number + 1)
 
     def exchange(self, round_number: int) -> int:
-        """The number of a round's exchange.
-
-        An exchange is one gather and one broadcast. A resynchronisation is an exchange of its own,
-        so exchanges and rounds are numbered differently.
-        """
+        """The number of a round's exchange; a resynchronisation is an exchange of its own."""
         every = self.training["resynchronise_every"]
         return round_number + (round_number // every if every else 0)
 
@@ -266,13 +250,9 @@ class RunContext:
         return {name: self.addresses[name] for name in names}
 
     def endpoint(self, host: str, observer: Observer | None = None) -> EndpointConfig:
-        """The transport's configuration for one host; `observer` receives its congestion state.
-
-        All workers send to the server at once, and the server sends to all of them at once. So a
-        worker is paced at its share of the narrowest link, and the server, which sends to all at
-        one rate, at the smallest share. The same holds for the queues. Each host's random choices
-        follow from the run's seed.
-        """
+        """The transport's configuration for one host; `observer` receives its congestion state."""
+        # All workers send to the server at once, and the server sends to all at one rate: the
+        # smallest share. The same holds for the queues.
         is_server = host == "server"
         shares_bps, queues_bytes = self.fair_shares_bps, self.fair_queues_bytes
         share_bps = min(shares_bps.values()) if is_server else shares_bps[host]

@@ -242,11 +242,8 @@ class _Server:
 
     @contextmanager
     def _impaired(self, number: int, leg: str) -> Iterator[list[str]]:
-        """Announce a leg to the controller; yield the impairments that were in force during it.
-
-        Both calls return when the controller has acted. So no data flows before an impairment is in
-        force, and the controller's time is not part of the measured leg.
-        """
+        """Announce a leg to the controller; yield the impairments that were in force during it."""
+        # Both calls return when the controller has acted: its time is no part of the leg.
         hurt = self._controller.begin(number, leg)
         yield hurt
         hurt += self._controller.end(number, leg)

@@ -32,11 +32,7 @@ def drop_nonfinite(vector: Vector) -> None:
 
 
 def sum_into(gradients: Sequence[Vector], out: Vector) -> None:
-    """Write the sum of equally long vectors to `out`.
-
-    The order of additions is fixed, so every reliable transport gives the same bits. `out` may be
-    one of them.
-    """
+    """Write the sum of equally long vectors to `out`, which may be one of them."""
     for block in _blocks(out):
         _sum_block(gradients, out, block)
 
@@ -53,6 +49,7 @@ def _blocks(vector: Vector) -> Iterator[slice]:
     return (slice(at, at + _BLOCK) for at in range(0, len(vector), _BLOCK))
 
 
+# In a fixed order, so that every reliable transport gives the same bits.
 def _sum_block(gradients: Sequence[Vector], out: Vector, block: slice) -> None:
     if len(gradients) == 1:
         out[block] = gradients[0][block]
@@ -64,17 +61,7 @@ def _sum_block(gradients: Sequence[Vector], out: Vector, block: slice) -> None:
 
 
 class SharedVectors:
-    """Vectors of `elements` elements for each worker, to compare what arrived with what was sent.
-
-    All processes see them: they lie in anonymous memory that is shared because it is allocated
-    before the fork. The emulated network must carry nothing but the training's own traffic, and a
-    file would cost time. The barriers of a round order writing and reading.
-
-    Attributes:
-        gradients: each worker's gradient of this round, before any loss.
-        updates: the update that each worker received and applied.
-        weights: each worker's replica after the update.
-    """
+    """Vectors for each worker, in memory that children share, to compare arrived with sent."""
 
     def __init__(self, workers: Sequence[str], elements: int) -> None:
         self.gradients = {name: _shared(elements) for name in workers}

@@ -132,14 +132,9 @@ class _Worker:
         self._learner.apply(update, self._context.learning_rate(number))
 
     def _apply_common(self, endpoint: Endpoint, report: TransferReport, number: int) -> float:
-        """Update the model with what all workers have got of the round's broadcast.
-
-        They are told what that is a round trip after they have it, and it is usually what this
-        worker has. So it takes that for granted, and takes the update back if it was wrong.
-
-        Returns when the broadcast had ended, as if the update had begun then: without the time of
-        waiting that the update has hidden.
-        """
+        """Update with what all workers have got; returns when that had ended, less hidden waits."""
+        # They are told what that is a round trip after they have it, and it is usually what this
+        # worker has. So it takes that for granted, and takes the update back if it was wrong.
         assert report.received is not None
         take_back = self._learner.snapshot()
         self._apply(report.received, number)

@@ -44,12 +44,7 @@ class RefusedError(ValueError):
 
 
 class Rounds:
-    """The rounds that programs announce.
-
-    Args:
-        controller: is told each leg.
-        log: is given the record of each round, as the built-in training writes them.
-    """
+    """The rounds that programs announce."""
 
     def __init__(self, controller: Controller, log: Callable[[dict[str, Any]], None]) -> None:
         self._controller = controller
@@ -60,12 +55,7 @@ class Rounds:
         self._hit: set[str] = set()
 
     def take(self, line: bytes, now_s: float) -> list[str]:
-        """Obey a line; returns the names of impairments.
-
-        Raises:
-            RefusedError: the line is wrong, or comes in the wrong order.
-            ControllerError: the controller could not do it, which ends the run.
-        """
+        """Obey a line; returns the names of impairments."""
         found = _LINE.fullmatch(line)
         if found is None:
             raise RefusedError(f"valid: begin ROUND LEG, or end ROUND LEG; legs: {', '.join(LEGS)}")
@@ -116,15 +106,7 @@ class Rounds:
 
 
 class MarkerSocket:
-    """The socket, for a loop that waits for its descriptors to become readable.
-
-    Lines that are wrong are refused and counted; a client that sends endless lines, or does not
-    read its answers, is disconnected.
-
-    Attributes:
-        accepted, refused: how many lines were.
-        first_refused: the first of those, and why; empty for none.
-    """
+    """The socket, for a loop that waits for its descriptors to become readable."""
 
     def __init__(self, path: Path, rounds: Rounds) -> None:
         self.accepted = self.refused = 0
@@ -141,11 +123,7 @@ class MarkerSocket:
         return [self._listener.fileno(), *self._clients]
 
     def serve(self, descriptor: int) -> None:
-        """Do what is due at a readable descriptor.
-
-        Raises:
-            ControllerError: the controller could not do it.
-        """
+        """Do what is due at a readable descriptor."""
         now_s = time.monotonic()
         if descriptor == self._listener.fileno():
             with contextlib.suppress(OSError):  # it has gone again

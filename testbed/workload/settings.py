@@ -40,12 +40,12 @@ def _words(given: Any) -> Any:
     """Arguments as a list; a text is divided as a shell would, without one."""
     if isinstance(given, str):
         words = shlex.split(given)
-        if found := _OF_SHELLS.search(_QUOTED.sub("", given)):
+        if operator := _OF_SHELLS.search(_QUOTED.sub("", given)):
             raise ValueError(
-                f"no shell reads this, so {found[0]!r} would be an argument; valid: one program, "
-                'quotes around an argument, or a list such as [sh, -c, "..."]'
+                f"no shell reads this, so {operator[0]!r} would be an argument; valid: one "
+                'program, quotes around an argument, or a list such as [sh, -c, "..."]'
             )
-        given = words
+        return words
     return given
 
 
@@ -174,28 +174,31 @@ class Programs(Section):
         return self
 
     def _wrong_names(self) -> list[Problem]:
-        labels = [each.label for each in self.programs]
-        outputs = [each.output for each in self.programs]
-        found = []
-        for number, each in enumerate(self.programs):
-            key = "host" if each.name is None else "name"
-            if each.label in labels[:number]:
-                first = labels.index(each.label)
-                said = f"{each.label!r} is taken by programs.{first}; give them distinct names"
-                found.append(Problem(("programs", number, "name"), said))
-            elif each.label in _TAKEN:
-                said = f"{each.label!r}: a part of the lab has this name; valid: another"
-                found.append(Problem(("programs", number, key), said))
-            if each.service and each.time_limit_s is not None:
-                said = "has no meaning for a service, which ends with the others; valid: none"
-                found.append(Problem(("programs", number, "time_limit_s"), said))
-            if each.after is None and each.after_timeout_s != _AFTER_TIMEOUT_S:
-                said = "has no meaning without after; valid: none"
-                found.append(Problem(("programs", number, "after_timeout_s"), said))
-            if each.output is not None and each.output in outputs[:number]:
-                said = f"{each.output!r}: programs.{outputs.index(each.output)} writes it, too"
-                found.append(Problem(("programs", number, "output"), said))
-        return found
+        labels = [program.label for program in self.programs]
+        outputs = [program.output for program in self.programs]
+        wrong: list[Problem] = []
+        for number, program in enumerate(self.programs):
+            label, output = program.label, program.output
+            reasons = {}
+            if label in labels[:number]:
+                first = labels.index(label)
+                reasons["name"] = (
+                    f"{label!r} is taken by programs.{first}; give them distinct names"
+                )
+            elif label in _TAKEN:
+                key = "host" if program.name is None else "name"
+                reasons[key] = f"{label!r}: a part of the lab has this name; valid: another"
+            if program.service and program.time_limit_s is not None:
+                reasons["time_limit_s"] = (
+                    "has no meaning for a service, which ends with the others; valid: none"
+                )
+            if program.after is None and program.after_timeout_s != _AFTER_TIMEOUT_S:
+                reasons["after_timeout_s"] = "has no meaning without after; valid: none"
+            if output is not None and output in outputs[:number]:
+                first = outputs.index(output)
+                reasons["output"] = f"{output!r}: programs.{first} writes it, too"
+            wrong += [Problem(("programs", number, key), why) for key, why in reasons.items()]
+        return wrong
 
     def _wrong_order(self) -> list[Problem]:
         after = {each.label: each.after for each in self.programs}
@@ -231,25 +234,18 @@ class Programs(Section):
 
     def unknown_hosts(self, hosts: Sequence[str]) -> list[Problem]:
         """The programs on hosts that the network does not have."""
+        unknown = [(n, each.host) for n, each in enumerate(self.programs) if each.host not in hosts]
         return [
-            Problem(
-                ("programs", number, "host"),
-                f"unknown host {each.host!r}; {one_of(each.host, hosts)}",
-            )
-            for number, each in enumerate(self.programs)
-            if each.host not in hosts
+            Problem(("programs", number, "host"), f"unknown host {host!r}; {one_of(host, hosts)}")
+            for number, host in unknown
         ]
 
     def files(self, folder: Path) -> list[str]:
         """The files beside the experiment that commands name, by their whole paths."""
         words = dict.fromkeys(word for each in self.programs for word in each.run)
         # A word may be anything, such as a text that is too long for a name: that is no file.
-        found = [folder / word for word in words if os.path.isfile(folder / word)]  # noqa: PTH113
-        return [
-            str(place.resolve())
-            for place in found
-            if place.resolve().is_relative_to(folder.resolve())
-        ]
+        named = [(folder / word).resolve() for word in words if os.path.isfile(folder / word)]  # noqa: PTH113
+        return [str(place) for place in named if place.is_relative_to(folder.resolve())]
 
 
 def _circle(name: str, after: Mapping[str, str | None]) -> list[str]:
@@ -278,12 +274,7 @@ class ProgramsArm(AnyArm):
     )
 
     def applied(self, workload: Programs) -> Programs:
-        """The workload of this arm.
-
-        Raises:
-            ValidationError: an unknown program or key, or what does not fit together; its places
-                begin below the arm.
-        """
+        """The workload of this arm; ValidationError, whose places begin below the arm."""
         changes: Mapping[str, Any] = self.model_extra or {}
         labels = [each.label for each in workload.programs]
         for name, keys in changes.items():

@@ -1,9 +1,7 @@
-"""`torchrun`: a training script of a user's own, one process for each rank.
+"""`torchrun`: a training script of a user's own, each rank a program with torchrun's environment.
 
-It is a preset over programs: each rank is a program whose environment is what `torchrun` sets.
-What an arm changes goes to the hook `testbed.ddp.BoundedLoss` through the variable BOUNDED_LOSS, so
-that the script stays as it is. To add one of PyTorch's hooks: a line in `testbed.ddp.torch_hooks`,
-and its name and options in `HOOKS` here.
+What an arm changes goes to the hook `testbed.ddp.BoundedLoss` through the variable BOUNDED_LOSS.
+To add one of PyTorch's hooks: a line in `testbed.ddp.torch_hooks`, and one in `HOOKS` here.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import shown
-from testbed.shared.named_sections import folders
+from testbed.shared.named_sections import OneOf, folders
 from testbed.shared.problems import Problem, form
-from testbed.shared.registry import one_of
+from testbed.shared.registry import Registry, one_of
 from testbed.shared.section import Section
 from testbed.transport import protocols
 from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
 from testbed.transport.policies.tolerance import PerLayer
 from testbed.transport.protocol_config import ProtocolConfig
-from testbed.workload.interpreter import LAB_PYTHON
-from testbed.workload.settings import AnyArm, Arguments, Programs
+from testbed.workload.commands import LAB_PYTHON
+from testbed.workload.settings import AnyArm, Arguments, BuiltIn, Programs
 
 HOOK_ENVIRONMENT = "BOUNDED_LOSS"  # testbed.ddp.replaced reads it
 _MASTER_PORT = 29500  # torchrun's own default
@@ -53,10 +51,7 @@ _OF_OURS = (
 )
 # What these keys need of others; each with the hook's default.
 _NEEDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
-    "late_share": (
-        ("mode", "bounded", "bounded"),
-        ("filling", "error-feedback", "error-feedback"),
-    ),
+    "late_share": (("mode", "bounded", "bounded"), ("filling", *2 * ("error-feedback",))),
     "min_ranks": (("collective", "server", "sharded"),),
 }
 _OF_ALL = ("hook", "args", "congestion_control")
@@ -109,9 +104,9 @@ class Torchrun(Section):
     @field_validator("hosts")
     @classmethod
     def _hosts_are_distinct(cls, hosts: list[str] | None) -> list[str] | None:
-        twice = [each for number, each in enumerate(hosts or []) if each in (hosts or [])[:number]]
-        if twice:
-            raise ValueError(f"{twice[0]!r} stands twice; more ranks on a host: nproc_per_host")
+        for number, host in enumerate(hosts or []):
+            if host in (hosts or [])[:number]:
+                raise ValueError(f"{host!r} stands twice; more ranks on a host: nproc_per_host")
         return hosts
 
     def unknown_hosts(self, known: Sequence[str]) -> list[Problem]:
@@ -121,6 +116,14 @@ class Torchrun(Section):
             for number, each in enumerate(self.hosts or [])
             if each not in known
         ]
+
+
+WORKLOADS: Registry[Section] = Registry(
+    "workload", {"training": BuiltIn, "programs": Programs, "torchrun": Torchrun}, own=None
+)
+AnyWorkload = Annotated[
+    BuiltIn | Programs | Torchrun, OneOf(WORKLOADS, key="kind", base=Section, default="training")
+]
 
 
 def _chunk(value: int) -> int:
@@ -233,10 +236,9 @@ class TorchrunArm(AnyArm):
     @property
     def _options(self) -> dict[str, Any]:
         """Of the protocol's preset."""
-        found = dict(self.model_extra or {})
-        if self.congestion_control is not None:
-            found["congestion_control"] = self.congestion_control
-        return found
+        control = self.congestion_control
+        own = {} if control is None else {"congestion_control": control}
+        return {**(self.model_extra or {}), **own}
 
     @property
     def _of_hook(self) -> dict[str, Any]:
@@ -253,12 +255,7 @@ class TorchrunArm(AnyArm):
         return protocols.preset(self.protocol, **self._options).needs_rate
 
     def applied(self, workload: Torchrun, hosts: Sequence[str], link_rate_bps: float) -> Programs:
-        """The ranks of this arm as programs.
-
-        Args:
-            hosts: those that train, unless the workload names others.
-            link_rate_bps: of the network's slowest link.
-        """
+        """The ranks of this arm as programs."""
         hosts, each_has = workload.hosts or hosts, workload.nproc_per_host
         words, ranks = workload.args if self.args is None else self.args, len(hosts) * each_has
         if (self.min_ranks or 0) > ranks:

@@ -178,21 +178,11 @@ def test_parts_under_way_count_before_any_of_them_was_left_out():
     for index in range(4):
         for _ in range(10):
             known.note(1, index, 0.2, late=False)
-    assert [known.patience_s(1, index) < math.inf for index in range(4)] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert [known.patience_s(1, index) < math.inf for index in range(4)] == 2 * [True] + 2 * [False]
     assert known.patience_s(2, 0) < math.inf
     known.note(1, 0, 0.1, late=False)  # it was in time, so another may be late
     known.note(1, 1, 0.4, late=True)
-    assert [known.patience_s(1, index) < math.inf for index in range(4)] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    assert [known.patience_s(1, index) < math.inf for index in range(4)] == [True] + 3 * [False]
 
 
 def test_a_share_is_that_of_the_last_hundred():

@@ -51,15 +51,6 @@ def test_all_ranks_follow_the_norm_of_the_mean():
         assert resumed is False
 
 
-def differing(rank):
-    BoundedLoss(phase="gradient-norm" if rank else None, timeout_s=60)
-
-
-def test_ranks_that_differ_are_refused():
-    for each in launch(differing, 2).values():
-        assert each.error.startswith("phase is 'GradientNorm' on rank 1 and 'None' on rank 0; ")
-
-
 @pytest.mark.parametrize("phase", ["accordion", 3, math.nan])
 def test_a_phase_that_is_no_detector_is_refused(phase):
     with pytest.raises(InputError, match=f"^phase is '?{phase}'?; valid: gradient-norm, a Detec"):

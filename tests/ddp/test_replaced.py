@@ -2,42 +2,62 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 
 from testbed.ddp import InputError
-from testbed.ddp.replaced import ENVIRONMENT, chosen
+from testbed.ddp.replaced import ENVIRONMENT, settings
 from testbed.transport import preset
 
-GIVEN = {"mode": "bounded", "rate_bps": None, "port": None, "insecure": False}
+GIVEN: dict[str, Any] = {
+    "collective": "sharded",
+    "mode": "bounded",
+    "filling": "zero",
+    "segmentation": True,
+    **dict.fromkeys(("rate_bps", "port", "interface", "timeout_s", "chunk_bytes")),
+    **dict.fromkeys(("leave_out", "min_ranks", "phase")),
+    "insecure": False,
+    "transfers_in_flight": 4,
+    "queue_bytes": math.inf,
+    "late_share": 0.0,
+}
+
+
+def chosen(protocol, **given):
+    arguments = {**GIVEN, **given}
+    found, instead = settings(protocol, **arguments)
+    changed = {key for key, value in arguments.items() if getattr(found, key) != value}
+    return found, changed - {"rate_bps"}, instead
 
 
 def test_without_the_variable_the_scripts_arguments_count(monkeypatch):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    found = chosen("dblp", GIVEN)
-    assert (found.protocol.name, found.arguments, found.instead) == ("dblp", GIVEN, None)
-    assert found.protocol.congestion_control == "bbr"  # since no rate is known
+    found, changed, instead = chosen("dblp")
+    assert (found.protocol.name, changed, instead) == ("dblp", set(), None)
+    assert (found.protocol.congestion_control, found.free) == ("bbr", True)  # no rate is known
+    assert found.rate_bps == math.inf
 
 
 def test_arguments_and_settings_of_the_preset_are_replaced(monkeypatch):
     told = {"protocol": "fixed-low", "tolerance": 0.2, "mode": "reliable", "rate_bps": 1e7}
     monkeypatch.setenv(ENVIRONMENT, json.dumps(told))
-    found = chosen(preset("dblp", low=0.1), GIVEN)
+    found, changed, _ = chosen(preset("dblp", low=0.1), rate_bps=1e6)
     assert found.protocol == preset("fixed-low", tolerance=0.2)
-    assert found.arguments == {**GIVEN, "mode": "reliable", "rate_bps": 1e7}
+    assert (found.mode, found.rate_bps, changed) == ("reliable", 1e7, {"mode"})
 
 
 def test_what_is_not_named_stays(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, '{"port": 46999}')
     protocol = preset("dblp", low=0.1)
-    found = chosen(protocol, {**GIVEN, "rate_bps": 1e6})
+    found, changed, _ = chosen(protocol, rate_bps=1e6)
     assert found.protocol is protocol
-    assert found.arguments == {**GIVEN, "rate_bps": 1e6, "port": 46999}
+    assert (found.port, found.rate_bps, changed) == (46999, 1e6, {"port"})
 
 
 def test_a_hook_of_pytorchs_stands_instead(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, '{"hook": "powerSGD", "rank": 2}')
-    assert chosen("dblp", GIVEN).instead is not None
+    assert chosen("dblp")[2] is not None
 
 
 @pytest.mark.parametrize(
@@ -59,6 +79,6 @@ def test_a_hook_of_pytorchs_stands_instead(monkeypatch):
 def test_bad_input_is_one_line(text, says, monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, text)
     with pytest.raises(InputError) as raised:
-        chosen("dblp", {**GIVEN, "timeout_s": math.inf})
+        chosen("dblp")
     assert str(raised.value).startswith(says)
     assert "\n" not in str(raised.value)

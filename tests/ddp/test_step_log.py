@@ -111,9 +111,9 @@ def test_of_pytorchs_hooks_the_wait_is_written(tmp_path):
 def test_elsewhere_nothing_is_written_and_a_second_exchange_neither(tmp_path, monkeypatch):
     monkeypatch.setattr(step_log, "_opened", False)
     monkeypatch.delenv(step_log.FOLDER, raising=False)
-    assert not step_log.opened(0, int).writes
+    assert not step_log.opened(0, int)._files
     monkeypatch.setenv(step_log.FOLDER, str(tmp_path))
-    assert not step_log.opened(0, int).writes
+    assert not step_log.opened(0, int)._files
     monkeypatch.setenv(step_log.NAME, "server")
-    assert step_log.opened(0, int).writes
-    assert not step_log.opened(0, int).writes
+    assert step_log.opened(0, int)._files
+    assert not step_log.opened(0, int)._files

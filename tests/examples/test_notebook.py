@@ -55,9 +55,3 @@ def test_the_notebook_draws_the_lines_of_the_report_s_figure(tmp_path):
         assert line[:, 0].tolist() == x
         assert line[:, 1] == pytest.approx([unit * each for each in y])
     assert found["ratios"] == pytest.approx({"dblp": 5.5, "tcp-cubic": 12.5})
-
-
-def test_the_notebook_has_no_stored_output():
-    for cell in json.loads(_NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None

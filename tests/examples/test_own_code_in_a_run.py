@@ -15,6 +15,22 @@ from testbed.shared import own_code
 from testbed.shared.yaml_input import InputError
 from tests.examples.places import EXAMPLES, PLACES, good, load, load_all, place
 
+# Where a run's configuration has each kind, and what the example's file calls it.
+KINDS = {
+    "tolerance": ("protocol", "AfterPasses"),
+    "repair": ("protocol", "LostLast"),
+    "order": ("protocol", "Interleaved"),
+    "congestion_control": ("protocol", "Aimd"),
+    "filling": ("filling", "Faded"),
+    "impairment": ("impairments", "FlappingRate"),
+    "topology": ("topology", "Topology"),
+    "detector": ("phases", "Parameters"),
+    "model": ("training", "build"),
+    "dataset": ("training", "load"),
+    "optimiser": ("training", "Mine"),
+    "schedule": ("training", "Halves"),
+}
+
 
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_run_names_the_file_and_its_hash_and_depends_on_it(tmp_path, kind):
@@ -22,20 +38,10 @@ def test_a_run_names_the_file_and_its_hash_and_depends_on_it(tmp_path, kind):
     first = load(tmp_path, kind)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     assert first.config()["code"] == {str(path): sha256}
-    assert str(path) in json.dumps(first.config()[config_key(kind)])
+    assert str(path) in json.dumps(first.config()[KINDS[kind][0]])
     assert load(tmp_path, kind).key == first.key
     place(tmp_path, kind, good(kind) + "# another content\n")
     assert load(tmp_path, kind).key != first.key
-
-
-def config_key(kind):
-    arm = ("tolerance", "repair", "order", "congestion_control")
-    keys = {"filling": "filling", "impairment": "impairments", "topology": "topology"}
-    return (
-        "protocol"
-        if kind in arm
-        else keys.get(kind, "phases" if kind == "detector" else "training")
-    )
 
 
 @pytest.mark.parametrize("kind", PLACES)
@@ -59,31 +65,13 @@ def test_the_module_form_and_a_name_will_do(tmp_path, kind):
     (package / "__init__.py").write_text("")
     (package / "parts.py").write_text(good(kind))
     place(tmp_path, kind)
-    name = name_in(tmp_path, kind)
+    name = KINDS[kind][1]
     by_name = load(tmp_path, kind, f"./mine.py:{name}")
     assert list(by_name.config()["code"]) == [str(tmp_path / "mine.py")]
     by_module = load(tmp_path, kind, f"{package.name}.parts:{name}")
     assert list(by_module.config()["code"]) == [f"{tmp_path}/{package.name}.parts"]
     (package / "__init__.py").write_text("# counts too\n")
     assert load(tmp_path, kind, f"{package.name}.parts:{name}").key != by_module.key
-
-
-def name_in(folder, kind):
-    names = {
-        "tolerance": "AfterPasses",
-        "repair": "LostLast",
-        "order": "Interleaved",
-        "congestion_control": "Aimd",
-        "filling": "Faded",
-        "impairment": "FlappingRate",
-        "topology": "Topology",
-        "detector": "Parameters",
-        "model": "build",
-        "dataset": "load",
-        "optimiser": "Mine",
-        "schedule": "Halves",
-    }
-    return names[kind]
 
 
 @pytest.mark.parametrize("kind", PLACES)

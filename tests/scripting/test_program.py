@@ -69,9 +69,6 @@ def test_a_program_runs_to_its_end(host):
     assert isinstance(done, subprocess.CompletedProcess)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
     assert done.args[0] == "sh"
-
-
-def test_a_status_is_an_error_only_if_it_is_asked_for(host):
     with pytest.raises(subprocess.CalledProcessError) as error:
         host.run(["sh", "-c", "echo why; exit 3"], check=True)
     assert (error.value.returncode, error.value.stdout) == (3, "why\n")
@@ -148,8 +145,8 @@ def test_a_server_that_does_not_listen_in_time_goes_on(host):
 
 
 def test_a_program_goes_on_while_the_script_does_other_things(host):
-    program = host.popen(["sh", "-c", "read line; echo got $line"], stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE)  # fmt: skip
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    program = host.popen(["sh", "-c", "read line; echo got $line"], **pipes)
     assert program.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         program.wait(0.05)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from testbed.training import datasets, models
+from testbed.training import datasets, models, prerequisites
 from testbed.training.vectors import mean_into
 
 
@@ -38,3 +38,14 @@ def single_process_weights(
             parameter.grad = torch.from_numpy(mean)
         optimiser.step()
     return model.state_dict()
+
+
+def need_of(model, section, *, split=None, **changes):
+    """What a run of three workers needs of a model and a data set."""
+    settings = {"batch_size": 8, "workers": 3, "seed": 1, "folder": None, **changes}
+    return prerequisites.Need(
+        model=model,
+        dataset=datasets.parameters(section),
+        split=split or datasets.Equal(),
+        **settings,
+    )

@@ -144,7 +144,7 @@ def test_with_lazy_adamw_a_round_without_a_gradient_is_as_if_it_had_not_been():
     assert trained("adamw", with_gaps)[1, 0] != trained("adamw", with_gaps)[0, 0]
 
 
-def test_lazy_adamw_decays_what_nothing_came_for_and_goes_on_from_a_checkpoint():
+def test_lazy_adamw_decays_what_nothing_came_for_and_goes_on_from_its_state():
     torch.testing.assert_close(
         trained("lazy-adamw", [[0.0, 1.0]], weight_decay=0.5)[0, 0], torch.tensor(3.0 * 0.95)
     )

@@ -8,6 +8,7 @@ import pytest
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
 from testbed.training.datasets.base import check_labels
+from tests.training.single_process import need_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -79,27 +80,18 @@ def test_the_first_label_out_of_range_is_named():
         check_labels(np.array([0, 5, -1]), 5, "x")
 
 
-def need(model, section, *, batch_size=8, workers=3, split=None):
-    return prerequisites.Need(
-        model=model,
-        dataset=datasets.parameters(section),
-        split=split or datasets.Equal(),
-        batch_size=batch_size,
-        workers=workers,
-        seed=1,
-        folder=None,
-    )
-
-
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
         (
-            need("gpt2-tiny", "digits"),
+            need_of("gpt2-tiny", "digits"),
             "takes tokens, but data set 'digits' gives images; valid: sm",
         ),
-        (need("resnet50", "stdlib-text"), "takes images, but .* gives tokens; valid: gpt2-small"),
-        (need("small-cnn", "digits", batch_size=480), "480: larger than a worker's .* 1 to 479"),
+        (
+            need_of("resnet50", "stdlib-text"),
+            "takes images, but .* gives tokens; valid: gpt2-small",
+        ),
+        (need_of("small-cnn", "digits", batch_size=480), "480: larger than a worker's .* 1 to 479"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_loaded(wanted, said):
@@ -117,10 +109,10 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
         "def short(classes, input_shape):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
     )
-    prerequisites.prepare([need(f"{users}/their_models:fits", "digits")], print)
+    prerequisites.prepare([need_of(f"{users}/their_models:fits", "digits")], print)
     for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
         with pytest.raises(InputError, match=said):
-            prerequisites.prepare([need(f"{users}/their_models:{name}", "digits")], print)
+            prerequisites.prepare([need_of(f"{users}/their_models:{name}", "digits")], print)
     sys.modules.pop("their_models", None)
 
 
@@ -128,5 +120,5 @@ def test_an_uneven_split_is_checked_with_the_run_s_seed():
     uneven = datasets.Dirichlet(alpha=0.01)
     with pytest.raises(InputError, match="or a larger alpha"):
         prerequisites.prepare(
-            [need("mlp", "digits", batch_size=100, workers=8, split=uneven)], print
+            [need_of("mlp", "digits", batch_size=100, workers=8, split=uneven)], print
         )

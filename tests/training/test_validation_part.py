@@ -7,6 +7,7 @@ import torch
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
 from testbed.training.model_and_data import ModelAndData
+from tests.training.single_process import need_of
 
 TRAINING = {"model": "mlp", "dataset": "digits", "batch_size": 8}
 
@@ -52,16 +53,7 @@ def test_without_the_key_all_is_trained_on_and_the_test_part_evaluates():
 
 @pytest.mark.parametrize(("batch_size", "fits"), [(383, True), (384, False)])
 def test_a_batch_must_fit_what_is_left(batch_size, fits):
-    need = prerequisites.Need(
-        model="mlp",
-        dataset=datasets.parameters("digits"),
-        split=datasets.Equal(),
-        batch_size=batch_size,
-        workers=3,
-        seed=1,
-        folder=None,
-        validates=True,
-    )
+    need = need_of("mlp", "digits", batch_size=batch_size, validates=True)
     if fits:
         prerequisites.check(need)
         return

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from testbed import experiment
 from testbed.cli import plan_view
-from testbed.experiment.run import key_of
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
 
@@ -118,15 +117,10 @@ def test_a_changed_file_that_a_command_names_is_another_run(tmp_path: Path) -> N
     assert list(after.code) == [str(tmp_path / "mine.py")]
 
 
-def test_a_run_without_an_environment_keeps_the_key_that_it_had_before_there_were_any(
-    tmp_path: Path,
-) -> None:
+def test_another_environment_is_another_run(tmp_path: Path) -> None:
     (run,) = load(tmp_path, SMALL)
-    earlier = run.config()
-    for each in earlier["workload"]["programs"]:
-        assert each.pop("environment") == {}
     (other,) = load(tmp_path, with_programs(SERVER, {**CLIENT, "environment": {"DEBUG": "1"}}))
-    assert key_of(earlier) == run.key != other.key
+    assert run.key != other.key
 
 
 def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: Path) -> None:
@@ -136,100 +130,86 @@ def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: 
     assert commands(run)["server"] == words
 
 
+def workload(**keys: Any) -> dict[str, Any]:
+    return {**SMALL, "workload": {**SMALL["workload"], **keys}}
+
+
+def running(run: Any, **keys: Any) -> dict[str, Any]:
+    return with_programs({"host": "server", "run": run, **keys})
+
+
+FOR_SHELLS = {
+    ">x.txt": ">",
+    "2>/dev/null": ">",
+    "&>x": "&>",
+    "<in": "<",
+    "x>>y": ">>",
+    "1; ls": ";",
+    "a|b": "|",
+    "&& ls": "&&",
+    "'a' &": "&",
+    "x\\>>y": ">",
+    "> log": ">",
+}
+WRONG: dict[str, dict[str, Any]] = {
+    "0.host: unknown host 'sever'; valid: ...did you mean 'server'?": with_programs(
+        {**SERVER, "host": "sever"}, CLIENT | {"after": None}
+    ),
+    "1.after: unknown program 'servr'; valid: server, worker-1; did ...": with_programs(
+        SERVER, {**CLIENT, "after": "servr"}
+    ),
+    "0.after: 'worker-1': a circle: server after worker-1 after...": with_programs(
+        {**SERVER, "after": "worker-1"}, CLIENT
+    ),
+    "0.run: ''...is empty;...": running(""),
+    "0.run: []...is empty;...": running([]),
+    **{
+        f"0.run: ...no shell reads this, so {operator!r} would be an... #{word}": running(
+            f"true {word}"
+        )
+        for word, operator in FOR_SHELLS.items()
+    },
+    **{
+        f"0.run: {said}must be a program and its arguments, as a...": running(run)
+        for run, said in ((5, "5: "), (True, "true: "), (None, "nothing (null): "))
+    },
+    "0.run: must be a program and its arguments, as a...": running({}),
+    "0.run: ...No closing quotation": running("echo 'open"),
+    "1.name: 'worker-1' is taken by programs.0; give them distinct names": with_programs(
+        CLIENT | {"after": None}, CLIENT | {"after": None}
+    ),
+    "0.name: 'controller': a part of the lab has this name...": running("true", name="controller"),
+    "0.environment...A B...valid: names of variables, as DEBUG": running(
+        "true", environment={"A B": "1"}
+    ),
+    "0.time_limit_s: has no meaning for a service...": with_programs(
+        {**SERVER, "time_limit_s": 3}, CLIENT
+    ),
+    "0.after_timeout_s: has no meaning without after; valid: none": running(
+        "true", after_timeout_s=3
+    ),
+    "1.output: 'log': programs.0 writes it, too": with_programs(
+        {**SERVER, "output": "log"}, {**CLIENT, "output": "log"}
+    ),
+    "1.congestion_control: 'bbr': programs.0 sets 'cubic' for host ...": with_programs(
+        {"host": "server", "run": "true", "congestion_control": "cubic"},
+        {"host": "server", "run": "true", "congestion_control": "bbr", "name": "b"},
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        *((given, f"workload.programs.{says.partition(' #')[0]}") for says, given in WRONG.items()),
+        (with_programs(SERVER), "workload.programs: all are services, so nothing..."),
+        (workload(data_ports=[9, 3]), "workload.data_ports: [9, 3]: valid: the lower one first"),
         (
-            with_programs({**SERVER, "host": "sever"}, CLIENT | {"after": None}),
-            "workload.programs.0.host: unknown host 'sever'; valid: ...did you mean 'server'?",
-        ),
-        (
-            with_programs(SERVER, {**CLIENT, "after": "servr"}),
-            "workload.programs.1.after: unknown program 'servr'; valid: server, worker-1; did ...",
-        ),
-        (
-            with_programs({**SERVER, "after": "worker-1"}, CLIENT),
-            "workload.programs.0.after: 'worker-1': a circle: server after worker-1 after...",
-        ),
-        (
-            with_programs(SERVER),
-            "workload.programs: all are services, so nothing...",
-        ),
-        (
-            with_programs({**CLIENT, "run": ""}),
-            "workload.programs.0.run: ''...is empty;...",
-        ),
-        (
-            with_programs({**CLIENT, "run": []}),
-            "workload.programs.0.run: []...is empty;...",
-        ),
-        (
-            with_programs({"host": "server", "run": "true > log"}),
-            "workload.programs.0.run: ...no shell reads this, so '>' would be an argument; ...",
-        ),
-        *(
-            (
-                with_programs({"host": "server", "run": f"true {word}"}),
-                f"workload.programs.0.run: ...no shell reads this, so {operator!r} would be an...",
-            )
-            for word, operator in (
-                *(
-                    (">x.txt", ">"),
-                    ("2>/dev/null", ">"),
-                    ("&>x", "&>"),
-                    ("<in", "<"),
-                    ("x>>y", ">>"),
-                ),
-                *(("1; ls", ";"), ("a|b", "|"), ("&& ls", "&&"), ("'a' &", "&"), ("x\\>>y", ">")),
-            )
-        ),
-        *(
-            (
-                with_programs({"host": "server", "run": run}),
-                f"workload.programs.0.run: {said}must be a program and its arguments, as a...",
-            )
-            for run, said in ((5, "5: "), (True, "true: "), (None, "nothing (null): "), ({}, ""))
-        ),
-        (
-            with_programs({"host": "server", "run": "echo 'open"}),
-            "workload.programs.0.run: ...No closing quotation",
-        ),
-        (
-            with_programs(CLIENT | {"after": None}, CLIENT | {"after": None}),
-            "workload.programs.1.name: 'worker-1' is taken by programs.0; give them distinct names",
-        ),
-        (
-            with_programs({"host": "server", "run": "true", "name": "controller"}),
-            "workload.programs.0.name: 'controller': a part of the lab has this name...",
-        ),
-        (
-            with_programs({"host": "server", "run": "true", "environment": {"A B": "1"}}),
-            "workload.programs.0.environment...A B...valid: names of variables, as DEBUG",
-        ),
-        (
-            with_programs({**SERVER, "time_limit_s": 3}, CLIENT),
-            "workload.programs.0.time_limit_s: has no meaning for a service...",
-        ),
-        (
-            with_programs(
-                {"host": "server", "run": "true", "congestion_control": "cubic"},
-                {"host": "server", "run": "true", "congestion_control": "bbr", "name": "b"},
-            ),
-            "workload.programs.1.congestion_control: 'bbr': programs.0 sets 'cubic' for host ...",
-        ),
-        (
-            {**SMALL, "workload": {**SMALL["workload"], "data_ports": [9, 3]}},
-            "workload.data_ports: [9, 3]: valid: the lower one first",
-        ),
-        (
-            {**SMALL, "workload": {**SMALL["workload"], "data_ports": [0, 3]}},
+            workload(data_ports=[0, 3]),
             "workload.data_ports.0: 0: must be a whole number from 1 to 65_535",
         ),
         ({**SMALL, "training": {"model": "mlp"}}, "training: belongs to the built-in training,..."),
-        (
-            {**SMALL, "workload": {"kind": "program"}},
-            "workload.kind: unknown workload...",
-        ),
+        ({**SMALL, "workload": {"kind": "program"}}, "workload.kind: unknown workload..."),
         (
             {**SMALL, "arms": {"a": {"protocol": "dblp"}}},
             "arms.a.protocol: unknown key; valid: congestion_control, server, worker-1",
@@ -239,10 +219,7 @@ def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: 
             "arms.a.worker-1.runn: unknown key; valid: ...; did you mean 'run'?",
         ),
         (
-            {
-                **SMALL,
-                "impairments": [{"kind": "loss", "rounds": {"every": 3}, "q": 0.1}],
-            },
+            {**SMALL, "impairments": [{"kind": "loss", "rounds": {"every": 3}, "q": 0.1}]},
             "impairments.0.rounds: has no end; valid: with until...",
         ),
     ],

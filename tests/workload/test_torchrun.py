@@ -173,99 +173,71 @@ def test_the_names_are_those_of_the_hook() -> None:
 LOSS = {"kind": "loss", "rounds": [3], "q": 0.5}
 
 
+WRONG_WORKLOADS: dict[str, dict[str, Any]] = {
+    "script: trian.py: no such file; looked in ...": {"script": "trian.py"},
+    "script: this key is missing": {},
+    "script: 'train'; valid: the path of a file that ends in .py": {"script": "train"},
+    "nproc_per_hots: unknown key; valid: ...; did you mean 'nproc_per_host'?": {
+        **WORKLOAD,
+        "nproc_per_hots": 2,
+    },
+    "insecure: is a key of an arm; valid: arms.NAME.insecure": {**WORKLOAD, "insecure": False},
+    "nproc_per_host: 0: must be a whole number from 1 to 16": {**WORKLOAD, "nproc_per_host": 0},
+    "args: ...no shell reads this, so '>' would be an argument; ...": {
+        **WORKLOAD,
+        "args": "--a > log",
+    },
+    "hosts.0: unknown host 'sever'; valid: ...; did you mean 'server'?": {
+        **WORKLOAD,
+        "hosts": ["sever"],
+    },
+    "hosts: ...'server' stands twice; more ranks on a host: nproc_per_host": {
+        **WORKLOAD,
+        "hosts": ["server", "server"],
+    },
+}
+WRONG_ARMS: dict[str, dict[str, Any]] = {
+    "hook: 'glo'; valid: ...; did you mean 'gloo'?": {"hook": "glo"},
+    "protocol: hook 'gloo' has no such key; valid: hook, args, congestion_control": {
+        "hook": "gloo",
+        "protocol": "dblp",
+    },
+    "congestion_control: 'bbr:gain=2': valid: a name that the kernel knows": {
+        "hook": "gloo",
+        "congestion_control": "bbr:gain=2",
+    },
+    "protocol: unknown protocol 'dbpl'; valid: ...; did you mean 'dblp'?": {"protocol": "dbpl"},
+    "lw: protocol 'dblp' has no such key; valid: ...low...": {"protocol": "dblp", "lw": 0.1},
+    "...low...3...": {"protocol": "dblp", "low": 3},
+    "late_share: 1.5: must be a number from 0 to 1": {"late_share": 1.5},
+    "late_share: 0.1: not with filling: zero; "
+    "valid beside mode: bounded and filling: error-feedback": {
+        "late_share": 0.1,
+        "filling": "zero",
+    },
+    "late_share: 0.1: not with mode: reliable; valid ...filling: error-feedback": {
+        "late_share": 0.1,
+        "mode": "reliable",
+    },
+    "min_ranks: 2: not with collective: sharded; valid beside collective: server": {"min_ranks": 2},
+    "min_ranks: 4: valid: 1 to 3, the number of ranks": {"min_ranks": 4, "collective": "server"},
+    "min_ranks: hook 'gloo' has no such key; ...": {"hook": "gloo", "min_ranks": 2},
+    "chunk_bytes: ...1023; valid: a multiple...": {"chunk_bytes": 1023},
+    "low: unknown key without a protocol; valid: ...protocol...": {"low": 0.1},
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (
-            {"workload": {"kind": "torchrun", "script": "trian.py"}},
-            "workload.script: trian.py: no such file; looked in ...",
+        *(
+            ({"workload": {"kind": "torchrun", **keys}}, f"workload.{says}")
+            for says, keys in WRONG_WORKLOADS.items()
         ),
-        ({"workload": {"kind": "torchrun"}}, "workload.script: this key is missing"),
-        (
-            {"workload": {"kind": "torchrun", "script": "train"}},
-            "workload.script: 'train'; valid: the path of a file that ends in .py",
-        ),
-        (
-            {"workload": {**WORKLOAD, "nproc_per_hots": 2}},
-            "workload.nproc_per_hots: unknown key; valid: ...; did you mean 'nproc_per_host'?",
-        ),
-        (
-            {"workload": {**WORKLOAD, "insecure": False}},
-            "workload.insecure: is a key of an arm; valid: arms.NAME.insecure",
-        ),
-        (
-            {"workload": {**WORKLOAD, "nproc_per_host": 0}},
-            "workload.nproc_per_host: 0: must be a whole number from 1 to 16",
-        ),
-        (
-            {"workload": {**WORKLOAD, "args": "--a > log"}},
-            "workload.args: ...no shell reads this, so '>' would be an argument; ...",
-        ),
-        (
-            {"workload": {**WORKLOAD, "hosts": ["sever"]}},
-            "workload.hosts.0: unknown host 'sever'; valid: ...; did you mean 'server'?",
-        ),
-        (
-            {"workload": {**WORKLOAD, "hosts": ["server", "server"]}},
-            "workload.hosts: ...'server' stands twice; more ranks on a host: nproc_per_host",
-        ),
+        *(({"arms": {"a": arm}}, f"arms.a.{says}") for says, arm in WRONG_ARMS.items()),
         (
             {"training": {"model": "mlp"}},
             "training: belongs to ..., and workload.kind is 'torchrun'",
-        ),
-        ({"arms": {"a": {"hook": "glo"}}}, "arms.a.hook: 'glo'; valid: ...; did you mean 'gloo'?"),
-        (
-            {"arms": {"a": {"hook": "gloo", "protocol": "dblp"}}},
-            "arms.a.protocol: hook 'gloo' has no such key; valid: hook, args, congestion_control",
-        ),
-        (
-            {"arms": {"a": {"hook": "gloo", "congestion_control": "bbr:gain=2"}}},
-            "arms.a.congestion_control: 'bbr:gain=2': valid: a name that the kernel knows",
-        ),
-        (
-            {"arms": {"a": {"protocol": "dbpl"}}},
-            "arms.a.protocol: unknown protocol 'dbpl'; valid: ...; did you mean 'dblp'?",
-        ),
-        (
-            {"arms": {"a": {"protocol": "dblp", "lw": 0.1}}},
-            "arms.a.lw: protocol 'dblp' has no such key; valid: ...low...",
-        ),
-        (
-            {"arms": {"a": {"protocol": "dblp", "low": 3}}},
-            "arms.a...low...3...",
-        ),
-        (
-            {"arms": {"a": {"late_share": 1.5}}},
-            "arms.a.late_share: 1.5: must be a number from 0 to 1",
-        ),
-        (
-            {"arms": {"a": {"late_share": 0.1, "filling": "zero"}}},
-            "arms.a.late_share: 0.1: not with filling: zero; "
-            "valid beside mode: bounded and filling: error-feedback",
-        ),
-        (
-            {"arms": {"a": {"late_share": 0.1, "mode": "reliable"}}},
-            "arms.a.late_share: 0.1: not with mode: reliable; valid ...filling: error-feedback",
-        ),
-        (
-            {"arms": {"a": {"min_ranks": 2}}},
-            "arms.a.min_ranks: 2: not with collective: sharded; valid beside collective: server",
-        ),
-        (
-            {"arms": {"a": {"min_ranks": 4, "collective": "server"}}},
-            "arms.a.min_ranks: 4: valid: 1 to 3, the number of ranks",
-        ),
-        (
-            {"arms": {"a": {"hook": "gloo", "min_ranks": 2}}},
-            "arms.a.min_ranks: hook 'gloo' has no such key; ...",
-        ),
-        (
-            {"arms": {"a": {"chunk_bytes": 1023}}},
-            "arms.a.chunk_bytes: ...1023; valid: a multiple...",
-        ),
-        (
-            {"arms": {"a": {"low": 0.1}}},
-            "arms.a.low: unknown key without a protocol; valid: ...protocol...",
         ),
         (
             {"impairments": [LOSS], "arms": {"dblp": {}, "gloo": {"hook": "gloo"}}},
