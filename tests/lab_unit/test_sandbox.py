@@ -1,12 +1,15 @@
-"""A sandbox raises the limits that its programs would die of, or names them."""
+"""Limits that a lab's programs would die of, and ports that the kernel does not keep, are told."""
 
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 import pytest
 
 from testbed.lab import sandbox
+from testbed.lab.kernel import socket_defaults
+from testbed.lab.kernel.commands import CommandError
 from testbed.shared.input_error import InputError
 
 INFINITE = resource.RLIM_INFINITY
@@ -47,3 +50,13 @@ def test_a_limit_that_cannot_be_raised_is_named_with_what_is_needed(limit, line,
     monkeypatch.setattr(resource, "setrlimit", refuse)
     with pytest.raises(InputError, match=line):
         sandbox.start("nothing")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("/dev/null", "'' and not '47000-47999' are reserved"), ("/dev/nothing/here", "No such")],
+)
+def test_what_cannot_be_read_back_is_an_error(monkeypatch, path, message):
+    monkeypatch.setattr(socket_defaults, "_RESERVED", Path(path))
+    with pytest.raises(CommandError, match=message):
+        socket_defaults.reserve_ports(None, 47000, 47999)

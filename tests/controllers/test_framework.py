@@ -1,6 +1,9 @@
-"""Ryu where it is installed, else os-ken; who asks for a missing one learns why it is missing."""
+"""Ryu where it is installed, else os-ken; neither survives an exception in one of its threads."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
@@ -49,3 +52,45 @@ def test_the_folder_that_an_uninstalled_package_left_is_no_framework(monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(framework_choice.FRAMEWORKS, "ryu", "left_over")
     assert not framework_choice.is_installed("ryu")
+
+
+FRAMEWORKS = ("ryu", "os-ken")
+FAILING = {
+    "thread": "hub.spawn(boom); hub.sleep(5)",
+    "later": "hub.spawn_after(0.01, boom); hub.sleep(5)",
+    # An event loop catches what a handler raises; the program below does the same.
+    "handler": "set_ev_cls(Event)(boom)(None)",
+}
+PROGRAM = """
+from controllers import framework_choice
+framework_choice.choose({framework!r})
+from controllers.framework import hub, set_ev_cls
+
+class Event:
+    pass
+
+def boom(*_):
+    raise LookupError("the timeline broke")
+
+try:
+    {failing}
+except LookupError:
+    pass
+print("still alive")
+"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("place", FAILING)
+def test_an_exception_ends_the_controller(framework, place):
+    program = PROGRAM.format(framework=framework, failing=FAILING[place])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert "LookupError: the timeline broke" in done.stderr
+    assert "still alive" not in done.stdout
