@@ -2,22 +2,17 @@
 
 A request is one JSON object per line, and so is its reply. Replies come in the order of requests:
 
-* `{"do": "wait-ready"}` waits until the forwarding rules are installed.
-* `{"do": "start"}` begins the time from which impairments count seconds. The first `begin` does so,
-  too.
-* `{"do": "begin"|"end", "round": 3, "leg": "gather"}` announces a leg; `round` as leg means all of
-  it.
-* `{"do": "finish"}` ends all impairments.
-* `{"do": "link", "from": "worker-1", "to": "s1", "set": {"rate_bps": 1000000}}` changes a direction
-  of a link. The reply says what it is set to `now`, and when it was changed.
-* `{"do": "processes", "pids": {"worker-1": 17}}` names the training processes.
-* `{"do": "announce-only"}` takes `link` and `processes` from this connection for good: it may be
-  given to a process that runs code of others. The reply is empty.
+    {"do": "wait-ready"}      until the forwarding rules are installed
+    {"do": "start"}           seconds count from here; the first `begin` does so, too
+    {"do": "begin"|"end", "round": 3, "leg": "gather"}      `round` as leg means all of it
+    {"do": "finish"}          ends all impairments
+    {"do": "link", "from": "worker-1", "to": "s1", "set": {"rate_bps": 1000000}}
+    {"do": "processes", "pids": {"worker-1": 17}}
+    {"do": "announce-only"}   this connection may change no link, and name no process, any more
 
-Those about time may carry `"at_s"`, the sender's monotonic time, which is then the
-planned instant. A reply carries `"active"`, the names of the impairments in force; the reply to
-`end` names all that were in force during the leg. An invalid request gets `"error"` and changes
-nothing.
+Those about time may carry `"at_s"`, the planned instant of the monotonic clock. A reply has
+`"active"`, the names of the impairments in force (or of all during the leg that ends), `link`'s
+also what is set `now`, or `"error"`.
 """
 
 from __future__ import annotations

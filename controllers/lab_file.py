@@ -64,13 +64,6 @@ class Description(Section):
 
     def document(self, folder: Path) -> dict[str, Any]:
         """Return the description in the form of the lab's own file."""
-        named = {f"hosts.{name}.switch": host.switch for name, host in self.hosts.items()}
-        for index, link in enumerate(self.links):
-            named[f"links.{index}.first.switch"] = link.first.switch
-            named[f"links.{index}.second.switch"] = link.second.switch
-        for key, switch in named.items():
-            if switch not in self.switches:
-                raise ValueError(f"{key}: {switch!r}: {one_of(switch, self.switches)}")
         self._check_apart()
         network = self._network()
         for index, each in enumerate(self.impairments):
@@ -88,22 +81,19 @@ class Description(Section):
         return {"network": network, "impairments": impairments, "log": str(folder / self.log)}
 
     def _check_apart(self) -> None:
-        """No datapath id, MAC address or switch port belongs to two things."""
-        links = list(enumerate(self.links))
+        """No datapath id, MAC address or switch port belongs to two things, or to nothing."""
         ends = {f"hosts.{name}": (host.switch, host.port) for name, host in self.hosts.items()}
-        ends |= {
-            f"links.{index}.first": (each.first.switch, each.first.port) for index, each in links
-        }
-        ends |= {
-            f"links.{index}.second": (each.second.switch, each.second.port) for index, each in links
-        }
-        _apart(
-            {f"switches.{name}": number for name, number in self.switches.items()}, "datapath id"
-        )
+        for index, link in enumerate(self.links):
+            for side, end in (("first", link.first), ("second", link.second)):
+                ends[f"links.{index}.{side}"] = (end.switch, end.port)
+        for key, (switch, _) in ends.items():
+            if switch not in self.switches:
+                raise ValueError(f"{key}.switch: {switch!r}: {one_of(switch, self.switches)}")
+        _apart({f"switches.{name}": each for name, each in self.switches.items()}, "datapath id")
         _apart({f"hosts.{name}.mac": host.mac for name, host in self.hosts.items()}, "MAC address")
-        for index, each in links:
-            if each.first.switch == each.second.switch:
-                raise ValueError(f"links.{index}: leads from {each.first.switch!r} to itself")
+        for index, link in enumerate(self.links):
+            if link.first.switch == link.second.switch:
+                raise ValueError(f"links.{index}: leads from {link.first.switch!r} to itself")
         _apart({key: f"port {port} of {switch}" for key, (switch, port) in ends.items()}, "place")
         if both := set(self.switches) & set(self.hosts):
             raise ValueError(f"hosts.{min(both)}: a switch has this name too")
@@ -113,26 +103,22 @@ class Description(Section):
             return {"node": node, "interface": "", "number": port, "pid": None}
 
         shape = {"rate_bps": self.rate_bps, "queue_bytes": self.queue_bytes}
-        pairs = [
-            (end(name, 0), end(host.switch, host.port)) for name, host in self.hosts.items()
-        ] + [
-            (end(link.first.switch, link.first.port), end(link.second.switch, link.second.port))
-            for link in self.links
-        ]
+        pairs = [(end(name, 0), end(each.switch, each.port)) for name, each in self.hosts.items()]
+        for link in self.links:
+            ends = (end(each.switch, each.port) for each in (link.first, link.second))
+            pairs.append((next(ends), next(ends)))
         links = [
             {"first": one, "second": two, "name": f"{one['node']}--{two['node']}", **shape}
             for one, two in pairs
         ]
+        nowhere = {"address": "", "pid": 0, "interface": "", "switch_interface": ""}
         hosts = {
             name: {
                 "name": name,
-                "address": "",
                 "mac": host.mac,
-                "pid": 0,
-                "interface": "",
                 "switch": host.switch,
                 "switch_port": host.port,
-                "switch_interface": "",
+                **nowhere,
                 **shape,
             }
             for name, host in self.hosts.items()

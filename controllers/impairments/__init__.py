@@ -13,14 +13,13 @@ from typing import Annotated, Any, cast, get_args
 
 from controllers.impairments.background import Background
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.blackout import Blackout
 from controllers.impairments.burst import Burst
 from controllers.impairments.crash import Crash
 from controllers.impairments.delay import Delay
 from controllers.impairments.host_burst import HostBurst
 from controllers.impairments.link_down import LinkDown
 from controllers.impairments.loss import Loss
-from controllers.impairments.police import Police
+from controllers.impairments.police import Blackout, Police
 from controllers.impairments.queue import Queue
 from controllers.impairments.sender_drop import SenderDrop
 from controllers.impairments.straggler import Straggler

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from controllers import impairments
 from controllers.impairments import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.blackout import Blackout, BlackoutParameters
 from controllers.impairments.burst import BurstParameters
 from controllers.impairments.delay import Delay
 from controllers.impairments.host_burst import HostBurstParameters
 from controllers.impairments.link_directions import End, direction
 from controllers.impairments.link_down import LinkDown
 from controllers.impairments.loss import Filter, Loss, LossParameters
-from controllers.impairments.police import Police, PoliceParameters
+from controllers.impairments.police import Blackout, BlackoutParameters, Police, PoliceParameters
 from controllers.impairments.queue import Queue
 from controllers.impairments.sender_drop import SenderDrop
 from controllers.impairments.straggler import Straggler, StragglerParameters

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controllers.impairments.base import MeterCounts
-from controllers.impairments.intercepted_flows import InterceptedFlows
+from controllers.impairments.police import InterceptedFlows
 
 
 class _Switch:
