@@ -11,16 +11,17 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from testbed.transport import EndpointConfig, PayloadLayout, PeerLost, open_endpoint, preset
+from tests.transport.own_namespace import neighbour
 from tests.transport.virtual import random_payload
 
 # Many enough that the bitmap of a STOP fills more than one segment of TCP.
 LAYOUT = PayloadLayout([("w", 364 * 12_500)])
+ADDRESSES = {"server": "10.9.0.1", "worker-1": "10.9.0.2"}
 ROUNDS = 4
 SHRINKS_IN = 2
 TABLE = """add table inet hole
@@ -39,20 +40,19 @@ def run(*words: str) -> None:
 def shrink(kind: str, pid: str) -> None:
     inside = ("nsenter", f"--net=/proc/{pid}/ns/net")
     if kind == "interface":
-        run(*inside, "ip", "link", "set", "veth1", "mtu", "1300")
+        run(*inside, "ip", "link", "set", "far", "mtu", "1300")
         return
     for begin in ((), inside):
         subprocess.run([*begin, "nft", "-f", "-"], input=RULES[kind], text=True, check=True)
 
 
 def config(name: str) -> EndpointConfig:
-    addresses = {"server": "10.9.0.1", "worker-1": "10.9.0.2"}
     peer = "worker-1" if name == "server" else "server"
     return EndpointConfig(
         session=5,
         name=name,
-        bind_address=addresses[name],
-        peers={peer: addresses[peer]},
+        bind_address=ADDRESSES[name],
+        peers={peer: ADDRESSES[peer]},
         is_server=name == "server",
         protocol=preset("fixed-low", tolerance=0),
         layout=LAYOUT,
@@ -91,26 +91,16 @@ def side(name: str, kind: str, pid: str) -> None:
 
 
 def main(kind: str) -> None:
-    run("ip", "link", "set", "lo", "up")
-    other = subprocess.Popen(["unshare", "--net", "sleep", "100"])
-    try:
-        while Path(f"/proc/{other.pid}/comm").read_text() != "sleep\n":
-            time.sleep(0.01)
-        pid = str(other.pid)
-        run(*["ip", "link", "add", "veth0", "type", "veth", "peer", "name", "veth1", "netns"], pid)
+    with neighbour(*ADDRESSES.values()) as pid:
         inside = ["nsenter", f"--net=/proc/{pid}/ns/net"]
-        for begin, name, host in (([], "veth0", "1"), (inside, "veth1", "2")):
-            run(*begin, "ip", "address", "add", f"10.9.0.{host}/24", "dev", name)
+        for begin, name in (([], "near"), (inside, "far")):
             # A real network has no packets that are cut later.
-            run(*begin, *f"ip link set {name} up gso_max_segs 1".split())
+            run(*begin, *f"ip link set {name} gso_max_segs 1".split())
             run(*begin, "ip", "link", "set", "lo", "up")
-        command = [*inside, sys.executable, "-m", "tests.transport.shrinking_mtu", kind, pid]
+        command = [*inside, sys.executable, "-m", "tests.transport.shrinking_mtu", kind, str(pid)]
         with subprocess.Popen(command) as worker:
-            side("server", kind, pid)
+            side("server", kind, str(pid))
         assert not worker.returncode
-    finally:
-        other.kill()
-        other.wait()
 
 
 if __name__ == "__main__":

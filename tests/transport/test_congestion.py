@@ -2,7 +2,6 @@
 
 import inspect
 import math
-from typing import Any
 
 import pytest
 
@@ -71,19 +70,16 @@ def test_every_option_has_a_default_or_comes_from_the_endpoint(text):
 # Measuring.
 
 
+def report(now_s, delivered_bytes=SIZE, **told):
+    sizes = {"lost_bytes": 0, "in_flight_bytes": 0}
+    return Feedback(now_s=now_s, delivered_bytes=delivered_bytes, **{**sizes, **told})
+
+
 def test_the_delivery_rate_is_not_fooled_by_reports_that_come_together():
     path = PathMonitor()
     path.on_sent(0.0)
     for now_s, sent_s in ((0.010, 0.0), (0.0101, 0.005), (0.0102, 0.010), (0.0201, 0.0101)):
-        path.on_feedback(
-            Feedback(
-                now_s=now_s,
-                delivered_bytes=10_000,
-                lost_bytes=0,
-                in_flight_bytes=10_000,
-                rtt_s=now_s - sent_s,
-            )
-        )
+        path.on_feedback(report(now_s, 10_000, in_flight_bytes=10_000, rtt_s=now_s - sent_s))
         assert path.delivery_rate_bps is None or path.delivery_rate_bps <= 30_000 * 8 / 0.01 * 1.01
 
 
@@ -92,15 +88,7 @@ def test_rates_are_not_measured_across_a_pause():
     for begin_s in (0.0, 100.0):
         path.on_transfer_begin(begin_s)
         path.on_sent(begin_s)
-        path.on_feedback(
-            Feedback(
-                now_s=begin_s + 0.01,
-                delivered_bytes=10_000,
-                lost_bytes=5_000,
-                in_flight_bytes=0,
-                rtt_s=0.01,
-            )
-        )
+        path.on_feedback(report(begin_s + 0.01, 10_000, lost_bytes=5_000, rtt_s=0.01))
         assert path.delivery_rate_bps == pytest.approx(8e6)
         assert path.arrival_rate_bps == pytest.approx(12e6)
 
@@ -108,22 +96,20 @@ def test_rates_are_not_measured_across_a_pause():
 def test_rates_are_not_measured_across_an_answer_that_lay_unread():
     path = PathMonitor()
     path.on_sent(0.0)
-    told: Any = {"delivered_bytes": 10_000, "lost_bytes": 0, "in_flight_bytes": 10_000}
-    path.on_feedback(Feedback(now_s=1.5, **told))  # when its datagrams were sent is not said
+    told = {"delivered_bytes": 10_000, "in_flight_bytes": 10_000}
+    path.on_feedback(report(1.5, **told))  # when its datagrams were sent is not said
     assert path.delivery_rate_bps is None
     path.on_sent(1.5)
-    path.on_feedback(Feedback(now_s=1.501, rtt_s=1.501, **told))  # of what went before
+    path.on_feedback(report(1.501, rtt_s=1.501, **told))  # of what went before
     assert path.delivery_rate_bps is None
-    path.on_feedback(Feedback(now_s=1.51, rtt_s=0.01, **told))
+    path.on_feedback(report(1.51, rtt_s=0.01, **told))
     assert path.delivery_rate_bps == pytest.approx(20_000 * 8 / 0.01)
 
 
 def test_round_trips_of_microseconds_are_kept_as_they_are():
     path = PathMonitor()
     for rtt_s in (52e-6, 48e-6, 61e-6, 0.0):
-        path.on_feedback(
-            Feedback(now_s=1.0, delivered_bytes=1, lost_bytes=0, in_flight_bytes=1, rtt_s=rtt_s)
-        )
+        path.on_feedback(report(1.0, 1, in_flight_bytes=1, rtt_s=rtt_s))
         assert path.min_rtt_s == pytest.approx(min(path.min_rtt_s, max(rtt_s, 1e-6)))
     assert path.min_rtt_s == 1e-6
     assert 40e-6 < (path.smoothed_rtt_s or 0) < 61e-6
@@ -135,15 +121,7 @@ def test_a_path_whose_round_trip_is_not_told_gets_a_finite_window(text):
     control.on_transfer_begin(0.0)
     for step in range(1, 20):
         control.on_sent(10 * SIZE, step * 0.01 - 0.005)
-        control.on_feedback(
-            Feedback(
-                now_s=step * 0.01,
-                delivered_bytes=10 * SIZE,
-                lost_bytes=0,
-                in_flight_bytes=0,
-                newest_sent_s=step * 0.01 - 0.005,
-            )
-        )
+        control.on_feedback(report(step * 0.01, 10 * SIZE, newest_sent_s=step * 0.01 - 0.005))
     assert text in NEED_RATE or SIZE <= control.window_bytes < math.inf
     assert 0 < control.rate_bps < math.inf
 
@@ -152,16 +130,7 @@ def test_the_delay_of_a_receiver_that_was_busy_does_not_stay_in_the_round_trip()
     path = PathMonitor()
 
     def answer(at_s, *, waited_s=None, rtt_s=None):
-        path.on_feedback(
-            Feedback(
-                now_s=at_s,
-                delivered_bytes=SIZE,
-                lost_bytes=0,
-                in_flight_bytes=0,
-                rtt_s=rtt_s,
-                newest_sent_s=at_s - (waited_s or rtt_s),
-            )
-        )
+        path.on_feedback(report(at_s, rtt_s=rtt_s, newest_sent_s=at_s - (waited_s or rtt_s)))
         return path.smoothed_rtt_s
 
     assert answer(1.0, waited_s=1.0) == 1.0

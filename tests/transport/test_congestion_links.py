@@ -168,16 +168,6 @@ def test_a_newcomer_gets_its_half(name):
     assert jain(goodput) > 0.95
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_incast_of_eight_keeps_the_bottleneck_busy_and_is_fair(name):
-    bell = Dumbbell(
-        [name] * 8, rate_bps=100e6, rtt_s=1e-3, queue_bytes=100 * DATAGRAM_BYTES, stagger_s=5e-5
-    )
-    busy, goodput = bell.measure(1.0, 3.0)
-    assert busy >= 0.95
-    assert jain(goodput) >= 0.9
-
-
 # Transfers with pauses between them.
 
 

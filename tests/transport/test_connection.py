@@ -37,10 +37,7 @@ from tests.transport.virtual import SESSION, layout_of, random_payload
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_transfers_in_flight_share_the_path_and_arrive_in_their_buffers(repair, loss):
     two = Two(loss=loss, repair=repair)
-    for number in (0, 2, 4):
-        two.receive(number)
-        two.send(number)
-    two.run()
+    two.carry(0, 2, 4)
     assert two.intact == [0, 2, 4]
     assert sorted(ended(two.worker)) == sorted(ended(two.server)) == [0, 2, 4]
     assert two.path.in_flight == 0
@@ -48,10 +45,7 @@ def test_transfers_in_flight_share_the_path_and_arrive_in_their_buffers(repair, 
 
 def test_the_earlier_transfer_has_the_path_first():
     two = Two(chunks=2000)
-    for number in (0, 2):
-        two.receive(number)
-        two.send(number)
-    two.run()
+    two.carry(0, 2)
     assert ended(two.server) == [0, 2]
     reports = [event.report for event in two.server.events if isinstance(event, TransferDone)]
     assert reports[0].ended_s <= reports[1].began_s
@@ -99,9 +93,7 @@ def test_a_transfer_that_was_skipped_is_an_error_while_its_neighbours_are_rememb
 
 def test_a_stream_that_ends_ends_what_is_under_way_and_nothing_that_is_done():
     two = Two()
-    two.receive(0)
-    two.send(0)
-    two.run()
+    two.carry(0)
     two.worker.cut()
     two.run()
     assert ended(two.worker) == ended(two.server) == [0]
@@ -115,9 +107,7 @@ def test_a_stream_that_ends_ends_what_is_under_way_and_nothing_that_is_done():
 
 def test_arrivals_are_told_chunk_by_chunk_when_that_is_wanted():
     two = Two(loss=0.3, chunk_events=True)
-    two.receive(0)
-    two.send(0)
-    two.run()
+    two.carry(0)
     told = [event.chunks for event in two.server.events if isinstance(event, ChunkBatch)]
     assert sorted(np.concatenate(told)) == list(range(100))
 
@@ -156,9 +146,7 @@ def test_a_buffer_that_does_not_fit_is_refused_and_costs_no_number():
     rule, into = FractionRule(chunk_count=100, tolerance=0), np.zeros(3, dtype=np.uint8)
     with pytest.raises(ValueError, match="not a buffer of this layout: 3 elements"):
         two.server.connection.post_receive(0, rule, into, 0.0)
-    two.receive(0)
-    two.send(0)
-    two.run()
+    two.carry(0)
     assert two.intact == [0]
 
 

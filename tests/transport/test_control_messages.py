@@ -26,17 +26,18 @@ CHUNKS = 77
 LIMITS = body_limits(CHUNKS)
 transfers = st.integers(0, 2**32 - 1)
 messages = st.one_of(
-    st.builds(ControlMessage, st.just(MessageType.STOP), transfers),
-    st.builds(
-        ControlMessage, st.just(MessageType.PROBE), transfers, st.binary(min_size=4, max_size=5)
-    ),
-    st.builds(
-        ControlMessage, st.just(MessageType.BITMAP), transfers, st.binary(min_size=1, max_size=15)
-    ),
-    st.builds(
-        ControlMessage, st.just(MessageType.ACK), transfers, st.binary(min_size=16, max_size=40)
-    ),
-    st.builds(ControlMessage, st.just(MessageType.ANNOUNCE), transfers, st.binary(max_size=40)),
+    [
+        st.builds(
+            ControlMessage, st.just(kind), transfers, st.binary(min_size=least, max_size=most)
+        )
+        for kind, least, most in (
+            (MessageType.STOP, 0, 0),
+            (MessageType.PROBE, 4, 5),
+            (MessageType.BITMAP, 1, 15),
+            (MessageType.ACK, 16, 40),
+            (MessageType.ANNOUNCE, 0, 40),
+        )
+    ]
 )
 
 

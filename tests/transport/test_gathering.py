@@ -7,28 +7,31 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from testbed.transport import SendingPath, preset
+from testbed.transport import preset
 from testbed.transport.core.ack import Ack
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.gathering import GATHERED, LEAST_S, Gathering
 from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.receiver import Receiver
-from testbed.transport.core.sender import Sender
 from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import UdpCarrier
 from testbed.transport.net.udp_data import UdpData
 from testbed.transport.net.udp_socket import UdpSocket
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.loopback import site
-from tests.transport.transfer_parts import all_frames
+from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.two_parties import Two
-from tests.transport.virtual import layout_of, random_payload
+from tests.transport.virtual import layout_of
 
 PER_S = 8000  # datagrams: 97 Mbit/s
+
+
+def known():
+    """One that has seen a rate."""
+    gathering = Gathering()
+    steady(gathering)
+    return gathering
 
 
 def steady(gathering, *, per_s=PER_S, from_s=0.0, for_s=0.02, every_s=1e-3):
@@ -44,16 +47,14 @@ def test_nothing_gathers_before_the_rate_is_known():
 
 
 def test_as_many_gather_as_one_send_carries_for_as_long_as_the_repair_allows():
-    gathering = Gathering()
-    steady(gathering)
+    gathering = known()
     assert gathering.wait_s(1000, 1.0) == pytest.approx(GATHERED / PER_S)
     assert gathering.wait_s(1000, 2e-3) == 2e-3
     assert gathering.wait_s(1000, 0.0) == 0
 
 
 def test_half_of_what_is_missing_may_come_unseen_and_the_last_ones_are_awaited_one_by_one():
-    gathering = Gathering()
-    steady(gathering)
+    gathering = known()
     assert gathering.wait_s(16, 1.0) == pytest.approx(8 / PER_S)
     assert gathering.wait_s(int(2 * LEAST_S * PER_S) - 1, 1.0) == 0
     assert gathering.wait_s(0, 1.0) == 0
@@ -197,21 +198,9 @@ def test_what_the_control_stream_calls_for_is_read_at_once_and_counts_as_having_
 def transfer_parts(rule, repair="streaming"):
     """A sender's datagrams, and the receiver that takes them."""
     layout = layout_of(40, chunk_bytes=64, last_elements=16)
-    common: dict[str, Any] = {
-        "session": 1,
-        "transfer": 0,
-        "layout": layout,
-        "repair": REPAIRS.create(repair),
-    }
-    path = SendingPath(congestion=FixedRate(rate_bps=1e9), chunk_bytes=64)
-    sender = Sender(
-        payload=random_payload(layout),
-        order=ORDERS.create("in-order", seed=0),
-        path=path,
-        now_s=0.0,
-        **common,
-    )
-    return sender, Receiver(into=layout.new_buffer(), rule=rule, now_s=0.0, **common)
+    repair = REPAIRS.create(repair)
+    receiver, _ = new_receiver(layout, rule=rule, repair=repair)
+    return new_sender(layout, rate_bps=1e9, repair=repair), receiver
 
 
 def test_an_ack_of_datagrams_that_gathered_gives_no_sample_of_the_round_trip():

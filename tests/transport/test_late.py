@@ -80,9 +80,7 @@ def test_a_transfer_that_was_given_up_before_it_began_is_over_at_once():
     reports = [event.report for event in two.worker.events if isinstance(event, TransferDone)]
     assert [report.chunks_received for report in reports] == [0, 0]
     assert [report.chunks_sent for report in reports] == [0, 0]
-    two.receive(4)
-    two.send(4)
-    two.run()
+    two.carry(4)
     assert two.intact == [4]
 
 

@@ -22,9 +22,7 @@ def test_a_receiver_says_which_other_transfer_comes_instead():
 def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_little_is_sent(repair):
     two = Two(repair=repair, chunks=1000)
     two.worker.way.blocked = True
-    two.receive(0)
-    two.send(0)
-    two.run()
+    two.carry(0)
     assert two.simulation.now_s < 2 * TIMEOUT_S
     for party in (two.worker, two.server):
         assert "control works, data does not arrive" in gone(party)
@@ -63,9 +61,7 @@ def test_of_transfers_that_stand_still_alike_the_first_is_named():
 
 def test_patience_runs_from_the_last_new_chunk():
     two = Two(chunks=100, rate_bps=100 * 8 * 74 / (3 * TIMEOUT_S))
-    two.receive(0)
-    two.send(0)
-    two.run()
+    two.carry(0)
     assert two.intact == [0]
     assert two.simulation.now_s > 2 * TIMEOUT_S
 

@@ -127,14 +127,22 @@ def test_an_expired_certificate_is_refused(folder, tmp_path):
         converse(server.tls(is_server=True), late.tls(is_server=False))
 
 
-def test_one_without_a_certificate_is_refused(folder):
+def nobody_s(**settings):
+    """A client that proves nothing, what comes for it, and its first words and later ones."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for name, value in settings.items():
+        setattr(context, name, value)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     nobody = context.wrap_bio(incoming, outgoing)
-    server = server_of(folder)
     with pytest.raises(ssl.SSLWantReadError):
         nobody.do_handshake()
+    return nobody, incoming, outgoing
+
+
+def test_one_without_a_certificate_is_refused(folder):
+    nobody, incoming, outgoing = nobody_s()
+    server = server_of(folder)
     server.feed(outgoing.read())
     incoming.write(server.outgoing())
     nobody.do_handshake()
@@ -144,13 +152,7 @@ def test_one_without_a_certificate_is_refused(folder):
 
 
 def test_older_versions_are_refused(folder):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    outgoing = ssl.MemoryBIO()
-    old = context.wrap_bio(ssl.MemoryBIO(), outgoing)
-    with pytest.raises(ssl.SSLWantReadError):
-        old.do_handshake()
+    _, _, outgoing = nobody_s(maximum_version=ssl.TLSVersion.TLSv1_2)
     with pytest.raises(TlsError, match="unsupported protocol"):
         server_of(folder).feed(outgoing.read())
 

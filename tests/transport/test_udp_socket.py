@@ -1,7 +1,9 @@
 """The UDP socket: batches, refusals, and what it drops."""
 
+import contextlib
 import errno
 import socket
+import struct
 import time
 
 import numpy as np
@@ -25,16 +27,21 @@ def calls(request, monkeypatch):
         pytest.skip(f"the calls in C: {WHY_NONE}")
 
 
+@contextlib.contextmanager
+def linked(size=SIZE, **options):
+    """Two sockets that send to each other."""
+    sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size, **options) for _ in range(2)]
+    for each, other in (sockets, sockets[::-1]):
+        each.set_peer(("127.0.0.1", other.port))
+    yield sockets
+    for each in sockets:
+        each.close()
+
+
 @pytest.fixture
 def pair():
-    """Two sockets that send to each other."""
-    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
-    two = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
-    one.set_peer(("127.0.0.1", two.port))
-    two.set_peer(("127.0.0.1", one.port))
-    yield one, two
-    one.close()
-    two.close()
+    with linked() as sockets:
+        yield sockets
 
 
 def batch(count, seed=0):
@@ -126,19 +133,14 @@ def test_one_receive_is_bounded_and_says_that_more_is_there(pair):
 
 
 @pytest.mark.parametrize("count", [1, 2, 44, 300])
-def test_without_segmentation_each_datagram_is_sent_on_its_own(pair, count):
-    _, two = pair
-    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE, segmentation=False)
-    one.set_peer(("127.0.0.1", two.port))
-    two.set_peer(("127.0.0.1", one.port))
-    fake = refuse(one, {})
-    frames = batch(count)
-    assert one.send(frames) == count
-    assert np.array_equal(collect(two, count), frames)
-    assert fake.segmented_calls == 0
-    assert fake.calls == count
-    assert one.facts()["segmentation"] is False
-    one.close()
+def test_without_segmentation_each_datagram_is_sent_on_its_own(count):
+    with linked(segmentation=False) as (one, two):
+        fake = refuse(one, {})
+        frames = batch(count)
+        assert one.send(frames) == count
+        assert np.array_equal(collect(two, count), frames)
+        assert (fake.segmented_calls, fake.calls) == (0, count)
+        assert one.facts()["segmentation"] is False
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL, errno.ENOPROTOOPT])
@@ -218,15 +220,11 @@ def test_a_mistake_of_this_program_is_not_counted_as_loss(pair):
 @pytest.mark.parametrize("count", [64, 65, 200])
 def test_many_small_datagrams_go_segmented(count):
     """One large send carries at most 64 of them, whatever their size."""
-    one, two = (UdpSocket(local=("127.0.0.1", 0), datagram_bytes=300) for _ in range(2))
-    one.set_peer(("127.0.0.1", two.port))
-    two.set_peer(("127.0.0.1", one.port))
-    frames = batch(count)[:, :300].copy()
-    assert one.send(frames) == count
-    assert np.array_equal(collect(two, count), frames)
-    assert one.facts()["segmentation"] is True
-    one.close()
-    two.close()
+    with linked(300) as (one, two):
+        frames = batch(count)[:, :300].copy()
+        assert one.send(frames) == count
+        assert np.array_equal(collect(two, count), frames)
+        assert one.facts()["segmentation"] is True
 
 
 @pytest.mark.parametrize("segmentation", [True, False])
@@ -279,15 +277,9 @@ def test_longer_ones_are_dropped_where_one_datagram_fills_a_receive():
 
 def test_a_segmented_send_of_another_size_is_counted(pair):
     one, two = pair
-    import struct
-
     for segment, size in ((736, 4 * 736), (SIZE, 3 * SIZE - 5)):
-        one._socket.sendmsg(
-            [bytes(size)],
-            [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", segment))],
-            0,
-            ("127.0.0.1", two.port),
-        )
+        pieces = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", segment))]
+        one._socket.sendmsg([bytes(size)], pieces, 0, ("127.0.0.1", two.port))
     rows = collect(two, 2)
     assert len(rows) == 2
     assert two.counters == {"wrong-size": 5}
@@ -325,22 +317,17 @@ def test_single_and_coalesced_datagrams_may_alternate(pair):
 @pytest.mark.parametrize("coalescing", [True, False])
 def test_what_else_the_kernel_says_of_a_datagram_is_not_its_size(count, coalescing):
     """The hop limit of 64 is not the size of two datagrams of 64 bytes."""
-    one, two = (UdpSocket(local=("127.0.0.1", 0), datagram_bytes=64) for _ in range(2))
-    one.set_peer(("127.0.0.1", two.port))
-    two.set_peer(("127.0.0.1", one.port))
-    one.segmentation = False
-    two._socket.setsockopt(SOL_UDP, batched_io.UDP_GRO, int(coalescing))
-    two._socket.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
-    for size in (128, 64, 65):  # beside the peer's own
-        one._socket.sendto(bytes(size), ("127.0.0.1", two.port))
-    frames = batch(count)[:, :64].copy()
-    assert one.send(frames) == count
-    expected = np.concatenate([np.zeros((1, 64), np.uint8), frames])
-    assert np.array_equal(collect(two, count + 1), expected)
-    assert two.receive()[1]
-    assert two.counters == {"wrong-size": 2}
-    for udp in (one, two):
-        udp.close()
+    with linked(64, segmentation=False) as (one, two):
+        two._socket.setsockopt(SOL_UDP, batched_io.UDP_GRO, int(coalescing))
+        two._socket.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+        for size in (128, 64, 65):  # beside the peer's own
+            one._socket.sendto(bytes(size), ("127.0.0.1", two.port))
+        frames = batch(count)[:, :64].copy()
+        assert one.send(frames) == count
+        expected = np.concatenate([np.zeros((1, 64), np.uint8), frames])
+        assert np.array_equal(collect(two, count + 1), expected)
+        assert two.receive()[1]
+        assert two.counters == {"wrong-size": 2}
 
 
 def test_strangers_between_coalesced_datagrams_are_dropped(pair):

@@ -8,24 +8,21 @@ before the receiver has enough.
 
 import json
 import socket
-import subprocess
 import sys
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import numpy as np
 
-from testbed.lab.kernel import rtnetlink, shaping
+from testbed.lab.kernel import shaping
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape, Output
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolConfig, open_endpoint
 from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
+from tests.transport.own_namespace import neighbour
 
 CHUNKS, CHUNK_BYTES = 2_000, 1456
 RATE_BPS = 40_000_000
@@ -86,24 +83,7 @@ def sniff(received: Counter[int], over: Event) -> None:
             received[packet[1]] += 1
 
 
-def main(marks: str) -> None:
-    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as other:
-        try:
-            print(json.dumps(trial(marks, other.pid)))
-        finally:
-            other.kill()
-
-
 def trial(marks: str, pid: int) -> dict[str, Any]:
-    ends = {None: ("near", SERVER), pid: ("far", WORKER)}
-    while Path(f"/proc/{pid}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
-        time.sleep(0.01)
-    with Rtnetlink() as kernel:
-        kernel.send([rtnetlink.veth("near", "far", peer_pid=pid)])
-    for place, (name, address) in ends.items():
-        with Rtnetlink(place) as kernel:
-            index = kernel.index(name)
-            kernel.send([rtnetlink.up(index), rtnetlink.address(index, f"{address}/24")])
     shaping.shape_all([Output(interface="far", pid=pid, shape=SHAPE)])
 
     def worker() -> Any:
@@ -142,4 +122,5 @@ def trial(marks: str, pid: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with neighbour(SERVER, WORKER) as other:
+        print(json.dumps(trial(sys.argv[1], other)))

@@ -72,6 +72,13 @@ class Two:
         self.server.connection.post_receive(transfer, rule, self.into[transfer], now_s)
         self.server.work()
 
+    def carry(self, *transfers: int) -> None:
+        """Asks for these and sends them, and runs until nothing happens."""
+        for transfer in transfers:
+            self.receive(transfer)
+            self.send(transfer)
+        self.run()
+
     def run(self, until_s: float = math.inf) -> None:
         self.simulation.run(until_s=until_s, limit=200_000)
 
