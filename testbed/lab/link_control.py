@@ -71,8 +71,7 @@ class LinkControl:
         """Change several settings of a direction, by name; those that are not given stay.
 
         Raises:
-            CommandError: there is no such link, or it cannot have one of them; then none has
-            changed.
+            CommandError: no such link, or it cannot have one of them; then none has changed.
         """
         self._require(first, second)
         way, now = (first, second), self.now(first, second)

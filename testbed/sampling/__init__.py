@@ -1,14 +1,7 @@
 """Samples a run's queues, flows and processes in a process of its own, on one monotonic clock.
 
-    with sampled(directory, order):
-        ...train...
-
-writes `samples/queues.parquet`, `flows.parquet`, `processes.parquet` and `sampler.json` into the
-run directory. Meanwhile it rewrites `live.json` 4 times a second, for `./lab watch`. A sampler that
-fails does not fail the run: `sampler.json` says what it could not do, or is missing.
-
-It may import `testbed.lab` and `testbed.shared`. To add a sample: a class with `sample` and
-`finish` that fills a `store.ChunkedTable`, beside the others in `__main__.Sampler`.
+It fills `samples/` of the run directory, and `live.json` 4 times a second. One that fails does not
+fail the run. To add a sample: a class that fills a `store.ChunkedTable`, in `__main__.Sampler`.
 """
 
 from __future__ import annotations
@@ -37,14 +30,7 @@ def order_of(
     processes: Mapping[str, int],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The sampler's first request: what it needs to know of a lab, as plain data.
-
-    Args:
-        network: the lab's description.
-        flows: what flows between hosts, as `flows.FlowSampler` takes it.
-        processes: name -> process id, of the processes that the supervisor started.
-        config: the run's configuration.
-    """
+    """The sampler's first request: what it needs to know of a lab, as plain data."""
     return {
         "links": [
             {
@@ -80,21 +66,13 @@ class RunningSampler:
         return self._helper.pid
 
     def wait(self) -> None:
-        """Return when it samples.
-
-        Raises:
-            HelperError: it cannot.
-        """
+        """Return when it samples."""
         if not self._begun:
             self._helper.hear()
             self._begun = True
 
     def write(self) -> None:
-        """Write what was sampled so far into the parquet files, and go on.
-
-        Raises:
-            CommandError: the sampler has failed.
-        """
+        """Write what was sampled so far into the parquet files, and go on."""
         try:
             self.wait()
             self._asked += 1
@@ -122,14 +100,8 @@ def sampled(
     first: Callable[[], object] = bool,
     from_begin: bool = True,
 ) -> Iterator[RunningSampler]:
-    """Sample for the duration of the body; all files are complete when this returns.
-
-    Args:
-        directory: of the run.
-        order: what `order_of` made.
-        first: is called before anything is sampled, while the sampler's process starts.
-        from_begin: whether the body waits for the sampler, which imports for half a second.
-    """
+    """Sample for the duration of the body; all files are complete when this returns."""
+    # `first` is called before anything is sampled; the body waits for the sampler `from_begin`.
     with open_file(directory / "logs" / "sampler.log", "ab") as log:
         helper = HelperProcess(
             python_module.command("testbed.sampling", str(directory)),

@@ -111,32 +111,22 @@ class _LiveView:
             self._first_drops = latest[:, DROPS].copy()
             before = latest
         span_s = max(now_s - before_s, 1e-6)
-        rates = ((latest[:, SENT_BYTES] - before[:, SENT_BYTES]) * 8 / span_s).tolist()
-        new_drops = (latest[:, DROPS] - before[:, DROPS]).tolist()
+        sent_bps = (latest[:, SENT_BYTES] - before[:, SENT_BYTES]) * 8 / span_s
+        drops, new_drops = latest[:, DROPS] - self._first_drops, latest[:, DROPS] - before[:, DROPS]
+        highest_bytes = queues.take_highest()
         self._before = (now_s, latest)
-        columns = (
-            queues.ends,
-            queues.take_highest().tolist(),
-            queues.queue_bytes,
-            (latest[:, DROPS] - self._first_drops).tolist(),
-            new_drops,
-            rates,
-            queues.rates_bps,
-        )
         return [
             {
                 "link": link,
                 "from": sender,
-                "highest_bytes": highest,
-                "queue_bytes": limit,
-                "drops": drops,
-                "new_drops": new,
-                "sent_bps": round(rate),
-                "rate_bps": link_rate,
+                "highest_bytes": int(highest_bytes[row]),
+                "queue_bytes": queues.queue_bytes[row],
+                "drops": int(drops[row]),
+                "new_drops": int(new_drops[row]),
+                "sent_bps": round(float(sent_bps[row])),
+                "rate_bps": queues.rates_bps[row],
             }
-            for (link, sender), highest, limit, drops, new, rate, link_rate in zip(
-                *columns, strict=True
-            )
+            for row, (link, sender) in enumerate(queues.ends)
         ]
 
     def _process_rows(self) -> list[dict[str, Any]]:

@@ -73,6 +73,10 @@ class LinkLedger(_Balance):
     went_down: bool = False
 
     @property
+    def place(self) -> str:
+        return f"{self.link} from {self.sender}"
+
+    @property
     def emulator_losses(self) -> dict[str, int]:
         """Packets that parts of the emulator lost by accident, by the part in words."""
         if self.went_down:
@@ -154,7 +158,7 @@ class Conservation:
 
     def worst(self) -> tuple[float, str]:
         """The largest share of unexplained packets, and where."""
-        shares = [(each.share, f"{each.link} from {each.sender}") for each in self.links]
+        shares = [(each.share, each.place) for each in self.links]
         shares += [(each.share, f"switch {each.switch}") for each in self.switches]
         shares += [(each.share, f"the kernel of {each.host}") for each in self.hosts]
         return gate.worst([(0.0, ""), *shares])
@@ -162,7 +166,7 @@ class Conservation:
     def worst_loss(self) -> tuple[float, str]:
         """The most packets that one part of the emulator lost by accident, and where."""
         losses: list[tuple[float, str]] = [
-            (lost, f"{each.link} from {each.sender}: {part}")
+            (lost, f"{each.place}: {part}")
             for each in self.links
             for part, lost in each.emulator_losses.items()
         ]
@@ -171,7 +175,7 @@ class Conservation:
 
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""
-        found = [(each.hidden, each.sent, f"{each.link} from {each.sender}") for each in self.links]
+        found = [(each.hidden, each.sent, each.place) for each in self.links]
         found += [(each.hidden, each.sent, f"switch {each.switch}") for each in self.switches]
         hidden, sent, where = max(found, default=(0, 0, ""))
         return hidden, hidden / max(LEAST_PACKETS, sent), where

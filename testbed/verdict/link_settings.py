@@ -18,10 +18,10 @@ from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import run_directory
-from testbed.verdict.core_ticks import prefer
 from testbed.verdict.gate import Gate, compared
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.links_under_load import spans_of_changes
+from testbed.verdict.processor_headroom import prefer
 from testbed.verdict.standstill import Rounds, in_round
 
 FILE = "link_settings.json"

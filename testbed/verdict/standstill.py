@@ -17,8 +17,8 @@ from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.process_status import STATE
 from testbed.shared import jsonl, run_directory
-from testbed.verdict.core_ticks import prefer
 from testbed.verdict.gate import Gate, compared, not_measured, worst
+from testbed.verdict.processor_headroom import prefer
 
 KEY = "standstill_s"
 LOOK_EVERY_S = 0.01

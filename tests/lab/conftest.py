@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -63,10 +64,7 @@ def found_capabilities() -> dict[str, capabilities.Capability]:
 def machine(
     found_capabilities: dict[str, capabilities.Capability], pytestconfig: pytest.Config
 ) -> steadiness.Findings | None:
-    """What this machine holds, probed once before the first lab test; None: no lab at all.
-
-    The small experiments of all tests take their rate from it.
-    """
+    """What this machine holds, probed once before the first lab test; None: no lab at all."""
     if capabilities.missing(found_capabilities):
         return None
     found = steadiness.probe()
@@ -76,7 +74,7 @@ def machine(
     return found
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _needs_a_lab(
     found_capabilities: dict[str, capabilities.Capability], machine: steadiness.Findings | None
 ) -> None:
@@ -85,7 +83,7 @@ def _needs_a_lab(
         pytest.skip(f"needs capability {absent[0]}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def held_rate_bps(machine: steadiness.Findings) -> int:
     """A rate that this machine holds for four hosts; without one the test is skipped."""
     if machine.rate_bps is None:
@@ -98,9 +96,7 @@ OkOrStalled = Callable[[dict[str, Any]], None]
 
 @pytest.fixture
 def ok_or_stalled(pytestconfig: pytest.Config) -> OkOrStalled:
-    """Asserts that a verdict is ok, or that nothing but timing stopped the run of this test and
-    a processor stood still meanwhile. That is what gates are for, and no fault of a lab.
-    """
+    """Asserts that a verdict is ok, or that only timing stopped it as a processor stood still."""
     began_s = time.monotonic()
 
     def check(status: dict[str, Any]) -> None:
@@ -180,10 +176,7 @@ class Results:
         return dict(json.loads((self.run(arm) / "status.json").read_text()))
 
     def assert_trained(self) -> None:
-        """Every run trained to its end, and nothing was wrong but perhaps the machine's timing.
-
-        For tests that are not about the verdict. An invalid run ends the command with status 1.
-        """
+        """Every run trained to its end, and nothing was wrong but perhaps the machine's timing."""
         found = [path for path in self.folder.glob("*/*/status.json") if not path.parent.suffix]
         assert found, self.output
         for status in map(json.loads, (path.read_text() for path in found)):
@@ -197,6 +190,39 @@ class Results:
         return [json.loads(line) for line in lines]
 
 
+def start(
+    *words: str, folder: Path, few_paths: bool = False, **changes: Any
+) -> subprocess.Popen[str]:
+    """Start a module on SMALL with changes; FILE and OUT stand for the experiment and results."""
+    path = folder.with_suffix(".yaml")
+    path.write_text(yaml.safe_dump({**SMALL, **changes}))
+    given = {"FILE": str(path), "OUT": str(folder)}
+    few = altered.environment(folder.with_suffix(".few"), FEW_PATHS) if few_paths else None
+    return subprocess.Popen(
+        [sys.executable, "-m", *(given.get(word, word) for word in words)],
+        env=few,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+_EXECUTE = ("tests.lab.execute", "FILE", "OUT")  # no report is drawn at the end
+
+
+def run_to_its_end(folder: Path, *, few_paths: bool = True, **changes: Any) -> Results:
+    """Run SMALL with changes, without a report."""
+    process = start(*_EXECUTE, folder=folder, few_paths=few_paths, **changes)
+    try:
+        output, _ = process.communicate(timeout=250)
+    finally:
+        process.kill()
+    for status in folder.glob("*/*/status.json"):
+        assert undescribed(status.parent) == [], "not in run_directory_format.yaml"
+    return Results(process.returncode, output, folder)
+
+
 Command = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -205,26 +231,11 @@ def _started(tmp_path: Path) -> Iterator[Command]:
     """Starts a module on SMALL with changes; what is still alive afterwards is ended."""
     started = []
 
-    def start(
-        *words: str, folder: str, few_paths: bool = False, **changes: Any
-    ) -> subprocess.Popen[str]:
-        path = tmp_path / f"{folder}.yaml"
-        path.write_text(yaml.safe_dump({**SMALL, **changes}))
-        given = {"FILE": str(path), "OUT": str(tmp_path / folder)}
-        process = subprocess.Popen(
-            [sys.executable, "-m", *(given.get(word, word) for word in words)],
-            env=altered.environment(tmp_path / "few paths" / folder, FEW_PATHS)
-            if few_paths
-            else None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
+    def begin(*words: str, folder: str = "out", **changes: Any) -> subprocess.Popen[str]:
+        started.append(start(*words, folder=tmp_path / folder, **changes))
+        return started[-1]
 
-    yield start
+    yield begin
     for process in started:
         process.kill()
         process.wait()
@@ -233,37 +244,35 @@ def _started(tmp_path: Path) -> Iterator[Command]:
 @pytest.fixture
 def command(_started: Command) -> Command:
     """Starts `lab run` on SMALL with changes; what is still alive afterwards is ended."""
-
-    def start(folder: str = "out", **changes: Any) -> subprocess.Popen[str]:
-        words = ("testbed", "run", "FILE", "--out", "OUT", "--retries", "0")
-        return _started(*words, folder=folder, **changes)
-
-    return start
+    return functools.partial(_started, "testbed", "run", "FILE", "--out", "OUT", "--retries", "0")
 
 
 @pytest.fixture
 def unreported(_started: Command) -> Command:
     """As `command`, but few paths are measured before, and no report is drawn at the end."""
-
-    def start(folder: str = "out", few_paths: bool = True, **changes: Any) -> subprocess.Popen[str]:
-        words = ("tests.lab.execute", "FILE", "OUT")
-        return _started(*words, folder=folder, few_paths=few_paths, **changes)
-
-    return start
+    return functools.partial(_started, *_EXECUTE, few_paths=True)
 
 
 @pytest.fixture
-def run_small(unreported: Command, tmp_path: Path, held_rate_bps: int) -> Callable[..., Results]:
-    """Runs SMALL with changes to its end, without a report, and with `few_paths` unless it is
-    False.
-    """
+def run_small(tmp_path: Path, held_rate_bps: int) -> Callable[..., Results]:
+    """Runs SMALL with changes to its end."""
+    return functools.partial(run_to_its_end, tmp_path / "out")
 
-    def run(**changes: Any) -> Results:
-        process = unreported(**changes)
-        output, _ = process.communicate(timeout=250)
-        for status in (tmp_path / "out").glob("*/*/status.json"):
-            assert undescribed(status.parent) == [], "not in run_directory_format.yaml"
-        return Results(process.returncode, output, tmp_path / "out")
+
+_shared: dict[tuple[str, str], Results] = {}
+
+
+@pytest.fixture
+def shared_run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, held_rate_bps: int
+) -> Callable[..., Results]:
+    """As `run_small`, but one run for all tests of a file; one that is tried again runs it anew."""
+
+    def run(name: str, **changes: Any) -> Results:
+        key = (request.module.__name__, name)
+        if key not in _shared or getattr(request.node, "execution_count", 1) > 1:
+            _shared[key] = run_to_its_end(tmp_path_factory.mktemp(name) / "out", **changes)
+        return _shared[key]
 
     return run
 

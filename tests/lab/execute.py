@@ -1,9 +1,4 @@
-"""Executes the runs of an experiment's file as `./lab run` does, but for its report.
-
-`python -m tests.lab.execute FILE OUT [RETRIES]` prints a line for each run, and ends with status 1
-if one failed or was invalid. To draw the report takes longer than many of these runs, and its tests
-are elsewhere.
-"""
+"""Executes the runs of an experiment's file as `./lab run` does, but for its report."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The first process of a test's sandbox: plain bridges, their hosts, and the controller by hand.
-
-`python -m tests.lab.inside_bridges LAB_FILE LOGS` builds what the file describes. When the switches
-have their rules, `network.json` stands in LOGS. A controller or switch daemon that ends is started
-again, as by a service manager.
-"""
+"""The first process of a test's sandbox: plain bridges, their hosts, and the controller by hand."""
 
 from __future__ import annotations
 

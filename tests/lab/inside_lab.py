@@ -1,7 +1,4 @@
-"""The first process of a test's sandbox: builds a lab with a controller, and no training.
-
-`python -m tests.lab.inside_lab CONFIG LOGS`: when the lab is ready, `network.json` stands in LOGS.
-"""
+"""The first process of a test's sandbox: builds a lab with a controller, and no training."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A lab without training that a test drives: it announces legs and sends its own packets.
-
-One lab serves all tests of a module: give each test a round of its own. Needs root, since the test
-enters the hosts' namespaces from outside.
-"""
+"""A lab without training that a test drives: it announces legs and sends its own packets."""
 
 from __future__ import annotations
 
@@ -93,10 +89,7 @@ class LabUnderTest:
         return [each for each in self._events() if each["name"] == name]
 
     def ended(self, name: str) -> dict[str, Any]:
-        """The record of an entry's end after the last announced begin, waited for.
-
-        A test that is tried again meets the records of its first try: they do not count.
-        """
+        """The record of an entry's end after the last announced begin, waited for."""
         seen = self._ended_before[name]
 
         def ends() -> list[dict[str, Any]]:
@@ -193,8 +186,7 @@ class Flow:
         return sent, arrived
 
     def received(self, *, quiet_s: float = 0.1) -> list[int]:
-        """Numbers of the packets that arrived since the last call, in order of arrival; returns
-        when none has come for a while."""
+        """Numbers of the packets that arrived since the last call, in order of arrival."""
         found = []
         while select.select([self._in], [], [], quiet_s)[0]:
             with contextlib.suppress(BlockingIOError):
@@ -227,8 +219,7 @@ def running_lab(
 
 @contextlib.contextmanager
 def sandboxed(module: str, argument: str, logs: Path) -> Iterator[int]:
-    """Run a module with an argument and `logs` in a sandbox of its own, until it has written
-    `network.json` there; yields its first process as this process sees it."""
+    """Run a module in a sandbox until it has written `network.json`; yields its first process."""
     if os.geteuid() != 0:
         pytest.skip("enters the hosts' namespaces from outside: needs root")
     with (logs / "lab.log").open("wb") as log:
@@ -256,10 +247,7 @@ def _first_process(unshare_pid: int) -> int:
 
 
 def _outer_pids(first_pid: int) -> dict[int, int]:
-    """Process ids outside by those inside, of all processes of a sandbox.
-
-    With the threads of the first one, which hold the hosts' namespaces.
-    """
+    """Process ids outside by those inside, of all processes of a sandbox."""
     space = Path(f"/proc/{first_pid}/ns/pid").readlink()
     found = {}
     holders = Path(f"/proc/{first_pid}/task").iterdir()

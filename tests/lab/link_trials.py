@@ -1,7 +1,4 @@
-"""Inside a sandbox: small networks without a controller, and what was measured on them as JSON.
-
-`python -m tests.lab.link_trials TRIAL`, as the sandbox's first process.
-"""
+"""Inside a sandbox: small networks without a controller, and what was measured on them as JSON."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ def switched(
 def ping(
     here: HostInfo, there: HostInfo, *, count: int, interval_s: float = 0.01, size: int = 1000
 ) -> list[float]:
-    """The round trips that were answered, in seconds; two more go ahead for the switch to learn.
-
-    None need be answered: a link that loses frames may take both of those that go ahead.
-    """
+    """The round trips that were answered, in seconds; two more go ahead for the switch to learn."""
     unchecked = [*inside(here.pid), "sh", "-c", '"$@" || true', "-", "ping", "-W", "1"]
     run([*unchecked, "-c", "2", "-i", "0.2", there.address])
     wanted = ["-c", str(count), "-i", str(interval_s), "-s", str(size)]
@@ -80,10 +74,7 @@ def ping(
 
 
 def record_without_frames_in_flight(built: Network) -> dict[str, Any]:
-    """The record of delayed links once every frame that came has left; what never does stays in it.
-
-    Hosts speak IPv6 and ARP with their neighbours at any time.
-    """
+    """The record of delayed links once every frame that came has left."""
     deadline_s = time.monotonic() + _DRAINED_WITHIN_S
     while True:
         record = link_report.document(built.info.as_json())

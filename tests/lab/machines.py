@@ -1,11 +1,6 @@
 """Namespaces of the network as machines of a cluster, each with torchrun's agent and one rank.
 
-    unshare --user --map-root-user --net --pid --fork --kill-child --mount-proc \\
-        python -m tests.lab.machines COUNT SCRIPT [ARGUMENT ...]
-
-The machines have the addresses 10.9.0.1 and following, on an interface `eth0`, behind one bridge
-that nothing shapes. It ends when all agents have, with the first status that is not 0. What a rank
-writes is left to the script; Gloo is told the interface, as it cannot find it by the host's name.
+The machines have the addresses 10.9.0.1 and following, on an interface `eth0`, behind one bridge.
 """
 
 import os

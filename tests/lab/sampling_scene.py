@@ -1,7 +1,4 @@
-"""Inside a sandbox: two hosts behind a bridge, a burst of UDP and a TCP transfer, sampled.
-
-Prints one JSON line of what `tc` and the TCP socket themselves say at the end.
-"""
+"""Inside a sandbox: two hosts behind a bridge, a burst of UDP and a TCP transfer, sampled."""
 
 from __future__ import annotations
 

@@ -69,29 +69,6 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
     assert path.with_suffix(".png").stat().st_size > 1000
 
 
-@pytest.mark.long  # repetition and comparison: tests/bench
-def test_cases_are_repeated_until_narrow_and_compared_with_an_earlier_run(tmp_path):
-    path = tmp_path / "before.json"
-    pattern = ("transport", "--cases", "100M/loss-0%/P-0%/passes*")
-    done = bench(*pattern, "--json", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    plain, authenticated = json.loads(path.read_text())
-    assert authenticated["authenticate"]
-    for record in (plain, authenticated):
-        assert record["schema"] == 2
-        assert record["narrow"] or record["n"] > 3  # the time may end it before the count
-        assert 3 <= record["n"] <= 12
-        assert record["completion_low_s"] <= record["completion_s"] <= record["completion_high_s"]
-    # 16 bytes less of payload in each datagram
-    assert authenticated["byte_bound_s"] > plain["byte_bound_s"]
-
-    done = bench(*pattern, "--compare", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    after = done.stdout.partition(f"now over {path}")[2]
-    assert f"{plain['case']} " in after
-    assert f"{authenticated['case']} " in after
-
-
 THEIRS = """
 import os
 
@@ -128,21 +105,6 @@ def test_another_implementation_is_measured_on_the_same_links(tmp_path):
     assert theirs["completion_s"] > 0.9 * theirs["byte_bound_s"]
     assert theirs["wire_bytes"] > theirs["payload_bytes"]
     assert theirs["cpu_s_per_gb_wire_receiver"] > 0
-
-
-@pytest.mark.long  # by itself: tests/bench/test_peer.py
-def test_one_that_crashes_is_named_and_the_rest_goes_on(tmp_path):
-    path = tmp_path / "peer.json"
-    crashes = other_implementation(tmp_path / "theirs", crash="True")
-    words = ("peer", crashes, "--adapter", str(ADAPTER), "--quick", "--json", str(path))
-    done = bench(*words, "--cases", "100M/loss-0%/*")
-    assert done.returncode == 1
-    statuses = {record["peer"]: record["status"] for record in json.loads(path.read_text())}
-    assert statuses == {
-        "plain_tcp": "failed: worker-1: ended with status 7: out of luck",
-        "ours": "ok",
-        "tcp-cubic": "ok",
-    }
 
 
 def test_data_that_no_link_loses_are_no_measurement_of_loss(tmp_path):

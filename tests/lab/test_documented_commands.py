@@ -1,8 +1,4 @@
-"""The commands and Python blocks of README and the tutorial, in the order in which they are shown.
-
-They run in a folder of their own, where `./lab` is this project's and `/tmp/` is a folder inside.
-What one page has already run is not run again: the next page goes on from its results.
-"""
+"""The commands and Python blocks of README and the tutorial, in the order in which they stand."""
 
 from __future__ import annotations
 
@@ -28,12 +24,17 @@ from tests.lab.conftest import TIMING
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(reruns=0)]
 _LEFT_OUT = {"./lab test"}  # it is what runs this
 # Runs in which nothing is new but an arm or its congestion control.
-_LONG = ("./lab run my.yaml --set", "./lab run quick --arms tcp-cubic --congestion-control")
+_LONG = (
+    "./lab run my.yaml --set",
+    "./lab run quick --arms tcp-cubic --congestion-control",
+    "./lab run my_detour.yaml --arms",
+)
 # As shown with --long; else without runs that differ from others in the seed or the arm alone, and
 # with as many rounds as the pages look at: row 27 of the first run is one of a burst.
 _SHORTER = {
-    "./lab run quick": " --seeds 1 --arms dblp,tcp-cubic",
-    "./lab run my.yaml": " --arms dblp",
+    "./lab run quick": " --seeds 1 --arms dblp,tcp-cubic --set rounds=28"
+    " --set 'impairments.0.rounds=[14, 26]'",
+    "./lab run my.yaml": " --arms dblp --set 'factors={impairments.0.q: [0.9]}'",
     "./lab run my_detour.yaml": " --arms dblp",
 }
 
@@ -120,12 +121,7 @@ def _verdicts(folder: Path) -> dict[Path, int]:
 
 
 def _only_too_busy(new: Iterable[Path], stalled: str) -> bool:
-    """Whether this step's runs are ok, or invalid because the machine had too little time.
-
-    That is no matter of the page. A run that failed is, and so is an invalid one of another cause.
-    The machine itself must show that it was busy: what misses its time in all attempts on an idle
-    one is a fault of the page.
-    """
+    """Whether this step's runs are ok, or invalid because the machine had too little time."""
     bad = [each for path in new if (each := json.loads(path.read_text()))["verdict"] != "ok"]
     failed = [
         {gate["key"] for gate in each["gates"] if gate["outcome"] == "failed"} for each in bad

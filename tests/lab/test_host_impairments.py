@@ -7,8 +7,6 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -242,28 +240,3 @@ def test_a_crash_ends_the_run_at_once_and_says_who_did_it(run_small, victim):
     assert reason in results.output
     begun = next(each for each in results.events("impairments") if each["action"] == "begin")
     assert ended_s - begun["acknowledged_s"] < 5
-
-
-@pytest.mark.long  # tests/controllers/test_host_impairments.py
-@pytest.mark.usefixtures("unchanged_host")
-def test_background_with_what_the_kernel_lacks_is_unsupported(run_small):
-    entry: dict[str, Any] = {
-        "kind": "background",
-        "from": "worker-1",
-        "rounds": [1],
-        "congestion_control": "nonesuch",
-    }
-    status = run_small(impairments=[entry]).verdict()
-    assert status["verdict"] == "unsupported"
-    assert "nonesuch" in status["reason"]
-    assert "reno" in status["reason"]
-
-
-def test_an_unknown_host_is_an_input_error_in_one_line(command, tmp_path: Path):
-    entry = {"kind": "host-burst", "from": "traffic-1", "rate_factor": 2, "rounds": [1]}
-    process = command(impairments=[entry])
-    output, _ = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert len(output.splitlines()) == 1, output
-    assert "from: unknown host 'traffic-1'; valid: server, worker-1, worker-2" in output
-    assert not (tmp_path / "out").exists()

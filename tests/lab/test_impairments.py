@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -340,24 +339,6 @@ def test_times_count_from_the_first_announcement(lab):
     assert {each["leg"] for each in events} == {"time"}
 
 
-def test_routing_goes_around_a_link_that_is_down_and_back(tmp_path):
-    cut = {"kind": "link-down", "name": "cut", "link": ["leaf-2", "spine-1"], "rounds": [0]}
-    other = {**cut, "name": "other", "link": ["leaf-2", "spine-2"], "rounds": [1]}
-    topology = {"name": "leaf-spine", "workers": 1, "leaves": 2, "spines": 2}
-    with (
-        running_lab(tmp_path / "lab", [cut, other], topology=topology) as lab,
-        lab.flow("worker-1", "server") as flow,
-    ):
-        wait_until_it_works(flow)
-        for number in (0, 1):  # whichever of the two ways the flow takes
-            lab.begin(number)
-            wait_until_it_works(flow)
-            assert_clean(flow)
-            lab.end(number)
-            wait_until_it_works(flow)
-            assert_clean(flow)
-
-
 def wait_until_it_works(flow: Flow, timeout_s: float = 2.0) -> None:
     """Ports and paths need some milliseconds to come back."""
     deadline_s = time.monotonic() + timeout_s
@@ -366,48 +347,3 @@ def wait_until_it_works(flow: Flow, timeout_s: float = 2.0) -> None:
         if flow.received(quiet_s=0.02)[-20:] == sent:
             return
     raise TimeoutError
-
-
-def test_a_trace_changes_rate_delay_and_loss_as_probes_see_it(tmp_path):
-    replay = {
-        "kind": "trace",
-        "name": "recorded",
-        "link": ["s1", "server"],
-        "rounds": [0],
-        "changes": {
-            "t_s": [0, 0.8, 1.6],
-            "rate_bps": [20e6, 4e6, 20e6],
-            "delay_s": [0.005, 0.04, 0.005],
-            "loss": [0, 0, 1],
-        },
-        "length_s": 2.4,
-        "duration_s": 2.2,
-    }
-    with running_lab(tmp_path / "lab", [replay]) as lab, lab.flow("worker-1", "server") as flow:
-        lab.begin(0)
-        sent, arrived = flow.timed(2.0, payload_bytes=1208, rate_bps=8e6)
-        record = lab.ended("recorded")
-        begun = next(each for each in lab.events("recorded") if each["action"] == "begin")
-        lab.end(0)
-        assert_clean(flow)
-    began_s = begun["acknowledged_s"]
-    at_first = [each for each, at_s in sent.items() if at_s < began_s + 0.7]
-    assert statistics.median(arrived[each] - sent[each] for each in at_first) == pytest.approx(
-        0.0055, abs=0.002
-    )
-    # At half the rate that is offered, a queue grows.
-    slow = [at_s for at_s in arrived.values() if began_s + 0.95 < at_s < began_s + 1.55]
-    assert len(slow) * 1250 * 8 / 0.6 == pytest.approx(4e6, rel=0.1)
-    just_then = [each for each, at_s in sent.items() if 0.81 < at_s - began_s < 0.83]
-    assert min(arrived[each] - sent[each] for each in just_then) > 0.04
-    # Once the queue is empty, nothing arrives.
-    assert not [each for each, at_s in sent.items() if at_s > began_s + 1.85 and each in arrived]
-    assert record["details"]["changes"] == 3
-    assert record["details"]["late_max_s"] < 0.02
-    changes = [
-        json.loads(line) for line in (lab.records / "traces.jsonl").read_text().split("\n")[:-1]
-    ]
-    assert [each["rate_bps"] for each in changes] == [20e6, 4e6, 20e6, 100e6]
-    assert [each["planned_s"] - began_s for each in changes[1:3]] == pytest.approx(
-        [0.8, 1.6], abs=1e-4
-    )

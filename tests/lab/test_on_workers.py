@@ -14,7 +14,8 @@ from testbed.shared import python_module
 from tests.cluster.loopback import loopback, until
 from tests.lab.conftest import SMALL
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+# Workers of a scheduler without labs: tests/cluster.
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.usefixtures("unchanged_host")]
 
 
 def test_the_lab_of_a_worker_that_is_killed_is_built_again_by_another(tmp_path):

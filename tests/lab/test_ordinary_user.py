@@ -90,6 +90,7 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path, ok_or_stalled):
     assert not capture["failure"]
 
 
+@pytest.mark.long  # tests/run/test_requirements.py
 def test_loss_that_needs_root_is_unsupported_and_not_a_failure(tmp_path):
     _, status, _, printed = run_as_ordinary_user(
         tmp_path, kind="loss", link=["worker-1", "s1"], q=0.5

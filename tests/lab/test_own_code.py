@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def recorded(run: Path) -> dict[str, str]:
@@ -22,39 +18,6 @@ def recorded(run: Path) -> dict[str, str]:
     )
     assert manifest["code"] == config["code"]
     return dict(config["code"])
-
-
-@pytest.mark.long  # the tutorial's own impairment runs, too; files and hashes: tests/examples
-def test_an_own_impairment_acts_and_its_effect_is_logged(run_small, tmp_path):
-    path = tmp_path / "mine.py"
-    shutil.copy(EXAMPLES / "own_impairment.py", path)
-    entry = {"kind": "./mine.py", "host": "server", "rounds": [2, 4], "share": 0.1}
-    results = run_small(impairments=[{**entry, "leg": "round", "duration_s": 0.2}])
-    results.assert_trained()
-    ends = [each for each in results.events("impairments") if each["action"] == "end"]
-    assert [each["round"] for each in ends] == [2, 4]
-    for each in ends:
-        assert (each["name"], each["kind"]) == ("mine-server", str(path))
-        assert each["details"]["falls"] >= 5  # of ten in 0.2 s
-        assert each["details"]["low_rate_bps"] == 10_000_000
-    assert recorded(results.run()) == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-@pytest.mark.long  # without a lab: tests/examples
-def test_the_example_runs_from_its_own_files_alone(run_small, tmp_path):
-    for each in EXAMPLES.glob("own_*.py"):
-        shutil.copy(each, tmp_path)
-    document = yaml.safe_load((EXAMPLES / "own.yaml").read_text())
-    document |= {"rounds": 6, "name": "small"}
-    del document["arms"]["dblp"]  # it has no part of its own that the others have not
-    document["impairments"][0]["rounds"] = [2, 4]
-    results = run_small(**document)
-    results.assert_trained()
-    seen = set()
-    for arm in document["arms"]:
-        assert len(results.events("rounds", arm)) == 6
-        seen |= set(recorded(results.run(arm)))
-    assert seen == {str(tmp_path / each.name) for each in EXAMPLES.glob("own_*.py")}
 
 
 MINE = """

@@ -1,8 +1,4 @@
-"""The profiles for larger machines run: three rounds of each replay, with data that are at hand.
-
-What such a run measures is of no interest: this machine may be too slow for its rates, and then it
-is `invalid`. But it trains to its end, with batches that two processors compute in time.
-"""
+"""The profiles for larger machines run: three rounds of each replay, with data that are at hand."""
 
 from __future__ import annotations
 
@@ -32,10 +28,7 @@ _CIFAR10_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test
 
 
 def shortened(name: str, profile: str, folder: Path) -> dict[str, Any]:
-    """An experiment as a profile has it, but one arm, one point and three rounds, one of them hit.
-
-    The arm is `dblp`, or else the first that loses; the point the last, with the largest model.
-    """
+    """An experiment as a profile has it, with one arm, one point, three rounds, one of them hit."""
     document = yaml_input.read(experiment.find(name))
     profiles.apply(document, profile)
     arms = [name for name in document["arms"] if name != "none"]

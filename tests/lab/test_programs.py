@@ -91,7 +91,9 @@ def test_marked_rounds_are_hit_by_a_loss_on_their_leg_and_measured(run_programs)
 JOB = Path(__file__).parents[2] / "experiments" / "programs" / "job.py"
 
 
-@pytest.mark.parametrize("protocol", ["tcp-cubic", "bounded-energy bbr"])
+@pytest.mark.parametrize(
+    "protocol", [pytest.param("tcp-cubic", marks=pytest.mark.long), "bounded-energy bbr"]
+)
 def test_the_job_of_fairness_exchanges_and_marks_its_rounds(run_programs, protocol):
     server = f"lab-python {JOB} server server worker-1 50e6 2 {protocol}"
     workers = f"lab-python {JOB} workers worker-1 server 50e6 {protocol}"

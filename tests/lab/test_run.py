@@ -1,84 +1,67 @@
-"""Whole runs through Mininet, Open vSwitch and Ryu: delivery, exact weights, injected loss."""
+"""Whole runs through Mininet, Open vSwitch and a controller: weights, losses, samples, verdict."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
+from analysis.data import samples
+from tests.lab.conftest import OkOrStalled, Results
 from tests.training.single_process import single_process_weights
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 RELIABLE = {"protocol": "dblp", "low": 0, "high": 0}
+ARMS = {
+    "exact": RELIABLE,
+    "tcp": {"protocol": "tcp-reno"},
+    "calm": {"protocol": "dblp", "high": 0.5},
+    "ordered": {
+        "protocol": "dblp-stream",
+        "low": 0.3,
+        "high": 0.3,
+        "filling": {"gather": "error-feedback", "broadcast": "previous"},
+    },
+}
+WORKERS = ("worker-1", "worker-2")
 
 
-@pytest.mark.parametrize(
-    "arm", [RELIABLE, {"protocol": "tcp-reno"}], ids=["udp-tolerance-0", "tcp"]
-)
-def test_without_loss_the_weights_equal_a_single_process_bit_for_bit(run_small, arm):
+@pytest.fixture
+def arms(shared_run: Callable[..., Results]) -> Results:
+    """A run of each arm. An eta that no change reaches: calm from the second round on."""
+    results = shared_run("arms", arms=ARMS, phases={"eta": 1000.0, "cadence": 1})
+    results.assert_trained()
+    return results
+
+
+@pytest.mark.parametrize("arm", ["exact", "tcp"])
+def test_without_loss_the_weights_equal_a_single_process_bit_for_bit(arms: Results, arm: str):
     """And each host notes the congestion control that the kernel really used."""
     torch.set_num_threads(1)
-    results = run_small(arms={"dblp": arm})
-    results.assert_trained()
-    for host in ("server", "worker-1", "worker-2"):
-        (record,) = results.events(f"endpoint-{host}")
-        assert ("reno" in str(record["facts"])) == (arm is not RELIABLE), record
+    for host in ("server", *WORKERS):
+        (record,) = arms.events(f"endpoint-{host}", arm)
+        assert ("reno" in str(record["facts"])) == (arm == "tcp"), record
     expected = single_process_weights(
         rounds=6, workers=2, seed=1, batch_size=16, learning_rate=0.05, momentum=0.9
     )
-    for worker in ("worker-1", "worker-2"):
-        weights = torch.load(results.run() / f"weights-{worker}.pt", weights_only=True)
+    for worker in WORKERS:
+        weights = torch.load(arms.run(arm) / f"weights-{worker}.pt", weights_only=True)
         assert weights.keys() == expected.keys()
         for name, tensor in weights.items():
             assert torch.equal(tensor, expected[name]), (worker, name)
 
 
-def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(run_small):
-    hit = {"kind": "loss", "host": "server", "leg": "gather", "rounds": [2, 4], "q": 0.5}
-    results = run_small(arms={"dblp": {"protocol": "fixed-low"}}, impairments=[hit])
-    results.assert_trained()
-    transfers = results.events("transfers-server")
-    gathered = [each for each in transfers if each["leg"] == "gather"]
-    for each in gathered:
-        assert each["chunks_received"] >= math.ceil(each["chunk_count"] * (1 - 0.008))
-        assert (each["passes"] > 1) is (each["round"] in (2, 4)), each
-    impairments = results.events("impairments")
-    assert [(each["action"], each["round"]) for each in impairments] == [
-        ("begin", 2),
-        ("end", 2),
-        ("begin", 4),
-        ("end", 4),
-    ]
-    for each in impairments:
-        assert each["planned_s"] <= each["sent_s"] <= each["acknowledged_s"]
-    # Every datagram that the workers sent in those rounds either arrived or was dropped on purpose.
-    sent = sum(
-        each["chunks_sent"]
-        for worker in ("worker-1", "worker-2")
-        for each in results.events(f"transfers-{worker}")
-        if each["leg"] == "gather" and each["round"] in (2, 4)
-    )
-    dropped = sum(each["dropped"] or 0 for each in impairments)
-    deviation = math.sqrt(sent * 0.5 * 0.5)
-    assert abs(dropped - 0.5 * sent) < 5 * deviation
-    rounds = results.events("rounds")
-    assert [bool(each["impairments"]) for each in rounds] == [
-        number in (2, 4) for number in range(6)
-    ]
-
-
-def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(run_small):
-    arm = {"protocol": "dblp", "high": 0.5}
-    # A cadence of one round and an eta that no change reaches: calm from the second round on.
-    phases = {"eta": 1000.0, "cadence": 1}
-    results = run_small(arms={"dblp": arm}, phases=phases, rounds=5)
-    results.assert_trained()
-    rounds = results.events("rounds")
-    assert [each["critical"] for each in rounds] == [True, False, False, False, False]
-    for worker in ("worker-1", "worker-2"):
-        for each in results.events(f"transfers-{worker}"):
+def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(arms: Results):
+    assert [each["critical"] for each in arms.events("rounds", "calm")] == [True, *[False] * 5]
+    for worker in WORKERS:
+        for each in arms.events(f"transfers-{worker}", "calm"):
             if each["role"] == "receiver":
                 arrived = each["chunks_received"] / each["chunk_count"]
                 assert arrived >= (0.992 if each["round"] == 0 else 0.5)
@@ -86,37 +69,140 @@ def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(run_smal
                 assert each["round"] == 0 or arrived < 0.9
 
 
-def test_order_and_filling_of_each_leg_reach_the_training(run_small):
-    arm = {
-        "protocol": "dblp-stream",
-        "low": 0.3,
-        "high": 0.3,
-        "filling": {"gather": "error-feedback", "broadcast": "previous"},
-    }
-    results = run_small(arms={"dblp": arm})
-    results.assert_trained()
+def test_order_and_filling_of_each_leg_reach_the_training(arms: Results):
     for host, leg, count in (("server", "gather", 12), ("worker-1", "broadcast", 6)):
         received = [
             each
-            for each in results.events(f"transfers-{host}")
-            if each["role"] == "receiver" and each["leg"] == leg
+            for each in arms.events(f"transfers-{host}", "ordered")
+            if (each["role"], each["leg"]) == ("receiver", leg)
         ]
         assert len(received) == count
         # A transfer takes 5 ms: a receiver without a processor for 2 ms of them misses nothing.
         missed = [each for each in received if each["chunks_received"] < each["chunk_count"]]
         assert len(missed) >= count / 2
     # What was not delivered is owed: the sender knows how much arrived.
-    sent = [each for each in results.events("transfers-worker-1") if each["role"] == "sender"]
+    transfers = arms.events("transfers-worker-1", "ordered")
+    sent = [each for each in transfers if each["role"] == "sender"]
     shares = [each["chunks_received"] / each["chunk_count"] for each in sent]
     assert min(shares) < 1
     assert all(0.7 <= share <= 1 for share in shares)
-    assert all(each["nonfinite"] == 0 for each in results.events("training-worker-1"))
+    assert all(each["nonfinite"] == 0 for each in arms.events("training-worker-1", "ordered"))
 
 
-@pytest.mark.long  # tests/run/test_requirements.py; unsupported runs: test_ordinary_user.py
-def test_kernel_tcp_uses_the_named_congestion_control_or_the_run_is_unsupported(run_small):
-    results = run_small(arms={"dblp": {"protocol": "tcp", "congestion_control": "nonesuch"}})
-    status = results.verdict()
-    assert status["verdict"] == "unsupported"
-    assert "nonesuch" in status["reason"]
-    assert "reno" in status["reason"]
+IMPAIRMENTS = [
+    {"kind": "loss", "host": "server", "leg": "gather", "rounds": [2, 4], "q": 0.5},
+    {
+        "kind": "burst",
+        "host": "server",
+        "leg": "gather",
+        "rounds": [6],
+        "rate_factor": 4.0,
+        "duration_s": 0.2,
+    },
+]
+
+
+@pytest.fixture
+def hit(shared_run: Callable[..., Results]) -> Results:
+    """A run with losses and a burst, whose paths were all measured, driven by os-ken."""
+    arms = {"dblp": {"protocol": "fixed-low"}}
+    results = shared_run(
+        "hit",
+        few_paths=False,
+        controller="os-ken",
+        arms=arms,
+        impairments=IMPAIRMENTS,
+        rounds=8,
+    )
+    results.assert_trained()
+    return results
+
+
+def ended(results: Results, kind: str) -> list[dict[str, Any]]:
+    found = [each for each in results.events("impairments") if each["action"] == "end"]
+    return [each for each in found if each["kind"] == kind]
+
+
+def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(hit: Results):
+    for each in hit.events("transfers-server"):
+        if each["leg"] == "gather":
+            assert each["chunks_received"] >= math.ceil(each["chunk_count"] * (1 - 0.008))
+            assert (each["passes"] > 1) is (each["round"] in (2, 4, 6)), each
+    events = hit.events("impairments")
+    planned = [(action, number) for number in (2, 4, 6) for action in ("begin", "end")]
+    assert [(each["action"], each["round"]) for each in events] == planned
+    for each in events:
+        assert each["planned_s"] <= each["sent_s"] <= each["acknowledged_s"]
+    # Every datagram that the workers sent in those rounds either arrived or was dropped on purpose.
+    sent = sum(
+        each["chunks_sent"]
+        for worker in WORKERS
+        for each in hit.events(f"transfers-{worker}")
+        if each["leg"] == "gather" and each["round"] in (2, 4)
+    )
+    dropped = sum(each["dropped"] for each in ended(hit, "loss"))
+    assert abs(dropped - 0.5 * sent) < 5 * math.sqrt(sent * 0.5 * 0.5)
+    rounds = hit.events("rounds")
+    assert [bool(each["impairments"]) for each in rounds] == [n in (2, 4, 6) for n in range(8)]
+
+
+def test_no_packet_is_unaccounted_for_under_loss_and_overflow(
+    hit: Results, ok_or_stalled: OkOrStalled
+):
+    ok_or_stalled(hit.verdict())
+    books = json.loads((hit.run() / "conservation.json").read_text())
+    assert [each["unexplained"] for each in books["links"]] == [0] * 6
+    assert [each["unexplained"] for each in books["switches"]] == [0]
+    (server,) = (
+        each for each in books["links"] if (each["link"], each["from"]) == ("server--s1", "s1")
+    )
+    assert server["injected"] == sum(each["dropped"] for each in ended(hit, "loss")) > 100
+    assert server["queue_drops"] > 0
+    assert server["offered"] - server["sent"] > 100
+    assert server["sent"] == server["received"] + server["injected"]
+
+
+def test_every_queue_was_filled_and_every_path_timed(hit: Results):
+    found = json.loads((hit.run() / "calibration.json").read_text())
+    assert len(found["queues"]) == 6
+    for each in found["queues"]:
+        assert each["refused"] > 0
+        assert 0 <= each["limit_bytes"] - each["peak_bytes"] <= each["resolution_bytes"]
+    assert len(found["links"]) == 4
+    assert all(each["probes_lost"] == 0 for each in found["links"])
+    assert found["took_s"] < 5
+
+
+def test_a_burst_overflows_the_queue_and_samples_tell_of_it(hit: Results, held_rate_bps: int):
+    """And the run leaves complete samples of queues, flows and processes."""
+    manifest = json.loads((hit.run() / "manifest.json").read_text())
+    assert manifest["controller"]["framework"] == "os-ken"
+    assert manifest["controller"]["version"]
+    (burst,) = ended(hit, "burst")
+    # In whole clumps of five.
+    frames = 4 * held_rate_bps * 0.2 / (1514 * 8)
+    assert burst["frames_sent"] == pytest.approx(frames, abs=5)
+    # A queue of 150 kB and a link that drains a quarter meanwhile cannot hold the rest.
+    assert burst["dropped"] > 0.5 * burst["frames_sent"]
+    run: Path = hit.run()
+    assert sorted(path.name for path in (run / "samples").iterdir()) == [
+        *("flows.parquet", "processes.parquet", "queues.parquet", "sampler.json")
+    ]
+    assert not (run / "live.json").exists()
+    rounds = hit.events("rounds")
+    queue = samples.queues(run).filter(pl.col("from") == "s1", link="server--s1")
+    t_s = queue["t_s"].to_numpy()
+    assert t_s[0] < rounds[0]["began_s"] < rounds[-1]["ended_s"] < t_s[-1]
+    during = (t_s >= rounds[6]["gather_began_s"]) & (t_s <= rounds[6]["ended_s"])
+    before = (t_s >= rounds[0]["began_s"]) & (t_s <= rounds[1]["ended_s"])
+    waiting_bytes = queue["backlog_bytes"].to_numpy()
+    assert waiting_bytes[during].max() > 0.9 * 150_000
+    assert waiting_bytes[before].max() < 0.6 * 150_000
+    flows = samples.flows(run)
+    ends = {(worker, "server") for worker in WORKERS} | {("server", worker) for worker in WORKERS}
+    assert set(flows.select("host", "peer").iter_rows()) == ends
+    assert flows["kind"].unique().to_list() == ["udp"]
+    busy = samples.processes(run).group_by("name").agg(pl.col("cpu_s").max())
+    names = {"server", *WORKERS, "controller", "ovs-vswitchd", "sampler"}
+    assert names <= set(busy["name"])
+    assert busy.filter(name="worker-1")["cpu_s"][0] > 0

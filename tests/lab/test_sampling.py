@@ -14,8 +14,6 @@ import pytest
 from analysis.data import samples
 from testbed.lab import sandbox
 from tests.lab import sampling_scene
-from tests.lab.conftest import SMALL, training_has_begun, wait_for
-from tests.lab.test_run import RELIABLE
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -105,62 +103,3 @@ def test_state_of_a_kernel_tcp_connection_is_sampled(scene):
     assert min_of(flow, "cwnd_bytes") < 0.75 * max_of(flow, "cwnd_bytes")  # reno halves it
     rate = float(np.median(flow.filter(pl.col("rate_bps") > 0)["rate_bps"].to_numpy()))
     assert rate == pytest.approx(sampling_scene.RATE_BPS, rel=0.25)
-
-
-def test_a_burst_overflows_the_queue_the_transfer_survives_and_samples_tell_of_it(run_small):
-    """And the run leaves complete samples of queues, flows and processes."""
-    burst = {"kind": "burst", "host": "server", "leg": "gather", "rounds": [2], "rate_factor": 4}
-    results = run_small(arms={"dblp": RELIABLE}, impairments=[burst | {"duration_s": 0.2}])
-    results.assert_trained()
-    begin, end = results.events("impairments")
-    assert (begin["action"], end["action"]) == ("begin", "end")
-    # In whole clumps of five.
-    frames = 4 * SMALL["topology"]["rate_bps"] * 0.2 / (1514 * 8)
-    assert end["frames_sent"] == pytest.approx(frames, abs=5)
-    # A queue of 150 kB and a link that drains a quarter meanwhile cannot hold the rest.
-    assert end["dropped"] > 0.5 * end["frames_sent"]
-    for each in results.events("transfers-server"):
-        if each["leg"] == "gather":
-            assert each["chunks_received"] == each["chunk_count"]
-    run = results.run()
-    assert sorted(path.name for path in (run / "samples").iterdir()) == [
-        *("flows.parquet", "processes.parquet", "queues.parquet", "sampler.json")
-    ]
-    assert not (run / "live.json").exists()
-    rounds = results.events("rounds")
-    hit = rounds[2]
-    queue = directed(run, "server--s1", "s1")
-    assert min_of(queue, "t_s") < rounds[0]["began_s"]
-    assert max_of(queue, "t_s") > rounds[-1]["ended_s"]
-    during = queue.filter(pl.col("t_s").is_between(hit["gather_began_s"], hit["ended_s"]))
-    before = queue.filter(pl.col("t_s").is_between(rounds[0]["began_s"], rounds[1]["ended_s"]))
-    assert max_of(during, "backlog_bytes") > 0.9 * 150_000
-    assert max_of(before, "backlog_bytes") < 0.6 * 150_000
-    flows = samples.flows(run)
-    assert set(flows.select("host", "peer").iter_rows()) == {
-        *(("worker-1", "server"), ("worker-2", "server")),
-        *(("server", "worker-1"), ("server", "worker-2")),
-    }
-    assert flows["kind"].unique().to_list() == ["udp"]
-    assert min_of(flows, "rate_bps") > 10_000_000  # half of 100 Mbit/s, with some room
-    busy = samples.processes(run).group_by("name").agg(pl.col("cpu_s").max(), pl.len())
-    names = set(busy["name"])
-    assert {"server", "worker-1", "worker-2", "controller", "ovs-vswitchd", "sampler"} <= names
-    assert busy.filter(name="worker-1")["cpu_s"][0] > 0
-
-
-@pytest.mark.long
-def test_a_killed_run_leaves_whole_files_or_none(command, tmp_path):
-    process = command(rounds=500)
-    wait_for(lambda: training_has_begun(tmp_path))
-    [live] = wait_for(lambda: list(tmp_path.rglob("live.json")))
-    assert json.loads(live.read_text())["run"]["arm"] == "dblp"
-    process.kill()
-    process.wait()
-    left = list((live.parent / "samples").rglob("*"))
-    assert not [path for path in left if path.suffix == ".parquet"]
-    for path in left:
-        if path.suffix == ".npy" and not path.name.startswith("."):
-            assert len(np.load(path, allow_pickle=False))
-    assert samples.queues(live.parent).is_empty()
-    json.loads(live.read_text())

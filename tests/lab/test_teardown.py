@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -9,9 +10,9 @@ import sys
 import time
 from functools import partial
 
+import numpy as np
 import psutil
 import pytest
-import yaml
 
 from tests.lab.conftest import (
     SMALL,
@@ -41,19 +42,6 @@ def all_dead(processes):
     return not any(is_alive(each) for each in processes)
 
 
-@pytest.mark.long  # Ctrl-C: test_training.py
-def test_a_request_to_end_ends_the_lab_and_keeps_the_run_as_interrupted(command, tmp_path):
-    process = begin(command, tmp_path)
-    inside = in_the_sandbox(process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
-    assert process.returncode == 128 + signal.SIGTERM, output
-    assert "interrupted; this continues: ./lab run " in output
-    assert not [each for each in inside if is_alive(each)]
-    results = Results(process.returncode, output, tmp_path / "out")
-    assert results.verdict()["verdict"] == "interrupted"
-
-
 def test_a_lab_is_up_within_seconds_and_ends_with_a_killed_command_without_a_result(
     command, tmp_path
 ):
@@ -66,6 +54,12 @@ def test_a_lab_is_up_within_seconds_and_ends_with_a_killed_command_without_a_res
     process.wait()
     wait_for(partial(all_dead, inside), timeout_s=10)
     assert not list((tmp_path / "out").rglob("status.json"))
+    # Files of samples are whole or none.
+    (folder,) = (tmp_path / "out").rglob("samples")
+    left = [path for path in folder.rglob("*") if not path.name.startswith(".")]
+    assert not [path for path in left if path.suffix == ".parquet"]
+    assert all(len(np.load(path)) for path in left if path.suffix == ".npy")
+    assert json.loads((folder.parent / "live.json").read_text())["run"]["arm"] == "dblp"
 
 
 SLEEPING = {
@@ -94,31 +88,18 @@ def test_a_command_that_is_killed_at_any_moment_leaves_nothing(
         assert not list((tmp_path / f"out{number}").rglob("status.json"))
 
 
+# A controller that fails: test_controller_dies.py; a worker that is killed: the impairment `crash`.
 @pytest.mark.parametrize(
-    ("words", "which", "reason"),
+    ("part", "which", "reason"),
     [
-        pytest.param(
-            *(("testbed.run.supervisor",), -1, "the supervisor ended with status"), id="supervisor"
-        ),
-        # A controller that fails: test_controller_dies.py. A worker that is killed: the impairment
-        # `crash`.
-        pytest.param(
-            *(("controllers",), 0, "controller: killed by SIGKILL"),
-            id="controller",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            *(("testbed.run.training_launcher",), 2, "worker-1: killed by SIGKILL"),
-            id="worker",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(*(("ovs-vswitchd",), 0, "ovs-vswitchd: killed by SIGKILL"), id="switch"),
+        ("testbed.run.supervisor", -1, "the supervisor ended with status"),
+        ("ovs-vswitchd", 0, "ovs-vswitchd: killed by SIGKILL"),
     ],
 )
-def test_killing_a_part_fails_the_run_and_says_which(unreported, tmp_path, words, which, reason):
+def test_killing_a_part_fails_the_run_and_says_which(unreported, tmp_path, part, which, reason):
     process = begin(unreported, tmp_path)
     inside = in_the_sandbox(process)
-    find_process(process, *words)[which].kill()
+    find_process(process, part)[which].kill()
     output, _ = process.communicate(timeout=40)
     assert process.returncode == 1, output
     assert not [each for each in inside if is_alive(each)]
@@ -128,67 +109,30 @@ def test_killing_a_part_fails_the_run_and_says_which(unreported, tmp_path, words
     assert reason in output
 
 
-@pytest.mark.long  # two at a time: test_scripting.py
-def test_two_labs_side_by_side_do_not_disturb_each_other(unreported, tmp_path):
-    processes = {name: unreported(folder=name) for name in ("left", "right")}
-    for name, process in processes.items():
-        output, _ = process.communicate(timeout=100)
-        Results(process.returncode, output, tmp_path / name).assert_trained()
-
-
-@pytest.mark.long  # that of one run: test_training.py
-def test_run_goes_on_where_it_stopped_and_leaves_what_is_done_as_it_is(command, tmp_path):
-    process = command(seeds=[1, 2])
+def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(command, tmp_path):
+    process = command(seeds=[1, 2], rounds=30)
+    out = tmp_path / "out"
     # Not while it is still named .partial: that run would be interrupted.
-    wait_for(lambda: list((tmp_path / "out").glob("small/dblp-s1-??????????/status.json")))
+    wait_for(lambda: list(out.glob("small/dblp-s1-??????????/status.json")))
+    wait_for(lambda: any(map(training_has_begun, out.glob("small/dblp-s2*"))))
+    inside = in_the_sandbox(process)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    first = next((tmp_path / "out").glob("small/dblp-s1-*"))
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT, output
+    assert "interrupted; this continues: ./lab run " in output
+    assert not [each for each in inside if is_alive(each)]
+    first, second = (next(out.glob(f"small/dblp-s{seed}-*")) for seed in (1, 2))
+    assert json.loads((second / "status.json").read_text())["verdict"] == "interrupted"
     written = (first / "status.json").stat().st_mtime_ns
 
-    path, out = str(tmp_path / "out.yaml"), str(tmp_path / "out")
-    resumed = run_lab("run", path, "--out", out)
-    printed = resumed.stdout + resumed.stderr
-    Results(resumed.returncode, printed, tmp_path / "out").assert_trained()
+    words = ("run", f"{out}.yaml", "--out", str(out), "--retries", "0")
+    resumed = subprocess.run(
+        [sys.executable, "-m", "testbed", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    Results(resumed.returncode, resumed.stdout + resumed.stderr, out).assert_trained()
     assert (first / "status.json").stat().st_mtime_ns == written
-    finished = [each for each in (tmp_path / "out").glob("small/dblp-s*") if not each.suffix]
-    assert len(finished) == 2
-
-    again = run_lab("run", path, "--out", out)
-    assert again.returncode == 0
-    assert "nothing is left to do; --anew executes what is ok again" in again.stdout
-
-
-@pytest.mark.long  # without a lab: tests/run/test_full_disk.py
-def test_a_disk_without_room_for_a_run_is_told_in_one_line_and_no_run_begins(tmp_path):
-    """The results lie on a file system of 64 kB, mounted in a namespace of the test's own."""
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, **LONG}))
-    out = tmp_path / "out"
-    out.mkdir()
-    script = (
-        'mount -t tmpfs -o size=64k tmpfs "$1" && "$2" -m testbed run "$3" --out "$1"; '
-        'status=$?; find "$1" -name status.json -exec cat {} +; exit $status'
-    )
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, "sh", str(out), sys.executable, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2, done
-    (line,) = done.stderr.splitlines()
-    assert "the disk is full: " in line and "the next run of small may take" in line
-    assert "Traceback" not in done.stdout
-    assert '"verdict"' not in done.stdout  # no run was begun
-
-
-def run_lab(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "testbed", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    assert len([each for each in out.glob("small/dblp-s*") if not each.suffix]) == 2

@@ -74,22 +74,6 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
 
 
-@pytest.mark.long  # that the hook's ranks go on: tests/ddp; that a crash kills: test_programs.py
-def test_the_others_go_on_without_a_rank_that_is_killed(trained):
-    crash = {"name": "power-cut", "kind": "crash", "host": "worker-2", "rounds": [4]}
-    rate_bps = 0.9 * SMALL["topology"]["rate_bps"]
-    arm = {"protocol": "dblp", "collective": "server", "min_ranks": 2, "rate_bps": rate_bps}
-    results = trained("gather", workers=2, further=(crash,), mine=arm)
-    results.assert_trained()
-    folder = results.run("mine")
-    assert [each["round"] for each in results.events("rounds", "mine")] == list(range(ROUNDS))
-    stored = json.loads((folder / "workload.json").read_text())
-    assert [each["exit_status"] for each in stored["programs"]] == [0, 0, -9]
-    reason = json.loads((folder / "status.json").read_text())["reason"]
-    by = "killed by SIGKILL by impairment power-cut (kind crash)"
-    assert f"went on without worker-2: {by}" in reason
-
-
 def sent_to(folder: Path, host: str) -> float:
     """What the link to a host carried between the first sample and the last, in bytes."""
     samples = polars.read_parquet(folder / "samples" / "queues.parquet")

@@ -72,17 +72,3 @@ def test_replicas_drift_apart_and_resynchronisation_brings_them_together(run_sma
             assert len(each["tensor_loss"]) == 8
             lost = 1 - each["chunks_received"] / each["chunk_count"]
             assert min(each["tensor_loss"]) <= lost <= max(each["tensor_loss"])
-
-
-@pytest.mark.long  # what they learn: tests/training; labs of gates and of many workers send them
-def test_payloads_alone_take_the_time_they_are_given_and_learn_nothing(run_small):
-    training = {**TRAINING, "pace": {"kind": "payload-only", "compute_s": 0.1}}
-    results = run_small(rounds=3, arms={"dblp": RELIABLE}, training=training)
-    results.assert_trained()
-    for each in results.events("training-worker-1"):
-        assert each["compute_s"] >= 0.1
-        assert each["loss"] is None
-        assert each["accuracy"] is None
-    for each in results.events("transfers-server"):
-        assert each["chunks_received"] == each["chunk_count"]
-    assert not (results.run() / "weights-worker-1.pt").exists()

@@ -9,12 +9,11 @@ from pathlib import Path
 from testbed.experiment import Limits
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.calibration import Calibration, PathCalibration
-from testbed.verdict.core_ticks import Stall
 from testbed.verdict.gates import Evidence, judge
 from testbed.verdict.ledgers import Conservation, LinkLedger
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
-from testbed.verdict.processor_headroom import Headroom, Wait
+from testbed.verdict.processor_headroom import Headroom, Stall, Wait
 from testbed.verdict.queue_calibration import QueueCalibration
 from testbed.verdict.standstill import Standstill
 

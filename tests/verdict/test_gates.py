@@ -13,7 +13,7 @@ from testbed.experiment import Limits
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.gate_explanations import GATES
-from testbed.verdict.gates import judge, reasons
+from testbed.verdict.gates import reasons
 from testbed.verdict.link_settings import SettingsReader
 from tests.verdict.evidence_of_gates import (
     WITHOUT_DELAYS,
@@ -166,14 +166,9 @@ def test_a_machine_that_was_not_there_is_found(changes, keys):
     assert broken(headroom=headroom(**changes)) == keys
 
 
-def test_a_switch_that_sends_by_no_socket_has_none_to_judge():
-    in_kernel = SocketBuffers(sockets=2, send_bytes=None, receive_bytes=8 << 20)
-    (gate,) = (
-        each
-        for each in judged(switch_holds_bytes=in_kernel.queue_bytes, deepest_queue_bytes=1 << 26)
-        if each.key == "socket_buffer_bytes"
-    )
-    assert (gate.outcome, gate.stops) == ("not applicable", False)
+def socket_gate(**changes):
+    (gate,) = (each for each in judged(**changes) if each.key == "socket_buffer_bytes")
+    return gate
 
 
 def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
@@ -181,33 +176,22 @@ def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
     assert shallow is not None
     assert 150_000 < shallow < 1_000_000
     assert broken(switch_holds_bytes=shallow) == []
-    assert broken(switch_holds_bytes=shallow, deepest_queue_bytes=1_000_000) == [
-        "socket_buffer_bytes"
-    ]
+    deep = {"deepest_queue_bytes": 1_000_000}
+    assert broken(switch_holds_bytes=shallow, **deep) == ["socket_buffer_bytes"]
+    in_kernel = SocketBuffers(sockets=2, send_bytes=None, receive_bytes=8 << 20).queue_bytes
+    assert socket_gate(switch_holds_bytes=in_kernel, **deep).outcome == "not applicable"
 
 
-def test_both_queues_of_a_port_are_in_the_switch_s_socket():
-    faithful = evidence()
-    [link] = faithful.network.links
-    network = replace(faithful.network, links=[replace(link, priority_queue_bytes=60_000)])
-    (gate,) = (
-        each
-        for each in judge(replace(faithful, network=network, switch_holds_bytes=200_000))
-        if each.key == "socket_buffer_bytes"
-    )
-    assert (gate.outcome, gate.value) == ("failed", 150_000 + 60_000 - 200_000)
-
-
-@pytest.mark.parametrize(("ports", "told"), [(1, False), (2, True)])
-def test_queues_that_the_switch_s_socket_cannot_hold_together_are_told(ports, told):
-    faithful = evidence()
-    [link] = faithful.network.links
-    links = [replace(link, name=f"host-{number}--s1") for number in range(ports)]
-    network = replace(faithful.network, links=links)
-    settings = SettingsReader(network)
+def test_all_queues_are_in_the_switch_s_socket():
+    """Both of a port count; those of several ports together are told."""
+    network = evidence().network
+    [link] = network.links
+    both = replace(network, links=[replace(link, priority_queue_bytes=60_000)])
+    assert socket_gate(network=both, switch_holds_bytes=200_000).value == 150_000 + 60_000 - 200_000
+    ports = replace(network, links=[replace(link, name=f"host-{n}--s1") for n in range(2)])
+    settings = SettingsReader(ports)
     settings.read = settings.wanted
-    changes = {"network": network, "settings": settings, "switch_holds_bytes": 200_000}
-    gates = {each.key: each for each in judge(replace(faithful, **changes))}
-    gate = gates["socket_buffer_bytes"]
+    gate = socket_gate(network=ports, settings=settings, switch_holds_bytes=200_000)
     assert gate.outcome == "passed"
-    assert ("together may hold 300000 bytes, and the buffer 200000" in gate.note) is told
+    assert "together may hold 300000 bytes, and the buffer 200000" in gate.note
+    assert socket_gate(switch_holds_bytes=200_000).note == ""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.verdict import core_ticks, processor_headroom
-from testbed.verdict.core_ticks import CoreTicks
-from testbed.verdict.processor_headroom import Wait, WaitWatch, Watch
+from testbed.verdict import processor_headroom
+from testbed.verdict.processor_headroom import CoreTicks, Wait, WaitWatch, Watch
 from tests.busy import busy_process
 
 PINNED = "import os; os.sched_setaffinity(0, {int(os.sys.argv[1])})"
@@ -24,7 +23,7 @@ NEEDS_SCHEDSTAT = pytest.mark.skipif(
 
 
 @NEEDS_SCHEDSTAT
-def test_a_thread_that_shares_its_processor_headroom_and_one_that_sleeps_does_not():
+def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not():
     processor = str(max(os.sched_getaffinity(0)))
     with contextlib.ExitStack() as programs:
         busy, *_ = (programs.enter_context(busy_process(PINNED, processor)) for _ in range(3))
@@ -42,15 +41,21 @@ def test_a_thread_that_shares_its_processor_headroom_and_one_that_sleeps_does_no
     assert {each.processor for each in found.stalls} == os.sched_getaffinity(0)
 
 
+def scripted(monkeypatch, readings):
+    """A watch, without its thread, of one thread with these run delays."""
+    given = iter(readings)
+    monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(given)})
+    for name in ("start", "join"):
+        monkeypatch.setattr(processor_headroom.threading.Thread, name, lambda self: None)
+    return WaitWatch({"switch": 7})
+
+
 def test_the_worst_second_counts_and_not_the_mean(monkeypatch):
     """A thread waits for half of the second second in 2000 waits, else for nothing."""
     readings = [(0.0, 0), (0.0, 2000), (0.5, 4000), (0.5, 6000), (0.6, 6001)]
-    given, now_s = iter(readings), iter([100.0, 101.0, 102.0, 103.0, 104.0])
-    monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(given)})
+    now_s = iter([100.0, 101.0, 102.0, 103.0, 104.0])
     monkeypatch.setattr(processor_headroom.time, "monotonic", lambda: next(now_s))
-    monkeypatch.setattr(processor_headroom.threading.Thread, "start", lambda self: None)
-    monkeypatch.setattr(processor_headroom.threading.Thread, "join", lambda self: None)
-    watch = WaitWatch({"switch": 7})
+    watch = scripted(monkeypatch, readings)
     for _ in readings[1:4]:
         watch.read()
     expected = Wait(mean_s=0.5 / 2000, at_s=1.0)
@@ -73,11 +78,7 @@ def test_a_thread_that_hardly_runs_is_not_judged_unless_it_just_did(monkeypatch,
     """It is said to have waited for half of the second second."""
     times = [0, *itertools.accumulate(runs)]
     readings = list(zip([0.0, 0.0, 0.5, 0.5], times, strict=True))
-    given = iter([*readings, readings[-1]])
-    monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(given)})
-    monkeypatch.setattr(processor_headroom.threading.Thread, "start", lambda self: None)
-    monkeypatch.setattr(processor_headroom.threading.Thread, "join", lambda self: None)
-    watch = WaitWatch({"switch": 7})
+    watch = scripted(monkeypatch, [*readings, readings[-1]])
     for _ in runs:
         watch.read()
     found = watch.finish()[0]["switch"]
@@ -99,12 +100,12 @@ def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
     sleep = time.sleep
 
     def one_long_sleep(wanted_s):
-        thread = core_ticks.threading.get_native_id()
+        thread = processor_headroom.threading.get_native_id()
         (processor,) = os.sched_getaffinity(thread)
         slept[processor] = slept.get(processor, 0) + 1
         sleep(wanted_s + 0.05 * (processor == still and slept[processor] == 10))
 
-    monkeypatch.setattr(core_ticks.time, "sleep", one_long_sleep)
+    monkeypatch.setattr(processor_headroom.time, "sleep", one_long_sleep)
     ticks = CoreTicks()
     sleep(0.4)
     stalls = {each.processor: each for each in ticks.finish()}

@@ -139,46 +139,6 @@ def test_and_no_more_often_than_promised_by_whoever_may_stop_when_it_looks_worst
     assert refused <= 0.1 * runs
 
 
-def test_what_a_leg_s_end_does_to_the_number_of_packets_raises_no_alarm():
-    """Legs that end when 100 packets have arrived, or when five were lost in a row."""
-    refused = 0
-    for seed in range(2000):
-        met, lost = [], 0
-        for leg in range(5):
-            arrived = in_a_row = packets = 0
-            for flag in channel(BERNOULLI, 5 * seed + leg):
-                packets, arrived = packets + 1, arrived + (not flag)
-                in_a_row, lost = in_a_row + 1 if flag else 0, lost + flag
-                if arrived == 100 or in_a_row == 5:
-                    break
-            met.append(packets)
-        fewest, most = explained_by_chance(BERNOULLI, met, 0.01)
-        refused += not fewest <= lost <= most
-    assert refused <= 20
-
-
-@pytest.mark.parametrize(
-    ("model", "wrong", "packets"),
-    [
-        (BERNOULLI, LossModel(loss_good=0.12), 30_000),
-        (BERNOULLI, LossModel(loss_good=0.08), 30_000),
-        (MODELS["runs"], LossModel(p_good_to_bad=0.03, p_bad_to_good=0.2, loss_bad=0.9), 50_000),
-        (LossModel(loss_good=0.9), LossModel(loss_good=0.88), 20_000),
-    ],
-)
-def test_a_wrong_channel_is_found(model, wrong, packets):
-    fewest, most = explained_by_chance(model, [packets], 1e-7)
-    draw = np.random.default_rng(1)
-    found = 0
-    for seed in range(50):
-        if wrong.p_good_to_bad:
-            lost = sum(flag for flag, _ in zip(channel(wrong, seed), range(packets), strict=False))
-        else:
-            lost = int(draw.binomial(packets, wrong.loss_good))
-        found += not fewest <= lost <= most
-    assert found >= 49
-
-
 def test_the_resolution_is_near_that_of_a_test_that_knows_the_number_of_packets():
     """A normal approximation refuses beyond 4.9 standard deviations once in a million."""
     for packets in (1000, 100_000, 10_000_000):

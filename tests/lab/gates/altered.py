@@ -1,8 +1,6 @@
 """Changes functions of the lab before it runs, in every process that a command starts.
 
-The changes are source text, one for each module, which is executed at the end of the module as if
-it stood there: it may call what the module had, and replace it. Python imports a `sitecustomize`
-from PYTHONPATH first of all, so the changes reach what `setpriv`, `unshare` and forks start.
+A change is source text that is executed at the end of its module, as if it stood there.
 """
 
 from __future__ import annotations
@@ -47,15 +45,7 @@ sys.meta_path.insert(0, Finder)
 
 
 def environment(folder: Path, changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command whose processes see the changes.
-
-    Args:
-        folder: an empty one, for the file that Python loads first.
-        changes: source text by the full name of the module that it is added to.
-
-    Raises:
-        ModuleNotFoundError: there is no such module.
-    """
+    """The environment of a command whose processes see the changes."""
     for name in changes:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(name)

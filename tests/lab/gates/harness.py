@@ -1,8 +1,6 @@
 """A small experiment with the limits that users get, for labs that are wrong in one way.
 
-A test breaks the lab from the start (`altered`) or from outside while it trains (`meanwhile`), and
-then says which gate must have found it. See test_rate_spread.py for the one way and
-test_conservation.py for the other.
+A test breaks the lab from the start (`altered`) or from outside while it trains (`meanwhile`).
 """
 
 from __future__ import annotations
@@ -20,17 +18,14 @@ import yaml
 
 from testbed.lab.kernel.shaping import inside
 from testbed.verdict.gate import STOPPING
-from tests.lab.conftest import Results, find_process, training_has_begun, wait_for
+from tests.lab.conftest import FEW_PATHS, Results, find_process, training_has_begun, wait_for
 from tests.lab.gates import altered
 
 _LONGEST_S = 110
 
 
 def experiment(rate_bps: int, **changes: Any) -> dict[str, Any]:
-    """The document of a small experiment: three hosts, 40 rounds, the default limits.
-
-    It trains for about four seconds at 100 Mbit/s.
-    """
+    """The document of a small experiment: three hosts, 40 rounds, the default limits."""
     return {
         "name": "gates",
         "rounds": 40,
@@ -48,11 +43,7 @@ class RunningLab:
         self._command = command
 
     def process(self, *words: str) -> psutil.Process:
-        """The youngest process of the lab whose command line contains all words, waited for.
-
-        The lab's own: `ovs-vswitchd`, `controllers`, `testbed.lab.delay.relay`, `testbed.sampling`,
-        `testbed.run.training_launcher` (of which workers and server are forks).
-        """
+        """The youngest process of the lab whose command line contains all words, waited for."""
         found: list[psutil.Process] = wait_for(lambda: find_process(self._command, *words))
         return found[-1]
 
@@ -73,8 +64,7 @@ class RunningLab:
         return found
 
     def switches(self) -> int:
-        """A process in the network namespace that all switches share. `s1-eth1` is s1's port to
-        the host that was linked first, the server."""
+        """A process in the namespace of all switches; `s1-eth1` is s1's port to the server."""
         return self.process("ovs-vswitchd").pid
 
     def run_in(self, pid: int, *argv: str) -> str:
@@ -85,12 +75,7 @@ class RunningLab:
 
 
 class WrongLab:
-    """Runs the small experiment as `./lab run` does.
-
-    Args:
-        folder: for everything that it writes.
-        rate_bps: of every link; what this machine holds.
-    """
+    """Runs the small experiment as `./lab run` does."""
 
     def __init__(self, folder: Path, rate_bps: int) -> None:
         self.folder = folder
@@ -101,22 +86,13 @@ class WrongLab:
         *,
         altered_by: Mapping[str, str] | None = None,
         meanwhile: Callable[[RunningLab], object] | None = None,
+        every_path: bool = False,
         after_s: float = 0.3,
         reported: bool = False,
         retries: int = 0,
         **changes: Any,
     ) -> Results:
-        """Run it to its end.
-
-        Args:
-            altered_by: source text that replaces functions in every process of the run, by the
-                name of the module that it is added to.
-            meanwhile: breaks the lab while it trains.
-            after_s: how long after the first round that is called.
-            reported: by the command itself, which writes a report.
-            retries: tries of an invalid run more.
-            changes: keys of the experiment.
-        """
+        """Run it to its end."""
         path = self.folder / "gates.yaml"
         path.write_text(yaml.safe_dump(experiment(self.rate_bps, **changes)))
         results = self.folder / "out"
@@ -126,7 +102,9 @@ class WrongLab:
             words += ["--retries", str(retries)]
         process = subprocess.Popen(
             [sys.executable, "-m", *words],
-            env=altered.environment(self.folder / "altered", altered_by or {}),
+            env=altered.environment(
+                self.folder / "altered", ({} if every_path else FEW_PATHS) | dict(altered_by or {})
+            ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -148,16 +126,7 @@ class WrongLab:
 def assert_invalid(
     results: Results, key: str, *, outcome: str = "failed", where: str = "", arm: str = "dblp"
 ) -> dict[str, Any]:
-    """Assert that a gate stopped the run, for the right place; returns the gate.
-
-    Other gates that stopped it are printed: a lab is to be wrong in one way only, but a busy
-    machine may be wrong in another.
-
-    Args:
-        key: of the gate.
-        outcome: "failed" or "not measured".
-        where: what the gate's place must contain.
-    """
+    """Assert that a gate stopped the run, for the right place; returns the gate."""
     status = results.verdict(arm)
     told = json.dumps(status, indent=1)
     assert status["verdict"] == "invalid", told

@@ -20,18 +20,11 @@ _MOST_SWITCHES = {"fat-tree": 5}
 
 
 def verdict(folder: Path, kind: str, held_bps: int) -> dict[str, Any]:
-    """Run one of them; returns its status.
-
-    An invalid run is tried again as often as `./lab run` does it: a moment of this machine may
-    spoil one.
-
-    Args:
-        folder: an empty one.
-        kind: of topology.
-        held_bps: the rate that the machine holds through one switch.
-    """
+    """Run one of them; returns its status."""
     rate_bps = held_bps // _MOST_SWITCHES.get(kind, 1)
     topology = {"name": kind, "rate_bps": rate_bps, "queue_bytes": 150_000, **TOPOLOGIES[kind]}
     rounds = 20 * rate_bps // held_bps + 1
     lab = WrongLab(folder, rate_bps)
-    return lab.run(topology=topology, rounds=rounds, retries=Execution.retries).verdict()
+    return lab.run(
+        every_path=True, topology=topology, rounds=rounds, retries=Execution.retries
+    ).verdict()

@@ -1,9 +1,14 @@
-"""Parts of the emulator lose packets and count them: explained, and still no result."""
+"""Accidents of the emulator while a run trains: counted losses, late impairments, a processor that
+stands still.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -27,8 +32,7 @@ def ledger(results: Results, link: str, sender: str) -> dict[str, Any]:
 @pytest.mark.long
 def test_a_socket_of_the_switch_that_holds_two_frames(wrong_lab: WrongLab):
     def shrink(lab: RunningLab) -> None:
-        found = sockets_of(lab.switches(), socket.AF_PACKET)
-        for each in found:
+        for each in sockets_of(lab.switches(), socket.AF_PACKET):
             with each:
                 if each.getsockname()[0] == "s1-eth2":
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
@@ -39,17 +43,48 @@ def test_a_socket_of_the_switch_that_holds_two_frames(wrong_lab: WrongLab):
     assert gate["value"] == ledger(results, "worker-1--s1", "worker-1")["socket_drops"] > 0
 
 
-def test_an_inner_interface_that_refuses_large_frames(wrong_lab: WrongLab):
-    def narrow(lab: RunningLab) -> None:
+LOSS = {"kind": "loss", "host": "server", "leg": "gather", "rounds": {"every": 2}, "q": 0.2}
+# Nothing else runs on the processor for 30 ms, five times, as if the hypervisor had given it away:
+# a share of the time that no other gate minds.
+STANDING = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+for _ in range(5):
+    until_s = time.monotonic() + 0.03
+    while time.monotonic() < until_s:
+        pass
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give real-time priority")
+def test_refused_frames_late_impairments_and_a_processor_that_stands_still_are_found(
+    wrong_lab: WrongLab,
+):
+    processor = max(os.sched_getaffinity(0))
+
+    def disturb(lab: RunningLab) -> None:
         # What comes to it from the switch is refused, and what the middle of the link hands to it.
         for mtu in ("600", "1500"):
             lab.run_in(lab.switches(), "ip", "link", "set", "mid0b", "mtu", mtu)
             time.sleep(0.3)
+        controller = lab.process("controllers")
+        for _ in range(12):
+            controller.suspend()
+            time.sleep(0.05)
+            controller.resume()
+            time.sleep(0.02)
+        subprocess.run([sys.executable, "-c", STANDING, str(processor)], check=True, timeout=10)
 
     topology = {"name": "star", "workers": 2, "queue_bytes": 150_000, "delay_s": 0.002}
     topology["rate_bps"] = wrong_lab.rate_bps
-    results = wrong_lab.run(meanwhile=narrow, topology=topology, rounds=26)
+    results = wrong_lab.run(meanwhile=disturb, topology=topology, impairments=[LOSS])
     gate = assert_invalid(results, "emulator_losses", where="server--s1")
     refused = ledger(results, "server--s1", "s1")["interface_drops"]
     not_sent = ledger(results, "server--s1", "server")["delay_drops"]
     assert gate["value"] == max(refused, not_sent)
+    late = assert_invalid(results, "impairment_late_s", where="loss-server in round")
+    assert 0.01 < late["value"] < 0.2
+    stall = assert_invalid(results, "clock_stall_s", where=f"processor {processor},")
+    assert 0.025 < stall["value"] < 0.1

@@ -1,8 +1,4 @@
-"""Links that no measurement sees: a core that is never the bottleneck, a queue cut meanwhile.
-
-In the lab of the latter the sampler dies as well, and impairments meet nothing: what is read back
-and what the controller counts needs no sample.
-"""
+"""Links that no measurement sees: a core that is never the bottleneck, a queue cut meanwhile."""
 
 from __future__ import annotations
 

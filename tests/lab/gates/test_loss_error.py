@@ -1,4 +1,4 @@
-"""Losses that are not the configured ones."""
+"""Losses that are not the configured ones, and a switch that sends from a buffer too small."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ ROUNDS = 120
 EVERY_ROUND = {"kind": "loss", "name": "tenth", "rounds": {"every": 1, "from": 0}, "q": 0.1}
 
 
+TWO_FRAMES = """
+def _enlarge(opened):
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    return tuple(
+        opened.getsockopt(socket.SOL_SOCKET, option)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+    )
+"""
+
+
 @pytest.mark.parametrize(
     ("module", "name", "target"),
     [
@@ -37,18 +48,22 @@ EVERY_ROUND = {"kind": "loss", "name": "tenth", "rounds": {"every": 1, "from": 0
         ),
     ],
 )
-def test_other_losses_than_those_of_the_table_are_found(
+def test_other_losses_than_those_of_the_table_and_a_socket_buffer_of_two_frames_are_found(
     wrong_lab: WrongLab, module: str, name: str, target: dict[str, object]
 ):
     if name == "XdpFilter" and os.geteuid() != 0:
         pytest.skip("loading an XDP program needs real root")
     results = wrong_lab.run(
-        altered_by={f"testbed.lab.kernel.{module}": HALF.format(filter=name)},
+        altered_by={
+            f"testbed.lab.kernel.{module}": HALF.format(filter=name),
+            "testbed.lab.openvswitch": TWO_FRAMES,
+        },
         rounds=10,
         impairments=[EVERY_ROUND | target],
     )
     gate = assert_invalid(results, "loss_error", where="tenth")
     assert 0.02 < gate["value"] < 0.1
+    assert assert_invalid(results, "socket_buffer_bytes")["value"] > 100_000
 
 
 # The relay's generator draws too often below the loss.

@@ -44,6 +44,7 @@ def calibrate(network, **options):
 
 
 def test_a_rate_that_scatters_by_a_fifth_is_found(wrong_lab: WrongLab):
-    results = wrong_lab.run(altered_by={"testbed.verdict.calibration": SCATTERING}, rounds=3)
+    altered = {"testbed.verdict.calibration": SCATTERING}
+    results = wrong_lab.run(altered_by=altered, every_path=True, rounds=3)
     gate = assert_invalid(results, "rate_spread", where="to server")
     assert gate["value"] < 0.5  # it is of the size that was made

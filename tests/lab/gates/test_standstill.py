@@ -1,13 +1,9 @@
-"""What passes between two looks: a part or a program that is stopped, a queue that falls, a filter.
-
-All in one lab, where they do not touch each other.
-"""
+"""What passes between two looks: a part that is stopped, a queue that falls, a filter."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -24,10 +20,6 @@ def pause(processes: list[psutil.Process], stopped_s: float) -> None:
     time.sleep(stopped_s)
     for each in processes:
         each.resume()
-
-
-def stopping(words: str, stopped_s: float) -> Callable[[RunningLab], None]:
-    return lambda lab: pause([lab.process(words)], stopped_s)
 
 
 FILTER = (
@@ -58,30 +50,6 @@ def test_a_switch_that_is_stopped_a_queue_that_falls_and_a_host_s_filter_are_fou
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "part", "stopped_s"),
-    [("controllers", "controller", 0.5), ("testbed.sampling", "sampler", 0.2)],
-)
-def test_a_part_that_is_stopped_is_found(
-    wrong_lab: WrongLab, words: str, part: str, stopped_s: float
-):
-    results = wrong_lab.run(meanwhile=stopping(words, stopped_s), rounds=26)
-    gate = assert_invalid(results, "standstill_s", where=f"{part} stopped in round")
-    assert stopped_s / 2 < gate["value"] < stopped_s + 0.1
-
-
-@pytest.mark.long
-def test_a_relay_that_is_stopped_is_found(wrong_lab: WrongLab):
-    star = {"name": "star", "workers": 2, "rate_bps": wrong_lab.rate_bps, "queue_bytes": 150_000}
-    results = wrong_lab.run(
-        meanwhile=stopping("testbed.lab.delay.relay", 0.15),
-        topology={**star, "delay_s": 0.002, "delayed_by": "relay"},
-        rounds=26,
-    )
-    assert_invalid(results, "standstill_s", where="delay-relay stopped in round")
-
-
-@pytest.mark.long
 def test_a_sandbox_that_is_stopped_is_found(wrong_lab: WrongLab):
     def stop_all(lab: RunningLab) -> None:
         supervisor = lab.process("testbed.run.supervisor")
@@ -93,6 +61,7 @@ def test_a_sandbox_that_is_stopped_is_found(wrong_lab: WrongLab):
     assert 0.25 < gate["value"] < 0.6
 
 
+@pytest.mark.long  # tests/verdict/test_standstill.py, tests/sampling/test_processes.py
 def test_a_worker_that_is_stopped_is_named_in_a_run_that_counts(
     wrong_lab: WrongLab, ok_or_stalled: OkOrStalled
 ):

@@ -1,7 +1,4 @@
-"""Three things are wrong before the training, each on another link: each has a gate that sees it.
-
-One lab shows them all, since none touches what another is measured by.
-"""
+"""Three things are wrong before the training, each on another link and seen by a gate."""
 
 from __future__ import annotations
 
@@ -53,6 +50,7 @@ def test_a_slow_link_an_odd_queue_and_lost_probes_are_found(wrong_lab: WrongLab,
             "testbed.lab.kernel.rtnetlink": CHANGED_LIMIT.format(percent=percent),
             "testbed.verdict.calibration": DROPPING,
         },
+        every_path=True,
         rounds=3,
     )
     slow = assert_invalid(results, "rate_error", where="server to")
