@@ -1,15 +1,100 @@
-"""Calibration: what a batch of probes that other work delays does to a path's round trip."""
+"""The gates of what was calibrated before training: rates, round trips, losses, queues."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from testbed.verdict import calibration
+from testbed.verdict.calibration import median_chance_s
+from testbed.verdict.calibration_gates import most_lost_by_chance
+from tests.verdict.evidence_of_gates import broken, judged, path, queue
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"rate_bps": 96e6}, "rate_error"),
+        ({"rate_bps": 104e6}, "rate_error"),
+        ({"rate_spread": 0.06}, "rate_spread"),
+        ({"probes_lost": 1}, "idle_loss"),
+        ({"rtt_s": 0.00031}, "rtt_error_s"),
+        ({"rtt_s": 0.00091, "switches": 3}, "rtt_error_s"),
+        ({"configured_rtt_s": 0.02, "rtt_s": 0.0225}, "rtt_error"),
+        ({"configured_rtt_s": 0.02, "rtt_s": 0.0175}, "rtt_error"),
+    ],
+)
+def test_one_bad_path_is_enough(changes, key):
+    assert broken([path(), path(**changes)]) == [key]
+
+
+def test_the_larger_of_both_round_trip_limits_holds():
+    assert broken([path(configured_rtt_s=0.02, rtt_s=0.0215)]) == []
+    assert broken([path(configured_rtt_s=0.001, rtt_s=0.00125)]) == []
+    assert broken([path(rtt_s=0.00089, switches=3)]) == []
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "passed"),
+    [(150_000, True), (150_001, False), (146_000, True), (145_999, False), (60_000, False)],
+)
+def test_a_full_queue_reaches_its_limit_and_does_not_exceed_it(peak_bytes, passed):
+    assert (broken(queues=[queue(), queue(peak_bytes=peak_bytes)]) == []) is passed
+
+
+@pytest.mark.parametrize(
+    ("probe_loss", "sent", "most"),
+    [(0.0, 20, 0), (0.0199, 20, 6), (0.0975, 20, 10), (0.36, 20, 17), (0.36, 4, 4)],
+)
+def test_configured_loss_explains_as_many_lost_probes_as_chance_allows(probe_loss, sent, most):
+    lossy = {"configured_probe_loss": probe_loss, "probes_sent": sent}
+    assert most_lost_by_chance(path(**lossy)) == most / sent
+    # The probability of more is at most 1e-6, and that of one
+    # less is not.
+    beyond = sum(
+        math.comb(sent, lost) * probe_loss**lost * (1 - probe_loss) ** (sent - lost)
+        for lost in range(most + 1, sent + 1)
+    )
+    assert beyond <= 1e-6
+    assert broken([path(probes_lost=most, **lossy)]) == []
+    if most < sent:
+        assert broken([path(), path(probes_lost=most + 1, **lossy)]) == ["idle_loss"]
+
+
+def test_the_gate_of_idle_loss_says_what_is_configured():
+    gates = judged([path(probes_lost=15, configured_probe_loss=0.0975)])
+    gate = next(gate for gate in gates if gate.key == "idle_loss")
+    assert (gate.value, gate.limit) == (0.75, 0.5)
+    assert "configured loss takes 0.0975 of round trips" in gate.note
+
+
+def test_a_lossy_path_beside_a_broken_one_hides_nothing():
+    lossy = path(probes_lost=5, configured_probe_loss=0.0975)
+    assert broken([lossy, path(probes_lost=1)]) == ["idle_loss"]
+
+
+@pytest.mark.parametrize("probes", [4, 20])
+@pytest.mark.parametrize("jitters_s", [(0.001,), (0.004, 0.004)])
+def test_round_trips_may_be_off_by_what_jitter_explains(probes, jitters_s):
+    """The median of probes that drew their jitter on each link, there and back: never beyond."""
+    draws = np.random.default_rng(3)
+    both_ways = np.array([*jitters_s, *jitters_s])
+    off_s = draws.uniform(-both_ways, both_ways, (100_000, probes, len(both_ways))).sum(axis=2)
+    chance_s = median_chance_s(jitters_s, probes)
+    medians_s = np.abs(np.median(off_s, axis=1))
+    assert medians_s.max() < chance_s
+    assert chance_s < 6 * medians_s.std() * 1.7
+    near = path(configured_rtt_s=0.02, rtt_s=0.0219 + chance_s, rtt_chance_s=chance_s)
+    assert "rtt_error" not in broken([near])
+    far = path(configured_rtt_s=0.02, rtt_s=0.0221 + chance_s, rtt_chance_s=chance_s)
+    assert broken([far]) == ["rtt_error"]
+
 
 BATCH = 20
 

@@ -45,10 +45,6 @@ def test_every_gate_has_an_explanation_and_every_explanation_a_gate():
     assert set(Limits.model_fields) - set(GATES) == {"run_timeout_s", "waive"}
 
 
-def test_every_verdict_has_a_meaning():
-    assert set(MEANINGS) == set(run_directory.VERDICTS)
-
-
 def test_the_evidence_is_in_the_dictionary_of_files():
     documents = reference.sections()
     known = dict(documents["documents"])
@@ -61,6 +57,7 @@ def test_the_evidence_is_in_the_dictionary_of_files():
 
 
 def test_the_page_on_verdicts_has_every_gate_and_every_verdict():
+    assert set(MEANINGS) == set(run_directory.VERDICTS)
     text = PAGE.read_text()
     for key, about in GATES.items():
         assert f"| {about.title} |" in text, about.title
@@ -85,14 +82,6 @@ def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(
     for words in ("rustc 0.31", about.causes, remedy, about.evidence, about.measured):
         assert words in text
     assert text.count("./lab run") == text.count(whole)
-
-
-def test_an_ok_run_shows_its_gates_and_says_what_was_not_checked(tmp_path):
-    gates = judged()
-    text = shown(ended(tmp_path, "ok", "", gates))
-    assert "ok\n" in text
-    for gate in gates:
-        assert gate.name.split()[0] in text
 
 
 def test_a_waived_gate_is_shown_as_waived_whatever_it_found(tmp_path):
@@ -127,6 +116,7 @@ def test_other_gates_are_shown_with_key_and_outcome(tmp_path):
     wide = io.StringIO()
     directory = ended(tmp_path, "ok", "", judged())
     results_view.explain(directory, Console(file=wide, width=300))
+    assert all(gate.name in wide.getvalue() for gate in judged())
     (relay,) = [line for line in wide.getvalue().splitlines() if " relay_late_s " in line]
     assert " not applicable " in relay
     (queues,) = [line for line in wide.getvalue().splitlines() if " queue_error " in line]

@@ -13,7 +13,7 @@ from testbed.experiment import Limits
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.gate_explanations import GATES
-from testbed.verdict.gates import reasons
+from testbed.verdict.gates import of_samples, reasons
 from testbed.verdict.link_settings import SettingsReader
 from tests.verdict.evidence_of_gates import (
     WITHOUT_DELAYS,
@@ -25,6 +25,7 @@ from tests.verdict.evidence_of_gates import (
     ledger,
     path,
     queue,
+    sampler,
     stalled,
     stopping,
     unmeasured,
@@ -195,3 +196,33 @@ def test_all_queues_are_in_the_switch_s_socket():
     assert gate.outcome == "passed"
     assert "together may hold 300000 bytes, and the buffer 200000" in gate.note
     assert socket_gate(switch_holds_bytes=200_000).note == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "words"),
+    [
+        ({}, "passed", "0.100 s"),
+        ({"samples_lost": 300, "largest_gap_s": 3.0}, "failed", "no sample for 3.0 s"),
+        # A minute of five is less than the share that may be missing.
+        (
+            {"ticks": 24_100, "samples_lost": 5900, "largest_gap_s": 59.0},
+            "not measured",
+            "no sample for 59.0 s",
+        ),
+        ({"largest_gap_s": 0.9}, "passed", "0.900 s"),
+        ({"answers_left_out": 120, "answers_too_late": 100}, "failed", "lacked a queue"),
+        ({"answers_left_out": 120, "answers_too_late": 20}, "passed", "lacked a queue"),
+        ({"parts": {"queues": {"errors": 400, "last_error": "gone"}}}, "failed", "queues: gone"),
+        ({"problems": ["flows: OSError: x"]}, "not measured", "flows: OSError: x"),
+    ],
+)
+def test_samples_that_are_missing_are_found(tmp_path, changes, outcome, words):
+    gate = of_samples(sampler(tmp_path, **changes), Limits().model_dump())
+    assert gate.outcome == outcome
+    assert words in f"{gate.where} {gate.note}"
+
+
+def test_a_sampler_that_died_is_found(tmp_path):
+    gate = of_samples(tmp_path, Limits().model_dump())
+    assert (gate.outcome, gate.stops) == ("not measured", True)
+    assert "sampler died" in gate.sentence()
