@@ -286,7 +286,7 @@ def _keys_of_file(written: Mapping[str, Any]) -> dict[str, str]:
         told = {each.name + "[]" * isinstance(each.kind, pl.List): each.meaning for each in columns}
         if "from" in meaning:
             told = docstrings.arguments(pkgutil.resolve_name(meaning["from"])) | told
-        for each, text in told.items():
+        for each, text in {**told, **meaning.get("keys", {})}.items():
             if each not in meaning.get("leave_out", ()):
                 found.setdefault(f"{key}.{each}" if key else each, text)
     return found
