@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from testbed.lab.helpers.process import Requests, say
 from testbed.sampling import processes
-from testbed.sampling.flows import FlowSampler
+from testbed.sampling.flows import FlowSampler, Tail
 from testbed.sampling.processes import ProcessSampler
 from testbed.sampling.queue_reader import DROPS, SENT_BYTES
 from testbed.sampling.queues import QueueSampler
 from testbed.sampling.store import CHUNKS
-from testbed.sampling.tail import Tail
 from testbed.shared import run_directory
 from testbed.shared.unlinked import open_file
 
@@ -186,11 +185,6 @@ class _Part:
         return {"cpu_s_per_tick": cost_s, "errors": self.errors, **error}
 
 
-def rate_for(links: int) -> float:
-    """How many times a second a lab of so many links is sampled."""
-    return RATE_HZ * min(1.0, _FULL_RATE_LINKS / max(1, links))
-
-
 class Sampler:
     """Samples one lab from `run` on."""
 
@@ -200,15 +194,12 @@ class Sampler:
         self._directory = directory
         self._folder = directory / "samples"
         self._folder.mkdir(exist_ok=True)
-        rate_hz = self._rate_hz = rate_hz or rate_for(len(order["links"]))
+        rate_hz = self._rate_hz = rate_hz or (
+            RATE_HZ * min(1.0, _FULL_RATE_LINKS / max(1, len(order["links"])))
+        )
         hosts = order["hosts"]
         self._queues = QueueSampler(self._folder, order["links"], rate_hz)
-        self._flows = FlowSampler(
-            self._folder,
-            hosts,
-            order["flows"],
-            directory / "events",
-        )
+        self._flows = FlowSampler(self._folder, hosts, order["flows"], directory / "events")
         self._processes = ProcessSampler(self._folder, hosts, order["processes"])
         self._samplers: dict[str, Any] = {
             "queues": self._queues,
@@ -345,11 +336,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=[requests, stop, asked], daemon=True).start()
     sampler = Sampler(Path(sys.argv[1]), order)
     say({"ready": True})  # the training may begin
-    sampler.run(stop, asked, _tell_written)
-
-
-def _tell_written(number: int, problems: list[str]) -> None:
-    say({"number": number, "problems": problems})
+    sampler.run(stop, asked, lambda number, problems: say({"number": number, "problems": problems}))
 
 
 def _listen(requests: Requests, stop: threading.Event, asked: SimpleQueue[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from testbed.verdict.calibration import Calibration, PathCalibration
@@ -15,28 +15,17 @@ _CHANCE = 1e-6
 
 def gates(calibration: Calibration, limits: Mapping[str, Any]) -> list[Gate]:
     """Rate and its spread, round trip and idle loss of the paths, and every queue's limit."""
-    paths = calibration.paths
     alike = f"{calibration.left_out} more paths have one like them among those measured"
     note = alike if calibration.left_out else ""
-    rate_error, slowest = worst((_rate_error(path), _ends(path)) for path in paths)
-    rate_spread, unsteady = worst((path.rate_spread, _ends(path)) for path in paths)
+
+    def of_worst(name: str, key: str, measured: Callable[[PathCalibration], float]) -> Gate:
+        value, where = worst((measured(path), _ends(path)) for path in calibration.paths)
+        return compared(name, key, value, limits[key], where=where, note=note)
+
+    spread = "spread of the calibrated rate's trials"
     return [
-        compared(
-            "calibrated rate error",
-            "rate_error",
-            rate_error,
-            limits["rate_error"],
-            where=slowest,
-            note=note,
-        ),
-        compared(
-            "spread of the calibrated rate's trials",
-            "rate_spread",
-            rate_spread,
-            limits["rate_spread"],
-            where=unsteady,
-            note=note,
-        ),
+        of_worst("calibrated rate error", "rate_error", _rate_error),
+        of_worst(spread, "rate_spread", lambda path: path.rate_spread),
         _round_trip(calibration, limits, note),
         _idle_loss(calibration, limits, note),
         _queues(calibration, limits),
@@ -106,11 +95,8 @@ def _idle_loss(calibration: Calibration, limits: Mapping[str, Any], note: str) -
 
 
 def _queues(calibration: Calibration, limits: Mapping[str, Any]) -> Gate:
-    name, key, limit = (
-        "full queue beyond or short of its limit",
-        "queue_error",
-        limits["queue_error"],
-    )
+    name, key = "full queue beyond or short of its limit", "queue_error"
+    limit = limits[key]
     found = [
         (queue.error, f"{queue.link} from {queue.sender}")
         for queue in calibration.queues

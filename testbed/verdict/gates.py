@@ -103,10 +103,7 @@ def reasons(gates: Sequence[Gate]) -> str:
 
 
 _SAMPLER = "samples/sampler.json"
-_VIEW = "live"  # for who watches: no gate reads it
-# A longer time without a sample hides too much, however long the run is. In runs that counted, on a
-# machine that others used, it was up to 0.89 s.
-_LONGEST_GAP_S = 2.0
+_LONGEST_GAP_S = 2.0  # up to 0.89 s in runs that counted, on a machine that others used
 
 
 def of_samples(directory: Path, limits: Mapping[str, Any]) -> Gate:
@@ -123,10 +120,10 @@ def of_samples(directory: Path, limits: Mapping[str, Any]) -> Gate:
         (unanswered / max(1, taken), "the kernel's answers were late or lacked a queue"),
     ]
     for part, facts in found["parts"].items():
-        if part != _VIEW and facts["errors"]:
+        if part != "live" and facts["errors"]:  # no gate reads what is for who watches
             shares.append((facts["errors"] / max(1, taken), f"{part}: {facts['last_error']}"))
     value, where = worst(shares)
-    # A share of a long run hides a long pause, in which nobody looked.
+    # A longer time without a sample hides too much, however long the run is.
     problems = list(found["problems"])
     if (gap_s := found["largest_gap_s"]) > _LONGEST_GAP_S:
         problems.append(f"no sample for {gap_s:.1f} s")

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -222,10 +222,6 @@ class Headroom:
         # beside four busy processes with a session each over 0.25.
         known = [each for each in (self.others, self.pressure) if each is not None]
         return None if self.others is None else min(known)
-
-    def as_json(self) -> dict[str, Any]:
-        """`headroom` in `conservation.json`."""
-        return asdict(self)
 
 
 class Watch:

@@ -8,36 +8,6 @@ from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
 
 pytestmark = pytest.mark.lab
 
-CORE_AT_A_THIRD = """
-_right_rate_message = rate_message
-
-def rate_message(index, link, name):
-    from dataclasses import replace
-    if link.rate_bps == CORE_BPS:
-        link = replace(link, rate_bps=link.rate_bps // 3)
-    return _right_rate_message(index, link, name)
-"""
-
-
-@pytest.mark.long
-def test_a_core_that_is_slower_than_configured_is_found(wrong_lab: WrongLab):
-    edge_bps = wrong_lab.rate_bps // 2
-    core_bps = 3 * edge_bps + 3_000_000  # so that a third of it still carries an edge's rate
-    altered = CORE_AT_A_THIRD.replace("CORE_BPS", str(core_bps))
-    results = wrong_lab.run(
-        altered_by={"testbed.lab.kernel.shaping": altered},
-        rounds=3,
-        topology={
-            "name": "dumbbell",
-            "workers": 2,
-            "rate_bps": edge_bps,
-            "core": {"rate_bps": core_bps},
-            "queue_bytes": 150_000,
-        },
-    )
-    gate = assert_invalid(results, "link_settings", where=f"in place of {core_bps} before")
-    assert gate["value"] == 12  # rate, ceiling and bucket; both directions; before and after
-
 
 IDLE = {"host": "traffic-1", "rounds": [2, 4]}
 
