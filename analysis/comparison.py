@@ -1,9 +1,4 @@
-"""Two results of one experiment side by side: for each arm and metric their ratio.
-
-Each is a folder of runs, of a lab or simulated, or a folder of kept results. Runs are paired by
-arm, point of the factors and seed: a seed draws the same impairments in both. Two single runs are
-compared as they are.
-"""
+"""Two results of one experiment side by side: for each arm and metric their ratio."""
 
 from __future__ import annotations
 
@@ -47,22 +42,14 @@ class Compared:
 
 
 def evidence(folder: Path) -> Evidence:
-    """What a folder of runs or of kept results holds.
-
-    Raises:
-        ValueError: it holds neither, or something of it is damaged: one line.
-    """
+    """What a folder of runs or of kept results holds."""
     if (folder / kept_rows.ROWS).is_file():
         return kept_rows.read(folder)
     return load(folder)
 
 
 def compare(first: Evidence, second: Evidence) -> list[Compared]:
-    """All metrics that both have, in the order of the first one's arms and points.
-
-    Raises:
-        ValueError: no run of one has a counterpart in the other.
-    """
+    """All metrics that both have, in the order of the first one's arms and points."""
     if first.experiment != second.experiment:
         raise ValueError(
             f"{first.experiment} and {second.experiment}: valid: two results of one experiment"
@@ -101,11 +88,7 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
 
 
 def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
-    """All metrics that two runs have, whatever their arms, points and seeds.
-
-    Raises:
-        ValueError: one is not ok.
-    """
+    """All metrics that two runs have, whatever their arms, points and seeds."""
     sides = []
     for each in (first, second):
         if not each.ok_runs:

@@ -11,23 +11,14 @@ from analysis.data.evidence import factor_text
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Which runs are asked for; None: all.
-
-    Attributes:
-        arms, seeds: those that are wanted.
-        point: the wanted level of each factor that it names.
-    """
+    """Which runs are asked for; None: all."""
 
     arms: Sequence[str] | None = None
     seeds: Sequence[int] | None = None
     point: Mapping[str, object] | None = None
 
     def of(self, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The entries of a plan that are chosen.
-
-        Raises:
-            ValueError: no entry has such an arm, seed, factor or level; or none has them all.
-        """
+        """The entries of a plan that are chosen."""
         found = list(planned)
         for name, wanted in (("arm", self.arms), ("seed", self.seeds)):
             if wanted is None:

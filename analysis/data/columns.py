@@ -13,13 +13,7 @@ _UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_hz": "1/s"}
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a frame.
-
-    Attributes:
-        name: what it is called; a `_s` at its end says seconds, and so on.
-        kind: the type of its values.
-        meaning: what it holds, in words.
-    """
+    """A column of a frame."""
 
     name: str
     kind: Kind
@@ -33,13 +27,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameColumns:
-    """The columns of a frame.
-
-    Attributes:
-        source: the files of a run directory that its rows are read from; `HOST` is any host.
-        row: what a row stands for.
-        columns: those that the files give; labels of the run may come before them.
-    """
+    """The columns of a frame."""
 
     source: str
     row: str

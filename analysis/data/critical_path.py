@@ -67,15 +67,7 @@ def of_rounds(
     impairments: pl.DataFrame,
     labels: Sequence[str],
 ) -> pl.DataFrame:
-    """A row for each round whose steps were logged: `labels`, then `COLUMNS`.
-
-    Rounds of programs have no steps, and neither have rounds whose computing or legs are missing in
-    the logs: these have no row.
-
-    Args:
-        rounds, transfers, training, impairments: the frames of `Results`.
-        labels: the columns that say whose a row is, `run_key` first.
-    """
+    """A row for each round whose steps were logged: `labels`, then `COLUMNS`."""
     times = ("gather_began_s", "gather_ended_s", "broadcast_began_s", "broadcast_s", "ended_s")
     path = rounds.drop_nulls(["began_s", *times]).select(
         *labels,
@@ -157,11 +149,7 @@ def _split(path: pl.DataFrame, leg: str) -> pl.DataFrame:
 
 
 def _met(path: pl.DataFrame, impairments: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `path` with each impairment in force in the round: name, begin, end, whom it hit.
-
-    `hit` are the workers that it names; null: the server's link, or one between switches, which
-    meets all. `computes`: it slowed a process, and no link.
-    """
+    """The rows of `path` with each impairment in force in it; `hit` is null where it meets all."""
     on = ["run_key", "name", "number"]
     begun, ended = (
         impairments.filter(pl.col("action") == action)

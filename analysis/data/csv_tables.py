@@ -12,10 +12,7 @@ Column = pl.DataType | type[pl.DataType]
 
 
 def write(path: Path, rows: pl.DataFrame) -> None:
-    """A header and a line per row. What is null, or an empty text, is an empty cell.
-
-    Numbers have all their digits, so that reading them gives the same ones.
-    """
+    """A header and a line per row. What is null, or an empty text, is an empty cell."""
     texts = pl.col(pl.String)
     rows.with_columns(pl.when(texts != "").then(texts).name.keep()).write_csv(path)
 
@@ -28,16 +25,7 @@ def frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Column]) -> p
 def read(
     path: Path, columns: Mapping[str, Column], *, others: Column | None = None
 ) -> pl.DataFrame:
-    """The rows of a table, typed; an empty cell is null.
-
-    Args:
-        path: the file.
-        columns: those that it must have, and their types.
-        others: the type of all further columns; None: there may not be any.
-
-    Raises:
-        ValueError: one line with the file, the line or column, and what would be valid.
-    """
+    """The rows of a table, typed; an empty cell is null."""
     try:
         texts = pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError) as error:

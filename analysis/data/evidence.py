@@ -54,20 +54,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What all numbers of an experiment rest on: its runs, and `per_run`'s row for each ok one.
-
-    It is read from run directories (`Results`), or from what is kept of them (`KeptRows`).
-
-    Attributes:
-        experiment, description: from the experiment file.
-        commands: those that planned the runs.
-        arms: their names, in the experiment's order.
-        published_ids: the published numbers that the experiment asks for; None: all that fit.
-        levels: the levels of each factor, in the experiment's order.
-        runs: all planned runs, whatever their verdict.
-        others: earlier attempts, and runs that the plan does not name.
-        include_invalid: invalid runs enter statistics, too, which are then marked everywhere.
-    """
+    """What all numbers of an experiment rest on: its runs, and `per_run`'s row for each ok one."""
 
     experiment: str
     description: str
@@ -154,10 +141,6 @@ def impairment_kinds(impairments: object) -> dict[str, str]:
 
 
 def kind_name(kind: str) -> str:
-    """A kind of impairment without the place of a user's own code: `/a/mine.py:Flap` is `Flap`.
-
-    A file alone stands for its name without the ending. Metrics are named after kinds, with dots
-    between the parts of a name.
-    """
+    """A kind of impairment without the place of a user's own code: `/a/mine.py:Flap` is `Flap`."""
     place, _, name = kind.rpartition(":")
     return name if place else Path(kind).stem

@@ -51,11 +51,7 @@ def another_attempt_may_help(run: Run) -> bool:
 
 
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
-    """Each way in which an experiment loosened a gate, with the keys of the runs.
-
-    Args:
-        beyond: only where the gate failed or was not measured.
-    """
+    """Each way in which an experiment loosened a gate, with the keys of the runs."""
     found: dict[str, list[str]] = {}
     for run in runs:
         for gate in run.gates:

@@ -32,13 +32,7 @@ _NOT_APPLICABLE, _PASSED = "not applicable", "passed"  # outcomes of gates
 
 
 def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
-    """Keep an experiment's evidence in a folder.
-
-    Args:
-        folder: where its files go, in place of older ones.
-        evidence: its runs, one of them ok.
-        rows: what `per_run` gives of them.
-    """
+    """Keep an experiment's evidence in a folder."""
     first = evidence.ok_runs[0].manifest
     shared = common_part.common([_kept(run.config) for run in evidence.runs if run.config])
     document = {

@@ -22,16 +22,7 @@ _AS_KEPT = "the gates as they were kept"
 
 
 def check(path: Path, runs: Sequence[Run], others: Sequence[Run]) -> None:
-    """Refuse gates that cannot have been kept like this.
-
-    Args:
-        path: the table of the gates, for messages.
-        runs: the attempts that count.
-        others: those that do not.
-
-    Raises:
-        ValueError: one line with the file, the run, the gate and what would be valid.
-    """
+    """Refuse gates that cannot have been kept like this."""
     for run in (*runs, *others):
         for gate in run.gates:
             if wrong := _wrong(gate, run):

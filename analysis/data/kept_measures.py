@@ -1,10 +1,4 @@
-"""Keeps what was measured of an experiment's runs, so that a later report need not read their logs.
-
-The tables lie in `EXPERIMENT/.measures/`, beside the run directories, in which the analysis writes
-nothing. They may be deleted at any time. A run is measured again when any of its files has another
-size or time, and all are when the code that measures is another one. Tables that cannot be read, or
-are not as long as they were written, are not used.
-"""
+"""Keeps what was measured of runs in `.measures/`, until any of their files or the code changes."""
 
 from __future__ import annotations
 
@@ -33,10 +27,7 @@ Tables = dict[str, pl.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The tables of some runs, by name; `marks` says which files they are of, by the run's key.
-
-    `new` are the keys of those that were measured now; the others had been kept.
-    """
+    """The tables of some runs, by name; `marks` says which files they are of, by the run's key."""
 
     tables: Tables
     marks: dict[str, str]
@@ -44,11 +35,7 @@ class Measured:
 
 
 def of_runs(folder: Path, runs: Sequence[Run]) -> Measured:
-    """The tables of an experiment's ok runs: kept ones where they are still true, else new ones.
-
-    Raises:
-        ValueError: as `measure.measure`.
-    """
+    """The tables of an experiment's ok runs: kept ones where they are still true, else new ones."""
     marks = {run.key: _mark(run) for run in runs}
     kept, tables = _read(folder / FOLDER)
     fresh = {key for key, mark in kept.items() if marks.get(key) == mark}
@@ -65,13 +52,7 @@ def of_runs(folder: Path, runs: Sequence[Run]) -> Measured:
 
 
 def keep(folder: Path, measured: Measured) -> None:
-    """Write the tables, in place of older ones, where any is new; whole or not at all.
-
-    Of a run's own folder, such as a script's, nothing is kept.
-
-    Raises:
-        OSError: they cannot be written; older ones are as they were.
-    """
+    """Write the tables, in place of older ones, where any is new; whole or not at all."""
     place = folder / FOLDER
     if (folder / CONFIG).is_file():
         return

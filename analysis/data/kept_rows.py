@@ -1,15 +1,6 @@
 """What is kept of an experiment, from which all its numbers can be recomputed without its logs.
 
 Five files, small enough to commit (docs/reference/kept-results.md says what each column is):
-
-    experiment.json  the experiment, the commands, and the configuration that all its runs share
-    plan.jsonl       a line per planned run: what it is, and what of its configuration is its own
-    attempts.csv     a row per attempt at a run, also those that were refused or never started
-    gates.csv        a row per gate that was tried in an attempt
-    rows.csv         a row per ok run: every metric (`per_run`)
-
-`manifest.json` beside them is the manifest of the first ok run; `plan.jsonl` says where the machine
-or the code of another one differs.
 """
 
 from __future__ import annotations
@@ -76,22 +67,13 @@ OF_A_RUN = ("key", "arm", "seed", "factors")
 class KeptRows(Evidence):
     """Kept evidence. Its runs have no logs, no directories, and of a manifest only `IDENTITY`
     and whether they are simulated.
-
-    Attributes:
-        rows: what `per_run` gave of the same runs, without the blocks, which manifests tell.
     """
 
     rows: pl.DataFrame
 
 
 def read(folder: Path) -> KeptRows:
-    """The evidence that a folder keeps.
-
-    Raises:
-        ValueError: one line that names the file and what is wrong with it: it is missing or
-            damaged, a planned run has no attempt, an ok run no row, no configuration or not its
-            gates, or a row no run.
-    """
+    """The evidence that a folder keeps."""
     try:
         return _read(folder)
     except (LookupError, TypeError, AttributeError) as error:  # an entry that is not there

@@ -22,11 +22,7 @@ def task_metric(measured: pl.DataFrame) -> str | None:
 
 
 def evaluations(training: pl.DataFrame) -> pl.DataFrame:
-    """One row per run and evaluation: mean over the replicas, at the mean of their clocks.
-
-    The last round of a run is always evaluated. Where a replica's value is null there, it was NaN
-    or infinite: the mean is null, too, and no earlier one stands for it.
-    """
+    """One row per run and evaluation: mean over the replicas, at the mean of their clocks."""
     labels = [name for name in training.columns if name in ("run_key", "arm", "seed")]
     means = pl.col(*TASK_METRICS, "elapsed_s")
     evaluated = pl.any_horizontal(pl.col(name).is_not_null() for name in TASK_METRICS)
@@ -51,10 +47,7 @@ def targets(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def deviations(effects: pl.DataFrame) -> pl.DataFrame:
-    """`relative_error`, `cosine` and `norm_ratio` of the `.gathered` and the `.applied` gradient.
-
-    One row per measured round, with the labels of the frame; of the workers' the mean.
-    """
+    """Relative error, cosine and norm ratio of the gathered and the applied gradient per round."""
     rows = []
     for record in effects.select("gathered", "applied").iter_rows():
         gathered, applied = map(_parsed, record)

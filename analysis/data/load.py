@@ -30,15 +30,7 @@ from analysis.data.evidence import MISSING, NOT_STARTED, VERDICTS, Evidence, Run
 
 @dataclass(frozen=True, kw_only=True)
 class Results(Evidence):
-    """An experiment's runs, and frames of the ok ones, each made when it is first asked for.
-
-    Every frame starts with `run_key`, `arm`, `seed` and one `factor.NAME` column per factor. The
-    logs have a row per record; `frame_columns` describes their columns.
-
-    Attributes:
-        results_dir: the folder that holds the experiment's own.
-        problems: what was wrong with the experiment's own files.
-    """
+    """An experiment's runs, and frames of the ok ones, each made when it is first asked for."""
 
     results_dir: Path
     problems: list[str]
@@ -127,15 +119,7 @@ def load(
     *,
     include_invalid: bool = False,
 ) -> Results:
-    """Read an experiment's runs; by default those of the experiment that was planned last.
-
-    With `chosen`, nothing of the other planned runs is read. With `include_invalid`, invalid runs
-    enter statistics.
-
-    Raises:
-        ValueError: no such folder, no runs in it, an unknown experiment, or another schema. A
-            frame raises it, too, where a value in a log is not of its type.
-    """
+    """Read an experiment's runs; by default those of the experiment that was planned last."""
     folder = run_directories.find_experiment(results_dir, experiment)
     problems: list[str] = []
     document, plan = (
@@ -165,10 +149,7 @@ def load(
 def _runs(
     folder: Path, plan: dict[str, Any], chosen: Chosen | None, whole: Sequence[str]
 ) -> tuple[list[Run], list[Run]]:
-    """The planned runs in the plan's order, and everything else that was found.
-
-    Of runs with a verdict in `whole` more is read than what became of them.
-    """
+    """The planned runs in the plan's order, and everything else that was found."""
     found = run_directories.of_experiment(folder)
     entries = plan.get("runs")
     planned = [

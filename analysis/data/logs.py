@@ -35,13 +35,7 @@ def batches(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
 
 
 def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
-    """A log of some runs: `run_key`, then the columns of its records.
-
-    What is wrong with a run's is added to its `problems`.
-
-    Raises:
-        ValueError: a value is not of its column's type; the message names the file and line.
-    """
+    """A log of some runs: `run_key`, then the columns of its records."""
     pattern, schema = _LOGS[log]
     frames = [pl.DataFrame(schema={"run_key": pl.String, **schema})]
     frames += [_read(batch, pattern, schema) for batch in batches(runs)]

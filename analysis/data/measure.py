@@ -1,9 +1,4 @@
-"""Measures runs: from their logs to the tables that reports, metrics and figures are made of.
-
-The tables have a row per run, per round or per evaluation, but none per transfer: ten thousand runs
-fit into memory. Each is led by `run_key`. A run's rows depend on its own directory alone, so they
-can be kept (`kept_measures`).
-"""
+"""Measures runs: from their logs to the tables that reports, metrics and figures are made of."""
 
 from __future__ import annotations
 
@@ -25,11 +20,7 @@ TABLES = (
 
 
 def measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
-    """The tables of `TABLES` of a few ok runs; what is wrong with their logs is one of them.
-
-    Raises:
-        ValueError: a value in a log is not of its type, with its file and line.
-    """
+    """The tables of `TABLES` of a few ok runs; what is wrong with their logs is one of them."""
     before = {run.key: len(run.problems) for run in runs}
     rounds = logs.read(runs, "rounds")
     transfers, layer_loss = logs.transfers_and_layers(runs)
@@ -110,10 +101,7 @@ _FACTS = (pl.any_horizontal(map(_varied, LEGS)).alias(TOLERANCE_VARIED),)
 
 
 def _impaired_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> pl.DataFrame:
-    """A row per round that was hit; `kind` names all kinds that hit it, as in `loss + straggler`.
-
-    A round that two kinds hit says nothing of either alone.
-    """
+    """A row per round that was hit; `kind` names all kinds that hit it, as `loss + straggler`."""
     kinds = pl.DataFrame(
         [
             {"run_key": run.key, "impairments": label, "kind": kind}

@@ -1,9 +1,4 @@
-"""The registry of metrics: what each is called, what it means, and how one run measures it.
-
-A metric's name is its path in `summary.json`, with dots. To add a metric, write an entry here: it
-is then computed, summarised over seeds and explained in the report. `analysis/tables/__init__.py`
-says how to show it in a table.
-"""
+"""The registry of metrics: what each is called, what it means, and how one run measures it."""
 
 from __future__ import annotations
 
@@ -321,11 +316,7 @@ def is_metric(name: str) -> bool:
 
 
 def describe(name: str) -> Metric:
-    """A metric by its name.
-
-    Raises:
-        KeyError: there is no such metric.
-    """
+    """A metric by its name."""
     if name.startswith(IMPAIRED):
         kind = name.removeprefix(IMPAIRED)
         return Metric(

@@ -15,12 +15,7 @@ __all__ = ["TOLERANCE_VARIED", "logged", "metric_names", "per_run"]
 
 
 def per_run(evidence: Evidence) -> pl.DataFrame:
-    """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric.
-
-    A metric is null where the run has no value for it. A column more says whether its tolerance
-    changed from round to round (`TOLERANCE_VARIED`), and two where it was measured (`BLOCK`). Of
-    kept results these are the rows that were kept.
-    """
+    """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""
     frame = logged(evidence)
     if isinstance(evidence, Results) and evidence.runs_programs:
         frame = _with_programs(frame, evidence)
@@ -59,10 +54,7 @@ def _with_programs(frame: pl.DataFrame, results: Results) -> pl.DataFrame:
 
 
 def metric_names(frame: pl.DataFrame) -> list[str]:
-    """The metrics among the columns of `per_run`'s frame, in the registry's order.
-
-    Of programs those that a run has: most are about training.
-    """
+    """The metrics among the columns of `per_run`'s frame, in the registry's order."""
     kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
     of_programs = [name for name in frame.columns if program_metrics.fields(name)]
     return [

@@ -70,10 +70,7 @@ def measured(directory: Path) -> dict[str, float]:
 
 
 def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
-    """Whether a sample is from the first announced round's begin to the last one's end.
-
-    None where no round is announced, or a link was not sampled twice between them.
-    """
+    """Whether a sample is from the first announced round's begin to the last one's end."""
     rounds = records.read_lines(directory / "events" / "rounds.jsonl", records.ROUNDS, [])
     began_s, ended_s = rounds["began_s"].min(), rounds["ended_s"].max()
     if began_s is None or ended_s is None:

@@ -22,14 +22,7 @@ ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published number or range: a ratio of two arms, or one value for each of two arms.
-
-    `model` has the names of the models that it is of, or `ANY_MODEL`, or `NOT_STATED`.
-
-    Or it compares one arm with itself: `within_arm` names the arm and two points of a sweep,
-    `first` and `second`. `applies_to` names the conditions that it holds under: a factor's value,
-    or a key of `analysis.summary.published_comparison.run_conditions`.
-    """
+    """One published number or range: a ratio of two arms, or one value for each of two arms."""
 
     id: str
     title: str
@@ -77,11 +70,7 @@ class Published:
 
 @cache
 def load(path: Path = FILE) -> tuple[Published, ...]:
-    """All entries of a file of published numbers.
-
-    Raises:
-        ValueError: an entry that is malformed; the message names it.
-    """
+    """All entries of a file of published numbers."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     valid = sorted(document.get("models") or {})
     entries = tuple(

@@ -35,12 +35,7 @@ LAYER_LOSS: Schema = {
 def read_document(
     path: Path, problems: list[str], *, require_schema: bool = False
 ) -> dict[str, Any]:
-    """A JSON object; empty, with a remark in `problems`, where there is none to read.
-
-    Raises:
-        ValueError: the document has another schema and `require_schema` is set; the message names
-            the command to use.
-    """
+    """A JSON object; empty, with a remark in `problems`, where there is none to read."""
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -66,10 +61,7 @@ def read_document(
 
 
 def read_congestion_controls(directory: Path) -> list[str]:
-    """The distinct congestion controls that a run's endpoints say they used.
-
-    A part of a user's own stands without its folder. Older runs of our own transport say nothing.
-    """
+    """The distinct congestion controls that a run's endpoints say they used."""
     found = set()
     for path in (directory / "events").glob("endpoint-*.jsonl"):
         try:
@@ -88,13 +80,7 @@ def section(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
-    """A JSON-lines log as a frame with the columns of `schema`; what a record lacks is null.
-
-    A cut-off or broken line is left out and remarked on in `problems`.
-
-    Raises:
-        ValueError: a value is not of its column's type; the message names the file and line.
-    """
+    """A JSON-lines log as a frame with the columns of `schema`; what a record lacks is null."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -183,11 +169,7 @@ def _wrong(rows: Mapping[int, dict[str, Any]], schema: Schema) -> str:
 
 
 def layer_loss(transfers: pl.DataFrame) -> pl.DataFrame:
-    """Per run, leg and layer: `missing`, the mean share over `transfers`, how many.
-
-    `transfers` has `run_key`, `leg` and `tensor_loss`, the share of each layer's elements that is
-    missing, in the order of the layers; null where it was not logged.
-    """
+    """Per run, leg and layer: `missing`, the mean share over `transfers`, how many."""
     known = transfers.filter(pl.col("tensor_loss").list.len() > 0)
     return (
         known.select(

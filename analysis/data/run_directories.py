@@ -27,13 +27,7 @@ class RunDirectory:
 
 
 def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
-    """The folder of an experiment below `results_dir`; the one planned last if none is named.
-
-    An experiment's own folder stands for itself, and so does a single run's, as of a script.
-
-    Raises:
-        ValueError: there is no such folder or nothing in it.
-    """
+    """The folder of an experiment below `results_dir`; the one planned last if none is named."""
     if not results_dir.is_dir():
         raise ValueError(
             f"{results_dir}: no such folder; valid: one given to ./lab run, or of kept results"

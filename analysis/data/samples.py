@@ -42,17 +42,7 @@ def cpu_s_of_hosts(run: Path) -> dict[str, float]:
 
 
 def cpu_s_of_runs(runs: Mapping[str, Path]) -> tuple[pl.DataFrame, dict[str, str]]:
-    """Processor seconds of all processes that were sampled in a host: `run_key`, `host`, `cpu_s`.
-
-    The last value of each counts. So what a process used after its last sample is missing, and so
-    are shells and what ended between two looks for new processes (see `sampling.processes`).
-
-    Args:
-        runs: the directories by the runs' keys.
-
-    Returns:
-        The frame, and by key why a run's samples cannot be read; runs without any have neither.
-    """
+    """Processor seconds of all sampled processes by run and host; and by run what is wrong."""
     schema = {"run_key": pl.String, "host": pl.String, "cpu_s": pl.Float64}
     tables, problems = [], {}
     for key, run in runs.items():
@@ -87,13 +77,7 @@ def sampler(run: Path) -> dict[str, Any]:
 
 
 def scan(run: Path, name: str) -> pl.LazyFrame | None:
-    """A table with the columns of its schema, not read yet; None where the run has none.
-
-    Columns that earlier versions did not have are null.
-
-    Raises:
-        ValueError: it is half-written, or of another version: one line.
-    """
+    """A table with the columns of its schema, not read yet; None where the run has none."""
     path, schema = run / "samples" / f"{name}.parquet", FRAMES[name].schema
     if not path.exists():
         return None

@@ -28,10 +28,7 @@ def has_panels(rounds: pl.DataFrame) -> bool:
 def over_rounds(
     rounds: pl.DataFrame, styles: dict[str, ArmStyle], kinds: dict[str, str]
 ) -> Figure | None:
-    """A line per arm over the rounds; rounds that an impairment hit are shaded by its kind.
-
-    Many arms have a panel each: in one they would hide one another.
-    """
+    """A line per arm over the rounds; rounds that an impairment hit are shaded by its kind."""
     known = rounds.filter(pl.col("latency_s").is_not_null())
     if known.is_empty():
         return None

@@ -32,10 +32,7 @@ def quality(
     over: Literal["elapsed_s", "round"],
     tasks: Mapping[str, str],
 ) -> Figure | None:
-    """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds.
-
-    `tasks` has the task of each run, by its key: each task has a panel.
-    """
+    """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds."""
     metric = learning.task_metric(evaluations)
     if metric is None:
         return None

@@ -62,10 +62,7 @@ def new_grid(panels: int, *, share: bool = False) -> tuple[Figure, list[Axes]]:
 
 
 def new_round_panels(count: int, strips: Sequence[str]) -> tuple[Figure, list[Axes], Axes | None]:
-    """Axes over rounds, one above the other, and below them narrow ones for a strip per arm.
-
-    All share both axes. Without `strips` there are no narrow ones.
-    """
+    """Axes over rounds, one above the other, and below them narrow ones for a strip per arm."""
     width, height = style.SIZE_INCHES
     each = height - 1 if count == 1 else _PANEL_INCHES
     below = 0.16 * sum(1 + _in_lines(arm).count("\n") for arm in strips) + 0.05
@@ -134,13 +131,7 @@ def draw_lines_by_round(
     factor: float = 1.0,
     over: str = "round",
 ) -> None:
-    """A line per arm: the mean over its runs in each round, in a pale band from lowest to highest.
-
-    With `too_many_for_bands` there are none: they would hide one another.
-
-    `frame` has `arm`, `round`, `column` and `over`, the column of the x axis, of which each round's
-    mean is taken. `factor` leads from the unit of the data to that of the axis.
-    """
+    """A line per arm: the mean over its runs in each round, in a band from lowest to highest."""
     value = pl.col(column) * factor
     for arm, rows in by_arm(frame, styles):
         x = [] if over == "round" else [pl.col(over).mean()]
@@ -164,12 +155,7 @@ def draw_lines_by_round(
 
 
 def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -> list[Patch]:
-    """Shade the rounds that impairments hit; the patches are for the legend.
-
-    Rounds that loss hit together with another kind are hatched. Where points of a sweep have
-    impairments of their own, there are many such mixtures, and they say nothing: then all that
-    any run has are shaded alike.
-    """
+    """Shade the rounds that impairments hit; the patches are for the legend."""
     kind = pl.col("impairments").replace_strict(kinds, default="other", return_dtype=pl.String)
     hit = (
         rounds.select("round", "impairments")
@@ -288,10 +274,7 @@ def line_with_intervals(
     *,
     joined: bool = True,
 ) -> bool:
-    """A line through the estimates that have a value, each with its interval; False without any.
-
-    Points alone where they are not `joined`: there is nothing between two names.
-    """
+    """A line through the estimates that have a value, each with its interval; False without any."""
     known = [(x, each) for x, each in zip(at, found, strict=True) if each.value is not None]
     colour = arm_style.colour.light
     if known:
@@ -317,10 +300,7 @@ def all_numbers(values: Sequence[Any]) -> bool:
 
 
 def factor_axis(axes: Axes, at: Sequence[float]) -> None:
-    """Ticks at a factor's values, on a logarithmic axis where they span much.
-
-    A 0 beside such values stands left of them: the axis is linear up to the smallest of them.
-    """
+    """Ticks at a factor's values, on a logarithmic axis where they span much."""
     if min(at) > 0 and max(at) / min(at) >= LOG_FROM:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -37,11 +37,7 @@ _BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)),
 
 
 def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
-    """Ratios to the reference arm along the factor with most values, beside the two limits.
-
-    The gather's in bursts where it was logged: the limits are those of a gather alone. Other
-    factors, if there are any, have a panel per combination of their values.
-    """
+    """Ratios to the reference arm along the factor with most values, beside the two limits."""
     found = points(summary)
     if len(found) < 2:
         return None
@@ -110,10 +106,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
 
 
 def beside_paper(summary: dict[str, Any]) -> Figure | None:
-    """One row per metric: our ratio with its interval above what the paper reports for it.
-
-    Of a sweep only what is about all its points: `along_factor` shows the others, each at its own.
-    """
+    """One row per metric: our ratio with its interval above what the paper reports for it."""
     rows = []
     for metric, entries in summary["published"].items():
         ratios = [each for each in entries if each["compared"].startswith("ratio")]

@@ -18,12 +18,7 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class LookedUp:
-    """What is to be said of the commits of some runs, in words.
-
-    Attributes:
-        refused: what only another measurement mends.
-        remarks: commits that are not on main, and which one there has the same sources.
-    """
+    """What is to be said of the commits of some runs, in words."""
 
     refused: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)

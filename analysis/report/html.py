@@ -1,9 +1,4 @@
-"""Renders the report's pages: templates, inline SVG, and colours that follow light and dark.
-
-A page loads nothing, and says so to the browser: its content security policy allows no connection
-at all and no program but those of `templates/`, which it names by their hashes. So a text that
-slipped through the escaping could neither run nor send anything.
-"""
+"""Renders the report's pages: templates, inline SVG, and colours that follow light and dark."""
 
 from __future__ import annotations
 
@@ -58,11 +53,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def to_html(table: Table, name: str | None = None, *, sortable: bool | None = None) -> Markup:
-    """A table in a box that scrolls sideways; every text is escaped.
-
-    `name` is that of the files beside the page, which hold it too; rows that are too many for a
-    page are in these alone. `sortable`: whether its rows are of a kind; None goes by the name.
-    """
+    """A table in a box that scrolls sideways; every text is escaped."""
     if name is not None and len(table.rows) > _MOST_ROWS:
         left_out = f"{len(table.rows) - _MOST_ROWS:,} more rows are in {name}.csv."
         table = replace(table, rows=table.rows[:_MOST_ROWS], notes=[left_out, *table.notes])

@@ -16,10 +16,7 @@ _FEW = "no report yet"
 
 
 def write(results_dir: Path) -> Path | None:
-    """Write `results_dir/report/index.html`; without any experiment, remove what is there.
-
-    Beside it, `summary.json` holds the numbers of the experiment that was reported last.
-    """
+    """Write `results_dir/report/index.html`; without any experiment, remove what is there."""
     folder = results_dir / FOLDER
     reported = [path.parents[1] for path in results_dir.glob(f"*/{FOLDER}/{SUMMARY}")]
     planned = [path.parent for path in results_dir.glob("*/plan.json")]

@@ -1,10 +1,4 @@
-"""Writes what is kept of experiments into the places that pages have for it.
-
-README.md, experiments/results/README.md and the pages in docs/ say where an experiment's table
-goes: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. `overview` is that of all of them
-beside the paper, `kept` the list of what is kept; `NAME-compared` compares measured results with
-simulated ones of the same experiment. `sentences` says how numbers get into sentences.
-"""
+"""Writes what is kept of experiments into the places that pages have for it."""
 
 from __future__ import annotations
 
@@ -25,13 +19,11 @@ from analysis.report.kept_results import (
     ROOT,
     SIMULATED,
     SUMMARY,
-    has_rows,
     is_simulated,
     read,
-    with_commits,
 )
-from analysis.statistics.intervals import ENOUGH_SEEDS, METHOD
-from analysis.summary.lookup import bounded_metric, entry, interval_words, points, ratio_names
+from analysis.statistics.intervals import ENOUGH_SEEDS
+from analysis.summary.lookup import bounded_metric, entry, points, ratio_names
 from analysis.tables import by_sweep_point
 from analysis.tables.compared import compared_table
 from analysis.tables.main_table import main_table
@@ -61,7 +53,6 @@ _VALUES = {
     "accuracy": ("accuracy",),
     "apnet-loss": ("round_latency_s.mean", "accuracy"),
     "burst-accuracy": ("accuracy",),
-    "delay-lines": ("round_latency_s.calm_mean", "round_latency_s.burst_mean"),
     "equivalence": ("accuracy", "training_time_s"),
     "equivalence-text": ("perplexity", "training_time_s"),
     "every-rival": (
@@ -111,13 +102,7 @@ _WIDTH = 140  # of a table in a page, in characters
 
 
 def write_readme(*, root: Path = ROOT) -> list[str]:
-    """Write the blocks of all kept results that a document has a place for; returns their names.
-
-    The numbers in sentences are written, too (`sentences`).
-
-    Raises:
-        ValueError: a block has no end, or kept results are damaged; all documents are as before.
-    """
+    """Write the blocks of all kept results that a document has a place for; returns their names."""
     written: list[str] = []
     texts = {}
     kept = sentences.Kept(root / RESULTS)
@@ -136,11 +121,7 @@ def documents(root: Path) -> list[Path]:
 
 
 def filled(path: Path, root: Path) -> tuple[str, list[str]]:
-    """A document's text with its blocks as they are now, and their names.
-
-    Raises:
-        ValueError: a block has no end, or kept results are damaged.
-    """
+    """A document's text with its blocks as they are now, and their names."""
     text = path.read_text(encoding="utf-8")
     written = []
     for name in blocks(text):
@@ -193,7 +174,7 @@ def _comparison(measured: Path, simulated: Path) -> str:
     pairs = sorted({each.ratio.n for each in found})
     made = []
     for folder, kind in ((measured, "Measured"), (simulated, "Simulated")):
-        provenance = with_commits(folder)[1]
+        provenance = read(folder, SUMMARY, PROVENANCE)[1]
         made.append(
             f"{kind}: {_commands(provenance)}{_of_commits(provenance)} "
             f"{provenance['began'][:10]}, `experiments/results/{folder.name}/`."
@@ -208,12 +189,8 @@ def _comparison(measured: Path, simulated: Path) -> str:
 
 
 def block(folder: Path) -> str:
-    """The Markdown block about the results that a folder keeps.
-
-    Raises:
-        ValueError: a file of the folder is missing or damaged.
-    """
-    summary, provenance = with_commits(folder)
+    """The Markdown block about the results that a folder keeps."""
+    summary, provenance = read(folder, SUMMARY, PROVENANCE)
     tables = _tables(summary)
     # Several tables have the rows of each below what they are; the experiment's name is above all.
     titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
@@ -228,21 +205,19 @@ def _list(folders: list[Path]) -> Table:
     """A row for each folder with an experiment's results."""
     rows = []
     for folder in folders:
-        summary, provenance = with_commits(folder)
+        summary, provenance = read(folder, SUMMARY, PROVENANCE)
         (manifest,) = read(folder, kept_rows.MANIFEST)
-        refused = provenance.get("refused")
         rows.append(
             row(
                 folder.name + " (simulated)" * is_simulated(manifest),
                 str(_seeds(summary)),
                 str(provenance["verdicts"]["ok"]),
-                "not recorded" if refused is None else str(sum(refused.values())),
+                str(sum(provenance["refused"].values())),
                 provenance["began"][:10],
                 _short_commits(provenance) or "not recorded",
-                "yes" if has_rows(folder) else "no",
             )
         )
-    columns = ["Result", "Seeds", "Runs", "Refused attempts", "Begun", "Commit", "Rows kept"]
+    columns = ["Result", "Seeds", "Runs", "Refused attempts", "Begun", "Commit"]
     return Table(title="", columns=columns, rows=rows, numeric=False)
 
 
@@ -266,11 +241,9 @@ def _bare(table: Table) -> str:
 
 def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
     seeds = _seeds(summary)
-    spread = f"95 % intervals ({interval_words(summary)})"
+    spread = "95 % intervals (Student's t)"
     if seeds < ENOUGH_SEEDS:
-        few = "too few for more than an indication"
-        older = summary.get("intervals") != METHOD
-        spread = f"{spread}, {few}" if older else f"the seeds' values, {few}"
+        spread = "the seeds' values, too few for more than an indication"
     verdicts = provenance["verdicts"].items()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
     found = headline.lines(summary)[:1] if not points(summary) else []
@@ -312,9 +285,7 @@ def _seeds(summary: dict[str, Any]) -> int:
 
 
 def _attempts(provenance: dict[str, Any]) -> str:
-    """How many attempts do not count; older results did not keep them."""
-    refused = provenance.get("refused")
-    if not refused:
-        return ""
+    """How many attempts do not count."""
+    refused = provenance["refused"]
     listed = ", ".join(f"{count} {verdict}" for verdict, count in refused.items())
-    return f" Attempts that were refused and repeated: {listed}."
+    return f" Attempts that were refused and repeated: {listed}." if refused else ""

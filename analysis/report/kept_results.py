@@ -1,13 +1,6 @@
 """Keeps an experiment's results small enough to commit: `./lab report NAME --readme`.
 
 What is kept lies in `experiments/results/NAME/`:
-
-    the evidence  a row for each run (`analysis.data.kept_rows`)
-    made of it    `summary.json` (without what has no value), `provenance.json` (command, machine,
-                  commits, dates, verdicts) and the main table; `verification` makes them again
-    figures       the headline figures
-
-`kept_pages` writes it into README and the pages.
 """
 
 from __future__ import annotations
@@ -36,7 +29,7 @@ from analysis.words import cautions
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "experiments/results"
 SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
-_SCHEMA, _WITHOUT_ROWS = 2, 1  # of provenance.json
+_SCHEMA = 2  # of provenance.json
 SIMULATED = "-simulated"  # ends the name of a folder beside that of measured results
 AGAIN = "keep these results again"
 _FIGURES = (
@@ -52,15 +45,7 @@ def keep(
     *,
     root: Path = ROOT,
 ) -> Path:
-    """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones.
-
-    Simulated ones, where measured ones of that name are kept, go to `NAME-simulated` beside them.
-
-    Raises:
-        ValueError: no results, or no ok run among them: there is nothing worth keeping; or some of
-            the runs, or of those that are kept, are simulated and others are measured.
-        OSError: they cannot be written.
-    """
+    """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones."""
     results = load(results_dir, experiment)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
@@ -107,53 +92,21 @@ def derived(evidence: Evidence) -> dict[str, str]:
 
 
 def write_derived(folder: Path) -> None:
-    """Write them from the rows that a folder keeps.
-
-    Raises:
-        ValueError: as `kept_rows.read`.
-    """
+    """Write them from the rows that a folder keeps."""
     for name, text in derived(kept_rows.read(folder)).items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def redraw(folder: Path) -> None:
-    """Draw the kept figures again that follow from the kept summary alone.
-
-    Raises:
-        ValueError: the summary is missing or damaged.
-    """
+    """Draw the kept figures again that follow from the kept summary alone."""
     for name, png in catalogue.of_summary(read(folder)[0]).items():
         path = folder / f"{name}.png"
         if path.is_file() and not catalogue.look_alike(path.read_bytes(), png):
             path.write_bytes(png)
 
 
-def has_rows(folder: Path) -> bool:
-    """Whether a folder should hold evidence; older ones do not, with a provenance of schema 1.
-
-    Raises:
-        ValueError: its provenance is missing or damaged.
-    """
-    holds = (folder / kept_rows.EXPERIMENT).is_file()
-    return holds or read(folder, PROVENANCE)[0].get("schema") != _WITHOUT_ROWS
-
-
-def with_commits(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The summary and the provenance of kept results; older ones have the commit elsewhere.
-
-    Raises:
-        ValueError: a file of the folder is missing or damaged.
-    """
-    summary, provenance, manifest = read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
-    return summary, {"commits": [manifest.get("commit") or ""]} | provenance
-
-
 def read(folder: Path, *names: str) -> list[dict[str, Any]]:
-    """Documents of kept results, by default the summary.
-
-    Raises:
-        ValueError: one is missing or damaged.
-    """
+    """Documents of kept results, by default the summary."""
     documents = []
     for path in [folder / name for name in names or (SUMMARY,)]:
         try:
@@ -189,10 +142,7 @@ def _refused(results: Evidence) -> list[Run]:
 
 
 def _small(value: Any, shown: set[str], section: str = "") -> Any:
-    """A summary without what no table shows, and with six digits: a small part of its size.
-
-    Only ratios and differences in `shown` stay, and only measured entries that have a value.
-    """
+    """A summary without what no table shows, and with six digits: a small part of its size."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, list):

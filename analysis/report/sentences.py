@@ -61,11 +61,7 @@ class Kept:
         self._documents: dict[str, Any] = {}
 
     def entry(self, where: str, path: str) -> Entry:
-        """The entry of a claim.
-
-        Raises:
-            LookupError, ValueError, OSError: there is no such entry.
-        """
+        """The entry of a claim."""
         name, _, point = where.partition(" [")
         if name in BENCHES:
             return self._of_bench(f"bench/{BENCHES[name]}.json", path)
@@ -140,11 +136,7 @@ class Kept:
 
 
 def claims(text: str) -> Iterator[tuple[list[Claim], str]]:
-    """For each comment of a page its lines, and the text that they speak of.
-
-    Raises:
-        ValueError: a line has not three parts.
-    """
+    """For each comment of a page its lines, and the text that they speak of."""
     end = 0
     for comment in _COMMENT.finditer(text):
         above = _GENERATED.sub("", text[end : comment.start()])
@@ -153,11 +145,7 @@ def claims(text: str) -> Iterator[tuple[list[Claim], str]]:
 
 
 def disagreement(claim: Claim, above: str, kept: Kept) -> str | None:
-    """What is wrong with a claim, in words; None if nothing is.
-
-    Raises:
-        ValueError: the file that it speaks of is missing.
-    """
+    """What is wrong with a claim, in words; None if nothing is."""
     if not re.search(_as_shown(claim), above):
         return f"no {claim.shown!r} stands above the line {claim.line!r}"
     try:
@@ -178,12 +166,7 @@ def agrees(text: str, found: Entry) -> bool:
 
 
 def renewed(text: str, kept: Kept) -> str:
-    """A page with each number that does not agree as it is kept; what has no entry stays.
-
-    Only numbers are written anew: whether the words around them still hold is the reader's to see.
-    A text without an interval that stands there more than once stays, too: another number may
-    look the same.
-    """
+    """A page with each number that does not agree as it is kept; what has no entry stays."""
     parts = []
     end = 0
     for comment in _COMMENT.finditer(text):

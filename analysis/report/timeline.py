@@ -1,9 +1,4 @@
-"""`timeline.html`: one page on which everything that a run measured lies on one axis of time.
-
-The page holds its data and its program, so it needs no network. Sampled series are reduced to the
-lowest and the highest value per interval, so that what was short stays visible; the page's size is
-bounded by reducing further and, in the end, by leaving runs out, which it says.
-"""
+"""`timeline.html`: one page on which everything that a run measured lies on one axis of time."""
 
 from __future__ import annotations
 
@@ -82,10 +77,7 @@ def timeline_page(results: Results) -> Page | None:
 
 
 def _places(results: Results, runs: Sequence[Run]) -> dict[str, tuple[bool, float]]:
-    """Sort keys of the runs, for when not all fit: the first of every arm and point, then outliers.
-
-    An outlier is a run whose slowest round took much longer than those of its arm at its point.
-    """
+    """The order when not all fit: the first run of each arm and point, then those furthest off."""
     slowest = dict(results.rounds.group_by("run_key").agg(pl.col("latency_s").max()).iter_rows())
     cells: dict[str, list[Run]] = {}
     for run in runs:
@@ -154,10 +146,7 @@ class _Clock:
         return round(at_s - self.origin_s, 5)
 
     def reduce(self, times_s: NDArray[np.float64], values: NDArray[np.float64]) -> list[Any]:
-        """Lowest and highest value per interval: [interval, lowest, highest] where they change.
-
-        An interval without a sample is as the one before: it is left out like one that is equal.
-        """
+        """Lowest and highest value per interval: [interval, lowest, highest] where they change."""
         places = np.floor((times_s - self.origin_s) / self.step_s).astype(np.int64)
         good = (places >= 0) & (places < self.intervals) & np.isfinite(values)
         places, values = places[good], values[good]

@@ -1,9 +1,4 @@
-"""Recomputes from kept rows every table and every number of a sentence, and says what differs.
-
-A result is recomputed from its rows; the tables in the pages from the results, and the numbers in
-their sentences too (`sentences`). Results that were kept without rows (older ones) are named: of
-them only the pages can be checked against what is kept. Figures are not drawn again.
-"""
+"""Recomputes from kept rows every table and every number of a sentence, and says what differs."""
 
 from __future__ import annotations
 
@@ -28,17 +23,9 @@ _BEFORE, _SHOWN = 30, 80  # characters of a line that differs
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was found.
-
-    Attributes:
-        recomputed: a line per result whose numbers were made again from its rows.
-        older: a line per result that was kept without rows.
-        remarks: what could not be checked here, and results whose commits are not on main.
-        differences: a line each; empty where everything agrees.
-    """
+    """What was found."""
 
     recomputed: list[str] = field(default_factory=list)
-    older: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
 
@@ -49,46 +36,28 @@ def verify(
     key_of: Callable[[Mapping[str, Any]], str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Recompute everything that is kept below `root`, the project's folder.
-
-    Args:
-        root: holds README.md, docs/ and experiments/results/.
-        key_of: the key of the run that a configuration describes; None: keys are not checked.
-        say: is told each line of `recomputed` and `older` as it comes.
-
-    Raises:
-        ValueError: evidence is missing or damaged, or of no commit: one line that names the file
-            and what would be valid.
-    """
+    """Recompute everything that is kept below `root`, the project's folder."""
     found = Verification()
     history = commits.History(root)
     if history.commits is None:
         found.remarks.append("commits were not looked for: no whole git history of main is here")
     for folder in results(root):
-        name = folder.name
-        if kept_results.has_rows(folder):
-            evidence = kept_rows.read(folder)
-            if key_of is not None:
-                _check_keys(evidence, key_of, folder)
-            told = history.look_up(run.manifest for run in evidence.ok_runs)
-            for said in told.refused:
-                raise ValueError(
-                    f"{folder / _MANIFEST}: {said}; valid: a commit on main, with nothing changed"
-                )
-            found.remarks.extend(f"{name}: {said}" for said in told.remarks)
-            for file, text in kept_results.derived(evidence).items():
-                found.differences.extend(_differing(folder / file, text, root))
-            attempts = len(evidence.runs) + len(evidence.others)
-            found.recomputed.append(
-                f"{name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
+        evidence = kept_rows.read(folder)
+        if key_of is not None:
+            _check_keys(evidence, key_of, folder)
+        looked_up = history.look_up(run.manifest for run in evidence.ok_runs)
+        for refused in looked_up.refused:
+            raise ValueError(
+                f"{folder / _MANIFEST}: {refused}; valid: a commit on main, with nothing changed"
             )
-            say(found.recomputed[-1])
-        else:
-            recorded = kept_results.with_commits(folder)[1]["commits"]
-            told = history.look_up({"commit": each} for each in recorded)
-            words = ["kept without rows (older), not recomputed", *told.refused, *told.remarks]
-            found.older.append(f"{name}: {'; '.join(words)}")
-            say(found.older[-1])
+        found.remarks.extend(f"{folder.name}: {remark}" for remark in looked_up.remarks)
+        for file, text in kept_results.derived(evidence).items():
+            found.differences.extend(_differing(folder / file, text, root))
+        attempts = len(evidence.runs) + len(evidence.others)
+        found.recomputed.append(
+            f"{folder.name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
+        )
+        say(found.recomputed[-1])
     kept = sentences.Kept(root / kept_results.RESULTS)
     for page in kept_pages.documents(root):
         found.differences.extend(_of_page(page, root, kept))
@@ -96,23 +65,15 @@ def verify(
 
 
 def of_commits(folder: Path) -> commits.LookedUp:
-    """What is to be said of the commits of the rows that a folder keeps.
-
-    Raises:
-        ValueError: as `kept_rows.read`.
-    """
+    """What is to be said of the commits of the rows that a folder keeps."""
     manifests = (run.manifest for run in kept_rows.read(folder).ok_runs)
     return commits.History(folder).look_up(manifests)
 
 
 def renew(*, root: Path = kept_results.ROOT) -> None:
-    """Write anew from the rows what `verify` compares, and figures that follow from summaries.
-
-    The arguments and errors are those of `verify`.
-    """
+    """Write anew from the rows what `verify` compares, and figures that follow from summaries."""
     for folder in results(root):
-        if kept_results.has_rows(folder):
-            kept_results.write_derived(folder)
+        kept_results.write_derived(folder)
         kept_results.redraw(folder)
     kept_pages.write_readme(root=root)
 
@@ -129,11 +90,7 @@ def results(root: Path) -> list[Path]:
 def _check_keys(
     evidence: Evidence, key_of: Callable[[Mapping[str, Any]], str], folder: Path
 ) -> None:
-    """Refuse a configuration that is not the run's: its key is a hash of it.
-
-    Of a user's own files the folders, which count in the hash, are not kept; a script's run has a
-    hash of another kind.
-    """
+    """Refuse a configuration that is not the run's: its key is a hash of it."""
     for run in evidence.runs:
         if not run.config or run.config.get("code") or programs.is_of_script(run.config):
             continue

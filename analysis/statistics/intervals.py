@@ -75,23 +75,13 @@ def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
 
 
 def difference_interval(minuends: Values, subtrahends: Values) -> Estimate:
-    """Mean paired difference and Student's interval; position i belongs to the same seed.
-
-    Raises:
-        ValueError: there are not as many subtrahends as minuends.
-    """
+    """Mean paired difference and Student's interval; position i belongs to the same seed."""
     left, right = _pairs(minuends, subtrahends)
     return _of_mean(left - right)
 
 
 def paired_p_value(left: Values, right: Values, *, ratio: bool) -> float | None:
-    """Two-sided paired t test of no difference, of ratios on their logarithms.
-
-    It fits the interval: below 0.05 where that excludes 1, or 0. None where there is no interval.
-
-    Raises:
-        ValueError: there are not as many values on both sides.
-    """
+    """Two-sided paired t test of no difference, of ratios on their logarithms."""
     one, two = _pairs(left, right)
     with np.errstate(divide="ignore", invalid="ignore"):
         differences = np.log(one / two) if ratio else one - two

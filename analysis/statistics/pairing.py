@@ -21,11 +21,7 @@ from analysis.statistics.intervals import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Every arm's values: `values[arm]` has shape (units, metrics), NaN where there is none.
-
-    A unit is a seed at a point of the sweep on one machine, with one code; `seeds` has shape
-    (units,).
-    """
+    """Every arm's values: `values[arm]` has shape (units, metrics), NaN where there is none."""
 
     seeds: NDArray[np.int64]
     columns: Mapping[str, int]
@@ -40,11 +36,7 @@ class Measured:
     def paired(
         self, left: str, right: str, metric: str, *, ratio: bool = False
     ) -> tuple[Floats, Floats]:
-        """Values of both arms at the units that both have, averaged per seed.
-
-        For a ratio the mean is geometric, so that each point of a sweep counts for as much, however
-        long its rounds are; where a value is not above 0, there is no such mean.
-        """
+        """Values of both arms at the units that both have, averaged per seed."""
         one, two = self._columns((left, right), metric)
         known = ~np.isnan(one) & ~np.isnan(two)
         if ratio and np.minimum(one, two)[known].min(initial=np.inf) > 0:

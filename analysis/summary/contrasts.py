@@ -1,9 +1,4 @@
-"""How a ratio of two arms changes from one point of a sweep to the next: contrasts.
-
-That a ratio differs from 1 at two points does not say that it differs between them. A contrast is
-the ratio at a point over the ratio at its neighbour, seed by seed. Neighbours differ in one factor
-alone, and there by one level.
-"""
+"""How a ratio of two arms changes from one point of a sweep to the next: contrasts."""
 
 from __future__ import annotations
 

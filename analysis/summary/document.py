@@ -98,11 +98,7 @@ def _points(
     entries: Sequence[published.Published],
     phased: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Each point of the sweep, in the experiment's order, also those without an ok run.
-
-    Published accuracies are compared at each where the points are several tasks: a mean over tasks
-    is nobody's accuracy. So are our own limits, which a mean over the points says nothing about.
-    """
+    """Each point of the sweep, in the experiment's order, also those without an ok run."""
     by_point: dict[tuple[tuple[str, str | None], ...], list[Run]] = {}
     for run in sorted(results.runs, key=results.point_order):
         point = tuple((name, factor_text(value)) for name, value in run.factors.items())
@@ -165,10 +161,7 @@ def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:
 
 
 def _no_pairs(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
-    """`no_pairs`: by pair the seeds of which its arms have runs of different machines or codes.
-
-    Nothing where there are none, as where all runs share one machine and one code.
-    """
+    """`no_pairs`: by pair the seeds of which its arms have runs of different machines or codes."""
     found = {
         f"{left}/{right}": apart
         for left, right in pairs(arms)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import permutations
 from typing import Any
 
 from analysis.data import program_metrics
-from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED, TASK_METRICS
-from analysis.data.published import all_ids
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED
 from analysis.statistics import replication
-from analysis.statistics.intervals import METHOD, NOTHING, Estimate, holm
-from analysis.summary import models
+from analysis.statistics.intervals import NOTHING, Estimate
 
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
 BASELINE = "fixed-low"
@@ -43,24 +40,10 @@ def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> E
     return Estimate(**known, values=found.get("values", ()))
 
 
-def interval_words(summary: Mapping[str, Any]) -> str:
-    """What the intervals of a summary are; older ones, which do not say it, have a bootstrap's."""
-    return "Student's t" if summary.get("intervals") == METHOD else "bootstrap"
-
-
 def p_value(summary: Mapping[str, Any], section: str, name: str, metric: str) -> float | None:
     """The p-value of a ratio or a difference; None where there is none."""
     value = _find(summary, section, name, metric).get("p_value")
     return value if isinstance(value, float) else None
-
-
-def corrected(summary: Mapping[str, Any], p_values: Sequence[float | None]) -> list[float | None]:
-    """The p-values of one table, corrected for being several.
-
-    Older summaries have those of a permutation test, which five pairs cannot bring below 0.06.
-    Corrected they would all be 1, so they stay as they are.
-    """
-    return holm(p_values) if summary.get("intervals") == METHOD else list(p_values)
 
 
 def _find(summary: Mapping[str, Any], section: str, name: str, metric: str) -> Any:
@@ -71,10 +54,7 @@ def _find(summary: Mapping[str, Any], section: str, name: str, metric: str) -> A
 
 
 def with_impairment_kinds(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
-    """A table's metrics: `IMPAIRED` becomes one per kind of impairment, if there are several.
-
-    `arms` is that section of a summary.
-    """
+    """A table's metrics: `IMPAIRED` becomes one per kind of impairment, if there are several."""
     kinds = sorted({kind for cell in arms.values() for kind in cell.get(IMPAIRED.rstrip("."), {})})
     found: list[str] = []
     for name in metrics:
@@ -112,10 +92,7 @@ def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def bounded_metric(summary: Mapping[str, Any]) -> str:
-    """The metric that a sweep's `limits` are about: they are those of a gather alone.
-
-    Older results have no such ratio; there it is the round's, of which the gather is the most.
-    """
+    """The metric that a sweep's `limits` are about: they are those of a gather alone."""
     of_gather = (
         entry(point, "ratios", pair, GATHER_BURSTS).value
         for point in points(summary)
@@ -132,54 +109,15 @@ def factors_text(factors: Mapping[str, Any]) -> str:
 def published_entries(
     summary: Mapping[str, Any],
 ) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
-    """Every published value beside ours, as (factors of the point, metric, entry).
-
-    The whole sweep comes first, with empty factors. Older summaries average accuracies over tasks,
-    and do not say whose models they are of: here they say it, and each task stands alone. They may
-    have values that are not compared any more.
-    """
-    known = all_ids()
+    """Every published value beside ours: factors of the point (the whole first), metric, entry."""
     for part in (summary, *points(summary)):
         for metric, entries in part["published"].items():
-            for each in (each for each in entries if each["id"] in known):
-                for place, found in _by_task(summary, part, metric, each):
-                    if "model" not in found:
-                        among = [place] if "factors" in place else points(summary)
-                        conditions = [point["conditions"] for point in among]
-                        found = found | models.of_older(found, conditions, summary.get("paces"))
-                    yield place.get("factors", {}), metric, found
-
-
-def _by_task(
-    summary: Mapping[str, Any], part: Mapping[str, Any], metric: str, published: dict[str, Any]
-) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """A published value at each point, if it stands beside a mean over tasks; else as it is."""
-    compared = published["compared"].removeprefix("difference ")
-    pair = [each for each in permutations(summary["arms"], 2) if "-".join(each) == compared]
-    averaged = metric in TASK_METRICS and part is summary and is_of_several_tasks(summary)
-    if not (averaged and pair):
-        yield part, published
-        return
-    for point in points(summary):
-        found = published | {"ours": _difference(point, *pair[0], metric).as_json()}
-        yield point, found | {"verdict": replicated(found, metric)}
-
-
-def _difference(part: Mapping[str, Any], left: str, right: str, metric: str) -> Estimate:
-    """The difference of two arms, also where only that of the second minus the first was kept."""
-    if (found := entry(part, "differences", f"{left}-{right}", metric)).value is not None:
-        return found
-    found = entry(part, "differences", f"{right}-{left}", metric)
-    value, low, high = (None if x is None else -x for x in (found.value, found.high, found.low))
-    values = [-each for each in reversed(found.values)]
-    return Estimate(value=value, low=low, high=high, n=found.n, values=values)
+            for published in entries:
+                yield part.get("factors", {}), metric, published
 
 
 def several_tasks(conditions: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether points of a sweep train several models, or on several data sets.
-
-    A mean over tasks is nobody's accuracy.
-    """
+    """Whether points of a sweep train several models, or on several data sets."""
     tasks = {(each["model"], each.get("dataset")) for each in conditions if "model" in each}
     return len(tasks) > 1
 

@@ -20,28 +20,8 @@ def of_runs(runs: Iterable[Run]) -> list[str]:
     )
 
 
-def of_older(entry: Mapping[str, Any], conditions: Iterable[Any], paces: Any) -> dict[str, Any]:
-    """`model` and `our_model` of an entry in a summary of before there were these keys.
-
-    Args:
-        entry: the published value beside ours.
-        conditions, paces: those of the points that ours is of, and of the summary.
-    """
-    pace = "payload-only" if paces == ["payload-only"] else "real"
-    known = {each.id: each.model for each in published.load()}
-    return {
-        "model": list(known.get(entry["id"], ())),
-        "our_model": _distinct((each.get("model"), pace) for each in conditions),
-    }
-
-
 def differing(entries: Sequence[Mapping[str, Any]], beside: str) -> tuple[str, str]:
-    """The paper's model and ours, in words; two empty texts where they are the same.
-
-    Args:
-        entries: a published value beside ours, at one point or several.
-        beside: what the reader sees with it: the paper's model is not named a second time.
-    """
+    """The paper's model and ours, in words; two empty texts where they are the same."""
     paper = entries[0]["model"]
     ours = list(dict.fromkeys(name for each in entries for name in each["our_model"]))
     names = published.load_models()

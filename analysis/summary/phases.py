@@ -19,12 +19,7 @@ _LEGS = ("gather", "broadcast")
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Runs that are compared with each other: one point of the sweep, and what they share.
-
-    Attributes:
-        point: the point in words; empty where nothing is swept.
-        shares: of each run, by its arm and seed.
-    """
+    """Runs that are compared with each other: one point of the sweep, and what they share."""
 
     point: str
     shares: Shares

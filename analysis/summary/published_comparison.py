@@ -27,12 +27,7 @@ _POINTS = ("first", "second")  # of an entry that compares an arm with itself
 def between_arms(
     entries: Sequence[Published], summary: Mapping[str, Any], runs: Sequence[Run]
 ) -> Compared:
-    """The entries that compare two arms, beside the ratios and differences of a summary of runs.
-
-    Where one kind of impairment makes all burst rounds, its rounds are not shown a second time;
-    where an experiment lacks that kind, only an entry about nothing else is shown. Another meaning
-    of an entry (`also`) that not every experiment has is shown only where it has a value.
-    """
+    """The entries that compare two arms, beside the ratios and differences of a summary of runs."""
     found: Compared = {}
     for each in entries:
         if each.within_arm:
@@ -54,11 +49,7 @@ def between_arms(
 
 
 def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.DataFrame) -> Compared:
-    """The entries that compare one arm with itself at two points of a sweep.
-
-    Runs are paired by seed, machine and code: `no_pairs` of an entry says which seeds are none.
-    An entry with a point that was not run is left out.
-    """
+    """The entries that compare one arm with itself at two points of a sweep."""
     found: Compared = {}
     for each in entries:
         if each.within_arm is None:
@@ -87,10 +78,7 @@ def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.Data
 
 
 def run_conditions(run: Run) -> Conditions:
-    """`model`, `dataset`, `loss` (of its loss impairments, a share) and `k` (points, as a share).
-
-    `loss` is 0 where nothing impairs, and absent where impairments have no or several rates.
-    """
+    """`model`, `dataset`, `loss` (of its loss impairments, a share) and `k` (points, a share)."""
     training = section(run.config, "training")
     found: Conditions = {"model": training.get("model"), "dataset": learning.dataset_name(training)}
     impairments = run.config.get("impairments") or []

@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.data.metrics import describe
-from analysis.statistics.intervals import Estimate
+from analysis.statistics.intervals import Estimate, holm
 from analysis.summary.lookup import (
     bounded_metric,
-    corrected,
     entry,
     factors_text,
-    interval_words,
     p_value,
     points,
     ratio_names,
@@ -52,10 +50,7 @@ _BOUNDS = (
 
 
 def metric_tables(summary: dict[str, Any], *, only: Sequence[str] = _METRICS) -> list[Table]:
-    """One table per metric that has a value: a row per point of the sweep, a column per arm.
-
-    Many arms have a row each, and the points a column.
-    """
+    """One table per metric that has a value: a row per point of the sweep, a column per arm."""
     return [
         _metric_table(summary, name)
         for name in only
@@ -89,8 +84,8 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
         columns=[first, *others],
         rows=[row(head, *each) for head, each in zip(headings, shown, strict=True)],
         notes=[
-            "Each number is a mean over n seeds, with its 95 % interval "
-            f"({interval_words(summary)}) or, where there is none, the seeds' values."
+            "Each number is a mean over n seeds, with its 95 % interval (Student's t) or, where "
+            "there is none, the seeds' values."
         ],
         records=[
             {**point["factors"], "arm": arm, "metric": name, "unit": describe(name).unit}
@@ -127,7 +122,7 @@ def _ratio_table(summary: dict[str, Any], name: str) -> Table:
     bounded = name == bounded_metric(summary) and any(point["limits"] for point in points(summary))
     found = points(summary)
     uncorrected = [p_value(each, "ratios", pair, name) for each in found for pair in compared]
-    p_values = iter(corrected(summary, uncorrected))
+    p_values = iter(holm(uncorrected))
     rows, records = [], []
     for point in found:
         shown = row(factors_text(point["factors"]))

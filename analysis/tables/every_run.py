@@ -23,10 +23,7 @@ _MOST_SHOWN = len(_SHOWN)  # programs may have any number; the table's files hav
 
 
 def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
-    """A row per ok run in the experiment's order; the records hold all metrics, unrounded.
-
-    `in_timeline`: the keys of the runs that the page of timelines has.
-    """
+    """A row per ok run in the experiment's order; the records hold all metrics, unrounded."""
     frame = _values(results)
     metrics = metric_names(frame)
     with_values = [name for name in metrics if frame[name].count()]

@@ -11,7 +11,6 @@ from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate
 from analysis.summary import phases
 from analysis.summary.lookup import (
     entry,
-    interval_words,
     is_of_several_tasks,
     of_programs,
     points,
@@ -68,11 +67,7 @@ _NOTHING_LEARNT = "nothing is learnt: with pace 'payload-only' payloads have ran
 def main_table(
     summary: dict[str, Any], *, shown: Sequence[str] = ROWS, with_runs: bool = True
 ) -> Table:
-    """One column per arm, one row per metric; the records hold every metric unrounded.
-
-    `shown` names the rows' metrics; `with_runs` adds the number of runs, the congestion
-    control, and what was measured of programs, hosts, flows and queues.
-    """
+    """One column per arm, one row per metric; the records hold every metric unrounded."""
     arms: dict[str, Any] = summary["arms"]
     counts = [cell["n_runs"] for cell in arms.values()]
     rows = [row("Runs (n)", *map(str, counts))]
@@ -156,8 +151,7 @@ def _notes(summary: dict[str, Any]) -> list[str]:
     if most == 1:
         notes.append("Each number comes from one seed: there is no interval.")
     elif most >= ENOUGH_SEEDS:
-        kind = interval_words(summary)
-        notes.append(f"Each number is a mean over seeds, with its 95 % interval ({kind}).")
+        notes.append("Each number is a mean over seeds, with its 95 % interval (Student's t).")
     elif most > 1:
         notes.append("Each number is a mean over seeds, with the values of the seeds.")
     if most > 1 and fewest < ENOUGH_SEEDS:

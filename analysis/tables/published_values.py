@@ -70,14 +70,7 @@ def experiment_table(summary: dict[str, Any]) -> Table:
 
 
 def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """A row per published value of these experiments, at all points that have its conditions.
-
-    A task has a row of its own where accuracies are compared. Where the paper's model is not ours,
-    the numbers name their own.
-
-    Args:
-        summaries: of experiments with published values, as `summary.json` holds them.
-    """
+    """A row per published value of these experiments, at all points that have its conditions."""
     return Table(
         title="The paper's values beside ours",
         columns=["The paper's value", "compared", "paper", "ours", "reproduced?"],

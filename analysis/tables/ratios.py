@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from analysis.data.metrics import IMPAIRED, describe
-from analysis.statistics.intervals import ENOUGH_SEEDS
+from analysis.statistics.intervals import ENOUGH_SEEDS, holm
 from analysis.summary import lookup
 from analysis.tables import cells
 from analysis.tables.rendering import Table, row
@@ -68,7 +68,7 @@ def ratio_table(summary: dict[str, Any]) -> Table:
         for part, section, pairs, metric, *_ in labelled
         for name in pairs
     ]
-    corrected = dict(zip(compared, lookup.corrected(summary, uncorrected), strict=True))
+    corrected = dict(zip(compared, holm(uncorrected), strict=True))
     rows = [
         row(
             label,

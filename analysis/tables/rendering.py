@@ -60,10 +60,7 @@ def _as_record(table: Table, cells: list[Cell]) -> dict[str, str]:
 
 
 def narrowed(table: Table, most: int) -> list[Table]:
-    """A table in parts of about `most` characters, each with the first column and some others.
-
-    A heading counts by half: it can stand in two lines.
-    """
+    """A table in parts of about `most` characters, each with the first column and some others."""
     widths = [
         max([-(-len(heading) // 2), *(len(_full(row[at])) for row in table.rows)])
         for at, heading in enumerate(table.columns)

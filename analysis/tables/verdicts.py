@@ -108,10 +108,7 @@ def _short_value(gate: dict[str, Any]) -> str:
 
 
 def gate_table(results: Results) -> Table:
-    """One row per gate: its limit, the worst value and where, and the values of single runs.
-
-    Runs have a column each while they are few; else the worst of each arm stands for them.
-    """
+    """One row per gate: its limit, the worst value and where, and the values of single runs."""
     judged = [run for run in results.runs if run.gates]
     columns = {f"{run.arm}, seed {run.seed}": [run] for run in judged}
     if len(judged) > _MOST_COLUMNS or len(columns) < len(judged):

@@ -165,6 +165,7 @@ def key_of(config: Mapping[str, Any]) -> str:
         document["workload"] = {**document["workload"], "programs": programs}
     # Once a key of every topology: without it all earlier runs would have other keys.
     document["topology"] = {**document["topology"], "sha256": None}
+    document["topology"].pop("host_cpu", None)  # kept results have it, empty
     if document["datapath"] == "auto":
         # It is the same run on every machine; which datapath it had, its manifest says.
         del document["datapath"]

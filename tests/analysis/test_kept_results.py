@@ -91,7 +91,7 @@ def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
 
 
 def test_several_tables_of_a_sweep_say_what_each_is(tmp_path, undrawn):
-    build = ResultsBuilder(tmp_path / "runs", experiment="delay-lines")
+    build = ResultsBuilder(tmp_path / "runs", experiment="workers")
     for means, calm_s in (("netem", 0.1), ("relay", 0.2)):
         factors = {"topology.delayed_by": means}
         build.run(arm="dblp", seed=1, factors=factors, calm_s=calm_s, burst_s=1.0)
@@ -115,7 +115,7 @@ def test_the_command_that_began_it_comes_first_and_all_are_named(tmp_path, undra
 
 
 def test_a_wide_table_stands_in_parts(tmp_path, undrawn):
-    build = ResultsBuilder(tmp_path / "runs", experiment="delay-lines")
+    build = ResultsBuilder(tmp_path / "runs", experiment="workers")
     arms = [f"an-arm-with-a-{'very-' * 9}long-name-{number}" for number in range(7)]
     for means in ("netem", "relay"):
         for arm in arms:

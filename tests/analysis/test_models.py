@@ -14,7 +14,7 @@ from analysis.figures import catalogue, learning
 from analysis.figures.style import arm_styles
 from analysis.report import kept_pages, kept_results
 from analysis.summary.document import summarise
-from analysis.summary.lookup import entry, published_entries
+from analysis.summary.lookup import entry
 from analysis.tables import ratios
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import experiment_table, overview_table
@@ -132,25 +132,6 @@ def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
         "Final test accuracy at task = mlp",
     ]
     assert overview(summary) == APART
-
-
-def test_older_summaries_that_have_such_a_mean_are_taken_apart(two_tasks):
-    summary = summarise(load(two_tasks / "runs"))
-    of_points = [point["published"].pop("accuracy")[0] for point in summary["points"]]
-    older = {k: v for k, v in of_points[0].items() if k not in ("model", "our_model")}
-    mean = {"value": 0.0225, "low": 0.02, "high": 0.025, "n": 5}
-    summary["published"] = {"accuracy": [older | {"ours": mean, "verdict": "not reproduced"}]}
-    for point in summary["points"]:  # of kept results: one direction of each pair
-        point["differences"] = {"fixed-low-dblp": point["differences"]["fixed-low-dblp"]}
-    assert overview(summary) == APART
-    assert [factors["task"] for factors, _, _ in published_entries(summary)] == ["small-cnn", "mlp"]
-
-
-def test_a_value_that_is_compared_no_more_is_left_out_of_older_summaries(tmp_path):
-    summary = beside(tmp_path, RESNET, "small-cnn")
-    (found,) = summary["published"]["accuracy"]
-    summary["published"]["accuracy"].append(found | {"id": "no-longer-compared"})
-    assert [each["id"] for _, _, each in published_entries(summary)] == [RESNET]
 
 
 def test_a_point_that_was_not_measured_yet_is_no_other_task(two_tasks):

@@ -88,7 +88,7 @@ def test_what_was_kept_agrees_and_is_said_to(project, capsys):
     said = capsys.readouterr().out
     assert "quick: recomputed from 15 rows (16 attempts)" in said
     assert "commits were not looked for" in said  # there is no history here
-    assert "1 results recomputed, 0 older: all agree" in said
+    assert "1 results recomputed: all agree" in said
 
 
 def test_refused_attempts_are_counted_in_the_words_and_in_the_provenance(project):
@@ -185,16 +185,9 @@ def test_a_file_that_a_sentence_speaks_of_must_be_there(project):
 @pytest.mark.parametrize(
     "file", ["rows.csv", "experiment.json", "provenance.json", "summary.json", "main.md"]
 )
-def test_evidence_that_is_missing_is_refused_and_not_taken_for_older_results(project, file):
+def test_evidence_that_is_missing_is_refused(project, file):
     of_quick(project, file).unlink()
     with pytest.raises(InputError, match=f"{file}: missing"):
-        verification_view.verify(write=False, root=project)
-
-
-def test_an_older_result_without_its_provenance_is_refused(project):
-    for name in (*kept_rows.FILES, "provenance.json"):
-        of_quick(project, name).unlink()
-    with pytest.raises(InputError, match=r"provenance.json: missing; keep these results again"):
         verification_view.verify(write=False, root=project)
 
 
@@ -208,16 +201,6 @@ def test_numbers_are_written_anew_from_the_rows_in_tables_and_in_sentences(proje
     change(readme, "| dblp", "| DBLP")
     assert verification_view.verify(write=True, root=project)
     assert {path: path.read_text() for path in whole} == whole
-
-
-def test_older_results_are_named_and_their_pages_are_checked(project, capsys):
-    for name in ("rows.csv", "experiment.json", "plan.jsonl", "attempts.csv", "gates.csv"):
-        of_quick(project, name).unlink()
-    change(of_quick(project, "provenance.json"), '"schema": 2', '"schema": 1')
-    assert verification_view.verify(write=False, root=project)
-    assert "quick: kept without rows (older), not recomputed" in capsys.readouterr().out
-    change(of_quick(project, "summary.json"), '"value": 5.0', '"value": 6.0')
-    assert not verification_view.verify(write=False, root=project)
 
 
 KEPT = (*kept_rows.FILES, kept_rows.MANIFEST, "summary.json", "provenance.json")
@@ -252,7 +235,7 @@ def test_the_list_of_what_is_kept_is_written_from_it(project):
     page.write_text("<!-- kept: begin -->\n<!-- kept: end -->\n")
     assert not verification_view.verify(write=False, root=project)
     assert verification_view.verify(write=True, root=project)
-    assert "| quick | 5 | 15 | 1 | 2026-01-02 | not recorded | yes |" in page.read_text()
+    assert "| quick | 5 | 15 | 1 | 2026-01-02 | not recorded |" in page.read_text()
 
 
 def test_a_sweep_and_the_overview_are_recomputed(tmp_path, undrawn):
