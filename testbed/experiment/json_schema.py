@@ -77,7 +77,7 @@ def build() -> Schema:
     keys["profiles"] |= _profiles()
     keys["arms"]["additionalProperties"] = False
     (form,) = keys["arms"]["patternProperties"]
-    described = keys["arms"].get("description", "")  # `python -OO` has none
+    described = keys["arms"]["description"]
 
     def rule(arm: str, needed: list[str]) -> Schema:
         arms = {form: {"$ref": f"#/$defs/{arm}"}}
@@ -114,15 +114,11 @@ class _Described(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         found = super().model_schema(schema)
         del found["title"]
-        if "description" in found:
-            found["description"] = docstrings.first_paragraph(schema["cls"])
+        found["description"] = docstrings.first_paragraph(schema["cls"])
         above = getattr(schema["cls"], "unit_of", "")
         for key, each in found["properties"].items():
             if unit := units.of(key) or units.of(above):
                 found["properties"][key] = _with_unit(each, unit)
-        for key, text in docstrings.arguments(schema["cls"]).items():
-            if key in found["properties"]:
-                found["properties"][key].setdefault("description", text)
         return found
 
 
