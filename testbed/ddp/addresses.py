@@ -22,11 +22,7 @@ _DRAWS = random.SystemRandom()
 
 
 def own_address(interface: str | None) -> str:
-    """The IPv4 address by which other ranks reach this one.
-
-    That of the interface, which may also stand in GLOO_SOCKET_IFNAME; otherwise the one from which
-    packets go to MASTER_ADDR. InputError for an interface that does not exist or has no address.
-    """
+    """The IPv4 address by which other ranks reach this one."""
     named = interface or os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     if named:
         return _address_of(named)

@@ -105,11 +105,7 @@ class Meeting:
         return self._asked(look, min(_SILENT_S, self.timeout_s))
 
     def share(self, stage: str, facts: Mapping[str, Any], problem: str = "") -> list[Any]:
-        """Gives the others this rank's facts, and returns those of all, by rank.
-
-        Raises InputError, which names the rank, where one has a problem and cannot take part, and
-        PeerLost for one that does not come in time or has failed meanwhile, or for the store.
-        """
+        """All ranks' facts; InputError where one has a problem, PeerLost for one that is gone."""
         mine = json.dumps({"facts": facts, "problem": problem})
         silent_s = min(_SILENT_S, self.timeout_s)
         self._asked(partial(self._store.set, _key(stage, self.rank), mine), silent_s)

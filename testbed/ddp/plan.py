@@ -36,10 +36,8 @@ def owners(collective: Collective, world: int) -> list[int]:
 
 
 def shard(elements: int, place: int, count: int, chunk_bytes: int) -> slice:
-    """The part of a bucket that the owner at `place` of `count` averages; may be empty.
-
-    All but the last are of whole chunks, so that each is a payload as it lies in memory.
-    """
+    """The part of a bucket that the owner at `place` of `count` averages; may be empty."""
+    # All but the last are of whole chunks, so that each is a payload as it lies in memory.
     per_chunk = chunk_bytes // ELEMENT_BYTES
     chunks = -(-elements // per_chunk)
     first, end = (chunks * each // count * per_chunk for each in (place, place + 1))

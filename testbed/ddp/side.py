@@ -71,10 +71,8 @@ class Side(ABC, threading.Thread):
         *,
         turned: Callable[[], None],
     ) -> None:
-        """Begins with the next part. They come in the order of the layout, again and again.
-
-        `values` are this rank's. They belong to this end until it is `done`, and then are the mean.
-        """
+        """Begins with the next part. They come in the order of the layout, again and again."""
+        # The values belong to this end until the part is done, and then are the mean.
         index = self._posted % len(self.layouts)
         layout, payload = self.layouts[index], values.view(np.uint8)
         if len(payload) != layout.chunk_count * layout.chunk_bytes:  # its last chunk is shorter

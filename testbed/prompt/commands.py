@@ -42,10 +42,7 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 
 
 class Prompt(CLI):
-    """The prompt. Its construction opens it and returns when the user leaves.
-
-    Names of hosts with a hyphen are commands, as in `worker-1 ping server`.
-    """
+    """The prompt. Its construction opens it and returns when the user leaves."""
 
     identchars = CLI.identchars + "-"
     prompt = "lab> "
@@ -76,10 +73,8 @@ class Prompt(CLI):
         super().default(line)
 
     def waitForNode(self, node: Any) -> None:  # noqa: N802 (Mininet's name)
-        """Print what a host's command prints until it ends.
-
-        Mininet hands what is typed meanwhile to the command. Of a script, that is the next lines.
-        """
+        """Print what a host's command prints until it ends."""
+        # Mininet hands what is typed meanwhile to the command. Of a script, that is the next lines.
         if self.isatty():
             super().waitForNode(node)
             return

@@ -146,10 +146,10 @@ def test_who_blames_another_waits_a_moment_for_what_is_known():
     assert values(launch(told_late, 2)) == [(2, "silent")] * 2
 
 
-def refused(rank, settings, more=None):
-    """Makes a hook, with other settings on rank 1."""
-    for key, value in (more or {}).items():
-        os.environ[key] = value
+def refused(rank, settings):
+    """Makes a hook, with other settings, or another version, on rank 1."""
+    if rank == 1 and (version := settings.pop("version", None)):
+        vars(torch)["__version__"] = version
     BoundedLoss(**({"timeout_s": 10} | (settings if rank == 1 else {})))
 
 
@@ -166,29 +166,22 @@ def refused(rank, settings, more=None):
             "mode is 'reliable' on rank 1 and 'bounded' on rank 0; valid: the same on all ranks",
         ),
         (
+            {"version": "1.0"},
+            f"the version of torch is '1.0' on rank 1 and {torch.__version__!r} on rank 0; "
+            "valid: the same on all ranks",
+        ),
+        (
             {"interface": "eth99"},
             "rank 1: interface is 'eth99'; valid: "
             + ", ".join(sorted(name for _, name in socket.if_nameindex())),
         ),
     ],
-    ids=["protocol", "mode", "interface"],
+    ids=["protocol", "mode", "version", "interface"],
 )
 def test_ranks_that_differ_all_say_how(settings, line):
     outcomes = launch(refused, 2, settings=settings)
     for outcome in outcomes.values():
         assert (outcome.kind, outcome.error) == ("InputError", line)
-
-
-def another_version(rank):
-    if rank == 1:
-        vars(torch)["__version__"] = "1.0"
-    BoundedLoss(timeout_s=10)
-
-
-def test_versions_must_be_the_same():
-    for outcome in launch(another_version, 2).values():
-        assert outcome.kind == "InputError"
-        assert outcome.error.startswith("the version of torch is '1.0' on rank 1 and ")
 
 
 def test_a_port_that_is_taken_is_named_on_all_ranks():

@@ -105,20 +105,15 @@ def test_what_is_validated_elsewhere_needs_no_folder(tmp_path, monkeypatch):
     assert topologies.parse(config["topology"]).host_names()[0] == "server"
 
 
-def test_the_example_is_planned_and_names_all_its_files(tmp_path):
+def test_the_example_is_planned_names_all_its_files_and_needs_no_folder(tmp_path):
     done = CliRunner().invoke(
         app, ["plan", str(EXAMPLES / "own.yaml"), "--out", str(tmp_path / "out")]
     )
     assert done.exit_code == 0, done.output
-    used = set()
-    for run in load_all(EXAMPLES / "own.yaml"):
-        used |= {place.rpartition("/")[2] for place in run.code}
+    runs = load_all(EXAMPLES / "own.yaml")
+    used = {place.rpartition("/")[2] for run in runs for place in run.code}
     assert used == {path.name for path in EXAMPLES.glob("own_*.py")}
-
-
-def test_the_examples_need_nothing_of_the_folder_they_are_in(tmp_path):
     for path in EXAMPLES.iterdir():
         if path.is_file():
             shutil.copy(path, tmp_path)
-    here = [run.key for run in load_all(tmp_path / "own.yaml")]
-    assert here == [run.key for run in load_all(EXAMPLES / "own.yaml")]
+    assert [run.key for run in load_all(tmp_path / "own.yaml")] == [run.key for run in runs]

@@ -24,11 +24,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def folder() -> Path:
-    """The cache folder `$XDG_CACHE_HOME/bounded-loss-testbed` (default below `~/.cache`); created.
-
-    Raises:
-        InputError: it cannot be created.
-    """
+    """The cache folder `$XDG_CACHE_HOME/bounded-loss-testbed` (or below `~/.cache`), created."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     place = (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / _PROJECT
     try:
@@ -41,10 +37,7 @@ def folder() -> Path:
 
 
 def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """The arrays that `make` returns, cached as an .npz whose name is a hash of `key`.
-
-    A cached file whose checksum does not match is made again.
-    """
+    """The arrays that `make` returns, cached as an .npz whose name is a hash of `key`."""
     text = json.dumps(key, sort_keys=True).encode()
     path = folder() / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}.npz"
     kept = _read(path)
@@ -59,11 +52,7 @@ def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces `path` at the end, unless an error is raised.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """A temporary file that replaces `path` at the end, unless an error is raised."""
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(descriptor)

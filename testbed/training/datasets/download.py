@@ -16,18 +16,7 @@ _SCHEMES = ("https", "http", "file")
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: Progress, timeout_s: float = 30) -> None:
-    """Download to a temporary file, verify it, and only then move it to `path`.
-
-    Args:
-        url: https, http or file.
-        path: the destination; its folder exists.
-        sha256: of the whole file, in hexadecimal digits.
-        progress: called with bytes done and, if the server says so, bytes in all.
-        timeout_s: how long no data may come.
-
-    Raises:
-        InputError: not reachable, cut short, or a wrong checksum; no file is left behind.
-    """
+    """Download to a temporary file, verify it, and only then move it to `path`."""
     if urllib.parse.urlsplit(url).scheme not in _SCHEMES:
         raise InputError(f"{url}: valid schemes: {', '.join(_SCHEMES)}")
     total, done = hashlib.sha256(), 0

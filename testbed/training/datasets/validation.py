@@ -37,15 +37,7 @@ def most_held_out(count: int) -> int:
 
 
 def in_place_of_test(dataset: Dataset, seed: int) -> Dataset:
-    """The data set with examples of its training part, which leave it, as its test part.
-
-    They are as many as the test part has, but a fifth of the training part at the most. Inputs stay
-    normalised by the whole training part.
-
-    Args:
-        dataset: which keeps its own parts.
-        seed: the run's, which draws them.
-    """
+    """The data set with examples of its training part, which leave it, as its test part."""
     order = np.random.default_rng([seed, 5]).permutation(len(dataset.train_labels))
     border = min(most_held_out(len(order)), len(dataset.test_labels))
     tests, train = order[:border], order[border:]

@@ -15,12 +15,7 @@ _NO_DIMENSION = -1
 
 
 def layers(name: str, classes: int, shape: Sequence[int], make: Callable[[], LayerMap]) -> LayerMap:
-    """The layer map that `make` returns, cached per version of the packages and of our modules.
-
-    Args:
-        name: of the model.
-        classes, shape: classes and input shape that it is built for.
-    """
+    """The layer map that `make` returns, cached per version of the packages and of our modules."""
     key = {
         "model": name,
         "classes": classes,
