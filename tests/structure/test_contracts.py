@@ -49,7 +49,7 @@ OFFENCES = {
         ("controllers/app.py", "from ryu.base import app_manager"),
         ("testbed/lab/openvswitch.py", "import os_ken"),
     ],
-    "dask": [("testbed/cluster/worker.py", "import distributed")],
+    "dask": [("testbed/cluster/block.py", "import distributed")],
     "verbs": [("testbed/run/runner.py", "import testbed.cli.verbs")],
 }
 
