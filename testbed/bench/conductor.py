@@ -17,9 +17,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import sub
+from pathlib import Path
 from typing import Any
-
-from testbed.bench import link_counters
 
 Figures = list[dict[str, Any]]
 """One process's account: a dictionary per measured transfer."""
@@ -68,16 +67,7 @@ class Player:
 
 @dataclass
 class Process:
-    """A process that is led, and what it has said so far.
-
-    Attributes:
-        pid: it leads a session of its own, with which it is ended.
-        reading, writing: its lines, and where its turns go to.
-        printed: a pipe with what it prints; None: nothing is to be heard of it.
-        failed_s: when `error` came, on the monotonic clock.
-        abrupt: whether it ended without a word of its own.
-        turns: how many it was given; it accounts for as many transfers at most.
-    """
+    """A process that is led, and what it has said so far."""
 
     pid: int
     reading: int
@@ -93,10 +83,7 @@ class Process:
     _words: bytes = b""
 
     def hear(self, descriptor: int) -> bool:
-        """Take what has come; return False at its end, or where nothing more is taken.
-
-        The process may run code of others, which may write anything to any descriptor.
-        """
+        """Take what has come; return False at its end, or where nothing more is taken."""
         data = os.read(descriptor, 1 << 16)
         if descriptor == self.printed:
             self._words = (self._words + data)[-_WORDS_BYTES:]
@@ -158,12 +145,7 @@ class Process:
 
 
 def start(begin: Callable[[Player], None], *, heard: bool = False) -> Process:
-    """Fork a process that does `begin`; what that raises is what the process fails with.
-
-    Args:
-        begin: its part.
-        heard: whether the last line that it prints is to be known.
-    """
+    """Fork a process that does `begin`; what that raises is what the process fails with."""
     reading, told = os.pipe()
     turns, writing = os.pipe()
     printed, printing = os.pipe() if heard else (None, None)
@@ -209,18 +191,7 @@ def lead(
     limit_s: float,
     enough: Callable[[Mapping[str, Figures]], bool],
 ) -> tuple[str, dict[str, Figures]]:
-    """Lead processes, and end them.
-
-    Args:
-        processes: by their hosts' names.
-        warm_ups: transfers whose figures are dropped.
-        limit_s: for each transfer.
-        enough: is asked after every measured transfer.
-
-    Returns:
-        The end ("ok", "timeout", or "failed: " and a host's words) and all hosts' figures, with
-        the bytes that went through each one's link.
-    """
+    """Lead processes, and end them."""
     measured: dict[str, Figures] = {name: [] for name in processes}
     status = "ok"
     try:
@@ -235,7 +206,7 @@ def lead(
             number = 0
             while status == "ok" and not _failed(processes):
                 number += 1
-                before = {name: link_counters.read(each.pid) for name, each in processes.items()}
+                before = {name: _through_link(each.pid) for name, each in processes.items()}
                 for process in processes.values():
                     _give_turn(process)
                 if not _wait(selector, processes, limit_s, _has_done(number)):
@@ -243,7 +214,7 @@ def lead(
                 elif number > warm_ups and not _failed(processes):
                     # Now, since a sender may be done before its link is.
                     for name, process in processes.items():
-                        now = link_counters.read(process.pid)
+                        now = _through_link(process.pid)
                         carried = dict(zip(_CARRIED, map(sub, now, before[name]), strict=True))
                         measured[name].append(process.figures[-1] | carried)
                     if enough(measured):
@@ -256,6 +227,17 @@ def lead(
     if _failed(processes):
         status = f"failed: {_cause(processes)}"
     return status, measured
+
+
+def _through_link(pid: int) -> tuple[int, int]:
+    """Bytes of frames that have come in and gone out of `eth0` where a process is; else zeros."""
+    with contextlib.suppress(OSError):  # the process has ended
+        for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines():
+            name, _, counters = line.partition(":")
+            if name.strip() == "eth0":
+                values = counters.split()
+                return int(values[0]), int(values[8])
+    return 0, 0
 
 
 def _has_done(number: int) -> Callable[[Process], bool]:

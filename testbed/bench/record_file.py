@@ -33,10 +33,7 @@ def require_place(file: Path | None, option: str = "--json") -> None:
 
 
 def machine() -> dict[str, Any]:
-    """The machine that the numbers were measured on, and the commit that measured them.
-
-    `compiled` says whether the transport's hot path is its C code, without which it costs more.
-    """
+    """The machine that the numbers were measured on, and the commit that measured them."""
     models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "commit": manifest.commit(),

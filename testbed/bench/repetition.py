@@ -40,14 +40,7 @@ def is_narrow(values: Sequence[float]) -> bool:
 
 
 def enough(series: Iterable[Sequence[float]], *, fewest: int, most: int, spent_s: float) -> bool:
-    """Whether no further repetition is due.
-
-    Args:
-        series: for each quantity its values so far, one per repetition.
-        fewest: repetitions that are made in any case.
-        most: repetitions after which nothing is asked any more.
-        spent_s: the time that all of them took together.
-    """
+    """Whether no further repetition is due."""
     each = list(series)
     n = len(each[0])
     if n < fewest:

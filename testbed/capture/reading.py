@@ -53,11 +53,7 @@ class Row:
 
 
 def show(path: Path, *, transfer: int | None = None) -> None:
-    """Print a capture's rows, or those of one transfer.
-
-    Raises:
-        InputError: it cannot be read, has no packet of ours, or not this transfer.
-    """
+    """Print a capture's rows, or those of one transfer; InputError where there are none."""
     names: dict[str, str] = {}
     try:
         with PcapReader(str(path)) as packets:

@@ -31,25 +31,14 @@ _MODULE = "testbed.bench.peer.player"
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What this process does.
-
-    Attributes:
-        adapter: `own_code`'s absolute form.
-        end: None to do no more than to check the checkout.
-        checkout: the implementation's folder.
-    """
+    """What this process does."""
 
     adapter: str
     checkout: str
     end: End | None = None
 
     def start(self, enter: Callable[[], None], folder: Path) -> Process:
-        """Start the process.
-
-        Args:
-            enter: what it does first, such as to go into a host's network.
-            folder: where it is; what the implementation writes without a path lands there.
-        """
+        """Start the process."""
 
         def begin(player: Player) -> None:
             enter()

@@ -19,13 +19,7 @@ DEFAULT = "dblp-authors"
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Another implementation.
-
-    Attributes:
-        name: the adapter's: its name here, or that of the user's class or file.
-        adapter: where it is, for any process: `own_code`'s absolute form.
-        checkout: the implementation's folder.
-    """
+    """Another implementation."""
 
     name: str
     adapter: str
@@ -33,11 +27,7 @@ class Peer:
 
 
 def found(adapter: str, checkout: Path) -> Peer:
-    """The other implementation that a user names; nothing of it is loaded.
-
-    Raises:
-        InputError: there is no such adapter or folder.
-    """
+    """The other implementation that a user names; nothing of it is loaded."""
     if not checkout.is_dir():
         raise InputError(f"CHECKOUT {checkout}: no such folder")
     if adapter in BUILT_IN:
@@ -49,10 +39,6 @@ def found(adapter: str, checkout: Path) -> Peer:
 
 
 def load(adapter: str) -> type[Adapter]:
-    """The adapter's class; for processes at the ends alone.
-
-    Raises:
-        InputError: the file raises, or has no adapter.
-    """
+    """The adapter's class; for processes at the ends alone."""
     loaded: type[Adapter] = own_code.load(adapter, axis="adapter", default="Adapter", base=Adapter)
     return loaded

@@ -27,24 +27,14 @@ _MOST_LOAD = 0.5  # processes per processor: what two runs' loads may differ by 
 
 @dataclass(frozen=True)
 class Change:
-    """One value of one case, over what it was.
-
-    Attributes:
-        ratio: now over then; None where one of them was not measured.
-        apart: whether the two intervals are further apart than runs of the same code often are;
-            None where an interval is missing.
-    """
+    """One value of one case, over what it was."""
 
     ratio: float | None
     apart: bool | None
 
 
 def read(path: Path, names: Iterable[str]) -> dict[str, Record]:
-    """The earlier run's records of these cases, by name.
-
-    Raises:
-        InputError: the file is no such list, or has none of the cases.
-    """
+    """The earlier run's records of these cases, by name."""
     place = f"--compare {path}"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -73,12 +63,7 @@ def _is_record(found: Any) -> bool:
 
 
 def remarks(earlier: Mapping[str, Record], facts: Record) -> list[str]:
-    """What makes a comparison doubtful, a line for each; what belongs to single cases is not here.
-
-    Args:
-        earlier: the earlier run's records.
-        facts: of this machine (`record_file.machine`), when the present run began.
-    """
+    """What makes a comparison doubtful, a line for each."""
     then = next(iter(earlier.values()))["machine"]
     lines = []
     if any(record.get("interrupted") for record in earlier.values()):

@@ -33,13 +33,7 @@ def run(
     compare: Path | None = None,
     peer: Peer | None = None,
 ) -> bool:
-    """Measure, print and write; return whether every case finished that has to.
-
-    Ours have to, and those of another implementation, where one is driven; kernel TCP's not.
-
-    Raises InputError for a pattern without cases, for a file that cannot be written, for an
-    earlier run's that cannot be compared, and for a checkout that the adapter does not drive.
-    """
+    """Measure, print and write; return whether every case finished that has to."""
     expected = selection.cases()
     if not expected:
         raise InputError(_no_case(selection))

@@ -31,13 +31,7 @@ _CONTROL_PORT = 46999  # below the ports on which links lose
 
 
 def run(case: Case, network: Network, peer: Peer | None = None) -> tuple[str, dict[str, Figures]]:
-    """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host.
-
-    Args:
-        case: what is measured.
-        network: its link.
-        peer: the other implementation, if the case is one of its own.
-    """
+    """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host."""
     if network.losses is not None:
         network.losses.take()
     status, figures = lead(

@@ -38,12 +38,7 @@ def measure(
     peer: Peer | None = None,
     begins: Callable[[str], None] = lambda name: None,
 ) -> Iterator[dict[str, Any]]:
-    """Run the cases that match and yield their records; `begins` is told each name before.
-
-    Raises:
-        InputError: the other implementation is not what its adapter drives.
-        BenchError: the sandbox ended before its time.
-    """
+    """Run the cases that match and yield their records; `begins` is told each name before."""
     with tempfile.TemporaryFile() as errors:  # a pipe would fill up, since it is read last
         arguments = ["--cases", selection.pattern, "--size", selection.size]
         if peer is not None:

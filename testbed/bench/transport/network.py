@@ -64,11 +64,7 @@ class Host:
 
 @dataclass
 class Network:
-    """Hosts that are joined; `close` ends all of it.
-
-    Attributes:
-        losses: what loses at the server; None on a link without loss.
-    """
+    """Hosts that are joined; `close` ends all of it."""
 
     server: Host
     workers: list[Host]

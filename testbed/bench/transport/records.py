@@ -14,13 +14,7 @@ from testbed.transport.core.wire import wire_bytes
 
 
 def byte_bound_s(case: Case) -> float | None:
-    """Link time of the chunks to be sent on average: N (1-P) / (1-q); None for unlimited ones.
-
-    It bounds the mean. A transfer that loses a smaller share than q is faster.
-
-    Kernel TCP and Gloo are held against the same frames, with nothing to give up. All flows of
-    an incast share the link.
-    """
+    """Link time of the chunks to be sent on average: N (1-P) / (1-q); None for unlimited ones."""
     if case.rate_bps is None:
         return None
     layout = PayloadLayout([("payload", case.payload_bytes // 4)], case.chunk_bytes)
@@ -89,12 +83,7 @@ def record_of(
 
 
 def series(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[float]]:
-    """The values of every repetition, by the record's keys; a key that has no meaning is missing.
-
-    Args:
-        case: whose figures they are.
-        figures: by host, a dictionary per repetition.
-    """
+    """The values of every repetition, by the record's keys; one without meaning is missing."""
     server = figures["server"]
     workers = [mine for name, mine in figures.items() if name != "server"]
     found: dict[str, list[float]] = {}
