@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.comparison import compare
+from analysis.comparison import Compared, compare
 from analysis.data import kept_rows
-from analysis.data.metrics import ALL_BURSTS
+from analysis.data.metrics import ALL_BURSTS, describe
 from analysis.report import sentences
 from analysis.report.kept_results import (
     AGAIN,
@@ -24,11 +24,10 @@ from analysis.report.kept_results import (
 )
 from analysis.statistics.intervals import ENOUGH_SEEDS
 from analysis.summary.lookup import bounded_metric, entry, points, ratio_names
-from analysis.tables import by_sweep_point
-from analysis.tables.compared import compared_table
+from analysis.tables import by_sweep_point, cells
 from analysis.tables.main_table import main_table
 from analysis.tables.published_values import agreements, overview_table
-from analysis.tables.rendering import Table, narrowed, row, to_markdown
+from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown
 from analysis.words import headline
 
 _ROWS = (
@@ -289,3 +288,43 @@ def _attempts(provenance: dict[str, Any]) -> str:
     refused = provenance["refused"]
     listed = ", ".join(f"{count} {verdict}" for verdict, count in refused.items())
     return f" Attempts that were refused and repeated: {listed}." if refused else ""
+
+
+_COMPARED_METRICS = (
+    "round_latency_s.p50",
+    "round_latency_s.burst_mean",
+    "round_latency_s.p99",
+    "bytes_sent",
+    "passes_per_transfer",
+    "realised_loss.gather",
+)
+
+
+def compared_table(title: str, found: Sequence[Compared]) -> Table:
+    """A row for each point and arm, a column for each metric that one of them has."""
+    ratios = {(_place(each), each.metric): each.ratio for each in found}
+    had = {metric for _, metric in ratios}
+    shown = [metric for metric in _COMPARED_METRICS if metric in had]
+
+    def cell(place: str, metric: str) -> Cell:
+        ratio = ratios.get((place, metric))
+        if ratio is None or ratio.value is None:
+            return cells.missing()
+        return cells.measured(ratio, with_n=False)
+
+    points = list(dict.fromkeys(map(_point, found)))
+    by_point = sorted(found, key=lambda each: points.index(_point(each)))
+    places = dict.fromkeys(map(_place, by_point))
+    return Table(
+        title=title,
+        columns=["Ratio", *(describe(metric).label for metric in shown)],
+        rows=[row(place, *(cell(place, metric) for metric in shown)) for place in places],
+    )
+
+
+def _point(each: Compared) -> str:
+    return ", ".join(str(level) for level in each.factors.values())
+
+
+def _place(each: Compared) -> str:
+    return ": ".join(filter(None, (_point(each), each.arm)))

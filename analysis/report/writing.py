@@ -21,16 +21,15 @@ from analysis.report.timeline import Page, timeline_page
 from analysis.summary.document import summarise, write_json
 from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
-from analysis.tables.chunk_loss_by_layer import layer_loss_table
-from analysis.tables.contrasts import contrast_table
+from analysis.tables.by_sweep_point import contrast_table
 from analysis.tables.critical_path import culprits_table, parts_table
-from analysis.tables.critical_rounds import critical_rounds_table
+from analysis.tables.critical_rounds import critical_rounds_table, layer_loss_table
 from analysis.tables.every_run import every_run_table
 from analysis.tables.main_table import main_table
-from analysis.tables.programs import program_table
 from analysis.tables.published_values import experiment_table
 from analysis.tables.ratios import ratio_table
 from analysis.tables.rendering import Table, marked, to_csv, to_latex, to_markdown
+from analysis.tables.setup import program_table
 from analysis.words import cautions, headline, methods
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}

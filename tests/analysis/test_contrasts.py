@@ -11,7 +11,7 @@ from analysis.data.load import load
 from analysis.statistics.intervals import holm
 from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
-from analysis.tables.contrasts import contrast_table
+from analysis.tables.by_sweep_point import contrast_table
 from tests.analysis.build import ResultsBuilder
 
 GATHER = "gather_latency_s.burst_mean"

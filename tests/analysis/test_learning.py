@@ -10,7 +10,7 @@ from analysis.data import learning
 from analysis.data.load import load
 from analysis.data.per_run import per_run
 from analysis.summary.document import summarise
-from analysis.tables.chunk_loss_by_layer import layer_loss_table
+from analysis.tables.critical_rounds import layer_loss_table
 from analysis.tables.main_table import main_table
 from analysis.words import cautions
 from tests.analysis.build import ResultsBuilder
