@@ -1,7 +1,8 @@
 """Samples a run's queues, flows and processes in a process of its own, on one monotonic clock.
 
 It fills `samples/` of the run directory, and `live.json` 4 times a second. One that fails does not
-fail the run. To add a sample: a class that fills a `store.ChunkedTable`, in `__main__.Sampler`.
+fail the run. It imports lab and shared alone. To add a sample: a class that fills a
+`store.ChunkedTable`, in `__main__.Sampler`.
 """
 
 from __future__ import annotations
