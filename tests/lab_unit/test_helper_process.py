@@ -36,9 +36,6 @@ def test_requests_of_any_length_are_answered_in_order(helper):
     for words in ("one", "x" * 300_000, "two\nlines"):
         helper.tell(words=words)
         assert helper.hear(10) == {"heard": words}
-
-
-def test_requests_that_come_together_are_answered_one_by_one(helper):
     for words in ("one", "two"):
         helper.tell(words=words)
     assert [helper.hear(10)["heard"] for _ in range(2)] == ["one", "two"]
@@ -67,18 +64,6 @@ def test_the_end_of_its_input_ends_a_helper_in_order(helper):
     assert helper.process.returncode == 0
 
 
-def test_a_helper_that_does_not_end_is_killed():
-    helper = HelperProcess([sys.executable, "-c", "import time; time.sleep(60)"], name="sleeper")
-    helper.finish(0.05)
-    assert helper.process.returncode < 0
-
-
-def test_what_a_program_prints_is_read_to_its_end():
-    helper = HelperProcess([sys.executable, "-c", "print('a' * 200_000)"], name="printer")
-    assert helper.read_to_end(10) == b"a" * 200_000 + b"\n"
-    helper.close()
-
-
 @contextlib.contextmanager
 def started(code: str, *arguments: str) -> Iterator[HelperProcess]:
     odd = HelperProcess([sys.executable, "-c", code, *arguments], name="odd")
@@ -86,6 +71,14 @@ def started(code: str, *arguments: str) -> Iterator[HelperProcess]:
         yield odd
     finally:
         odd.close()
+
+
+def test_a_helper_that_does_not_end_is_killed_and_what_a_program_prints_is_read_to_its_end():
+    with started("import time; time.sleep(60)") as odd:
+        odd.finish(0.05)
+        assert odd.process.returncode < 0
+    with started("print('a' * 200_000)") as odd:
+        assert odd.read_to_end(10) == b"a" * 200_000 + b"\n"
 
 
 CLOSES_ITS_OUTPUT = "import os, time; os.close(1); time.sleep(60)"
