@@ -136,7 +136,7 @@ class Host:
             text: whether input and output are texts; otherwise bytes.
             stdout: where output goes that is not to be captured.
             stderr: the same.
-            env, cwd, congestion_control: as of `popen`.
+            env: this, cwd and congestion_control as of `popen`.
 
         Raises:
             InputError: as of `popen`.

@@ -191,7 +191,7 @@ class Lab:
                 a `name` is called by its kind and place, here `loss-server`. Anchors (`rounds`,
                 `leg`, `at_s`, `duration_s`, `offset_s`) do not count: the script says when.
             seed: of whatever is drawn at random.
-            out, calibrated, adjustable: as of `from_experiment`.
+            out: this, calibrated and adjustable as of `from_experiment`.
 
         Raises:
             InputError, LabError: as `from_experiment`.
