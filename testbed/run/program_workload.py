@@ -67,14 +67,7 @@ class _Program:
 
 
 class ProgramWorkload:
-    """Starts programs in their order, and waits until all but services have ended.
-
-    Args:
-        config: of the run.
-        directory: of the run.
-        processes: watches the lab's processes, and these.
-        progress: is told each round that a program announces.
-    """
+    """Starts programs in their order, and waits until all but services have ended."""
 
     stage = PROGRAMS
 
@@ -107,11 +100,7 @@ class ProgramWorkload:
         """Nothing is loaded: programs begin when the network is calibrated."""
 
     def run(self, lab: ObservedLab) -> None:
-        """Run the programs to their end.
-
-        Raises:
-            ProcessError: one failed or did not end in time, a service or a part of the lab ended.
-        """
+        """Run the programs to their end."""
         self._controller = ControllerClient(lab.lab.controller_socket)
         # The path must be short (107 bytes), and programs of other users have to reach it.
         lab.private.chmod(0o711)
@@ -147,11 +136,7 @@ class ProgramWorkload:
                         os.killpg(each.process.pid, signal.SIGKILL)
 
     def check(self, lab: ObservedLab) -> None:
-        """Make sure that hosts used the congestion control that was configured.
-
-        Raises:
-            ProcessError: connections of one used another.
-        """
+        """Make sure that hosts used the congestion control that was configured."""
         wanted = {
             str(each.settings["host"]): str(each.settings["congestion_control"])
             for each in self._all()

@@ -34,13 +34,7 @@ _KERNELS_CONTROLS = (
 def lacking(
     config: Mapping[str, Any], timeline: Collection[Mapping[str, Any]], hosts: Collection[str]
 ) -> str | None:
-    """What is lacking for a run, in words; None: nothing.
-
-    Args:
-        config: the run's `protocol` or `workload`, and its `folder`, as in `config.json`.
-        timeline: the impairments, as in `config.json`.
-        hosts: the names of all hosts.
-    """
+    """What is lacking for a run, in words; None: nothing."""
     if "workload" in config:
         if missing := missing_program(config["workload"]["programs"], config.get("folder")):
             return missing
@@ -159,12 +153,7 @@ def _wrong_control(name: str) -> str:
 
 
 def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:
-    """The first program that this machine does not have, with its host; None: it has all.
-
-    Args:
-        programs: of a workload, as in `config.json`.
-        folder: in which they run.
-    """
+    """The first program that this machine does not have, with its host; None: it has all."""
     for each in programs:
         (program, *_) = commands.resolved(each["run"])
         # With a slash it is a path, and a relative one begins in the folder.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from testbed import experiment
@@ -36,7 +37,7 @@ def commands(printed: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("kind", new_file.KINDS)
-def test_a_new_part_is_planned_by_the_command_that_is_told(tmp_path, kind):
+def test_a_new_part_is_planned_by_the_command_and_by_the_line_that_are_told(tmp_path, kind):
     printed = lab("new", kind, "my_part")
     assert printed.startswith("wrote my_part.py\n")
     text = (tmp_path / "my_part.py").read_text()
@@ -47,20 +48,12 @@ def test_a_new_part_is_planned_by_the_command_that_is_told(tmp_path, kind):
     (run, *_) = experiment.load("quick", arms=["dblp"], overrides=[command[-1]])
     assert list(run.code) == [str(tmp_path / "my_part.py")]
 
-
-@pytest.mark.parametrize("kind", new_file.KINDS)
-def test_the_line_for_an_experiment_is_valid_in_a_new_one(tmp_path, kind):
-    line = lab("new", kind, "my_part").splitlines()[1].partition("in an experiment: ")[2]
     lab("new", "experiment", "mine")
-    key = line.partition(":")[0]
-    lines = (tmp_path / "mine.yaml").read_text().splitlines()
-    begin = next(number for number, each in enumerate(lines) if each.startswith(f"{key}:"))
-    end = begin + 1
-    while end < len(lines) and (lines[end].startswith(" ") or not lines[end]):
-        end += 1
-    if key == "training":
-        line = "training: { batch_size: 8," + line.partition("{")[2]
-    (tmp_path / "mine.yaml").write_text("\n".join([*lines[:begin], line, *lines[end:]]))
+    told = yaml.safe_load(printed.splitlines()[1].partition("in an experiment: ")[2])
+    if "training" in told:
+        told["training"]["batch_size"] = 8
+    document = yaml.safe_load((tmp_path / "mine.yaml").read_text()) | told
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document))
     assert str(tmp_path / "my_part.py") in {
         place for run in experiment.load("mine.yaml") for place in run.code
     }

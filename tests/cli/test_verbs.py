@@ -100,13 +100,6 @@ def test_what_an_encoding_lacks_is_written_otherwise(tmp_path):
     assert done.returncode == 0 and "\\xe9 and \\u2014" in done.stdout, done.stderr
 
 
-def test_plan_prints_the_runs_and_makes_nothing(tmp_path):
-    done = lab("plan", "quick", "--arms", "dblp", "--seeds", "3", "--out", str(tmp_path / "x"))
-    assert done.returncode == 0
-    assert done.stdout.count("to do") == 3
-    assert not list(tmp_path.iterdir())
-
-
 def test_plans_and_the_list_are_there_for_programs_too(tmp_path, monkeypatch, capsys):
     _, out, _ = in_process(monkeypatch, capsys, "list", "--json")
     listed = {each["name"]: each for each in json.loads(out)}
@@ -308,14 +301,6 @@ def test_waived_gates_are_printed_once(tmp_path, report):
     said = report()
     assert said.count("cpu_others, by limits.waive") == 1
     assert "cpu_others, by limits.waive (failed or not measured in 1)" in said
-
-
-def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    done = lab("run", "quick", "--out", str(tmp_path / "file"))
-    assert done.returncode == 2, done
-    assert "file" in done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_words_are_whole_in_a_pipe(tmp_path):
