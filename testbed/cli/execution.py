@@ -179,11 +179,8 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
 def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """What became of each run, for programs."""
     return [
-        {
-            "run": each.run.key,
-            "arm": each.run.arm,
-            "seed": each.run.seed,
-            "factors": each.run.factors,
+        plan_view.facts(each.run)
+        | {
             "verdict": each.verdict,
             "reason": each.reason,
             "executed": each.executed,

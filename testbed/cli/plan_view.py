@@ -43,16 +43,18 @@ def records(results: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What `show_runs` prints, for programs; a verdict is null where there is none yet."""
     lacking = _lacking(runs)
     return [
-        {
-            "run": run.key,
-            "arm": run.arm,
-            "seed": run.seed,
-            "factors": run.factors,
+        facts(run)
+        | {
             "verdict": runner.directory_of(results, run).verdict(),
             "lacking": lacking.get(run.key),
         }
         for run in runs
     ]
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """Which run it is, for programs."""
+    return {"run": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
 
 
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:

@@ -1,6 +1,8 @@
-"""Writes and prints the reports of finished runs, from their directories alone."""
+"""Writes and prints reports of finished runs; keeps, verifies and exports results."""
 
+import functools
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +11,13 @@ from typing import Any
 from rich.console import Console
 
 import analysis
-from analysis.report import verification
+from analysis.report import kept_results, verification
 from analysis.report.writing import ReportPaths
 from analysis.tables.main_table import WAIVED
 from analysis.tables.rendering import to_csv, to_latex, to_text
 from testbed.cli import terminal
 from testbed.cli.places import Place
+from testbed.experiment.run import key_of
 from testbed.run import exporting, planning
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
@@ -135,6 +138,27 @@ def keep(place: Place, *, as_json: bool = False) -> None:
                 terminal.say(console, f"caution: {line}")
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
+    """Print what was recomputed and what differs; returns whether nothing does."""
+    count = len(verification.results(root))
+    print(f"recomputing {count} kept results, then the numbers of the pages", flush=True)
+    try:
+        if write:
+            verification.renew(root=root)
+        found = verification.verify(
+            root=root, key_of=key_of, say=functools.partial(print, flush=True)
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    for line in found.remarks:
+        print(line)
+    for line in found.differences:
+        print(f"differs: {line}", file=sys.stderr)
+    agrees = "all agree with what is kept" if not found.differences else "not all agree"
+    print(f"{len(found.recomputed)} results recomputed: {agrees}")
+    return not found.differences
 
 
 def export(chosen: Sequence[Place], form: str, output: Path | None, *, everything: bool) -> None:

@@ -374,9 +374,9 @@ def verify_results(
     ] = False,
 ) -> None:
     """Recompute all kept tables, and the numbers in pages, from the kept rows; say what differs."""
-    from testbed.cli import verification_view
+    from testbed.cli import report_view
 
-    if not verification_view.verify(write=write):
+    if not report_view.verify(write=write):
         raise typer.Exit(1)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from analysis.data import kept_rows
 from analysis.figures import catalogue
 from analysis.report import commits, kept_pages, kept_results, verification
-from testbed.cli import verification_view
+from testbed.cli import report_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
@@ -62,7 +62,7 @@ def project(made, tmp_path) -> Path:
 def keys_of_tests(request, monkeypatch) -> None:
     """The runs that tests make have short keys, which are no hashes."""
     if "shipped" not in request.fixturenames:
-        monkeypatch.setattr(verification_view, "key_of", lambda config: config["key"])
+        monkeypatch.setattr(report_view, "key_of", lambda config: config["key"])
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def test_what_was_kept_agrees_and_is_said_to(project, capsys):
-    assert verification_view.verify(write=False, root=project)
+    assert report_view.verify(write=False, root=project)
     said = capsys.readouterr().out
     assert "quick: recomputed from 15 rows (16 attempts)" in said
     assert "commits were not looked for" in said  # there is no history here
@@ -118,7 +118,7 @@ def test_refused_attempts_are_counted_in_the_words_and_in_the_provenance(project
 )
 def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, new, said):
     change(of_quick(project, file), old, new)
-    assert not verification_view.verify(write=False, root=project)
+    assert not report_view.verify(write=False, root=project)
     assert said in capsys.readouterr().err
 
 
@@ -141,18 +141,18 @@ def first_gates(folder: Path) -> tuple[list[str], Path]:
 )
 def test_gates_that_contradict_themselves_or_the_verdict_are_refused(shipped, change, said):
     rows, path = first_gates(shipped)
-    assert verification_view.verify(write=False, root=shipped)
+    assert report_view.verify(write=False, root=shipped)
     at = next(number for number, row in enumerate(rows) if ",rate_error," in row)
     path.write_text("".join([*rows[:at], change(rows[at]), *rows[at + 1 :]]))
     with pytest.raises(InputError, match=rf"gates\.csv: .*{said}"):
-        verification_view.verify(write=False, root=shipped)
+        report_view.verify(write=False, root=shipped)
 
 
 def test_an_ok_run_without_any_gate_is_refused(shipped):
     rows, path = first_gates(shipped)
     path.write_text(rows[0])
     with pytest.raises(InputError, match=r"gates\.csv: run .* is ok without any gate"):
-        verification_view.verify(write=False, root=shipped)
+        report_view.verify(write=False, root=shipped)
 
 
 @pytest.mark.parametrize(
@@ -167,19 +167,19 @@ def test_an_ok_run_without_any_gate_is_refused(shipped):
 def test_a_configuration_that_is_not_that_of_the_key_is_refused(shipped, file, old, new):
     change(of_quick(shipped, file), old, new)
     with pytest.raises(InputError, match=r"plan\.jsonl: run .* the configuration of key "):
-        verification_view.verify(write=False, root=shipped)
+        report_view.verify(write=False, root=shipped)
 
 
 def test_results_that_have_gone_are_named_where_a_page_has_a_table_of_them(project):
     shutil.rmtree(of_quick(project, ""))
     with pytest.raises(InputError, match=r"quick/provenance.json: missing, and README.md has a "):
-        verification_view.verify(write=False, root=project)
+        report_view.verify(write=False, root=project)
 
 
 def test_a_file_that_a_sentence_speaks_of_must_be_there(project):
     change(project / "README.md", "quick |", "brisk |")
     with pytest.raises(InputError, match=r"brisk/summary.json: missing, and 'brisk | .*' speaks"):
-        verification_view.verify(write=False, root=project)
+        report_view.verify(write=False, root=project)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_file_that_a_sentence_speaks_of_must_be_there(project):
 def test_evidence_that_is_missing_is_refused(project, file):
     of_quick(project, file).unlink()
     with pytest.raises(InputError, match=f"{file}: missing"):
-        verification_view.verify(write=False, root=project)
+        report_view.verify(write=False, root=project)
 
 
 def test_numbers_are_written_anew_from_the_rows_in_tables_and_in_sentences(project):
@@ -199,7 +199,7 @@ def test_numbers_are_written_anew_from_the_rows_in_tables_and_in_sentences(proje
     change(readme, "takes 5.00 (5.00 to", "takes 4.97 (4.90 to")
     change(readme, "mean | 5.00 (5.00 to", "mean | 4.97 (4.90 to")
     change(readme, "| dblp", "| DBLP")
-    assert verification_view.verify(write=True, root=project)
+    assert report_view.verify(write=True, root=project)
     assert {path: path.read_text() for path in whole} == whole
 
 
@@ -226,15 +226,15 @@ def test_an_arm_that_the_experiment_lacks_is_refused(project):
     with pytest.raises(
         InputError, match=r"plan\.jsonl: arm 'fixed-low' of run fixed-low-s1; valid"
     ):
-        verification_view.verify(write=False, root=project)
+        report_view.verify(write=False, root=project)
 
 
 def test_the_list_of_what_is_kept_is_written_from_it(project):
     page = project / "docs" / "index.md"
     page.parent.mkdir()
     page.write_text("<!-- kept: begin -->\n<!-- kept: end -->\n")
-    assert not verification_view.verify(write=False, root=project)
-    assert verification_view.verify(write=True, root=project)
+    assert not report_view.verify(write=False, root=project)
+    assert report_view.verify(write=True, root=project)
     assert "| quick | 5 | 15 | 1 | 2026-01-02 | not recorded |" in page.read_text()
 
 
@@ -245,7 +245,7 @@ def test_a_sweep_and_the_overview_are_recomputed(tmp_path, undrawn):
     (place / "README.md").write_text("<!-- quick: begin -->\n<!-- quick: end -->\n")
     kept_results.keep(tmp_path / "runs", root=place)
     kept_pages.write_readme(root=place)
-    assert verification_view.verify(write=False, root=place)
+    assert report_view.verify(write=False, root=place)
 
 
 def committed(root: Path, message: str) -> str:
@@ -271,13 +271,13 @@ def test_a_commit_is_looked_for_on_main(project, capsys):
     ):
         recorded(project, commit=commit)
         with pytest.raises(InputError, match=said.replace("+", r"\+")):
-            verification_view.verify(write=False, root=project)
+            report_view.verify(write=False, root=project)
     recorded(project, commit=head)
-    assert verification_view.verify(write=False, root=project)
+    assert report_view.verify(write=False, root=project)
     assert "is not on main" not in capsys.readouterr().out
     git(project, "checkout", "-q", "-b", "mine")
     recorded(project, commit=(mine := committed(project, "two")))
-    assert verification_view.verify(write=False, root=project)
+    assert report_view.verify(write=False, root=project)
     said = f"quick: commit {mine[:10]} is not on main, and its sources were not recorded\n"
     assert said in capsys.readouterr().out
 
@@ -292,7 +292,7 @@ def test_sources_are_looked_for_on_main_where_their_commit_is_not(project, capsy
     mine = committed(project, "two")
     sources = {each: git(project, "rev-parse", f"HEAD:{each}") for each in ("code/a", "code/b")}
     recorded(project, commit=mine, sources=sources)
-    assert verification_view.verify(write=False, root=project)
+    assert report_view.verify(write=False, root=project)
     said = f"quick: commit {mine[:10]} is not on main"
     assert f"{said}, nor is there one with the same sources\n" in capsys.readouterr().out
     git(project, "checkout", "-q", "main")  # the same change comes to main as another commit
@@ -300,7 +300,7 @@ def test_sources_are_looked_for_on_main_where_their_commit_is_not(project, capsy
     squashed = committed(project, "one and two")
     (project / "code" / "b" / "file").write_text("3")  # half of it is not enough
     committed(project, "three")
-    assert verification_view.verify(write=False, root=project)
+    assert report_view.verify(write=False, root=project)
     assert f"{said}; {squashed[:10]} there has the same code/a, code/b\n" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analysis.report import commits, kept_pages, sentences
-from testbed.cli import verification_view
+from testbed.cli import report_view
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "experiments" / "results"
@@ -28,7 +28,7 @@ def stored(name: str) -> Any:
 
 
 def test_every_table_and_number_is_what_the_kept_rows_give(capsys):
-    assert verification_view.verify(write=False), capsys.readouterr().err
+    assert report_view.verify(write=False), capsys.readouterr().err
 
 
 def test_pages_state_numbers_with_their_entries():
