@@ -26,13 +26,6 @@ def record(name="100M/x", *, completion_s=1.0, half=0.05, cpu=2.0, **others):
     return common | interval | sides | others
 
 
-def old(name="100M/x", **others):
-    """A record of before there were intervals."""
-    new = {"low", "high", "wire"}
-    kept = {key: each for key, each in record(name).items() if not new & set(key.split("_"))}
-    return kept | others
-
-
 def written(tmp_path, found):
     path = tmp_path / "before.json"
     path.write_text(found if isinstance(found, str) else json.dumps(found))
@@ -172,14 +165,6 @@ def test_an_interrupted_run_keeps_what_was_measured_beside_the_file(
     assert printed[-1].endswith(f" cases: {partial}")
     earlier = comparison.read(partial, [kept["case"]])
     assert "was interrupted: it has not all cases" in comparison.remarks(earlier, kept["machine"])
-
-
-def test_an_older_file_gives_ratios_of_medians(tmp_path):
-    earlier = comparison.read(written(tmp_path, [old(cpu_s_per_gb_sender=1.0)]), ["100M/x"])
-    assert comparison.lacks_intervals(earlier)
-    found = changes(record(), earlier["100M/x"])
-    assert found["cpu_s_per_gb_sender"] == (2.0, None)
-    assert found["cpu_s_per_gb_wire_sender"] == (None, None)
 
 
 @pytest.mark.parametrize(

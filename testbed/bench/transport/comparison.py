@@ -68,8 +68,6 @@ def remarks(earlier: Mapping[str, Record], facts: Record) -> list[str]:
     lines = []
     if any(record.get("interrupted") for record in earlier.values()):
         lines.append("was interrupted: it has not all cases")
-    if lacks_intervals(earlier):
-        lines.append("has no intervals and no CPU on the wire: ratios of medians alone")
     if differing := other_machine(then, facts):
         lines.append(f"was measured on another machine: {differing}")
     if then.get("compiled") != facts.get("compiled"):
@@ -79,11 +77,6 @@ def remarks(earlier: Mapping[str, Record], facts: Record) -> list[str]:
     if len(loads) == 2 and abs(loads[0] - loads[1]) > _MOST_LOAD * facts["cpus"]:
         lines.append(f"was measured at a load of {loads[0]:.2f} (now {loads[1]:.2f})")
     return lines
-
-
-def lacks_intervals(earlier: Mapping[str, Record]) -> bool:
-    """Whether the file is of before there were intervals, and processor time by bytes sent."""
-    return not any(ends_of(INTERVALS[0])[0] in record for record in earlier.values())
 
 
 def other_machine(then: Record, facts: Record) -> str:
