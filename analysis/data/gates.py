@@ -13,8 +13,8 @@ FAILED, NOT_MEASURED = "failed", "not measured"
 
 
 def outcome(gate: dict[str, Any]) -> str:
-    """What became of it; earlier versions did not say."""
-    return str(gate.get("outcome") or "unknown")
+    """What became of it."""
+    return str(gate.get("outcome"))
 
 
 def calls_attention(gate: dict[str, Any]) -> bool:

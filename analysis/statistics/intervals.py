@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 ENOUGH_SEEDS = 5  # below this there is no interval
-METHOD = "student-t"  # `intervals` in summary.json; older summaries have bootstrap intervals
+METHOD = "student-t"  # `intervals` in summary.json
 
 Floats = NDArray[np.float64]
 Values = Sequence[float] | Floats

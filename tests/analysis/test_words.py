@@ -220,13 +220,3 @@ def test_waived_gates_are_told_in_a_caution_the_main_table_and_the_tables_of_gat
     assert "not measured (no counters)" in gates
     of_run = to_markdown(verdicts.all_runs_table(results)).replace("\\", "")
     assert f"2 passed, 1 not measured (b: not measured, no counters; waived: {words}" in of_run
-
-
-def test_gates_of_an_earlier_version_are_shown_as_unknown(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="fixed-low", seed=3)
-    directory = build.run(arm="dblp", seed=3)
-    status = json.loads((directory / "status.json").read_text())
-    status["gates"] = [{"name": "clock", "key": "clock", "value": 1, "limit": 2, "passed": True}]
-    (directory / "status.json").write_text(json.dumps(status))
-    assert "1 unknown" in to_markdown(verdicts.all_runs_table(load(tmp_path)))
