@@ -54,7 +54,7 @@ def variants(
     """The arms that are wanted, each with the label that says what is changed."""
     if not isinstance(document, Mapping) or not document:
         return []
-    found: dict[str, Variant] = {}
+    made: dict[str, Variant] = {}
     for label in wanted or document:
         name, changes = parse(str(label))
         if name not in document:
@@ -64,22 +64,37 @@ def variants(
             changes["congestion_control"] = congestion_control
             option = f"--congestion-control {congestion_control}"
             options.append((option, f"arms.{name}.congestion_control"))
-        variant = _variant(name, document[name], in_file, changes, path, options)
-        _refuse_lost(variant, points)
-        found.setdefault(variant.label, variant)
-    return list(found.values())
+        arm = _changed(document[name], changes)
+        old = in_file.get(name) if isinstance(in_file, Mapping) else None
+        definition = _definition(arm, path.parent)
+        if not isinstance(old, Mapping) or not isinstance(arm, Mapping):
+            changes = {}
+        else:
+            same = definition == _definition(old, path.parent)
+            changes = {} if same else _differences(old, arm)
+        _refuse_lost(name, changes, options, points)
+        texts = (f"{MARK}{key}={_text(key, value)}" for key, value in changes.items())
+        full = name + "".join(texts)
+        variant = Variant(
+            label=full,
+            name=name,
+            changes=changes,
+            arm=arm,
+            options=tuple(options),
+            definition=definition,
+        )
+        made.setdefault(full, variant)
+    return list(made.values())
 
 
 def compatible(wanted: Sequence[Variant]) -> list[list[Variant]]:
     """Divides variants into groups. No group has two of one arm, so it fits into one document."""
     groups: list[list[Variant]] = []
     for variant in wanted:
-        for group in groups:
-            if variant.name not in [each.name for each in group]:
-                group.append(variant)
-                break
-        else:
-            groups.append([variant])
+        free = (group for group in groups if variant.name not in [other.name for other in group])
+        if (group := next(free, None)) is None:
+            groups.append(group := [])
+        group.append(variant)
     return groups
 
 
@@ -88,34 +103,8 @@ def applied(document: dict[str, Any], group: Sequence[Variant]) -> dict[str, Any
     arms = document.get("arms")
     if not isinstance(arms, Mapping):
         return document
-    return {
-        **document,
-        "arms": {**arms, **{each.name: _changed(arms[each.name], each.changes) for each in group}},
-    }
-
-
-def _variant(
-    name: str,
-    arm: Any,
-    in_file: Any,
-    changes: Changes,
-    path: Path,
-    options: Sequence[tuple[str, str]],
-) -> Variant:
-    new = _changed(arm, changes)
-    old = in_file.get(name) if isinstance(in_file, Mapping) else None
-    definition = _definition(new, path.parent)
-    differing: Changes = {}
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        differing = {} if definition == _definition(old, path.parent) else _differences(old, new)
-    return Variant(
-        label=_label(name, differing),
-        name=name,
-        changes=differing,
-        arm=new,
-        options=tuple(options),
-        definition=definition,
-    )
+    changed = {variant.name: _changed(arms[variant.name], variant.changes) for variant in group}
+    return {**document, "arms": {**arms, **changed}}
 
 
 def parse(label: str) -> tuple[str, Changes]:
@@ -151,37 +140,31 @@ def _changed(arm: Any, changes: Changes) -> Any:
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Changes:
     """What an arm has instead of the settings that it had."""
-    found: Changes = {}
+    changes: Changes = {}
     for key in dict.fromkeys([*old, *new]):
         place, before, after = f"{path}{key}", old.get(key), new.get(key)
         if key not in new:
-            found[place] = _DEFAULT
+            changes[place] = _DEFAULT
         elif (
             isinstance(after, Mapping)
             and "name" not in after  # with a name it is one entry of a registry
             and isinstance(before, Mapping | None)
         ):
-            found |= _differences(before or {}, after, f"{place}.")
+            changes |= _differences(before or {}, after, f"{place}.")
         elif before != after or key not in old:
-            found[place] = after
-    return found
-
-
-def _label(name: str, changes: Changes) -> str:
-    texts = (f"{MARK}{key}={_text(key, value)}" for key, value in changes.items())
-    return name + "".join(texts)
+            changes[place] = after
+    return changes
 
 
 def _definition(arm: Any, folder: Path) -> dict[str, Any]:
     """The settings of an arm with all defaults, so that two ways of writing it are equal."""
     try:
-        found = Arm.model_validate(arm, context={"folders": [folder]})
+        checked = Arm.model_validate(arm, context={"folders": [folder]})
     except ValueError:  # a factor may supply what is missing
         return {"arm": arm}
-    definition = {**found.resolved().describe(), "filling": found.resolved_filling()}
     # Left out where it is the training's, as before arms could have one.
-    rate = {} if found.learning_rate is None else {"learning_rate": found.learning_rate}
-    return {**definition, **rate}
+    rate = {} if checked.learning_rate is None else {"learning_rate": checked.learning_rate}
+    return {**checked.resolved().describe(), "filling": checked.resolved_filling(), **rate}
 
 
 def for_file(label: str) -> str:
@@ -189,20 +172,20 @@ def for_file(label: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.")[:64]
 
 
-def _refuse_lost(variant: Variant, points: Sequence[Point]) -> None:
+def _refuse_lost(
+    name: str, changes: Changes, options: Sequence[tuple[str, str]], points: Sequence[Point]
+) -> None:
     """Refuse changes of an arm that a factor replaces: the label would lie."""
-    whole = f"arms.{variant.name}"
-    for key in variant.changes:
-        place = f"{whole}.{key}"
-        for factor, value in ((f, v) for point in points for f, v in point.changes.items()):
-            if factor == whole:
+    replaced = [change for point in points for change in point.changes.items()]
+    for key in changes:
+        place = f"arms.{name}.{key}"
+        for factor, value in replaced:
+            if factor == f"arms.{name}":
                 is_lost = isinstance(value, Mapping) and key.partition(".")[0] in value
             else:
                 is_lost = yaml_input.overlap(place, factor)
             if is_lost:
-                option = next(
-                    (f"{text}: " for text, changed in variant.options if changed == place), ""
-                )
+                option = next((f"{text}: " for text, changed in options if changed == place), "")
                 raise InputError(
                     f"{option}{place} cannot be changed: the experiment's factors set it at each "
                     "point; valid: a key that no factor sets, or --set factors={} beside it"

@@ -60,33 +60,28 @@ _ways: dict[str, Way] = {}
 def way_of(parameters: topologies.TopologyParameters) -> Way:
     """The narrowest and longest of a topology's ways between workers and server."""
     text = parameters.model_dump_json()
-    if text not in _ways:  # of thousands of workers it takes a while
-        _ways[text] = _way_of(parameters)
-    return _ways[text]
-
-
-def _way_of(parameters: topologies.TopologyParameters) -> Way:
+    if text in _ways:  # of thousands of workers it takes a while
+        return _ways[text]
     options = topologies.build(parameters).link_options()
-    ends = {name: tuple(name.split("--")) for name in options}
-    network: dict[str, Any] = {
-        "hosts": parameters.host_names(),
-        "links": [
-            {"name": name, "first": {"node": ends[name][0]}, "second": {"node": ends[name][1]}}
-            | {key: options[name][key] for key in ("rate_bps", "delay_s", "queue_bytes")}
-            for name in options
-        ],
-    }
+    links = [
+        {"name": name, "first": {"node": first}, "second": {"node": second}}
+        | {key: options[name][key] for key in ("rate_bps", "delay_s", "queue_bytes")}
+        for name in options
+        for first, second in [name.split("--")]
+    ]
+    network: dict[str, Any] = {"hosts": parameters.host_names(), "links": links}
     workers = parameters.worker_names()
     shares_bps = paths.fair_shares_bps(network, workers)
     slowest = min(workers, key=lambda name: shares_bps[name])
     on_way = [options[link.name] for link in paths.path(network, slowest, paths.SERVER)]
     narrowest = min(on_way, key=lambda link: link["rate_bps"])
-    return Way(
+    _ways[text] = Way(
         share_bps=shares_bps[slowest],
         rate_bps=narrowest["rate_bps"],
         queue_bytes=narrowest["queue_bytes"],
         rtt_s=max(paths.path_rtt_s(network, name, paths.SERVER) for name in workers),
     )
+    return _ways[text]
 
 
 def layout_of(run: Run) -> PayloadLayout:
@@ -151,14 +146,15 @@ def run_s(run: Run, layout: PayloadLayout) -> float:
 
 def compared(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> dict[str, tuple[str, str, str]]:
     """Compare the same arms and points of two profiles: number -> (ours, theirs, what is kept)."""
-    found = {}
+    columns = {}
     for name in (field.name for field in dataclasses.fields(Numbers)):
-        one, other = [[getattr(each, name) for each in side] for side in (ours, theirs)]
-        found[name] = (_span(one), _span(other), _kept(list(zip(one, other, strict=True))))
-    return found
+        one, other = [[getattr(numbers, name) for numbers in side] for side in (ours, theirs)]
+        columns[name] = (_span(one), _span(other), _kept(one, other))
+    return columns
 
 
-def _kept(pairs: Sequence[tuple[float | None, float | None]]) -> str:
+def _kept(ours: Sequence[float | None], theirs: Sequence[float | None]) -> str:
+    pairs = zip(ours, theirs, strict=True)
     known = [(one, other) for one, other in pairs if one is not None and other is not None]
     if not known:
         return "unknown"

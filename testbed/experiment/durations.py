@@ -53,26 +53,23 @@ class Duration:
 def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> list[Duration]:
     """Estimate each run; earlier ones below `results` count that differ in the seed alone."""
     earlier = _earlier(results / runs[0].experiment.name)
-    kinds = [_kind(run.config()) for run in runs]
-    unknown = [
-        run
-        for run, kind in zip(runs, kinds, strict=True)
-        if run.experiment.trains and kind not in earlier
+    known = [earlier.get(_kind(run.config()), []) for run in runs]
+    training = [
+        run for run, took in zip(runs, known, strict=True) if run.experiment.trains and not took
     ]
-    predictions = iter(zip(layouts(unknown, say), computing(unknown, say), strict=True))
-    found = []
-    for run, kind in zip(runs, kinds, strict=True):
-        if known := earlier.get(kind):
-            wall_s, size_bytes = map(statistics.fmean, zip(*known, strict=True))
-            found.append(Duration(run_s=wall_s, disk_bytes=size_bytes, earlier=len(known)))
-        elif run.experiment.trains:
-            found.append(_predicted(run, *next(predictions)))
-        else:
-            longest_s = _limit_s(run)
-            run_s = None if longest_s is None else longest_s + dimensionless.LAB_S
-            disk_bytes = _samples_bytes(run, longest_s or 0.0)
-            found.append(Duration(run_s=run_s, disk_bytes=disk_bytes))
-    return found
+    predictions = iter(zip(layouts(training, say), computing(training, say), strict=True))
+
+    def estimate(run: Run, took: list[tuple[float, float]]) -> Duration:
+        if took:
+            wall_s, size_bytes = map(statistics.fmean, zip(*took, strict=True))
+            return Duration(run_s=wall_s, disk_bytes=size_bytes, earlier=len(took))
+        if run.experiment.trains:
+            return _predicted(run, *next(predictions))
+        longest_s = _limit_s(run)
+        run_s = None if longest_s is None else longest_s + dimensionless.LAB_S
+        return Duration(run_s=run_s, disk_bytes=_samples_bytes(run, longest_s or 0.0))
+
+    return list(map(estimate, runs, known))
 
 
 def _predicted(run: Run, layout: PayloadLayout, computes: Computing | None) -> Duration:
@@ -108,10 +105,9 @@ def _limit_s(run: Run) -> float | None:
 
 def _training_bytes(run: Run, payload_bytes: int, *, run_s: float, wire_s: float) -> float:
     workers, rounds = run.experiment.topology.workers, run.experiment.rounds
+    sending_bytes = 2 * workers * _FLOW_BYTES_PER_S * run_s
     if run.protocol.carrier == "udp":
         sending_bytes = _NOTE_BYTES * workers * (2 * rounds + _NOTES_HZ * wire_s)
-    else:
-        sending_bytes = 2 * workers * _FLOW_BYTES_PER_S * run_s
     weights_bytes = workers * payload_bytes * (run.experiment.training.pace.kind != "payload-only")
     events_bytes = rounds * (_ROUND_BYTES + workers * _WORKER_BYTES)
     return _samples_bytes(run, run_s) + sending_bytes + events_bytes + weights_bytes
@@ -156,16 +152,17 @@ def computing(runs: Iterable[Run], say: Callable[[str], None]) -> list[Computing
 
 def _once(runs: Iterable[Run], keys: Sequence[str], work: Callable[[Run], T]) -> list[T]:
     """What work finds for each run, done once for all whose training is equal in some keys."""
-    known: dict[str, T] = {}
-    found = []
-    for run in runs:
-        described = run.experiment.training.model_dump(mode="json", include=set(keys))
+    made: dict[str, T] = {}
+
+    def of(run: Run) -> T:
+        training = run.experiment.training.model_dump(mode="json", include=set(keys))
         shared = (run.experiment.transport.chunk_bytes, run.experiment.topology.workers)
-        text = json.dumps([described, shared, str(run.folder)])
-        if text not in known:
-            known[text] = work(run)
-        found.append(known[text])
-    return found
+        kind = json.dumps([training, shared, str(run.folder)])
+        if kind not in made:
+            made[kind] = work(run)
+        return made[kind]
+
+    return list(map(of, runs))
 
 
 def _computing_s(run: Run, step_s: float, evaluation_s: float) -> float:
@@ -190,9 +187,9 @@ def _measured_apart(run: Run) -> Computing | None:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        found = json.loads(pipe.read() or "null")
+        measured = json.loads(pipe.read() or "null")
     os.waitpid(child, 0)
-    return found and (found[0], found[1])
+    return measured and (measured[0], measured[1])
 
 
 def _measured(run: Run) -> Computing | None:
@@ -229,20 +226,21 @@ def _shortest_s(work: Callable[[], object]) -> float:
     return float(np.diff(times_s).min())
 
 
-def total(found: Sequence[Duration], *, at_once: int = 1) -> str:
+def total(durations: Sequence[Duration], *, at_once: int = 1) -> str:
     """Say in one sentence how long all of them take, so many at once, and how much disk."""
-    known_s = [each.run_s for each in found if each.run_s is not None]
-    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
-    if not known_s:
+    known = [each for each in durations if each.run_s is not None]
+    runs_s = [each.run_s or 0.0 for each in known]
+    runs = "1 run" if len(durations) == 1 else f"{len(durations)} runs"
+    if not known:
         return f"{runs} to do; how long is unknown: no time_limit_s is given"
-    about = in_words(max(sum(known_s) / at_once, *known_s))
-    if len(known_s) < len(found):
-        about += f" for {len(known_s)} of them (unknown where no time_limit_s is given)"
-    disk = sizes.in_words(sum(each.disk_bytes for each in found if each.run_s is not None))
-    earlier = sum(each.earlier > 0 for each in found)
-    sources = [f"{earlier} from earlier runs"] if earlier else []
-    sources += [f"{len(known_s) - earlier} predicted"] if earlier < len(known_s) else []
-    return f"{runs} to do, about {about} and {disk} on disk ({', '.join(sources)})"
+    about = in_words(max(sum(runs_s) / at_once, *runs_s))
+    if len(known) < len(durations):
+        about += f" for {len(known)} of them (unknown where no time_limit_s is given)"
+    disk = sizes.in_words(sum(each.disk_bytes for each in known))
+    earlier = sum(each.earlier > 0 for each in durations)
+    counts = {"from earlier runs": earlier, "predicted": len(known) - earlier}
+    sources = ", ".join(f"{count} {source}" for source, count in counts.items() if count > 0)
+    return f"{runs} to do, about {about} and {disk} on disk ({sources})"
 
 
 def in_words(duration_s: float | None) -> str:
@@ -256,17 +254,14 @@ def in_words(duration_s: float | None) -> str:
 
 def _earlier(folder: Path) -> dict[str, list[tuple[float, float]]]:
     """Kind of run -> wall time in seconds and size in bytes of those that ran to their end."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    took: dict[str, list[tuple[float, float]]] = {}
     for path in sorted(folder.glob("*/status.json")):
-        try:
-            status = run_directory.read_json(path)
-            config = run_directory.read_json(path.with_name("config.json"))
-        except (OSError, ValueError):
-            continue  # the report tells of damaged directories
-        if status.get("verdict") in ("ok", "invalid") and status.get("wall_s"):
-            taken = (float(status["wall_s"]), float(sizes.bytes_below(path.parent)))
-            found.setdefault(_kind(config), []).append(taken)
-    return found
+        status = run_directory.read_or_empty(path)  # the report tells of damaged directories
+        config = run_directory.read_or_empty(path.with_name("config.json"))
+        if config and status.get("verdict") in ("ok", "invalid") and status.get("wall_s"):
+            size_bytes = sizes.bytes_below(path.parent)
+            took.setdefault(_kind(config), []).append((float(status["wall_s"]), float(size_bytes)))
+    return took
 
 
 def _kind(config: dict[str, Any]) -> str:

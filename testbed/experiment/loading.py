@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from testbed.experiment.schema import Experiment
 from testbed.experiment.shipped import find
 from testbed.experiment.taken_phases import FinishedRuns
 from testbed.shared import own_code, problems, yaml_input
+from testbed.shared.problems import Problem
 from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
@@ -38,65 +40,51 @@ def load(
 ) -> list[Run]:
     """Read an experiment and expand it into runs, in the file's order: seeds, points, arms."""
     chosen = _chosen(name_or_path, overrides, arms, congestion_control, controller, profile)
-    path, document, where = chosen.path, chosen.document, chosen.where
-    points, wanted, options, wrong = chosen.points, chosen.arms, chosen.options, chosen.wrong
+    path, where, points, wrong = chosen.path, chosen.where, chosen.points, chosen.wrong
     experiments: dict[tuple[int, str], Experiment] = {}
-    for group in arm_labels.compatible(wanted) or [[]]:
+    for group in arm_labels.compatible(chosen.arms) or [[]]:
         for number, point in enumerate(points):
-            changed = arm_labels.applied(document, group)
-            blamed = [*options, *(each for variant in group for each in variant.options)]
             try:
-                found = _validated(changed, point, group, path, where, blamed)
+                experiment = _validated(chosen, point, group)
             except InputError as error:
                 wrong += error.args
                 continue
-            experiments |= {(number, variant.label): found for variant in group}
+            experiments |= {(number, variant.label): experiment for variant in group}
     if wrong:
         raise _together(wrong, path)
-    first = experiments[0, wanted[0].label]
+    first = experiments[0, chosen.arms[0].label]
     used_seeds = _extend(first.seeds, seeds)
-    if (count := len(used_seeds) * len(points) * len(wanted)) > factors.MOST_RUNS:
+    if (count := len(used_seeds) * len(points) * len(chosen.arms)) > factors.MOST_RUNS:
         raise InputError(
             f"{where}: {count:,} runs (seeds x points x arms); valid: up to {factors.MOST_RUNS:,}"
         )
-    try:
-        settings = _settings(document, first, path, points)
-        settings.pop("simulation", None)  # a lab's have nothing of it
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+    settings = _settings(chosen, first)
     finished = FinishedRuns(folders=[path.resolve().parent, Path()], results=results)
-
-    def with_phases(experiment: Experiment, seed: int, point: factors.Point) -> Experiment:
-        try:
-            return finished.give_phases(experiment, seed, point.values)
-        except InputError as error:
-            blamed = _to_blame(("phases", "from"), options)
-            raise InputError(f"{blamed}{where}: {error}") from None
-
     fingerprint = functools.cache(own_code.fingerprint)
-    return [
-        Run(
-            experiment=with_phases(experiments[number, variant.label], seed, point),
+
+    def run(seed: int, number: int, variant: Variant) -> Run:
+        experiment, point = experiments[number, variant.label], points[number].values
+        own = experiment.own_code(variant.name, path.resolve().parent)
+        try:
+            experiment = finished.give_phases(experiment, seed, point)
+        except InputError as error:
+            blamed = _to_blame(("phases", "from"), chosen.options)
+            raise InputError(f"{blamed}{where}: {error}") from None
+        return Run(
+            experiment=experiment,
             arm=variant.label,
             name_in_file=variant.name,
             seed=seed,
-            factors=point.values,
+            factors=point,
             folder=path.resolve().parent,
             source=path,
             profile=profile,
-            code={
-                place: fingerprint(place)
-                for place in experiments[number, variant.label].own_code(
-                    variant.name, path.resolve().parent
-                )
-            },
+            code={place: fingerprint(place) for place in own},
             settings=settings,
             definition=variant.definition,
         )
-        for seed in used_seeds
-        for number, point in enumerate(points)
-        for variant in wanted
-    ]
+
+    return [run(*of) for of in itertools.product(used_seeds, range(len(points)), chosen.arms)]
 
 
 def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
@@ -146,7 +134,7 @@ def _chosen(
 ) -> _Chosen:
     path = find(name_or_path)
     document = yaml_input.read(path)
-    wrong = [f"{path}: {each}" for each in _wrong_keys_of_profiles(document, path, chosen=profile)]
+    wrong = [f"{path}: {line}" for line in _wrong_keys_of_profiles(document, path, chosen=profile)]
     try:
         profiles.apply(document, profile)
     except InputError as error:
@@ -162,21 +150,39 @@ def _chosen(
         where += f": profile {profile}"
     try:
         points = list(factors.points(document.get("factors") or {}))
-        _refuse_lost(options, points)
+        for option, key in options:
+            for replaced in points[0].changes:
+                if yaml_input.within(key, replaced) and not key.startswith("arms."):
+                    raise ValueError(
+                        f"{option}: the experiment's factors set {replaced}; valid: a key that no "
+                        "factor sets, or --set factors={} beside it"
+                    )
     except ValueError as error:
-        told = f"{_to_blame(['factors'], options)}{where}: {error}"
-        raise _together([*wrong, told], path) from None
-    wanted = arm_labels.variants(
+        line = f"{_to_blame(['factors'], options)}{where}: {error}"
+        raise _together([*wrong, line], path) from None
+    variants = arm_labels.variants(
         document.get("arms"), in_file, arms, congestion_control, path=path, points=points
     )
-    return _Chosen(path, document, where, points, wanted, options, wrong)
+    return _Chosen(path, document, where, points, variants, options, wrong)
 
 
 def _together(wrong: Sequence[str], path: Path) -> InputError:
     """One error of many lines, each once."""
-    told = list(dict.fromkeys(wrong))
-    more = [f"{path}: and {len(told) - _MOST_LINES} more problems"] if told[_MOST_LINES:] else []
-    return InputError(*told[:_MOST_LINES], *more)
+    lines = list(dict.fromkeys(wrong))
+    more = [f"{path}: and {len(lines) - _MOST_LINES} more problems"] if lines[_MOST_LINES:] else []
+    return InputError(*lines[:_MOST_LINES], *more)
+
+
+def _checked(document: dict[str, Any], path: Path) -> Experiment:
+    return Experiment.model_validate(document, context={"folders": [path.parent]})
+
+
+def _problems(document: dict[str, Any], path: Path) -> list[Problem]:
+    try:
+        _checked(document, path)
+    except ValidationError as error:
+        return problems.of(error, Experiment)
+    return []
 
 
 def _wrong_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str) -> Iterator[str]:
@@ -190,124 +196,81 @@ def _wrong_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str
         except InputError as error:
             yield str(error)
             continue
-        changed = [f"{key}." for key in profiles.changes(document, profile)]
-        if not changed:
-            continue
+        changed = tuple(f"{key}." for key in profiles.changes(document, profile))
         # One key that is wrong for sure keeps the checks of the whole away: they take time.
-        sized["seeds"] = None
-        try:
-            Experiment.model_validate(sized, context={"folders": [path.parent]})
-        except ValidationError as error:
-            for each in problems.of(error, Experiment):
-                place = f"{problems.dotted(each.place)}."
-                if each.sort == problems.UNKNOWN and place.startswith(tuple(changed)):
-                    yield f"profiles.{profile}.{problems.explain([each])}"
+        for problem in _problems({**sized, "seeds": None}, path) if changed else []:
+            place = f"{problems.dotted(problem.place)}."
+            if problem.sort == problems.UNKNOWN and place.startswith(changed):
+                yield f"profiles.{profile}.{problems.explain([problem])}"
 
 
-def _refuse_lost(options: Sequence[tuple[str, str]], points: Sequence[factors.Point]) -> None:
-    """Refuse an option whose key every point of the sweep replaces: it would change nothing."""
-    for option, key in options:
-        for replaced in points[0].changes:
-            if yaml_input.within(key, replaced) and not key.startswith("arms."):
-                raise ValueError(
-                    f"{option}: the experiment's factors set {replaced}; valid: a key that no "
-                    "factor sets, or --set factors={} beside it"
-                )
-
-
-def _settings(
-    document: dict[str, Any], first: Experiment, path: Path, points: Sequence[factors.Point]
-) -> dict[str, Any]:
+def _settings(chosen: _Chosen, first: Experiment) -> dict[str, Any]:
     """What all runs of the experiment share, without arms, seeds and points."""
-    shared = {key: value for key, value in document.items() if key != "factors"}
+    shared = {key: value for key, value in chosen.document.items() if key != "factors"}
     try:
-        found = (
-            Experiment.model_validate(shared, context={"folders": [path.parent]})
-            if document.get("factors")
-            else first
-        )
+        whole = _checked(shared, chosen.path) if chosen.document.get("factors") else first
+        settings = whole.model_dump(mode="json", exclude=NOT_OF_A_RUN)
     except ValidationError as error:
-        replaced = {key for point in points for key in point.changes}
-        for each in problems.of(error, Experiment):
-            place = problems.dotted(each.place)
+        replaced = {key for point in chosen.points for key in point.changes}
+        for problem in problems.of(error, Experiment):
+            place = problems.dotted(problem.place)
             of_factor = any(yaml_input.within(place, key) for key in replaced)
-            if of_factor and each.sort != problems.MISSING and _given(shared, each.place):
-                raise InputError(problems.explain([each])) from None
-        return {key: value for key, value in shared.items() if key not in NOT_OF_A_RUN}
-    return found.model_dump(mode="json", exclude=NOT_OF_A_RUN)
+            if of_factor and problem.sort != problems.MISSING and _given(shared, problem.place):
+                line = problems.explain([problem])
+                raise InputError(f"{chosen.where}: {line}") from None
+        settings = {key: value for key, value in shared.items() if key not in NOT_OF_A_RUN}
+    settings.pop("simulation", None)  # a lab's have nothing of it
+    return settings
 
 
 def _given(document: Any, place: problems.Place) -> bool:
     """Whether a document has a value there that is not null, which waits for another."""
-    for part in place:
-        try:
-            document = document[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return document is not None
-
-
-def _problems(document: dict[str, Any], path: Path) -> list[problems.Problem]:
-    """What is wrong with an experiment without its factors."""
     try:
-        Experiment.model_validate(document, context={"folders": [path.parent]})
-    except ValidationError as error:
-        return problems.of(error, Experiment)
-    return []
+        return functools.reduce(operator.getitem, place, document) is not None
+    except (KeyError, IndexError, TypeError):
+        return False
 
 
 def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]]) -> str:
     """The options that replaced something at, above or below a problem's place."""
     place = ".".join(map(str, location))
-    found = [option for option, key in options if not place or yaml_input.overlap(key, place)]
-    return "".join(f"{option}: " for option in dict.fromkeys(found))
+    blamed = [option for option, key in options if not place or yaml_input.overlap(key, place)]
+    return "".join(f"{option}: " for option in dict.fromkeys(blamed))
 
 
-def _validated(
-    document: dict[str, Any],
-    point: factors.Point,
-    variants: Sequence[Variant],
-    path: Path,
-    where: str,
-    options: Sequence[tuple[str, str]],
-) -> Experiment:
-    """The experiment at a point; `options` are (option of the command line, key it replaced)."""
-    resolved = copy.deepcopy(document)
+def _validated(chosen: _Chosen, point: factors.Point, group: Sequence[Variant]) -> Experiment:
+    """The experiment with some of the arms, at a point."""
+    path, where = chosen.path, chosen.where
+    base = arm_labels.applied(chosen.document, group)
+    document = copy.deepcopy(base)
     for key, value in point.changes.items():
         try:
-            yaml_input.replace(resolved, key, value)
+            yaml_input.replace(document, key, value)
         except InputError as error:
             raise InputError(f"{where}: factors: {error}") from None
-    replaced = [each for each in variants if f"arms.{each.name}" in point.changes]
+    replaced = [variant for variant in group if f"arms.{variant.name}" in point.changes]
     try:
-        resolved = arm_labels.applied(resolved, replaced)
-        return Experiment.model_validate(resolved, context={"folders": [path.parent]})
+        return _checked(arm_labels.applied(document, replaced), path)
     except ValidationError as error:
-        without_factors = _problems(document, path) if point.changes else []
-        told = []
-        found = problems.once(problems.of(error, Experiment))
-        no_workload = any(each.place[:1] == ("workload",) for each in found)
-        for each in found:
-            if no_workload and (each.place, each.sort) == (("arms",), problems.MISSING):
-                continue  # nobody knows whether it needs arms
-            blamed, near = _to_blame(each.place, options), ""
-            keys = [("factors", key) for key in point.changes]
-            of_factor = _to_blame(each.place, keys) if each.place else ""
-            if of_factor and each in without_factors:
-                of_factor = ""  # it is there without the factors, too
-            if of_factor:
-                blamed = blamed or _to_blame(("factors",), options)
-            elif (
-                each.place[:1] == ("arms",)
-                and len(each.place) == 3
-                and each.sort == problems.MISSING
-            ):
-                blamed = blamed or _to_blame(each.place[:2], options)
-                name = str(each.place[1])
-                near = did_you_mean(name, set(document["arms"]) - {name})
-            told.append(f"{blamed}{where}: {of_factor}{problems.lines([each])[0]}{near}")
-        # Code beside the experiment is named as the experiment is, not by its absolute path.
-        folder = f"{path.parent.resolve()}/"
-        raise InputError(
-            *(each.replace(folder, str(path.parent / "_")[:-1]) for each in told)
-        ) from None
+        wrong = problems.once(problems.of(error, Experiment))
+    without_factors = _problems(base, path) if point.changes else []
+    options = [*chosen.options, *(option for variant in group for option in variant.options)]
+    no_workload = any(problem.place[:1] == ("workload",) for problem in wrong)
+    lines = []
+    for problem in wrong:
+        place, near = problem.place, ""
+        missing = problem.sort == problems.MISSING
+        if no_workload and missing and place == ("arms",):
+            continue  # nobody knows whether it needs arms
+        blamed, of_factor = _to_blame(place, options), ""
+        if place and problem not in without_factors:
+            of_factor = _to_blame(place, [("factors", key) for key in point.changes])
+        if of_factor:
+            blamed = blamed or _to_blame(("factors",), options)
+        elif place[:1] == ("arms",) and len(place) == 3 and missing:
+            blamed = blamed or _to_blame(place[:2], options)
+            near = did_you_mean(str(place[1]), set(base["arms"]) - {str(place[1])})
+        lines.append(f"{blamed}{where}: {of_factor}{problems.explain([problem])}{near}")
+    # Code beside the experiment is named as the experiment is, not by its absolute path.
+    folder = f"{path.parent.resolve()}/"
+    raise InputError(*(line.replace(folder, str(path.parent / "_")[:-1]) for line in lines))

@@ -24,7 +24,7 @@ from testbed.shared.run_directory import PLAN, RunDirectory, key_of
 from testbed.training.phases import schedule
 
 Spans = list[tuple[int, int]]
-_Found = tuple[int, dict[str, Any], Path]  # a run's seed, point of the sweep, and directory
+_Run = tuple[int, dict[str, Any], Path]  # a run's seed, point of the sweep, and directory
 _WHOLE = ("ok", "invalid")  # in an invalid run the machine was too slow, yet all rounds took place
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)  # reading files raises
 _CONFIGS = "*/*/config.json"
@@ -53,22 +53,22 @@ class FinishedRuns:
         phases = experiment.phases
         if not isinstance(phases, schedule.Parameters) or phases.critical_rounds is not None:
             return experiment
-        name = str(phases.from_)
+        name, rounds = str(phases.from_), experiment.rounds
         try:
             critical = self._critical(name, seed, json.dumps(factors))
-            if len(critical) != experiment.rounds:
+            if len(critical) != rounds:
                 raise InputError(
-                    f"{name!r}: this run has {len(critical)} rounds, the experiment "
-                    f"{experiment.rounds}; valid: a run with as many rounds"
+                    f"{name!r}: this run has {len(critical)} rounds, the experiment {rounds}; "
+                    "valid: a run with as many rounds"
                 )
             taken = _in_spans(critical)
         except InputError as error:
-            kept = _kept(self._results / experiment.name, experiment.rounds, name, seed, factors)
+            kept = _kept(self._results / experiment.name, (rounds, name, seed, factors))
             if kept is None:
                 raise InputError(f"phases.from: {error}") from None
             taken = kept
-        found = phases.model_copy(update={"critical_rounds": taken})
-        return experiment.model_copy(update={"phases": found})
+        given = phases.model_copy(update={"critical_rounds": taken})
+        return experiment.model_copy(update={"phases": given})
 
     def _critical_rounds(self, name: str, seed: int, factors: str) -> list[bool]:
         """Whether each round was critical, in the run that `name` means; `factors` are JSON."""
@@ -79,12 +79,12 @@ class FinishedRuns:
             raise InputError(f"{name!r}: this run {state}; valid: a run that is ok or invalid")
         log = directory / "events" / "rounds.jsonl"
         try:
-            records = jsonl.read(log)
-            if not records or [each["round"] for each in records] != list(range(len(records))):
+            rounds = {record["round"]: bool(record["critical"]) for record in jsonl.read(log)}
+            if not rounds or list(rounds) != list(range(len(rounds))):
                 raise ValueError("rounds are missing")
-            return [bool(record["critical"]) for record in records]
         except _DAMAGED as error:
             raise InputError(f"{name!r}: {log}: cannot be read: {error}") from None
+        return list(rounds.values())
 
     def _directory(self, name: str, seed: int, factors: dict[str, Any]) -> Path:
         places = [folder / name for folder in self._folders] if name.strip("/.") else []
@@ -114,7 +114,7 @@ def _names(results: Path) -> set[str]:
     return final | {re.sub(r"-s\d+-\w+$", "", run) for run in final}
 
 
-def _of_arm(folder: Path, arm: str, name: str) -> Iterator[_Found]:
+def _of_arm(folder: Path, arm: str, name: str) -> Iterator[_Run]:
     """The finished runs of an arm, but for those that took their own phases by `name`."""
     for path in sorted(folder.glob("*/config.json")):
         whole = RunDirectory(path.parent).verdict() in _WHOLE
@@ -126,17 +126,17 @@ def _of_arm(folder: Path, arm: str, name: str) -> Iterator[_Found]:
                 yield config["seed"], config.get("factors", {}), path.parent
 
 
-def _fitting(runs: Sequence[_Found], name: str, seed: int, factors: dict[str, Any]) -> Path:
+def _fitting(runs: Sequence[_Run], name: str, seed: int, factors: dict[str, Any]) -> Path:
     """The run of this seed; of several the one at the same point of the sweep."""
-    of_seed = [(point, directory) for each, point, directory in runs if each == seed]
+    of_seed = [(point, directory) for own_seed, point, directory in runs if own_seed == seed]
     if not of_seed:
-        seeds = ", ".join(map(str, sorted({each for each, _, _ in runs})))
+        seeds = ", ".join(map(str, sorted({own_seed for own_seed, _, _ in runs})))
         raise InputError(f"{name!r}: no finished run with seed {seed}; seeds that it has: {seeds}")
     at_point = [directory for point, directory in of_seed if len(of_seed) == 1 or point == factors]
     if len(at_point) != 1:
-        found = [directory.name for _, directory in of_seed]
-        listed = ", ".join(found[:3]) + ", ..." * (len(found) > 3)
-        raise InputError(f"{name!r}: {len(found)} runs with seed {seed}; valid: one of {listed}")
+        listed = ", ".join(directory.name for _, directory in of_seed[:3])
+        listed += ", ..." * (len(of_seed) > 3)
+        raise InputError(f"{name!r}: {len(of_seed)} runs with seed {seed}; valid: one of {listed}")
     return at_point[0]
 
 
@@ -146,15 +146,12 @@ def _in_spans(critical: Sequence[bool]) -> Spans:
     return [(numbers[0], numbers[-1]) for numbers in groups if critical[numbers[0]]]
 
 
-def _kept(
-    folder: Path, rounds: int, name: str, seed: int, factors: Mapping[str, Any]
-) -> Spans | None:
+def _kept(folder: Path, run: tuple[object, ...]) -> Spans | None:
     """What an earlier plan of the same experiment took."""
-    wanted = (rounds, name, seed, factors)
     with suppress(*_DAMAGED):
         for entry in run_directory.read_json(folder / PLAN)["runs"]:
             phases = entry.get("phases", {})
             given = (entry.get("rounds"), phases.get("from"), entry["seed"], entry["factors"])
-            if given == wanted:
+            if given == run:
                 return [(first, last) for first, last in phases["critical_rounds"]]
     return None

@@ -19,6 +19,7 @@ from pydantic_core import core_schema
 
 from testbed.shared import docstrings, own_code, problems
 from testbed.shared.input_error import shown
+from testbed.shared.problems import Problem
 from testbed.shared.registry import Registry
 
 Schema = dict[str, Any]
@@ -26,8 +27,7 @@ Schema = dict[str, Any]
 
 def folders(info: ValidationInfo) -> Sequence[Path]:
     """Where relative paths of an experiment are looked for: what was validated says so."""
-    found: Sequence[Path] = (info.context or {}).get("folders", ())
-    return found
+    return cast(Sequence[Path], (info.context or {}).get("folders", ()))
 
 
 @dataclass(frozen=True)
@@ -70,36 +70,35 @@ class OneOf:
             name = self.registry.locate(name, folders(info))
             model = self._model(name)
         except ValueError as error:
-            raise problems.raised([problems.Problem((self.key,), str(error))]) from None
+            raise problems.raised([Problem((self.key,), str(error))]) from None
         try:
-            found = model.model_validate({**given, self.key: name}, context=info.context)
+            section = model.model_validate({**given, self.key: name}, context=info.context)
         except ValidationError as error:
             wrong = problems.of(error, model)
             if is_name:
-                wrong = [self._with_example(each, name) for each in wrong]
+                wrong = [self._with_example(problem, name) for problem in wrong]
             raise problems.raised(wrong) from None
         except Exception as error:
             if name in self.registry:
                 raise
-            told = own_code.in_one_line(own_code.split(name)[0], error)
-            raise problems.raised([problems.Problem((self.key,), told)]) from None
+            line = own_code.in_one_line(own_code.split(name)[0], error)
+            raise problems.raised([Problem((self.key,), line)]) from None
         if self.check is not None:
-            self.check(found)
-        return found
+            self.check(section)
+        return section
 
-    def _with_example(self, problem: problems.Problem, name: str) -> problems.Problem:
+    def _with_example(self, problem: Problem, name: str) -> Problem:
         """Where a name alone is not enough: how a section is written."""
         if problem.sort != problems.MISSING:
             return problem
         example = f"{{ {self.key}: {name}, {problems.dotted(problem.place)}: ... }}"
         return problem._replace(message=f"{problem.message}; valid: {example}")
 
-    def _without_name(self, given: Mapping[str, Any]) -> problems.Problem:
-        valid = f"valid: {', '.join(self.registry)}"
-        if given.get(self.key) is not None:
-            said = f"{shown(given[self.key])}: must be a name; {valid}"
-            return problems.Problem((self.key,), said)
-        missing = problems.Problem((self.key,), f"this key is missing; {valid}", problems.MISSING)
+    def _without_name(self, given: Mapping[str, Any]) -> Problem:
+        valid, name = f"valid: {', '.join(self.registry)}", given.get(self.key)
+        if name is not None:
+            return Problem((self.key,), f"{shown(name)}: must be a name; {valid}")
+        missing = Problem((self.key,), f"this key is missing; {valid}", problems.MISSING)
         return problems.misspelt(self.key, given) or missing
 
     def _model(self, name: str) -> type[BaseModel]:
@@ -112,10 +111,10 @@ class OneOf:
     def meaning(self, name: str) -> str:
         """What a name stands for, in a sentence: its file's, where the file is about it alone."""
         model = self._model(name)
-        module = inspect.getmodule(model)
-        others = {each for each in self.models().values() if inspect.getmodule(each) is module}
-        of_file = docstrings.first_sentence(module)
-        if len(others) > 1 or not of_file:
+        files = [inspect.getmodule(each) for each in {*self.models().values()}]
+        file = inspect.getmodule(model)
+        of_file = docstrings.first_sentence(file)
+        if files.count(file) > 1 or not of_file:
             return docstrings.first_sentence(model)
         return re.sub(r"^`[^:]*`: ", "", of_file)
 
@@ -136,14 +135,11 @@ class OneOf:
                 absent = {"type": "object", "not": {"required": [self.key]}}
                 rules.append({"if": absent, "then": reference})
         if self.registry.own is not None:
-            own = dict(handler.resolve_ref_schema(_reference(self.own or self.base, handler)))
-            own["properties"] = {
-                **own["properties"],
-                self.key: {"description": "names code of your own"},
-            }
+            own = handler.resolve_ref_schema(_reference(self.own or self.base, handler))
+            keys = own["properties"] | {self.key: {"description": "names code of your own"}}
             # The user's file says which further keys there are, where we do not.
-            own["additionalProperties"] = True
-            rules.append(when(self.key, _OWN, own))
+            open_ = {**own, "properties": keys, "additionalProperties": True}
+            rules.append(when(self.key, _OWN, open_))
         named = name_schema(self.registry)
         key = {**named, "description": "decides which further keys there are"}
         section: Schema = {"properties": {self.key: key}, "allOf": rules}
@@ -163,9 +159,9 @@ def all_sections(model: type[BaseModel], place: str = "") -> Iterator[tuple[str,
         if typing.get_origin(kind) is list:
             path, (kind,) = f"{path}[]", typing.get_args(kind)
             marks = getattr(kind, "__metadata__", ())
-        found = [each for each in marks if isinstance(each, OneOf)]
-        yield from ((path, each) for each in found)
-        if not found and isinstance(kind, type) and issubclass(kind, BaseModel):
+        if sections := [mark for mark in marks if isinstance(mark, OneOf)]:
+            yield from ((path, section) for section in sections)
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from all_sections(kind, f"{path}.")
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.machinery
 import inspect
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec, PathFinder
 from modulefinder import ModuleFinder
 from numbers import Real
 from pathlib import Path
@@ -73,7 +73,7 @@ def located(text: str, folders: Sequence[Path] = ()) -> str:
     """The same reference with an absolute path, which any process can load."""
     place, name, _ = split(text)
     suffix = f":{name}" if name else ""
-    looked = [each.resolve() for each in (*folders, Path())]
+    looked = [folder.resolve() for folder in (*folders, Path())]
     if place.endswith(".py"):
         for folder in looked:
             if (folder / place).is_file():
@@ -83,11 +83,11 @@ def located(text: str, folders: Sequence[Path] = ()) -> str:
     if place.startswith("/"):
         looked = [Path(parent or "/")]
     elif parent:
-        looked = [(each / parent).resolve() for each in looked]
-    found = _specification(module, [*looked] if parent else [*looked, *sys.path])
-    if found is None:
+        looked = [(folder / parent).resolve() for folder in looked]
+    specification = _specification(module, [*looked] if parent else [*looked, *sys.path])
+    if specification is None:
         raise InputError(f"{text}: no module {module.partition('.')[0]!r} in {_in_words(looked)}")
-    folder = _roots(found)[0].parent
+    folder = _roots(specification)[0].parent
     return f"{folder}/{module}{suffix}" if folder in looked else text
 
 
@@ -120,16 +120,17 @@ def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
     place, name, _ = split(text)
     with explained(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
-    wanted = f"expected {f'a class that derives from {base.__name__}' if base else 'a function'}"
-    if not name and vars(module).get(default) not in (None, base):
+    expected = f"expected {f'a class that derives from {base.__name__}' if base else 'a function'}"
+    contents = vars(module)
+    if not name and contents.get(default) not in (None, base):
         name = default
     if not name:
         fitting = [
             key
-            for key, each in vars(module).items()
-            if getattr(each, "__module__", "") == module.__name__
+            for key, content in contents.items()
+            if getattr(content, "__module__", "") == module.__name__
             and not key.startswith("_")
-            and _fits(each, base)
+            and _fits(content, base)
         ]
         if len(fitting) > 1:
             raise InputError(
@@ -137,17 +138,17 @@ def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
                 f"for example {Path(place).name}:{fitting[0]}"
             )
         if not fitting:
-            raise InputError(f"{place}: defines no {axis}; {wanted}, by default {default!r}")
+            raise InputError(f"{place}: defines no {axis}; {expected}, by default {default!r}")
         (name,) = fitting
-    if name not in vars(module):
-        raise InputError(f"{place}: defines no {name!r}; {wanted}")
-    found = vars(module)[name]
-    if not _fits(found, base):
-        kind = "a class of another kind" if isinstance(found, type) else type(found).__name__
-        raise InputError(f"{place}: {name} is {kind}; {wanted}")
-    if lacking := sorted(getattr(found, "__abstractmethods__", ())):
+    if name not in contents:
+        raise InputError(f"{place}: defines no {name!r}; {expected}")
+    entry = contents[name]
+    if not _fits(entry, base):
+        kind = "a class of another kind" if isinstance(entry, type) else type(entry).__name__
+        raise InputError(f"{place}: {name} is {kind}; {expected}")
+    if lacking := sorted(getattr(entry, "__abstractmethods__", ())):
         raise InputError(f"{place}: {name} lacks {', '.join(lacking)}, which every {axis} has")
-    return found
+    return entry
 
 
 @contextmanager
@@ -158,44 +159,46 @@ def explained(place: str) -> Iterator[None]:
     except InputError:
         raise
     except BaseException as error:  # SystemExit too: the code is not ours
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        if isinstance(error, KeyboardInterrupt) and not (last.line or "").strip().startswith(
-            "raise"
-        ):
+        last = (traceback.extract_tb(error.__traceback__)[-1].line or "").strip()
+        if isinstance(error, KeyboardInterrupt) and not last.startswith("raise"):
             raise
         raise InputError(in_one_line(place, error)) from error
 
 
 def unfit(owner: object, name: str, returned: object, expected: str) -> InputError:
     """The error for what a method, property or attribute gave that no run can use."""
-    found = inspect.getattr_static(type(owner), name, None)
-    code = getattr(getattr(found, "fget", found), "__code__", None)
+    member = inspect.getattr_static(type(owner), name, None)
+    code = getattr(getattr(member, "fget", member), "__code__", None)
     where = f"{code.co_filename}: line {code.co_firstlineno}: " if code is not None else ""
-    verb = "is" if code is None or isinstance(found, property) else "returned"
-    named = f"{type(owner).__name__}.{name}"
-    return InputError(f"{where}{named} {verb} {_brief(returned)}; expected {expected}")
+    verb = "is" if code is None or isinstance(member, property) else "returned"
+    shape, kind = getattr(returned, "shape", None), type(returned).__name__
+    text = " ".join(repr(returned).split())
+    if shape is not None and shape != ():
+        text = f"{kind} of shape {tuple(shape)} and type {getattr(returned, 'dtype', '?')}"
+    elif len(text) > _BRIEF:
+        text = f"{kind} {text[:_BRIEF]}..."
+    return InputError(f"{where}{type(owner).__name__}.{name} {verb} {text}; expected {expected}")
 
 
 def raised_in(error: BaseException, places: Iterable[str] | None = None) -> str | None:
     """The last line of own code, by default all, that an exception or its causes passed through."""
-    own = files() if places is None else {each for one in places for each in _sources(one)}
-    each: BaseException | None = error
-    while each is not None:
-        frames = [one for one in traceback.extract_tb(each.__traceback__) if one.filename in own]
-        if frames:
-            return f"{frames[-1].filename}: line {frames[-1].lineno}"
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    own = files(places)
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame in reversed(traceback.extract_tb(cause.__traceback__)):
+            if frame.filename in own:
+                return f"{frame.filename}: line {frame.lineno}"
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return None
 
 
-def files() -> set[str]:
-    """The source files of own code that this process expects."""
-    return {file for place in _expected for file in _sources(place)}
-
-
-def _sources(place: str) -> set[str]:
-    own = [Path(place)] if place.endswith(".py") else _files(place)
-    return set(map(str, [*own, *_beside(place)]))
+def files(places: Iterable[str] | None = None) -> set[str]:
+    """The source files of places, by default of all own code that this process expects."""
+    return {
+        str(file)
+        for place in (_expected if places is None else places)
+        for file in (*([place] if place.endswith(".py") else _files(place)), *_beside(place))
+    }
 
 
 def _beside(place: str) -> dict[Path, str]:
@@ -209,25 +212,28 @@ def _beside(place: str) -> dict[Path, str]:
     finder = ModuleFinder([str(folder)], excludes=_elsewhere(folder))
     for file in begin:
         name = ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
-        with suppress(ImportError, OSError, SyntaxError, ValueError):  # told when it is loaded
+        with suppress(ImportError, OSError, SyntaxError, ValueError):  # named when it is loaded
             finder.import_hook(name)
-    named = ((name, vars(each)["__file__"]) for name, each in finder.modules.items())
-    found = {Path(file): name for name, file in named if file}
-    return {file: name for file, name in found.items() if file not in begin}
+    named = {name: vars(module)["__file__"] for name, module in finder.modules.items()}
+    return {Path(file): name for name, file in named.items() if file and Path(file) not in begin}
 
 
 def _elsewhere(folder: Path) -> list[str]:
     """The modules of a folder that Python finds in another place, which comes first."""
-    others = [each for each in sys.path if each not in _added and Path(each).resolve() != folder]
-    found = []
-    for name in {each.stem for each in folder.iterdir() if each.is_dir() or each.suffix == ".py"}:
-        for finder in sys.meta_path:
-            is_of_paths = finder is importlib.machinery.PathFinder
-            spec = finder.find_spec(name, others if is_of_paths else None)
-            # A folder that is no package has no origin, and a file of its name comes first.
-            if spec and spec.origin and not Path(spec.origin).is_relative_to(folder):
-                found.append(name)
-    return [*found, *sys.stdlib_module_names]
+    others = [path for path in sys.path if path not in _added and Path(path).resolve() != folder]
+    names = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
+    specifications = [
+        (name, finder.find_spec(name, others if finder is PathFinder else None))
+        for name in names
+        for finder in sys.meta_path
+    ]
+    # A folder that is no package has no origin, and a file of its name comes first.
+    elsewhere = [
+        name
+        for name, spec in specifications
+        if spec and spec.origin and not Path(spec.origin).is_relative_to(folder)
+    ]
+    return [*elsewhere, *sys.stdlib_module_names]
 
 
 def _find_also_in(folder: str) -> None:
@@ -237,18 +243,10 @@ def _find_also_in(folder: str) -> None:
         _added.add(folder)
 
 
-def _brief(value: Any) -> str:
-    shape, kind = getattr(value, "shape", None), type(value).__name__
-    if shape is not None and shape != ():
-        return f"{kind} of shape {tuple(shape)} and type {getattr(value, 'dtype', '?')}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _BRIEF else f"{kind} {text[:_BRIEF]}..."
-
-
-def _fits(found: Any, base: type | None) -> bool:
+def _fits(entry: Any, base: type | None) -> bool:
     if base is None:
-        return callable(found)
-    return isinstance(found, type) and issubclass(found, base) and found is not base
+        return callable(entry)
+    return isinstance(entry, type) and issubclass(entry, base) and entry is not base
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -310,14 +308,11 @@ def _source(path: Path) -> bytes:
         raise InputError(f"{path}: {error.strerror}") from None
 
 
-def _specification(
-    module: str, looked: Sequence[Path | str]
-) -> importlib.machinery.ModuleSpec | None:
-    top = module.partition(".")[0]
-    return importlib.machinery.PathFinder.find_spec(top, [str(each) for each in looked])
+def _specification(module: str, looked: Sequence[Path | str]) -> ModuleSpec | None:
+    return PathFinder.find_spec(module.partition(".")[0], [str(folder) for folder in looked])
 
 
-def _roots(specification: importlib.machinery.ModuleSpec) -> list[Path]:
+def _roots(specification: ModuleSpec) -> list[Path]:
     """A package's folders, or a module's file."""
     folders = [Path(each) for each in specification.submodule_search_locations or ()]
     return folders or [Path(specification.origin or ".")]
@@ -326,11 +321,10 @@ def _roots(specification: importlib.machinery.ModuleSpec) -> list[Path]:
 def _files(place: str) -> list[Path]:
     """The sources of a module's top-level package."""
     folder, _, module = place.rpartition("/")
-    found = _specification(module, [folder, *sys.path] if folder else sys.path)
-    if found is None:
-        return []
-    files = [path for root in _roots(found) for path in (root, *root.rglob("*.py"))]
-    return sorted(path for path in files if path.is_file())
+    specification = _specification(module, [folder, *sys.path] if folder else sys.path)
+    roots = _roots(specification) if specification else []
+    sources = [path for root in roots for path in (root, *root.rglob("*.py"))]
+    return sorted(path for path in sources if path.is_file())
 
 
 def in_one_line(place: str, error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """What is wrong with a document, in words: pydantic's errors with our messages.
 
-Each problem is a place, which is a path of keys, and a message: the value that was given and what
+Each problem has a place, which is a path of keys, and a message: the value that was given and what
 would be valid, from the field's own type and bounds.
 """
 
@@ -23,18 +23,17 @@ from testbed.shared.registry import did_you_mean, one_of
 Place = tuple[int | str, ...]
 # The types of problems that sections report about themselves, through `raised`.
 UNKNOWN, MISSING, OTHER = "unknown_key", "missing_key", "section"
-_ORDER = {"extra_forbidden": 0, UNKNOWN: 0, "missing": 2, MISSING: 2}
-_KINDS = (
-    (("int_",), "must be a whole number"),
-    (("float_", "finite_"), "must be a number"),
-    (("string_type", "string_sub_type"), "must be a text"),
-    (("bool_",), "must be true or false"),
-    (("list_", "tuple_"), "must be a list"),
-    (("dict_", "model_", "mapping_"), "must be a mapping of keys to values"),
-)
+_ORDER = {UNKNOWN: 0, MISSING: 2}
+_KINDS = {
+    "int_": "must be a whole number",
+    **dict.fromkeys(("float_", "finite_"), "must be a number"),
+    "string_": "must be a text",
+    "bool_": "must be true or false",
+    **dict.fromkeys(("list_", "tuple_"), "must be a list"),
+    **dict.fromkeys(("dict_", "model_", "mapping_"), "must be a mapping of keys to values"),
+}
 _BOUNDS = {"gt": " above {}", "ge": " of {} or more", "lt": " below {}", "le": " up to {}"}
 _MOST_NAMED = 5
-_BOUND_ERRORS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _forms: dict[str, str] = {}
 # `key: message`, `key.below: message`, `key is VALUE; valid: ...`
 _KEY_OF_MESSAGE = re.compile(
@@ -66,61 +65,59 @@ def dotted(place: Place) -> str:
 
 def of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """All problems: first unknown keys, which may explain the missing ones, which come last."""
-    found = [_problem(each, model) for each in error.errors(include_url=False)]
-    return sorted(found, key=lambda each: _ORDER.get(each.sort, 1))
+    problems = [_problem(details, model) for details in error.errors(include_url=False)]
+    return sorted(problems, key=lambda problem: _ORDER.get(problem.sort, 1))
 
 
-def lines(found: Iterable[Problem]) -> list[str]:
-    """Each problem as `key: value: what would be valid`."""
-    said = ((dotted(each.place), " ".join(each.message.split())) for each in found)
-    return list(dict.fromkeys(f"{place}: {told}" if place else told for place, told in said))
+def lines(problems: Iterable[Problem]) -> list[str]:
+    """Each problem as `key: value: what would be valid`, once."""
+    parts = ((dotted(place), " ".join(message.split())) for place, message, _ in problems)
+    return list(dict.fromkeys(": ".join(filter(None, part)) for part in parts))
 
 
-def once(found: Iterable[Problem]) -> list[Problem]:
+def once(problems: list[Problem]) -> list[Problem]:
     """The problems; one that both legs have in common, as where one value is for both, once."""
-    found = list(found)
-    every = {(each.place, each.message) for each in found}
-    told = []
-    for each in found:
-        *above, last = each.place or ("",)
-        legs = {((*above, leg), each.message) for leg in ("gather", "broadcast")}
-        is_of_both = last in ("gather", "broadcast") and legs <= every
-        told.append(each._replace(place=tuple(above)) if is_of_both else each)
-    return list(dict.fromkeys(told))
+    legs = ("gather", "broadcast")
+    known = {(place, message) for place, message, _ in problems}
+
+    def of_both(problem: Problem) -> Problem:
+        above, last = problem.place[:-1], problem.place[-1:]
+        both = last[:1] and last[0] in legs
+        if both and {((*above, leg), problem.message) for leg in legs} <= known:
+            return problem._replace(place=above)
+        return problem
+
+    return list(dict.fromkeys(map(of_both, problems)))
 
 
-def explain(found: list[Problem]) -> str:
+def explain(problems: list[Problem]) -> str:
     """The first problem as in `lines`, and where more of them are: for one line in all."""
-    others, places = "", dict[str, str]()
-    for each in found:
-        places.setdefault(each.message, dotted(each.place))
-    _, *more = places.values()
-    if more:
-        where = ", ".join(dict.fromkeys(each for each in more[:_MOST_NAMED] if each))
-        where += ", ..." if len(more) > _MOST_NAMED else ""
-        others = f" (and {len(more)} more problem{'s' if len(more) > 1 else ''}: {where})"
-    return lines(found[:1])[0] + others
+    first, *more = lines(problems)
+    if not more:
+        return first
+    where = ", ".join(dict.fromkeys(line.partition(": ")[0] for line in more[:_MOST_NAMED]))
+    where += ", ..." if len(more) > _MOST_NAMED else ""
+    return f"{first} (and {len(more)} more problem{'s' if len(more) > 1 else ''}: {where})"
 
 
 def of_message(message: str) -> Problem:
     """What the check of a whole section says: `key: ...` is about this key, else about it all."""
-    told = _KEY_OF_MESSAGE.fullmatch(message)
-    if told is None:
+    parts = _KEY_OF_MESSAGE.fullmatch(message)
+    if parts is None:
         return Problem((), message)
-    return Problem((told["key"], *told["below"].split(".")[1:]), told["message"] or told["value"])
+    place = (parts["key"], *parts["below"].split(".")[1:])
+    return Problem(place, parts["message"] or parts["value"])
 
 
-def raised(found: list[Problem]) -> ValidationError:
-    """An error that tells pydantic these problems of a section; `of` gives them back."""
+def raised(problems: Iterable[Problem]) -> ValidationError:
+    """An error that gives pydantic these problems of a section; `of` gives them back."""
     return ValidationError.from_exception_data(
         "section",
         [
             InitErrorDetails(
-                type=PydanticCustomError(each.sort, "{text}", {"text": each.message}),
-                loc=each.place,
-                input={},
+                type=PydanticCustomError(sort, "{text}", {"text": message}), loc=place, input={}
             )
-            for each in found
+            for place, message, sort in problems
         ],
     )
 
@@ -131,16 +128,14 @@ def misspelt(key: str, given: Iterable[Any]) -> Problem | None:
     return Problem((near[0],), f"unknown key; did you mean {key!r}?", UNKNOWN) if near else None
 
 
-def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
-    given, sort, message = each["input"], each["type"], each["msg"].removeprefix("Value error, ")
-    if sort in (UNKNOWN, MISSING, OTHER):  # a section has told it, with its own keys
-        return Problem(
-            tuple(part for part in each["loc"] if not _is_pydantics(part)), message, sort
-        )
-    place, kind = _walked(model, each["loc"])
+def _problem(details: Mapping[str, Any], model: type[BaseModel]) -> Problem:
+    given, sort = details["input"], details["type"]
+    message = details["msg"].removeprefix("Value error, ")
+    if sort in (UNKNOWN, MISSING, OTHER):  # of a section, with its own keys
+        return Problem(tuple(x for x in details["loc"] if not _is_pydantics(x)), message, sort)
+    place, kind = _walked(model, details["loc"])
     if sort == "extra_forbidden":
-        _, section = _walked(model, each["loc"][:-1])
-        valid = _keys_of(section)
+        valid = _keys_of(_walked(model, details["loc"][:-1])[1])
         listed = f"; {one_of(str(place[-1]), valid)}" if valid else ""
         return Problem(place, f"unknown key{listed}", UNKNOWN)
     if sort == "missing":
@@ -151,13 +146,13 @@ def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
             valid_number = f"; valid: a number{_range(kind)}, {of_unit}"
         return Problem(place, f"this {what} is missing{valid_number}", MISSING)
     if sort != "value_error":
-        message = _in_words(each, kind, place) or message
+        message = _in_words(details, kind, place) or message
     else:
-        told = of_message(message)
+        inner = of_message(message)
         open_ = _is_model(_plain(kind)) and _plain(kind).model_config.get("extra") == "allow"
-        if told.place and (open_ or told.place[0] in _keys_of(kind)):
+        if inner.place and (open_ or inner.place[0] in _keys_of(kind)):
             # A check of a whole section names the key itself.
-            return told._replace(place=(*place, *told.place))
+            return inner._replace(place=(*place, *inner.place))
         if given and str(given) in message:
             return Problem(place, message)
     if not place or isinstance(given, Mapping | BaseModel):
@@ -166,61 +161,56 @@ def _problem(each: Mapping[str, Any], model: type[BaseModel]) -> Problem:
     return Problem(place, f"{shown(given)}{between}{message}")
 
 
-def _in_words(each: Mapping[str, Any], kind: Any, place: Place) -> str | None:
+def _in_words(details: Mapping[str, Any], kind: Any, place: Place) -> str | None:
     """What the value should have been; None where pydantic's own words must do."""
-    sort, context = each["type"], each.get("ctx", {})
-    if sort == "literal_error":
-        valid = [str(value) for value in typing.get_args(_plain(kind))]
-        listed = ", ".join(valid) or context["expected"]
-        return f"valid: {listed}{did_you_mean(str(each['input']), valid)}"
-    if sort == "string_pattern_mismatch":
-        # A user's own section has a regular expression alone, and perhaps a description.
-        told = (getattr(each, "description", None) for each in _peeled(kind)[1])
-        description = next(filter(None, told), "another form")
-        return f"valid: {_forms.get(context['pattern'], description)}"
-    if sort in ("too_short", "too_long"):
-        least, most = context.get("min_length"), context.get("max_length")
-        count = f"at least {least}" if sort == "too_short" else f"at most {most}"
-        return f"must have {count} {'entry' if count.endswith(' 1') else 'entries'}"
-    if sort == "string_too_long":
-        return f"must have at most {context['max_length']} characters"
-    if sort == "multiple_of":
-        return f"must be a multiple of {context['multiple_of']}"
+    sort, given, context = details["type"], details["input"], details.get("ctx", {})
+    plain, marks = _peeled(kind)
     key = next((part for part in reversed(place) if isinstance(part, str)), "")
-    if sort in _BOUND_ERRORS:
-        whole = _plain(kind) is int
-        return (
-            f"must be {'a whole number' if whole else 'a number'}"
-            + (_range(kind) or _BOUNDS[next(iter(context))].format(*context.values()))
-            + units.hint(key, each["input"])
-        )
-    for sorts, words in _KINDS:
-        if sort.startswith(sorts):
-            if sort.startswith("model_"):
-                fields = _plain(kind).model_fields.items()
-                needed = " and ".join(repr(name) for name, one in fields if one.is_required())
-                words += f", with the key {needed}" if needed else ""
-            of_texts = typing.get_args(_plain(kind)) == (str,)
-            if sort.startswith("list_") and of_texts and isinstance(each["input"], str):
-                words += f": write [{each['input']}]"
-            numeric = sort.startswith(("int_", "float_", "finite_"))
-            return words + (_range(kind) + units.hint(key, each["input"]) if numeric else "")
-    return None
+    match sort:
+        case "literal_error":
+            valid = [str(value) for value in typing.get_args(plain)]
+            listed = ", ".join(valid) or context["expected"]
+            return f"valid: {listed}{did_you_mean(str(given), valid)}"
+        case "string_pattern_mismatch":
+            # A user's own section has a regular expression alone, and perhaps a description.
+            descriptions = filter(None, (getattr(mark, "description", None) for mark in marks))
+            return f"valid: {_forms.get(context['pattern'], next(descriptions, 'another form'))}"
+        case "too_short" | "too_long":
+            limit = "min_length" if sort == "too_short" else "max_length"
+            most = f"at {'least' if sort == 'too_short' else 'most'} {context[limit]}"
+            return f"must have {most} {'entry' if context[limit] == 1 else 'entries'}"
+        case "string_too_long":
+            return f"must have at most {context['max_length']} characters"
+        case "multiple_of":
+            return f"must be a multiple of {context['multiple_of']}"
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            words = "must be a whole number" if plain is int else "must be a number"
+            words += _range(kind) or _BOUNDS[next(iter(context))].format(*context.values())
+            return words + units.hint(key, given)
+    words = next((words for sorts, words in _KINDS.items() if sort.startswith(sorts)), "")
+    if sort.startswith(("int_", "float_", "finite_")):
+        return words + _range(kind) + units.hint(key, given)
+    if sort.startswith("model_"):
+        fields = plain.model_fields.items()
+        needed = " and ".join(repr(name) for name, field in fields if field.is_required())
+        words += f", with the key {needed}" if needed else ""
+    if sort.startswith("list_") and typing.get_args(plain) == (str,) and isinstance(given, str):
+        words += f": write [{given}]"
+    return words or None
 
 
 def _range(kind: Any) -> str:
     """The bounds of a number in words, with a space before; empty where there are none."""
-    marks = [one for each in _peeled(kind)[1] for one in getattr(each, "metadata", [each])]
-    found = {
-        name: getattr(bound, name)
-        for bound in marks
+    marks = [one for mark in _peeled(kind)[1] for one in getattr(mark, "metadata", [mark])]
+    bounds = {
+        name: _number(getattr(mark, name))
+        for mark in marks
         for name in _BOUNDS
-        if getattr(bound, name, None) is not None
+        if getattr(mark, name, None) is not None
     }
-    if {"ge", "le"} == found.keys():
-        return f" from {_number(found['ge'])} to {_number(found['le'])}"
-    words = [_BOUNDS[name].format(_number(bound)) for name, bound in found.items()]
-    return " and".join(words)
+    if {"ge", "le"} == bounds.keys():
+        return f" from {bounds['ge']} to {bounds['le']}"
+    return " and".join(_BOUNDS[name].format(bound) for name, bound in bounds.items())
 
 
 def _number(value: float) -> str:
@@ -230,18 +220,13 @@ def _number(value: float) -> str:
 
 def _peeled(kind: Any) -> tuple[Any, list[Any]]:
     """What `Annotated` and `X | None` enclose, and the metadata on the way."""
-    found: list[Any] = []
-    while True:
-        if typing.get_origin(kind) is typing.Annotated:
-            found += kind.__metadata__
-            kind = typing.get_args(kind)[0]
-        elif typing.get_origin(kind) in (typing.Union, types.UnionType):
-            others = [each for each in typing.get_args(kind) if each is not type(None)]
-            if len(others) > 1:
-                return kind, found
-            kind = others[0]
-        else:
-            return kind, found
+    if typing.get_origin(kind) is typing.Annotated:
+        plain, marks = _peeled(typing.get_args(kind)[0])
+        return plain, [*kind.__metadata__, *marks]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        others = [each for each in typing.get_args(kind) if each is not type(None)]
+        return _peeled(others[0]) if len(others) == 1 else (kind, [])
+    return kind, []
 
 
 def _plain(kind: Any) -> Any:
@@ -271,23 +256,21 @@ def _is_pydantics(part: int | str) -> bool:
 
 
 def _step(plain: Any, part: int | str) -> Any:
+    kinds = typing.get_args(plain)
     if _is_model(plain):
         for name, field in plain.model_fields.items():
             if part in (name, field.alias):
                 return typing.Annotated[field.annotation, field]
-    kinds = typing.get_args(plain)
     if typing.get_origin(plain) in (list, dict):
         return kinds[-1]
-    if typing.get_origin(plain) is tuple and isinstance(part, int) and part < len(kinds):
-        return kinds[part]
-    return None
+    is_tuple = typing.get_origin(plain) is tuple
+    return kinds[part] if is_tuple and isinstance(part, int) and part < len(kinds) else None
 
 
 def _keys_of(kind: Any) -> list[str]:
     plain = _plain(kind)
-    if not _is_model(plain):
-        return []
-    return sorted(field.alias or name for name, field in plain.model_fields.items())
+    fields = plain.model_fields.items() if _is_model(plain) else ()
+    return sorted(field.alias or name for name, field in fields)
 
 
 def _is_model(kind: Any) -> bool:

@@ -84,35 +84,32 @@ class Registry(Generic[T]):
             base = pkgutil.resolve_name(self._base) if isinstance(self._base, str) else self._base
             made = own_code.load(place, axis=self.axis, default=self.own or "", base=base)
             return made
-        found = self._entries[name]
-        if isinstance(found, str):
-            try:
-                made = pkgutil.resolve_name(found)
-            except ModuleNotFoundError as error:
-                raise InputError(
-                    f"{self.axis} {name!r} needs the package {error.name!r}, which is not "
-                    "installed (see ./lab check)"
-                ) from None
-            return made
-        return found
+        factory = self._entries[name]
+        if not isinstance(factory, str):
+            return factory
+        try:
+            made = pkgutil.resolve_name(factory)
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"{self.axis} {name!r} needs the package {error.name!r}, which is not installed "
+                "(see ./lab check)"
+            ) from None
+        return made
 
     def locate(self, name: str, folders: Sequence[Path] = ()) -> str:
         """A name as it is; a reference to a user's own code with an absolute path."""
         if name in self._entries:
             return name
-        own = self.own is not None and own_code.is_own(name)
-        if not own or own_code.split(name)[2] is not None:
-            valid = ", ".join([*self, *([own_code.FORMS] if self.own else [])])
-            raise InputError(
-                f"unknown {self.axis} {name!r}; valid: {valid}{did_you_mean(name, self)}"
-            )
-        return own_code.located(name, folders)
+        if self.own and own_code.is_own(name) and own_code.split(name)[2] is None:
+            return own_code.located(name, folders)
+        valid = ", ".join([*self, *([own_code.FORMS] if self.own else [])])
+        raise InputError(f"unknown {self.axis} {name!r}; valid: {valid}{did_you_mean(name, self)}")
 
     def relocated(self, value: Any, folders: Sequence[Path] = ()) -> Any:
         """What a configuration gives, with absolute paths where it names a user's own code."""
         if isinstance(value, Mapping):
             names = {key: value[key] for key in ("name", "policy") if key in value}
-            return {**value, **{key: self.relocated(each, folders) for key, each in names.items()}}
+            return {**value, **{key: self.relocated(name, folders) for key, name in names.items()}}
         if not isinstance(value, str):
             return value
         name, options = self._divided(value)
@@ -126,47 +123,40 @@ class Registry(Generic[T]):
         """The one text of what a configuration gives: a text, or a mapping with the key `name`."""
         value = self.relocated(value)
         if isinstance(value, str):
-            return self._without_units(value)
+            parts = [part.partition("=") for part in (self._divided(value)[1] or "").split(",")]
+            if all(units.number(key.strip(), text) is None for key, _, text in parts):
+                return value
+            return _joined(*self.parse(value))  # plain numbers in place of those with a unit
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
             raise InputError(
                 f"{shown(value)}: a {self.axis} must be NAME, NAME:key=value,... or a mapping with "
                 "the key 'name'"
             )
-        name: str = value["name"]
         # YAML reads 20e6 as a text; a text that is a number means the number, as in NAME:key=20e6.
         options = {
-            str(key): _value(str(key), each) if isinstance(each, str) else each
-            for key, each in value.items()
+            str(key): _value(str(key), option) if isinstance(option, str) else option
+            for key, option in value.items()
             if key != "name"
         }
-        text = _joined(name, options)
-        if self.parse(text) != (name, options):
+        text = _joined(value["name"], options)
+        if self.parse(text) != (value["name"], options):
             raise InputError(
-                f"{self.axis} {name!r}: options must be numbers, true, false, or texts "
+                f"{self.axis} {value['name']!r}: options must be numbers, true, false, or texts "
                 "without commas"
             )
         return text
-
-    def _without_units(self, text: str) -> str:
-        """The same text, with plain numbers in place of numbers with a unit."""
-        name, rest = self._divided(text)
-        parts = [part.partition("=") for part in (rest or "").split(",")]
-        if all(units.number(key.strip(), value) is None for key, _, value in parts):
-            return text
-        return _joined(name, self.parse(text)[1])
 
     def parse(self, text: str) -> tuple[str, dict[str, Value]]:
         """Splits a text into the name and the options, numbers converted."""
         name, rest = self._divided(text)
         options: dict[str, Value] = {}
         for part in [] if rest is None else rest.split(","):
-            key, equals, value = part.partition("=")
-            if not equals or not key.strip() or not value.strip():
+            key, _, value = map(str.strip, part.partition("="))
+            if not key or not value:
                 raise InputError(f"{text!r}: {part!r} is not of the form key=value")
-            key = key.strip()
             if key in options:
                 raise InputError(f"{text!r}: {key} stands twice; valid: once")
-            options[key] = _value(key, value.strip())
+            options[key] = _value(key, value)
         return name, options
 
     def create(self, text: str, **given: Any) -> T:
@@ -178,38 +168,37 @@ class Registry(Generic[T]):
         """Like `create`, for a name and options that are apart already."""
         factory = self.entry(name)
         accepted = _parameters(factory)
-        for key in options:
+        for key, option in options.items():
             if key not in accepted:
                 valid = ", ".join(accepted) or "none"
                 raise InputError(
                     f"{self.axis} {name!r} has no option {key!r}; valid options: {valid}"
                     f"{did_you_mean(str(key), accepted)}"
                 )
-            if wanted := _wanted(accepted[key], options[key]):
+            if expected := _expected(accepted[key], option):
                 raise InputError(
-                    f"{self.axis} {name!r}: {key}: {shown(options[key])}: must be {wanted}"
-                    f"{units.hint(key, options[key])}"
+                    f"{self.axis} {name!r}: {key}: {shown(option)}: must be {expected}"
+                    f"{units.hint(key, option)}"
                 )
-        arguments = {key: value for key, value in given.items() if key in accepted}
-        arguments.update(options)
+        arguments = {key: value for key, value in given.items() if key in accepted} | {**options}
         missing = [
             key
             for key, parameter in accepted.items()
-            if parameter.default is inspect.Parameter.empty
+            if parameter.default is parameter.empty
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             and key not in arguments
         ]
         if missing:
             raise InputError(f"{self.axis} {name!r} needs the option {', '.join(missing)}")
-        if name in self._entries:
-            try:
+        if name not in self._entries:
+            with own_code.explained(own_code.split(self.locate(name))[0]):
                 return factory(**arguments)
-            except InputError:  # of a part that the entry is made of, and names itself
-                raise
-            except ValueError as error:
-                raise ValueError(f"{self.axis} {name!r}: {error}") from error
-        with own_code.explained(own_code.split(self.locate(name))[0]):
+        try:
             return factory(**arguments)
+        except InputError:  # of a part that the entry is made of, and names itself
+            raise
+        except ValueError as error:
+            raise ValueError(f"{self.axis} {name!r}: {error}") from error
 
     def _divided(self, text: str) -> tuple[str, str | None]:
         """Name and options; None where there are none."""
@@ -223,12 +212,8 @@ class Registry(Generic[T]):
 
 def _joined(name: str, options: Mapping[str, Any]) -> str:
     """The text that `Registry.parse` divides into these."""
-    written = ",".join(f"{key}={_written(each)}" for key, each in options.items())
-    return f"{name}:{written}" if options else name
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    texts = {key: str(v).lower() if isinstance(v, bool) else v for key, v in options.items()}
+    return f"{name}:{','.join(f'{key}={text}' for key, text in texts.items())}" if texts else name
 
 
 def _value(key: str, text: str) -> Value:
@@ -252,16 +237,13 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(factory).parameters
 
 
-def _wanted(parameter: inspect.Parameter, value: Any) -> str:
+def _expected(parameter: inspect.Parameter, value: Any) -> str:
     """What an option should have been, by its type or else by its default; "" where it fits."""
     kind = parameter.annotation
-    if kind is inspect.Parameter.empty:
+    if kind is parameter.empty:
         kind = type(parameter.default)
     if isinstance(value, bool):
-        return "" if kind not in _IN_WORDS or kind is bool else _IN_WORDS[kind]
-    fits = {
-        bool: False,
-        int: isinstance(value, int) or (isinstance(value, float) and value.is_integer()),
-        float: isinstance(value, int | float),
-    }
+        return "" if kind is bool else _IN_WORDS.get(kind, "")
+    number = isinstance(value, int | float)
+    fits = {bool: False, int: number and value % 1 == 0, float: number}
     return "" if fits.get(kind, True) else _IN_WORDS[kind]
