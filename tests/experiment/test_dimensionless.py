@@ -154,11 +154,17 @@ def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_p
     ended = [(first, "ok", 21.0), (other, "failed", 1.0)]
     for run, verdict, wall_s in ended:
         with runner.directory_of(tmp_path, run).open(run.config()) as directory:
+            (directory / "large").write_bytes(bytes(3_000_000))
             write_status(directory, verdict, wall_s=wall_s)
+    damaged = tmp_path / "small" / "x"
+    damaged.mkdir()
+    write_json(damaged / "status.json", {"verdict": "ok", "wall_s": 5})
     path = str(tmp_path / "small.yaml")
     runs = experiment.load(path, arms=["dblp"], seeds=3)
     found = durations.of_runs(tmp_path, [*runs, other], print)
     assert [(each.run_s, each.earlier) for each in found[:3]] == [(21.0, 1)] * 3
+    assert found[0].disk_bytes == pytest.approx(3_000_000, rel=0.01)
+    assert "about 21 s and 3.0 MB on disk" in durations.total(found[:1])
     assert found[3].earlier == 0
     changed = experiment.load(path, arms=["dblp"], overrides=["rounds=11"], seeds=1)
     assert durations.of_runs(tmp_path, changed, print)[0].earlier == 0
@@ -180,14 +186,6 @@ def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_p
 def test_an_unknown_time_is_no_0_s(runs_s, said):
     found = [durations.Duration(run_s=each, disk_bytes=2e6) for each in runs_s]
     assert durations.total(found) == said
-
-
-def test_damaged_directories_do_not_stop_an_estimate(tmp_path):
-    (run, _) = load(tmp_path)
-    damaged = tmp_path / "small" / "x"
-    damaged.mkdir(parents=True)
-    write_json(damaged / "status.json", {"verdict": "ok", "wall_s": 5})
-    assert durations.of_runs(tmp_path, [run], print)[0].earlier == 0
 
 
 def test_computing_is_part_of_the_time_where_the_pace_leaves_room_for_it(tmp_path, monkeypatch):
@@ -245,16 +243,6 @@ def test_the_predicted_size_is_near_what_was_measured(arm, measured_bytes, tmp_p
     monkeypatch.setattr(durations, "computing", lambda runs, say: [(0.0, 0.0)])
     (found,) = durations.of_runs(tmp_path, [run], print)
     assert found.disk_bytes == pytest.approx(measured_bytes, rel=0.3)
-
-
-def test_earlier_runs_give_the_size(tmp_path):
-    (run, _) = load(tmp_path)
-    with runner.directory_of(tmp_path, run).open(run.config()) as directory:
-        (directory / "large").write_bytes(bytes(3_000_000))
-        write_status(directory, "ok", wall_s=5)
-    (found,) = durations.of_runs(tmp_path, [run], print)
-    assert found.disk_bytes == pytest.approx(3_000_000, rel=0.01)
-    assert "about 5 s and 3.0 MB on disk" in durations.total([found])
 
 
 @pytest.mark.parametrize("side", [8, 32])

@@ -82,10 +82,6 @@ def test_random_rounds_are_the_same_for_all_arms_of_a_seed_and_differ_between_se
     ("factors", "expected"),
     [
         (
-            {"payload": [{"label": "a"}, {"label": "a", "rounds": 5}]},
-            "factors.payload.1: 'a' stands twice; valid: once",
-        ),
-        (
             {"payload": [{"label": ["a"]}]},
             "factors.payload.0.label: ['a']: must be a text or a number",
         ),
@@ -128,10 +124,3 @@ def test_a_learning_rate_given_to_an_arm_by_an_option_is_in_its_label(tmp_path):
     (run,) = experiment.load(write(tmp_path), arms=["dblp@learning_rate=0.2"], seeds=1)
     assert run.arm == "dblp@learning_rate=0.2"
     assert run.config()["training"]["learning_rate"] == 0.2
-
-
-@pytest.mark.parametrize("rate", [0, -1, "fast"])
-def test_a_bad_learning_rate_of_an_arm_names_the_arm(tmp_path, rate):
-    arms = {"dblp": {"protocol": "dblp", "learning_rate": rate}}
-    with pytest.raises(InputError, match=r"arms\.dblp\.learning_rate"):
-        experiment.load(write(tmp_path, arms=arms))

@@ -68,8 +68,6 @@ def test_the_key_depends_on_what_a_profile_changes_and_not_on_its_name(tmp_path)
 @pytest.mark.parametrize(
     ("profiles", "expected"),
     [
-        (PROFILES, "unknown profile 'big'; valid: laptop, server, paper"),
-        ({"big": {"rouns": 3}}, "profile big: rouns: unknown key; valid: arms,"),
         ({"big": {"topology.rate_bps": 0}}, "profile big: topology.rate_bps: 0: "),
         ({"big": {"factors": {"rounds": 3}}}, "profile big: factors.rounds: 3: must be a list"),
         (

@@ -60,31 +60,24 @@ def load(path: str, folder: Path, **options: object) -> list[experiment.Run]:
     return experiment.load(path, results=folder / "runs", **options)  # type: ignore[arg-type]
 
 
-def test_every_arm_and_seed_takes_the_rounds_of_the_run_that_is_named(tmp_path):
-    finished(tmp_path / "runs")
-    runs = load(write(tmp_path), tmp_path)
-    assert len(runs) == 4
-    for run in runs:
-        assert run.config()["phases"] == {
-            "detector": "schedule",
-            "critical_rounds": [[0, 1], [4, 4]],
-            "from": "quick/dblp-s1-abc",
-        }
-
-
-def test_a_run_follows_the_rounds_that_were_taken_from_its_configuration_alone(tmp_path):
-    folder = finished(tmp_path / "runs")
+@pytest.mark.parametrize(("critical", "at_first"), [("110010", True), ("000000", False)])
+def test_a_run_follows_the_rounds_that_were_taken_from_its_configuration_alone(
+    tmp_path, critical, at_first
+):
+    folder = finished(tmp_path / "runs", critical)
     config = json.loads(json.dumps(load(write(tmp_path), tmp_path)[0].config()))
     shutil.rmtree(folder)
     detector = _PHASES.validate_python(config["phases"]).create(rounds_per_epoch=1)
-    assert detector.critical
+    assert detector.critical == at_first
 
 
 @pytest.mark.parametrize("name", ["dblp-s1-abc", "quick/dblp-s1-abc", "runs/quick/dblp-s1-abc/"])
 def test_a_run_is_named_as_it_is_printed_or_by_its_folder(tmp_path, name):
     finished(tmp_path / "runs")
-    (run, *_) = load(write(tmp_path, name), tmp_path)
-    assert run.config()["phases"]["critical_rounds"] == [[0, 1], [4, 4]]
+    runs = load(write(tmp_path, name), tmp_path)
+    assert len(runs) == 4
+    taken = {"detector": "schedule", "critical_rounds": [[0, 1], [4, 4]], "from": name}
+    assert all(run.config()["phases"] == taken for run in runs)
 
 
 def test_a_folder_is_looked_for_beside_the_experiment_s_file_first(tmp_path, monkeypatch):
@@ -131,13 +124,6 @@ def test_in_a_sweep_each_run_takes_the_one_at_its_point(tmp_path):
     planning.extend(tmp_path / "runs", runs)
     shutil.rmtree(tmp_path / "runs" / "quick")
     assert [run.key for run in load(path, tmp_path)] == [run.key for run in runs]
-
-
-def test_a_run_without_a_critical_round_gives_a_schedule_without_one(tmp_path):
-    finished(tmp_path / "runs", "000000")
-    config = load(write(tmp_path), tmp_path)[0].config()
-    assert config["phases"]["critical_rounds"] == []
-    assert not _PHASES.validate_python(config["phases"]).create(rounds_per_epoch=1).critical
 
 
 def test_the_key_is_of_the_rounds_and_not_of_where_they_came_from(tmp_path):
