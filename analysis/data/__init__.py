@@ -6,7 +6,7 @@ all its numbers without its run directories.
 `load` reads a run's documents, `logs` its logs when a frame is asked for, `measure` makes of them
 what reports need, and `kept_measures` keeps that. `frames` is what users of `analysis.load` see.
 
-It imports nothing of the other rooms. To add a metric, write an entry in `metrics.py`. To add a
-column, add it to the registry in `frame_columns.py`; a log also needs an entry in `logs.py`. To add
-a published number, write an entry in `published.yaml`.
+It imports nothing of the other rooms. To add a metric, write an entry in `metrics.py`; a column, a
+line in `frame_columns.csv` (of a log also an entry in `logs.py`); a published number, an entry in
+`published.yaml`.
 """

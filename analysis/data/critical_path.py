@@ -18,23 +18,16 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from analysis.data.columns import Column
+from analysis.data.frame_columns import FRAMES
 
 _LEGS = ("gather", "broadcast")
 _KEYS = ("run_key", "round")
+COLUMNS = FRAMES["critical_path"].columns
 # The parts of a round in their order, and what each is. Legs have one such part each.
-PARTS: dict[str, str] = {
-    "compute_s": "the slowest worker's computing, as far as its pace gives it time",
-    "overrun_s": "its computing beyond its pace, where there is one: waiting for a processor",
-    "gather_transfer_s": "the gather without repair and delay: the last worker's chunks",
-    "gather_repair_s": "the gather's chunks that were sent again",
-    "gather_delay_s": "the gather beyond calm rounds, and not by repair",
-    "mean_s": "the server's filling and averaging",
-    "broadcast_transfer_s": "the broadcast without repair and delay",
-    "broadcast_repair_s": "the broadcast's chunks that were sent again",
-    "broadcast_delay_s": "the broadcast beyond calm rounds, and not by repair",
-    "update_s": "from the end of the broadcast until the last worker had updated its replica",
-    "barrier_s": "between the steps: messages of the barrier, waiting for a processor",
+PARTS = {
+    each.name: each.meaning
+    for each in COLUMNS
+    if each.name.endswith("_s") and each.name != "iteration_s"
 }
 STEPS = ("compute", *_LEGS)  # those that one worker ends
 _SPANS = {
@@ -42,21 +35,6 @@ _SPANS = {
     "gather": ("gather_began_s", "gather_ended_s"),
     "broadcast": ("broadcast_began_s", "broadcast_ended_s"),
 }
-_IN_FORCE = "impairments in force meanwhile that this worker met, by name"
-_NAMES = pl.List(pl.String)
-COLUMNS = (
-    Column(name="round", kind=pl.Int64, meaning="the round's number, from 0"),
-    Column(name="iteration_s", kind=pl.Float64, meaning="the round: all parts together"),
-    *(
-        column
-        for step, said in zip(STEPS, ("computed longest", "came last", "got it last"), strict=True)
-        for column in (
-            Column(name=f"{step}_worker", kind=pl.String, meaning=f"who {said}"),
-            Column(name=f"{step}_impairments", kind=_NAMES, meaning=_IN_FORCE),
-        )
-    ),
-    *(Column(name=name, kind=pl.Float64, meaning=meaning) for name, meaning in PARTS.items()),
-)
 
 
 def of_rounds(
@@ -90,7 +68,7 @@ def of_rounds(
     for step, span in _SPANS.items():
         path = path.join(_of_step(met, step, *span), on=_KEYS, how="left", maintain_order="left")
     lists = [f"{step}_impairments" for step in STEPS]
-    path = path.with_columns(pl.col(lists).fill_null(pl.lit([], _NAMES)))
+    path = path.with_columns(pl.col(lists).fill_null(pl.lit([], pl.List(pl.String))))
     return path.select(*labels, *(each.name for each in COLUMNS))
 
 

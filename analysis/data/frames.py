@@ -7,10 +7,14 @@ from functools import cached_property
 import polars as pl
 
 from analysis.data import logs, per_run, samples
-from analysis.data.columns import flat
 from analysis.data.evidence import factor_names
 from analysis.data.frame_columns import FRAMES, SAMPLES
 from analysis.data.load import Results
+
+
+def flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame whose lists are texts, as files of comma-separated values and table programs need."""
+    return frame.with_columns(pl.col(pl.List(pl.String)).list.join(", "))
 
 
 class Frames:

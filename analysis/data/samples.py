@@ -1,4 +1,4 @@
-"""Reads a run's samples: what is not there is empty, since older runs and killed ones have none."""
+"""Reads a run's samples: what is not there is empty, since killed runs have none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _UNREADABLE = (
     "cannot be read, it is half-written or damaged; delete it to go on without these samples, or "
     "measure the run again"
 )
-_NEWER = ("port", "peer_port", "acked_bytes", "pid", "host")
 
 
 def queues(run: Path) -> pl.DataFrame:
@@ -85,16 +84,13 @@ def scan(run: Path, name: str) -> pl.LazyFrame | None:
         found = pl.read_parquet_schema(path)
     except (OSError, pl.exceptions.PolarsError):
         raise ValueError(f"{path}: {_UNREADABLE}") from None
-    lacking = [each for each in schema if each not in found]
-    if not set(lacking) <= set(_NEWER):
+    if lacking := [each for each in schema if each not in found]:
         raise ValueError(
             f"{path}: has no column {', '.join(lacking)}; these samples are of another version: "
             "read them with the version named in manifest.json's `commit`"
         )
     frame = pl.scan_parquet(path, glob=False)
-    return frame.with_columns(pl.lit(None).alias(each) for each in lacking).select(
-        pl.col(each).cast(kind) for each, kind in schema.items()
-    )
+    return frame.select(pl.col(each).cast(kind) for each, kind in schema.items())
 
 
 def _table(run: Path, name: str, schema: Schema) -> pl.DataFrame:

@@ -89,13 +89,6 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             lambda: latency.distribution(results.latencies, styles),
         ),
         (
-            "latency-cdf-by-point",
-            "Round latency in bursts, by point of the sweep",
-            "The same for each point of the sweep (at most six), with only the rounds that an "
-            "impairment hit.",
-            lambda: latency.distribution_by_point(results.latencies, summary, styles),
-        ),
-        (
             "critical-path",
             "Who cost the rounds",
             "What the mean round's time went into, along the worker that was waited for in each "
@@ -146,13 +139,6 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             lambda: learning.along_factor(summary, styles),
         ),
         (
-            "layer-loss",
-            "Realised loss by layer",
-            "A stronger colour means that receivers went without more of the layer (mean over all "
-            "transfers). The numbers on the right are the least and the most of any layer.",
-            lambda: learning.layer_strips(results.layer_loss, styles),
-        ),
-        (
             "gradient-error",
             "What loss does to the gradient",
             "L2 norm of (applied gradient - lossless mean) over that of the lossless mean, in the "
@@ -165,14 +151,6 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             "Root mean square distance of the workers' weights from their mean, over the mean's "
             f"norm. Replicas differ where workers lose different parts of the broadcast. {band}",
             lambda: learning.divergence(results.deviations, styles),
-        ),
-        (
-            "ratios",
-            "Baseline over DBLP: ours beside the paper's",
-            "Blue points are ours, with 95 % intervals. Grey bars and ticks are what the paper "
-            "reports over its models and loss rates. Diamonds are limits by arithmetic. Right of "
-            "1, DBLP is faster.",
-            lambda: ratios.beside_paper(summary),
         ),
     ]
     drawings = []

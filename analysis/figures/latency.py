@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from analysis.data.evidence import FACTOR_PREFIX
 from analysis.figures import parts
 from analysis.figures.style import ArmStyle
-from analysis.summary.lookup import factors_text, points
 from analysis.words import formatting
 
-_LONGEST_TITLE = 26  # of a panel
 _HIT = pl.col("impairments").list.len() > 0
 
 
@@ -90,42 +85,6 @@ def distribution(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | 
     parts.scale_axis(axes_of[-1].xaxis, known["latency_s"] * unit.factor)
     axes_of[-1].set_xlabel(f"Round latency ({unit.symbol})")
     parts.add_legend(figure, styles, set(known["arm"]), [], markers=False)
-    return figure
-
-
-def distribution_by_point(
-    rounds: pl.DataFrame, summary: dict[str, Any], styles: dict[str, ArmStyle]
-) -> Figure | None:
-    """Distribution of the latency of burst rounds, one panel per point of the sweep."""
-    shown = points(summary)[: parts.MOST_PANELS]
-    hit = rounds.filter(_HIT & pl.col("latency_s").is_not_null())
-    if len(shown) < 2 or hit.is_empty():
-        return None
-    unit = formatting.unit_for("s", hit["latency_s"])
-    figure, axes_of = parts.new_grid(len(shown), share=True)
-    present: set[str] = set()
-    for axes, point in zip(axes_of, shown, strict=False):
-        here = hit.filter(
-            *(
-                pl.col(FACTOR_PREFIX + name).eq_missing(pl.lit(value))
-                for name, value in point["factors"].items()
-            )
-        )
-        for arm, rows in parts.by_arm(here, styles):
-            _step(axes, rows["latency_s"].to_numpy() * unit.factor, styles[arm])
-            present.add(arm)
-        named = factors_text(point["factors"])
-        values = ", ".join(map(str, point["factors"].values()))
-        title = named if len(named) <= _LONGEST_TITLE else values
-        axes.set_title(title, loc="left", fontsize=9)
-        axes.set_ylim(0, 102)
-    parts.scale_axis(axes_of[0].xaxis, hit["latency_s"] * unit.factor)
-    for axes in axes_of[-2:]:  # the lowest of each column, also where a neighbour is lacking
-        axes.set_xlabel(f"Round latency ({unit.symbol})")
-        axes.tick_params(labelbottom=True)
-    for axes in axes_of[::2]:
-        axes.set_ylabel("Rounds (%)")
-    parts.add_legend(figure, styles, present, [], markers=False)
     return figure
 
 

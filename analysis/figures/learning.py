@@ -1,28 +1,21 @@
-"""Figures of learning: quality over time and rounds, replicas' divergence, loss by layer."""
+"""Figures of learning: quality over time and rounds, replicas' divergence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from analysis.data import learning
 from analysis.data.metrics import TASK_METRICS
-from analysis.figures import parts, style
+from analysis.figures import parts
 from analysis.figures.style import ArmStyle
 from analysis.summary.lookup import entry, points
 from analysis.words import formatting
 
-_MOST_COLUMNS = 48  # of a strip; more layers are averaged in groups
-_LEGS = ("gather", "broadcast")
-_PALEST = 0.06
 _FEWEST_ALONG = 3  # points of a sweep that are worth a line
 
 
@@ -146,65 +139,3 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     axes_of[-1].set_xlabel(names[0].split(".")[-1])
     parts.add_legend(figure, styles, present, [])
     return figure
-
-
-def layer_strips(layer_loss: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
-    """A strip per arm and leg: the stronger a layer's colour, the more of it was missing."""
-    if layer_loss.is_empty():
-        return None
-    arms = [arm for arm, _ in parts.by_arm(layer_loss, styles)]
-    layers = int(layer_loss["layer"].max())  # type: ignore[arg-type]
-    height = 1.1 + 2 * (0.3 + 0.27 * len(arms))
-    figure = Figure(figsize=(style.SIZE_INCHES[0], height), layout="constrained")
-    axes_of: list[Axes] = list(figure.subplots(2, 1))
-    for axes, leg in zip(axes_of, _LEGS, strict=True):
-        for row, arm in enumerate(arms):
-            shares = _by_layer(layer_loss, arm, leg, layers)
-            groups = np.array_split(shares, min(layers, _MOST_COLUMNS))
-            begin = 0.5
-            for group in groups:
-                known = group[~np.isnan(group)]
-                if len(known):
-                    axes.add_patch(_patch(begin, row, len(group), float(known.mean())))
-                begin += len(group)
-            if not np.isnan(shares).all():
-                # Beside the strip: darkness alone is no number.
-                lowest, highest = np.nanmin(shares), np.nanmax(shares)
-                text = f"{_percent(lowest)}{formatting.TO}{_percent(highest)} %"
-                axes.text(layers + 0.5 + 0.02 * layers, row, text, va="center", fontsize=8.5)
-        axes.set_title(f"{leg} leg", loc="left", fontsize=10)
-        axes.set_yticks(range(len(arms)), arms)
-        axes.set_ylim(len(arms) - 0.5, -0.5)
-        axes.set_xlim(0.5, layers * 1.27 + 0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        axes.set_xticks([tick for tick in axes.get_xticks() if 1 <= tick <= layers])
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-    axes_of[-1].set_xlabel("Layer, in the order of the payload")
-    return figure
-
-
-def _patch(begin: float, row: int, width: int, share: float) -> Rectangle:
-    opacity = _PALEST + (1 - _PALEST) * min(1.0, share)
-    return Rectangle(
-        (begin, row - 0.4),
-        width,
-        0.8,
-        facecolor=to_rgba(style.BLUE.light, opacity),
-        edgecolor=style.PAPER.light,
-        linewidth=0.4,
-    )
-
-
-def _by_layer(layer_loss: pl.DataFrame, arm: str, leg: str, layers: int) -> np.ndarray:
-    rows = layer_loss.filter((pl.col("arm") == arm) & (pl.col("leg") == leg))
-    means = rows.group_by("layer").agg(pl.col("missing").mean())
-    shares = np.full(layers, np.nan)
-    shares[means["layer"].to_numpy() - 1] = means["missing"].to_numpy()
-    return shares
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f}" if share >= 0.0995 or share == 0 else f"{share * 100:.1f}"

@@ -48,14 +48,14 @@ def new_panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
 
 
-def new_grid(panels: int, *, share: bool = False) -> tuple[Figure, list[Axes]]:
+def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
     """Axes for so many panels, two in a row; those left over are removed."""
     columns = 1 if panels == 1 else 2
     rows = -(-panels // columns)
     width, height = style.SIZE_INCHES
     size = (width, height) if panels == 1 else (width * 1.2, 0.9 + 1.9 * rows)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=True).flatten()
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     for axes in grid[panels:]:
         figure.delaxes(axes)
     return figure, list(grid[:panels])

@@ -1,4 +1,4 @@
-"""Figures of ratios: along a factor of a sweep, and beside the paper's."""
+"""The figure of ratios along a factor of a sweep."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, describe
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS
 from analysis.figures import parts, style
 from analysis.figures.style import ArmStyle
-from analysis.statistics.intervals import Estimate
 from analysis.summary.lookup import (
-    OWN_LIMIT,
     bounded_metric,
     entry,
     factors_text,
     pairs,
     points,
-    published_range,
 )
 
 _LONG_LABEL = 8
@@ -102,48 +99,6 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     if published:
         further.append(Patch(color=style.STEEL.light, alpha=_PAPER_ALPHA, label="paper's range"))
     parts.add_legend(figure, styles, present, further)
-    return figure
-
-
-def beside_paper(summary: dict[str, Any]) -> Figure | None:
-    """One row per metric: our ratio with its interval above what the paper reports for it."""
-    rows = []
-    for metric, entries in summary["published"].items():
-        ratios = [each for each in entries if each["compared"].startswith("ratio")]
-        if ratios and ratios[0]["ours"]["value"] is not None:
-            rows.append((describe(metric).label, Estimate(**ratios[0]["ours"]), ratios))
-    if not rows:
-        return None
-    figure, axes = parts.new_axes(f"Ratio {rows[0][2][0]['compared'].split(' ', 1)[1]}", "")
-    figure.set_size_inches(style.SIZE_INCHES[0], 1.3 + 0.52 * len(rows))
-    ours, paper = style.BLUE.light, style.STEEL.light
-    for position, (_, estimate, ratios) in enumerate(rows):
-        for each in ratios:
-            low, high = published_range(each)
-            y = position + 0.17
-            if each["confidence"] == OWN_LIMIT:
-                axes.plot([low], [y], "D", color=style.GOLD.light, markersize=5)
-            elif low == high:
-                axes.plot([low], [y], "|", color=paper, markersize=10, markeredgewidth=2)
-            else:
-                axes.plot([low, high], [y, y], color=paper, linewidth=6, solid_capstyle="butt")
-        if estimate.low is not None and estimate.high is not None:
-            axes.plot([estimate.low, estimate.high], [position - 0.17] * 2, color=ours, linewidth=2)
-        assert estimate.value is not None
-        axes.plot([estimate.value], [position - 0.17], "o", color=ours, markersize=6)
-    axes.axvline(1, color=style.MUTED.light, linewidth=0.9, zorder=0.5)
-    axes.set_yticks(range(len(rows)), [label.replace(", ", ",\n") for label, _, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
-    axes.set_xlim(left=0)
-    handles: list[Any] = [
-        Line2D([], [], color=ours, marker="o", markersize=6, linewidth=2, label="ours"),
-        Line2D([], [], color=paper, linewidth=6, label="paper"),
-        Line2D([], [], color=style.GOLD.light, marker="D", linestyle="", label="limit"),
-    ]
-    if not any(each["confidence"] == OWN_LIMIT for _, _, ratios in rows for each in ratios):
-        handles.pop()
-    figure.legend(handles=handles, loc="outside upper left", ncols=3)
     return figure
 
 

@@ -26,7 +26,7 @@ from analysis.statistics.intervals import ENOUGH_SEEDS
 from analysis.summary.lookup import bounded_metric, entry, points, ratio_names
 from analysis.tables import by_sweep_point, cells
 from analysis.tables.main_table import main_table
-from analysis.tables.published_values import agreements, overview_table
+from analysis.tables.published_values import overview_table
 from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown
 from analysis.words import headline
 
@@ -197,6 +197,9 @@ def block(folder: Path) -> str:
         title + "\n".join(_bare(part) for part in narrowed(table, _WIDTH))
         for title, table in zip(titles, tables, strict=True)
     )
+    papers = overview_table([summary])
+    if papers.rows and _seeds(summary) >= ENOUGH_SEEDS:
+        shown += f"\n{_bare(papers)}"
     return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
 
 
@@ -250,7 +253,6 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
         [
             f"Means over n = {seeds} seeds with {spread}.",
             *(f"{line}." for line in found),
-            *agreements(summary),
             *(f"{remark[0].upper()}{remark[1:]}." for remark in provenance["remarks"]),
             f"Runs: {listed}.{_attempts(provenance)}",
             f"Made by {_commands(provenance)}{_of_commits(provenance)} on "

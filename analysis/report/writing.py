@@ -184,7 +184,6 @@ def render_page(
         ],
         resumable=_resumable(results),
         many=len(results.runs) > _FEW_RUNS,
-        assumptions=methods.assumptions(results),
         tables={name: to_html(on_page(table, name), name) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in setup.machine_tables(results)],

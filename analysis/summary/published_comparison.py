@@ -16,7 +16,6 @@ from analysis.data.published import Published
 from analysis.data.records import section
 from analysis.statistics import byte_bound, pairing
 from analysis.statistics.intervals import Estimate, difference_interval, ratio_interval
-from analysis.summary import models
 from analysis.summary.lookup import REFERENCE, entry, replicated
 
 Conditions = dict[str, Any]
@@ -151,7 +150,7 @@ def _compared(
         **({"value": low} if low == high else {"low": low, "high": high}),
         **({"values": published.values} if published.values else {}),
         "model": list(published.model),
-        "our_model": models.of_runs(run for run in runs if run.arm in published.arms),
+        "our_model": _models(run for run in runs if run.arm in published.arms),
         "condition": published.condition,
         "source": published.source,
         "confidence": published.confidence,
@@ -159,6 +158,15 @@ def _compared(
         "ours": ours.as_json(),
     }
     return found | {"verdict": replicated(found, metric)}
+
+
+def _models(runs: Iterable[Run]) -> list[str]:
+    """What some runs trained, or whose payload they sent; nothing of programs."""
+    named = (
+        (section(run.config, "training").get("model"), learning.pace(run.config)) for run in runs
+    )
+    words = {"payload-only": "payload of "}  # nothing is learnt: only its layers are the model's
+    return list(dict.fromkeys(f"{words.get(p['kind'], '')}{model}" for model, p in named if model))
 
 
 def _text(conditions: Mapping[str, Any]) -> str:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.data.metrics import TASK_METRICS, describe
+from analysis.data.published import ANY_MODEL, NOT_STATED, load_models
 from analysis.statistics.intervals import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
-from analysis.summary import models
 from analysis.summary.lookup import (
     OWN_LIMIT,
     factors_text,
@@ -89,29 +89,14 @@ def _paper_text(published: dict[str, Any], unit: formatting.Unit) -> str:
     return formatting.TO.join(ends)
 
 
-def agreements(summary: dict[str, Any]) -> list[str]:
-    """For each of the paper's values whether it is reproduced, at each point that it is about."""
-    found: dict[str, tuple[str, list[dict[str, Any]]]] = {}
-    for _, metric, each in published_entries(summary):
-        meant, entries = found.setdefault(each["id"], (metric, []))  # the first: see the overview
-        known = each["confidence"] != OWN_LIMIT and each["ours"]["low"] is not None
-        if known and metric == meant:
-            entries.append(each)
-    return [_agreement(metric, entries) for metric, entries in found.values() if entries]
-
-
-def _agreement(metric: str, entries: list[dict[str, Any]]) -> str:
-    first = entries[0]
-    unit = _unit_of(first, metric)
-    said = []
-    for of_model in _by_model(metric, entries):
-        paper_model, our_model = models.differing(of_model, first["title"])
-        with_ours = f"; with {our_model}: " if our_model else ", "
-        said.append(with_ours + _verdicts_text(metric, of_model))
-    return (
-        f"{first['title']}: the paper has {_paper_text(first, unit)} {unit.symbol} "
-        f"({formatting.joined(first['source'], paper_model)}){''.join(said)}."
-    )
+def _models(entries: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """The paper's models and ours; two empty texts where they are the same."""
+    paper = entries[0]["model"]
+    ours = list(dict.fromkeys(name for each in entries for name in each["our_model"]))
+    names = load_models()
+    if paper == [ANY_MODEL] or (ours and {names.get(name, name) for name in paper} == set(ours)):
+        return "", ""
+    return "model not stated" if paper == [NOT_STATED] else " and ".join(paper), " and ".join(ours)
 
 
 def _verdicts_text(metric: str, entries: Sequence[dict[str, Any]]) -> str:
@@ -158,9 +143,7 @@ def _row(
         label += " (points)"
     source = f"{published['source']} [{published['confidence']}]"
     reductions = kind == "ratio" and published["confidence"] != OWN_LIMIT
-    paper_model, our_model = models.differing(
-        [published], f"{published['title']} {published['condition']}"
-    )
+    paper_model, our_model = _models([published])
     return [
         Cell(
             text=published["title"],
@@ -289,7 +272,7 @@ def _is_quantile(metric: str) -> bool:
 def _overview_row(experiment: str, metric: str, entries: Sequence[dict[str, Any]]) -> list[Cell]:
     first = entries[0]
     unit = _unit_of(first, metric)
-    paper_model, our_model = models.differing(entries, first["title"])
+    paper_model, our_model = _models(entries)
     return row(
         Cell(text=f"{first['source']}: {first['title']}", detail=experiment),
         first["compared"].split(" ", 1)[1],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -160,42 +160,32 @@ def _without_an_end(results: Evidence, summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _phases(results: Evidence, summary: Mapping[str, Any]) -> list[str]:
+def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
     """Where runs that are compared had different shares of critical rounds."""
     detectors = {section(run.config, "phases").get("detector") for run in results.ok_runs}
     if detectors <= _CHOSEN:
-        return []
-    between_arms: list[tuple[str, dict[str, float]]] = []
-    between_seeds: list[tuple[str, dict[str, float]]] = []
+        return
+    groups: dict[str, list[tuple[float, str]]] = {"arms": [], "seeds": []}  # spread, and where
     for compared in phases.compared(summary):
-        for seed in sorted({seed for of in compared.shares.values() for seed in of}, key=int):
-            shares = {arm: of[seed] for arm, of in compared.shares.items() if seed in of}
-            between_arms.append((joined(compared.point, f"seed {seed}"), shares))
+        by_seed: dict[str, list[float]] = {}
         for arm, of_seeds in compared.shares.items():
-            shares = {f"seed {seed}": share for seed, share in of_seeds.items()}
-            between_seeds.append((joined(arm, compared.point), shares))
-    found = []
-    for kind, groups in (("arms", between_arms), ("seeds", between_seeds)):
-        wide = [group for group in groups if _spread(group[1]) > _PHASES_DIFFER]
-        if wide:
-            where, shares = max(wide, key=lambda group: _spread(group[1]))
-            ends = ", ".join(
-                f"{number(shares[name], PERCENT)} % with {name}"
-                for name in (
-                    max(shares, key=shares.__getitem__),
-                    min(shares, key=shares.__getitem__),
-                )
+            groups["seeds"] += _spread(of_seeds.values(), joined(arm, compared.point))
+            for seed, share in of_seeds.items():
+                by_seed.setdefault(seed, []).append(share)
+        for seed, shares in by_seed.items():
+            groups["arms"] += _spread(shares, joined(compared.point, f"seed {seed}"))
+    for kind, found in groups.items():
+        if wide := [each for each in found if each[0] > _PHASES_DIFFER]:
+            spread, where = max(wide)
+            points = number(spread, formatting.POINTS)
+            yield (
+                f"phases differ between {kind}: critical rounds by up to {points} points "
+                f"({where}), in {len(wide)} of {len(found)}; see docs/how-to/phase-detector.md"
             )
-            found.append(
-                f"phases differ between {kind}: {where}: critical rounds {ends} ({len(wide)} of "
-                f"{len([each for each in groups if len(each[1]) > 1])} groups); "
-                "see docs/how-to/phase-detector.md"
-            )
-    return found
 
 
-def _spread(shares: Mapping[str, float]) -> float:
-    return max(shares.values()) - min(shares.values())
+def _spread(shares: Collection[float], where: str) -> list[tuple[float, str]]:
+    return [(max(shares) - min(shares), where)] if len(shares) > 1 else []
 
 
 def _left_out(results: Evidence) -> list[str]:

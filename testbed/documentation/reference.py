@@ -15,13 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import typer
 import yaml
 from typer.cli import get_docs_for_click
 
-from analysis.data.columns import type_name, unit_of
-from analysis.data.frame_columns import FRAMES, LABELS
+from analysis.data.frame_columns import FRAMES, LABELS, unit_of
 from analysis.data.metrics import METRICS
 from analysis.data.program_metrics import KINDS
 from testbed.cli.verbs import app
@@ -283,7 +281,7 @@ def _keys_of_file(written: Mapping[str, Any]) -> dict[str, str]:
             found[key] = meaning
             continue
         columns = FRAMES[meaning["frame"]].columns if "frame" in meaning else ()
-        told = {each.name + "[]" * isinstance(each.kind, pl.List): each.meaning for each in columns}
+        told = {each.name + "[]" * (each.type == "texts"): each.meaning for each in columns}
         if "from" in meaning:
             told = docstrings.arguments(pkgutil.resolve_name(meaning["from"])) | told
         for each, text in {**told, **meaning.get("keys", {})}.items():
@@ -322,7 +320,7 @@ def frames() -> str:
     parts = ["## All frames\n\n" + _table("column", "unit", "meaning", rows=labels)]
     for name, frame in FRAMES.items():
         rows = [
-            (f"`{each.name}`", type_name(each.kind), each.unit, _sentence(each.meaning))
+            (f"`{each.name}`", each.type.removesuffix("s"), each.unit, _sentence(each.meaning))
             for each in frame.columns
         ]
         parts.append(f"## {name}\n\nOne row for each {frame.row}. Source: `{frame.source}`.\n")

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb, to_rgba
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
 
 from analysis.data.load import load
 from analysis.figures import catalogue, latency, learning, parts, ratios, style
@@ -23,62 +23,12 @@ from tests.analysis.test_sweep_points import FACTOR, TOLERANCES, sweep
 STYLES = style.arm_styles(["dblp", "dblp-stream"])
 
 
-def layers(arm: str, leg: str, missing: list[float]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "run_key": arm,
-            "arm": arm,
-            "leg": leg,
-            "layer": range(1, len(missing) + 1),
-            "missing": missing,
-            "transfers": 1,
-        }
-    )
-
-
 def x_of(line) -> np.ndarray:
     return np.asarray(line.get_xdata(), dtype=float)
 
 
 def y_of(line) -> np.ndarray:
     return np.asarray(line.get_ydata(), dtype=float)
-
-
-def strengths(axes, row: int) -> list[float]:
-    """The opacity of each patch in a row of a strip, from left to right."""
-    patches = [each for each in axes.patches if isinstance(each, Rectangle)]
-    of_row = [each for each in patches if round(each.get_y() + 0.4) == row]
-    return [
-        float(to_rgba(each.get_facecolor())[3])
-        for each in sorted(of_row, key=lambda each: each.get_x())
-    ]
-
-
-def test_strips_show_which_layers_were_lost():
-    frame = pl.concat(
-        [
-            layers("dblp", "gather", [0.0, 0.0, 0.2, 1.0]),
-            layers("dblp-stream", "gather", [0.3, 0.3, 0.3, 0.3]),
-        ]
-    )
-    figure = learning.layer_strips(frame, STYLES)
-    assert figure is not None
-    gather, broadcast = figure.axes
-    in_order, shuffled = strengths(gather, 0), strengths(gather, 1)
-    assert in_order[0] == in_order[1] < in_order[2] < in_order[3] == pytest.approx(1)
-    assert len(set(shuffled)) == 1
-    assert [text.get_text() for text in gather.texts] == ["0\u2013100 %", "30\u201330 %"]
-    assert not broadcast.patches
-
-
-def test_many_layers_are_averaged_in_groups():
-    frame = layers("dblp", "gather", [1.0] * 100 + [0.0] * 100)
-    figure = learning.layer_strips(frame, STYLES)
-    assert figure is not None
-    shown = strengths(figure.axes[0], 0)
-    assert len(shown) == 48
-    assert shown[0] == pytest.approx(1) and shown[-1] < 0.1
-    assert figure.axes[0].get_xlim()[1] > 200  # all of them are in sight
 
 
 def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
@@ -282,8 +232,6 @@ def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     summary = summarise(results)
     assert ratios.along_factor(summary, STYLES) is None
     assert learning.along_factor(summary, STYLES) is None
-    assert latency.distribution_by_point(results.rounds, summary, STYLES) is None
-    assert learning.layer_strips(results.layer_loss, STYLES) is None
     assert learning.divergence(results.deviations, STYLES) is None
     assert learning.gradient_error(results.deviations, STYLES) is None
 
@@ -304,7 +252,7 @@ def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
     results = load(tmp_path)
     summary = summarise(results)
     names = {each.name for each in catalogue.draw_all(results, summary)}
-    assert {"layer-loss", "gradient-error", "divergence", "accuracy-over-rounds"} <= names
+    assert {"gradient-error", "divergence", "accuracy-over-rounds"} <= names
 
 
 def test_no_two_arms_of_a_large_comparison_look_alike():

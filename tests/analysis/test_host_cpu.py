@@ -23,22 +23,16 @@ ROWS = [
 ]
 
 
-def add_processes(run: Path, *, without: tuple[str, ...] = ()) -> None:
+def add_processes(run: Path) -> None:
     (run / "samples").mkdir()
     columns = ["t_s", "name", "pid", "host", "cpu_s"]
     frame = pl.DataFrame(ROWS, schema=columns, orient="row").with_columns(rss_bytes=0)
-    frame.drop(*without).write_parquet(run / "samples" / "processes.parquet")
+    frame.write_parquet(run / "samples" / "processes.parquet")
 
 
 def test_the_last_value_of_each_process_in_a_host_is_added_up(tmp_path):
     add_processes(tmp_path)
     assert samples.cpu_s_of_hosts(tmp_path) == {"h1": 2.75, "h2": 4.0}
-
-
-def test_samples_of_earlier_versions_tell_no_host(tmp_path):
-    add_processes(tmp_path, without=("pid", "host"))
-    assert samples.processes(tmp_path).height == len(ROWS)
-    assert samples.cpu_s_of_hosts(tmp_path) == {}
 
 
 def test_the_table_has_a_row_per_arm_and_host(tmp_path):

@@ -80,12 +80,9 @@ def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     folder = kept_results.keep(tmp_path / "runs", root=place)
     text = kept_pages.block(folder)
     assert "| q = 0.9 | 4.00 (4.00" in text
-    assert "too few" not in text and "Runs: 20 ok." in text
-    assert (
-        "Send latency at a burst iteration: the paper has 4.00\u20135.97 x (Tables II to VI, "
-        "EfficientNet-B0 and ResNet-50); with small-cnn: not reproduced at 1 of 2, reproduced at "
-        "1 of 2." in text
-    )
+    assert "Runs: 20 ok." in text
+    (paper,) = (line for line in text.splitlines() if "Send latency at a burst iteration" in line)
+    assert paper.endswith("| not reproduced at 1 of 2, reproduced at 1 of 2 |")
     assert (folder / "ratio-along-factor.png").is_file()
     assert sum(path.stat().st_size for path in folder.glob("*.json")) < 60_000
 

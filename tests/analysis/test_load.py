@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.data.columns import flat
+from analysis.data.frames import flat
 from analysis.data.load import load
 from tests.analysis.build import ResultsBuilder, write
 

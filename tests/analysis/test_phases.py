@@ -33,8 +33,7 @@ def test_arms_whose_phases_differ_call_for_a_caution(tmp_path):
     build.run(arm="dblp-bbr", seed=1, critical=10, config=PHASED)
     (arms,) = said(tmp_path)
     assert arms.startswith(
-        "phases differ between arms: seed 1: critical rounds 100 % with dblp-bbr, 30.0 % with dblp "
-        "(1 of 1 groups)"
+        "phases differ between arms: critical rounds by up to 70.00 points (seed 1), in 1 of 1"
     )
 
 
@@ -45,7 +44,7 @@ def test_a_comparison_hangs_on_phases_that_differ_between_its_seeds(tmp_path):
         build.run(arm="fixed-low", seed=seed, critical=critical, config=FIXED)
     (seeds,) = said(tmp_path)
     assert seeds.startswith(
-        "phases differ between seeds: dblp: critical rounds 100 % with seed 1, 50.0 % with seed 2"
+        "phases differ between seeds: critical rounds by up to 50.00 points (dblp)"
     )
 
 
@@ -56,7 +55,7 @@ def test_the_worst_group_of_a_sweep_is_named_and_the_others_are_counted(tmp_path
             build.run(arm="dblp", seed=seed, critical=2, config=PHASED, factors={"q": q})
             build.run(arm="stream", seed=seed, critical=other, config=PHASED, factors={"q": q})
     (arms,) = said(tmp_path)
-    assert "q = 0.9, seed 1: critical rounds 40.0 % with stream, 20.0 % with dblp (2 of 4" in arms
+    assert "up to 20.00 points (q = 0.9, seed 2), in 2 of 4" in arms
 
 
 @pytest.mark.parametrize(("rounds", "warned"), [(40, False), (10, True)])
@@ -99,7 +98,7 @@ def test_a_tolerance_of_own_code_is_known_by_what_was_logged(tmp_path):
             first, *rest = log.read_text().splitlines()
             changed: dict[str, Any] = json.loads(first) | {"tolerance_gather": 0.4}
             log.write_text("\n".join([json.dumps(changed), *rest]) + "\n")
-    assert "mine: critical rounds 90.0 % with seed 2, 30.0 % with seed 1" in said(tmp_path)[0]
+    assert "by up to 60.00 points (mine)" in said(tmp_path)[0]
 
 
 def test_the_table_has_the_arms_whose_tolerance_depends_on_the_phase(tmp_path):

@@ -295,7 +295,7 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     page = index.read_text()
     assert not re.findall(r'(?:src|xlink:href|href)="(?:https?:)?//', page)
     assert "@import" not in page and "url(http" not in page
-    assert page.count("<svg ") == 6
+    assert page.count("<svg ") == 5
     identifiers = re.findall(r'\bid="([^"]+)"', page)
     assert len(identifiers) == len(set(identifiers))
     for target in re.findall(r'href="(\.\./[^"]+)"', page):

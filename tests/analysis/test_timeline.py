@@ -70,6 +70,7 @@ def add_samples(run: Path, *, name: str = "server--s1", seconds: int = 10) -> No
             "rtt_s": [0.001 + number * 1e-6 for number in range(count)],
             "rate_bps": [3e7] * count,
             "retransmits": [0.0] * count,
+            **dict.fromkeys(("port", "peer_port", "acked_bytes"), [None] * count),
         },
         schema_overrides={"cwnd_bytes": pl.Float64},
     ).write_parquet(run / "samples" / "flows.parquet")

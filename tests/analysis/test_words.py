@@ -53,9 +53,8 @@ def test_methods_are_written_from_manifests_and_configurations(tmp_path):
     machine = found["Machine, for all hosts"]
     assert "Test CPU 2" in machine and "6.1.0-test" in machine
     assert found["Network"] == "star, 2 workers, 100 Mbit/s per link, queue 150000 bytes, no delay"
-    assert found["Training"] == "small-cnn on digits" and found["Rounds"] == "10"
+    assert "model small-cnn, dataset digits" in found["Training"] and found["Rounds"] == "10"
     assert found["Design"] == "arms: 1, seeds: 1, 2, 3, 3 of 3 planned runs ok"
-    assert found["Calibration"].endswith("rates within 1 % of the configured")
 
 
 def test_without_an_ok_run_there_are_no_methods(tmp_path):
@@ -123,21 +122,6 @@ def test_one_seed_may_be_chance(tmp_path):
     build.run(arm="dblp", seed=1)
     build.run(arm="fixed-low", seed=1)
     assert headline.lines(summarise(load(tmp_path)))[-1].startswith("n = 1: an interval needs 5")
-
-
-def test_assumptions_speak_only_of_what_the_experiment_has(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1, pace={"kind": "payload-only", "compute_s": 0.1})
-    assert not {"Model", "Baseline"} & set(dict(methods.assumptions(load(tmp_path))))
-    build.run(arm="fixed-low", seed=1)
-    assert "Baseline" in dict(methods.assumptions(load(tmp_path)))
-
-
-def test_assumptions_say_where_the_phases_were_taken_from(tmp_path):
-    phases = {"detector": "schedule", "critical_rounds": [[0, 3]], "from": "quick/dblp"}
-    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, config={"phases": phases})
-    found = dict(methods.assumptions(load(tmp_path)))
-    assert found["Phases"] == "critical rounds of quick/dblp, the same in all arms"
 
 
 def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
