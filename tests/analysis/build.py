@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from analysis.data.load import load
+from analysis.summary.document import summarise
+from analysis.tables.rendering import Table
 
 EXPERIMENT = "quick"
 BURST_ROUNDS = (4, 8)
@@ -47,7 +52,7 @@ class ResultsBuilder:
             "runs": self._planned,
         }
         write(self.folder / "plan.json", document)
-        arms = self.arms or list(dict.fromkeys(each["arm"] for each in self._planned))
+        arms = self.arms or list(dict.fromkeys(run["arm"] for run in self._planned))
         write(
             self.folder / "experiment.json",
             {"schema": 1, "name": self.experiment, "description": "A test", "arms": arms}
@@ -155,7 +160,7 @@ class ResultsBuilder:
                 for number, latency in enumerate(latencies)
             ],
         )
-        for host, others in (("server", workers), *((each, ["server"]) for each in workers)):
+        for host, others in (("server", workers), *((name, ["server"]) for name in workers)):
             write_lines(
                 events / f"transfers-{host}.jsonl",
                 [
@@ -208,6 +213,29 @@ def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     """A JSON-lines file; every record gets the schema's version."""
     lines = [json.dumps({"schema": 1, **record}) + "\n" for record in records]
     path.write_text("".join(lines), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def edited(path: Path) -> Iterator[Any]:
+    """The document of a JSON file, or the records of a JSON-lines file, to be changed in place."""
+    if path.suffix == ".json":
+        document = json.loads(path.read_text(encoding="utf-8"))
+        yield document
+        write(path, document)
+    else:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        yield records
+        write_lines(path, records)
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The summary of the experiment in a folder."""
+    return summarise(load(folder))
+
+
+def texts_of(table: Table) -> dict[str, list[str]]:
+    """The cells of each row, by the row's first."""
+    return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
 
 
 def _effects(number: int, workers: Sequence[str]) -> dict[str, Any]:

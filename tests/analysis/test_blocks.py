@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from analysis.summary.lookup import entry
 from analysis.tables import by_sweep_point, ratios
 from analysis.tables.main_table import main_table
 from analysis.words import cautions, headline
-from tests.analysis.build import ResultsBuilder, write
+from tests.analysis.build import ResultsBuilder, edited
 
 PAIR, LATENCY = "fixed-low/dblp", "round_latency_s.burst_mean"
 ON_MACHINES = "measured on different machines"
@@ -27,8 +26,8 @@ ON_MACHINES = "measured on different machines"
 
 def elsewhere(directory: Path, **facts: Any) -> None:
     """Change the manifest of a run."""
-    path = directory / "manifest.json"
-    write(path, json.loads(path.read_text()) | facts)
+    with edited(directory / "manifest.json") as manifest:
+        manifest |= facts
 
 
 def five_seeds(folder: Path, moved: dict[int, dict[str, Any]], **facts: Any) -> ResultsBuilder:
@@ -42,7 +41,7 @@ def five_seeds(folder: Path, moved: dict[int, dict[str, Any]], **facts: Any) -> 
     return build
 
 
-def said(folder: Path) -> tuple[dict[str, Any], str]:
+def cautioned(folder: Path) -> tuple[dict[str, Any], str]:
     results = load(folder)
     summary = summarise(results)
     return summary, " ".join(cautions.lines(results, summary))
@@ -64,12 +63,12 @@ def said(folder: Path) -> tuple[dict[str, Any], str]:
 )
 def test_seeds_that_are_no_pairs_are_left_out_and_counted(tmp_path, elsewhere, why):
     five_seeds(tmp_path, {2: elsewhere, 5: elsewhere}, commit="a" * 40)
-    summary, told = said(tmp_path)
+    summary, caution = cautioned(tmp_path)
     ratio = entry(summary, "ratios", PAIR, LATENCY)
     assert (ratio.value, ratio.n) == (pytest.approx(2.0), 3)
     assert entry(summary, "differences", "fixed-low-dblp", "accuracy").n == 3
     assert entry(summary, "arms", "fixed-low", LATENCY).n == 5
-    assert f"no pairs: 2 of 5 seeds of {PAIR} ({why})" in told
+    assert f"no pairs: 2 of 5 seeds of {PAIR} ({why})" in caution
     assert f"{PAIR} leaves out seeds 2, 5: {why}." in ratios.ratio_table(summary).notes
     notes = main_table(summary).notes
     assert any("both have, of one machine and code" in note for note in notes)
@@ -90,12 +89,12 @@ def test_the_line_is_in_the_report_once_for_all_pairs_that_it_is_true_of(tmp_pat
 def test_runs_of_one_code_are_pairs_whatever_their_commits(tmp_path):
     facts = {"commit": "a" * 40, "code_sha256": "c" * 64}
     five_seeds(tmp_path, {2: {"commit": "b" * 40}, 3: {"commit": "a" * 40 + "+changes"}}, **facts)
-    summary, told = said(tmp_path)
-    assert "no_pairs" not in summary and "no pair" not in told and "versions of" not in told
+    summary, caution = cautioned(tmp_path)
+    assert "no_pairs" not in summary and "no pair" not in caution and "versions of" not in caution
     elsewhere(tmp_path / "quick" / "fixed-low-s2", code_sha256="d" * 64)
-    summary, told = said(tmp_path)
+    summary, caution = cautioned(tmp_path)
     assert summary["no_pairs"][PAIR] == {"seeds": [2], "of": 5, "differ": ["code"]}
-    assert "2 versions of the code" in told
+    assert "2 versions of the code" in caution
 
 
 @pytest.mark.parametrize("memory", [25_276_502_016, 25_276_502_016 - 4_000_000])
@@ -103,8 +102,8 @@ def test_runs_of_one_machine_and_commit_are_pairs_as_ever(tmp_path, memory):
     facts = {"commit": "a" * 40, "memory_bytes": 25_276_502_016}
     five_seeds(tmp_path, {}, **facts)
     elsewhere(tmp_path / "quick" / "dblp-s3", memory_bytes=memory)  # as after a reboot
-    summary, told = said(tmp_path)
-    assert "no_pairs" not in summary and "no pair" not in told
+    summary, caution = cautioned(tmp_path)
+    assert "no_pairs" not in summary and "no pair" not in caution
     assert entry(summary, "ratios", PAIR, LATENCY).n == 5
 
 
@@ -113,11 +112,11 @@ def test_seeds_measured_whole_elsewhere_are_pairs(tmp_path):
     for seed, machine in ((1, "Test CPU"), (2, "Other CPU"), (3, "Other CPU")):
         for arm, longer in (("dblp", 1), ("fixed-low", 2)):
             build.run(arm=arm, seed=seed, burst_s=longer * seed, machine=machine)
-    summary, told = said(tmp_path)
+    summary, caution = cautioned(tmp_path)
     ratio = entry(summary, "ratios", PAIR, LATENCY)
     assert (ratio.value, ratio.n) == (pytest.approx(2.0), 3)
     assert "no_pairs" not in summary
-    assert "different machines: " in told
+    assert "different machines: " in caution
 
 
 def test_a_sweep_loses_the_point_and_not_the_seed(tmp_path):
@@ -127,8 +126,10 @@ def test_a_sweep_loses_the_point_and_not_the_seed(tmp_path):
             machine = "Other CPU" if (seed, q) == (2, 0.9) else "Test CPU"
             build.run(arm="dblp", seed=seed, burst_s=1, factors={"q": q}, machine=machine)
             build.run(arm="fixed-low", seed=seed, burst_s=longer, factors={"q": q})
-    summary, told = said(tmp_path)
-    assert f"no pairs: 1 of 2 seeds of {PAIR} ({ON_MACHINES}, at some point of the sweep)" in told
+    summary, caution = cautioned(tmp_path)
+    assert (
+        f"no pairs: 1 of 2 seeds of {PAIR} ({ON_MACHINES}, at some point of the sweep)" in caution
+    )
     ratio = entry(summary, "ratios", PAIR, LATENCY)
     assert ratio.n == 2 and sorted(ratio.values) == pytest.approx([2.0, math.sqrt(8)])
     assert [point.get("no_pairs", {}) for point in summary["points"]] == [
@@ -142,11 +143,10 @@ def test_a_sweep_loses_the_point_and_not_the_seed(tmp_path):
 
 def test_a_point_without_any_pair_says_why(tmp_path):
     build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1, factors={"q": 0.6})
-    build.run(arm="fixed-low", seed=1, factors={"q": 0.6})
-    build.run(arm="dblp", seed=1, factors={"q": 0.9})
-    build.run(arm="fixed-low", seed=1, factors={"q": 0.9}, machine="Other CPU")
-    (table,) = by_sweep_point.ratio_tables(said(tmp_path)[0], only=(LATENCY,))
+    for q, machine in ((0.6, "Test CPU"), (0.9, "Other CPU")):
+        build.run(arm="dblp", seed=1, factors={"q": q})
+        build.run(arm="fixed-low", seed=1, factors={"q": q}, machine=machine)
+    (table,) = by_sweep_point.ratio_tables(cautioned(tmp_path)[0], only=(LATENCY,))
     assert table.rows[1][1].detail == "no seed in common on one machine with the same code"
 
 
@@ -155,20 +155,14 @@ def test_an_arm_is_compared_with_itself_on_one_machine_only(tmp_path):
     build.published = ["fig2-latency"]
     for seed in range(1, 6):
         for k, calm_s in ((20, 0.3), (40, 0.2 if seed < 5 else 2.0)):
-            text = f"phased:low=0.008,high={0.008 + k / 100}"
-            build.run(
-                arm="dblp",
-                seed=seed,
-                calm_s=calm_s,
-                burst_s=calm_s,
-                factors={"k": k},
-                config={"protocol": {"gather": text}},
-                machine="Other CPU" if (seed, k) == (5, 40) else "Test CPU",
-            )
-    summary, told = said(tmp_path)
+            config = {"protocol": {"gather": f"phased:low=0.008,high={0.008 + k / 100}"}}
+            machine = "Other CPU" if (seed, k) == (5, 40) else "Test CPU"
+            options: dict[str, Any] = {"factors": {"k": k}, "config": config, "machine": machine}
+            build.run(arm="dblp", seed=seed, calm_s=calm_s, burst_s=calm_s, **options)
+    summary, caution = cautioned(tmp_path)
     (found,) = summary["published"]["round_latency_s.mean"]
     assert (found["ours"]["value"], found["ours"]["n"]) == (pytest.approx(1.5), 4)
-    assert f"no pairs: 1 of 5 seeds of dblp: k = 0.2 / k = 0.4 ({ON_MACHINES})" in told
+    assert f"no pairs: 1 of 5 seeds of dblp: k = 0.2 / k = 0.4 ({ON_MACHINES})" in caution
 
 
 def test_kept_rows_know_the_block_of_each_run(tmp_path):

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.data.load import load
 from analysis.statistics.intervals import holm
-from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
 from analysis.tables.by_sweep_point import contrast_table
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, summary_of
 
 GATHER = "gather_latency_s.burst_mean"
 ROUND = "round_latency_s.burst_mean"
@@ -45,7 +43,7 @@ def sweep(folder: Path, seeds: dict[int, float] = SEEDS) -> ResultsBuilder:
 
 def test_neighbours_differ_by_one_level_of_one_factor(tmp_path):
     sweep(tmp_path)
-    found = summarise(load(tmp_path))["contrasts"]
+    found = summary_of(tmp_path)["contrasts"]
     ends = [tuple(tuple(each[end].values()) for end in ("from", "to")) for each in found]
     assert set(ends) == {
         *((("lan", price), ("wan", price)) for price in "012"),
@@ -56,60 +54,52 @@ def test_neighbours_differ_by_one_level_of_one_factor(tmp_path):
 
 def test_a_contrast_is_paired_by_seed_and_corrected_over_its_family(tmp_path):
     sweep(tmp_path)
-    summary = summarise(load(tmp_path))
+    summary = summary_of(tmp_path)
     by_ends = {
         (*each["from"].values(), *each["to"].values()): each["ratios"][PAIR]["round_latency_s"]
         for each in summary["contrasts"]
     }
-    grows, stays = (
-        by_ends["lan", "0", "lan", "1"]["burst_mean"],
-        by_ends["lan", "1", "lan", "2"]["burst_mean"],
-    )
+    grows = by_ends["lan", "0", "lan", "1"]["burst_mean"]
+    stays = by_ends["lan", "1", "lan", "2"]["burst_mean"]
     assert grows["value"] == pytest.approx(2.0, rel=0.02)
     assert grows["low"] > 1.85 and grows["n"] == 5  # although dblp's own times differ 16-fold
     assert stays["low"] < 1 < stays["high"]
-    family = [each["burst_mean"] for each in by_ends.values()]
-    assert [each["p_value_corrected"] for each in family] == holm(
-        [each["p_value"] for each in family]
-    )
+    family = [ratio["burst_mean"] for ratio in by_ends.values()]
+    corrected = holm([ratio["p_value"] for ratio in family])
+    assert [ratio["p_value_corrected"] for ratio in family] == corrected
     assert grows["p_value"] < grows["p_value_corrected"] < 0.001 < stays["p_value_corrected"]
 
 
 def test_below_five_seeds_a_contrast_has_values_and_no_test(tmp_path):
     sweep(tmp_path, {1: 1.0, 2: 2.0})
-    (first, *_) = summarise(load(tmp_path))["contrasts"]
+    (first, *_) = summary_of(tmp_path)["contrasts"]
     found = first["ratios"][PAIR]["round_latency_s"]["burst_mean"]
     assert found["low"] is found["p_value"] is found["p_value_corrected"] is None
     assert len(found["values"]) == 2
 
 
-def test_a_point_that_lacks_an_arm_has_no_contrast(tmp_path):
+@pytest.mark.parametrize(
+    ("arms", "machine"), [(("dblp",), "Test CPU"), (("dblp", "fixed-low"), "Other CPU")]
+)
+def test_a_point_that_lacks_an_arm_or_was_measured_elsewhere_has_no_contrast(
+    tmp_path, arms, machine
+):
     build = ResultsBuilder(tmp_path)
-    for price, arms in (("0", ("dblp", "fixed-low")), ("1", ("dblp",))):
-        for arm in arms:
-            build.run(arm=arm, seed=1, factors={"price": price})
-    assert summarise(load(tmp_path))["contrasts"] == []
-
-
-def test_runs_of_another_machine_are_no_pair(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    for price in ("0", "1"):
-        for arm in ("dblp", "fixed-low"):
-            machine = f"CPU {price}"
-            build.run(arm=arm, seed=1, factors={"price": price}, machine=machine)
-    assert summarise(load(tmp_path))["contrasts"] == []
+    for arm in ("dblp", "fixed-low"):
+        build.run(arm=arm, seed=1, factors={"price": "0"})
+    for arm in arms:
+        build.run(arm=arm, seed=1, factors={"price": "1"}, machine=machine)
+    assert summary_of(tmp_path)["contrasts"] == []
 
 
 def test_the_report_has_them_as_a_table(tmp_path, undrawn):
     sweep(tmp_path)
-    summary = summarise(load(tmp_path))
+    summary = summary_of(tmp_path)
     table = contrast_table(summary)
     assert table.columns == ["From", "To", PAIR]
-    shown = [(row[0].text, row[1].text, row[2].text, row[2].detail) for row in table.rows]
-    (grows,) = (
-        each for each in shown if each[:2] == ("place = lan, price = 0", "place = lan, price = 1")
-    )
-    assert grows[2] == "2.00" and grows[3].endswith("n = 5, p < 0.001")
+    ends = ("place = lan, price = 0", "place = lan, price = 1")
+    (grows,) = (row[2] for row in table.rows if (row[0].text, row[1].text) == ends)
+    assert grows.text == "2.00" and grows.detail.endswith("n = 5, p < 0.001")
     assert entry(summary["contrasts"][0], "ratios", PAIR, GATHER).n == 5
     page = analysis.write_report(tmp_path).index.read_text()
     assert "how ratios change between neighbouring points" in page
@@ -119,4 +109,4 @@ def test_without_a_sweep_there_are_none(tmp_path):
     build = ResultsBuilder(tmp_path)
     for arm in ("dblp", "fixed-low"):
         build.run(arm=arm, seed=1)
-    assert "contrasts" not in summarise(load(tmp_path))
+    assert "contrasts" not in summary_of(tmp_path)

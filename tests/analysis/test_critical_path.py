@@ -12,7 +12,7 @@ from analysis.figures.critical_path import stacked
 from analysis.tables.critical_path import culprits_table, parts_table
 from testbed.cli.options import Selection
 from testbed.run import planning, simulating
-from tests.analysis.build import ResultsBuilder, write_lines
+from tests.analysis.build import ResultsBuilder, edited, write_lines
 
 LONG_COMPUTE, BURST, LOSS, SLOW_LINK = 3, 5, 7, 9
 ROUNDS, WORKERS, COMPUTE_S = 11, 3, 0.02
@@ -135,14 +135,13 @@ def test_the_figure_stacks_bars_to_the_mean_round(results, path):
 def hand_made(folder, *, impairments=(), training=()):
     """A run of two rounds of 1 s each: compute 0.3, gather 0.4, mean 0.05, broadcast 0.2."""
     built = ResultsBuilder(folder).run(arm="dblp", seed=1, rounds=2)
-    rounds = [json.loads(line) for line in (built / "events" / "rounds.jsonl").open()]
-    for number, each in enumerate(rounds):
-        times_s = {"began_s": 0, "gather_began_s": 0.3, "gather_ended_s": 0.7}
-        times_s |= {"broadcast_began_s": 0.75, "ended_s": 1.0}
-        each |= {name: number + time_s for name, time_s in times_s.items()}
-        each |= {"gather_s": 0.4, "broadcast_s": 0.2, "iteration_s": 1.0}
-        each["impairments"] = [entry["name"] for entry in impairments] if number else []
-    write_lines(built / "events" / "rounds.jsonl", rounds)
+    times_s = {"began_s": 0, "gather_began_s": 0.3, "gather_ended_s": 0.7}
+    times_s |= {"broadcast_began_s": 0.75, "ended_s": 1.0}
+    with edited(built / "events" / "rounds.jsonl") as rounds:
+        for number, record in enumerate(rounds):
+            record |= {name: number + time_s for name, time_s in times_s.items()}
+            record |= {"gather_s": 0.4, "broadcast_s": 0.2, "iteration_s": 1.0}
+            record["impairments"] = [entry["name"] for entry in impairments] if number else []
     write_lines(
         built / "events" / "impairments.jsonl",
         [

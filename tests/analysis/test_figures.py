@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from analysis.data.load import load
 from analysis.figures import catalogue, latency, learning, parts, ratios, style
 from analysis.summary.document import summarise
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_metrics import without_gather
 from tests.analysis.test_sweep_points import FACTOR, TOLERANCES, sweep
 
@@ -103,7 +103,7 @@ def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
 
 def test_points_at_names_are_joined_by_no_line_and_points_at_numbers_are(tmp_path):
     sweep(tmp_path)
-    summary = summarise(load(tmp_path))
+    summary = summary_of(tmp_path)
 
     def lines() -> tuple[set[tuple[float, ...]], set[tuple[float, ...]]]:
         """Heights of what has two ends: drawn between them, and points alone."""
@@ -125,6 +125,9 @@ def test_points_at_names_are_joined_by_no_line_and_points_at_numbers_are(tmp_pat
     assert {(5.286, 5.286), (5.378, 5.378)} <= joined and (5.286, 5.378) not in joined
 
 
+LOSS = {"kind": "loss", "name": "loss-server", "rounds": [4], "q": 0.8}
+
+
 def priced(folder: Path, seeds: int = 5) -> dict:
     """Prices with a 0 among them, and intervals that are wide in the first panel alone."""
     build = ResultsBuilder(folder)
@@ -133,20 +136,12 @@ def priced(folder: Path, seeds: int = 5) -> dict:
         for place, spread in (("sender", 0.2), ("network", 0.02)):
             for price, ratio in ratios_at.items():
                 slower = ratio * (1 + spread * (seed - (seeds + 1) / 2))
+                factors = {"losses": place, "price": price}
                 for arm, burst_s in (("dblp", 1.0), ("fixed-low", slower)):
-                    build.run(
-                        arm=arm,
-                        seed=seed,
-                        burst_s=burst_s,
-                        factors={"losses": place, "price": price},
-                        config={
-                            "protocol": {"gather": TOLERANCES[arm]},
-                            "impairments": [
-                                {"kind": "loss", "name": "loss-server", "rounds": [4], "q": 0.8}
-                            ],
-                        },
-                    )
-    return summarise(load(folder))
+                    config = {"protocol": {"gather": TOLERANCES[arm]}, "impairments": [LOSS]}
+                    options: dict[str, Any] = {"factors": factors, "config": config}
+                    build.run(arm=arm, seed=seed, burst_s=burst_s, **options)
+    return summary_of(folder)
 
 
 @pytest.mark.filterwarnings("error")
@@ -178,7 +173,7 @@ def test_bounds_stand_only_beside_the_ratio_that_they_are_about(tmp_path):
     styles = style.arm_styles(["dblp", "fixed-low"])
 
     def drawn(folder: Path, metric: str) -> set[str]:
-        figure = ratios.along_factor(summarise(load(folder)), styles)
+        figure = ratios.along_factor(summary_of(folder), styles)
         assert figure is not None
         assert figure.axes[0].get_ylabel().startswith(metric)
         (legend,) = figure.legends
@@ -192,8 +187,9 @@ def test_bounds_stand_only_beside_the_ratio_that_they_are_about(tmp_path):
         without_gather(log)
     assert {"byte bound", "pass limit"} <= drawn(tmp_path / "older", "Burst round latency")
     for log in (tmp_path / "older").rglob("rounds.jsonl"):
-        calm = [json.loads(line) | {"impairments": []} for line in log.read_text().splitlines()]
-        log.write_text("".join(json.dumps(each) + "\n" for each in calm))
+        with edited(log) as rounds:
+            for record in rounds:
+                record["impairments"] = []
     assert not {"byte bound", "pass limit"} & drawn(tmp_path / "older", "Mean round latency")
 
 
@@ -203,24 +199,20 @@ def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
         for k in ("20", "40", "80"):
             learnt_by = {"fixed-low": (0.9, 0.4), "dblp": (1 - float(k) / 100, 0.1)}
             for arm, (accuracy, took_s) in learnt_by.items():
-                build.run(
-                    arm=arm,
-                    seed=seed,
-                    factors={"k": k},
-                    accuracy=accuracy,
-                    calm_s=took_s,
-                    burst_s=took_s,
-                )
+                times: dict[str, Any] = {"calm_s": took_s, "burst_s": took_s}
+                build.run(arm=arm, seed=seed, factors={"k": k}, accuracy=accuracy, **times)
     results = load(tmp_path)
     summary = summarise(results)
     figure = learning.along_factor(summary, style.arm_styles(results.arms))
     assert figure is not None
     learnt, latency = figure.axes
-    assert all(tuple(x_of(line)) == (20, 40, 80) for line in learnt.lines if len(x_of(line)) == 3)
-    curves = {tuple(np.round(y_of(line))) for line in learnt.lines if len(x_of(line)) == 3}
-    assert curves == {(90, 90, 90), (80, 60, 20)}
-    curves = {tuple(np.round(y_of(line))) for line in latency.lines if len(x_of(line)) == 3}
-    assert curves == {(400, 400, 400), (100, 100, 100)}
+    for axes, heights in (
+        (learnt, {(90, 90, 90), (80, 60, 20)}),
+        (latency, {(400, 400, 400), (100, 100, 100)}),
+    ):
+        curves = [line for line in axes.lines if len(x_of(line)) == 3]
+        assert {tuple(np.round(y_of(line))) for line in curves} == heights
+        assert {tuple(x_of(line)) for line in curves} == {(20, 40, 80)}
     assert latency.get_xlabel() == "k"
     two_points = {**summary, "points": summary["points"][:2]}
     assert learning.along_factor(two_points, STYLES) is None
@@ -258,9 +250,9 @@ def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
 def test_no_two_arms_of_a_large_comparison_look_alike():
     # congestion-controls compares eight arms that the registry does not name.
     names = [*style.ARMS, *(f"other-{number}" for number in range(10))]
-    found = list(style.arm_styles(names).values())
-    assert len(set(found)) == len(names)
-    assert len({(each.colour.name, each.marker) for each in found}) == len(names)
+    styles = list(style.arm_styles(names).values())
+    assert len(set(styles)) == len(names)
+    assert len({(look.colour.name, look.marker) for look in styles}) == len(names)
 
 
 @pytest.mark.parametrize("arm", ["tcp-cubic", "tcp-cubic@congestion_control=bbr", "d@" + "x" * 40])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from analysis.data import kept_measures, measure
 from analysis.data.load import load
 from analysis.data.per_run import per_run
 from analysis.report import writing
-from tests.analysis.build import ResultsBuilder, write, write_lines
+from tests.analysis.build import ResultsBuilder, edited
 
 FACTOR = {"impairments.0.q": 0.9}
 
@@ -67,16 +66,15 @@ def test_only_what_is_new_or_was_changed_is_measured(folder, measured_now):
     build = ResultsBuilder.__new__(ResultsBuilder)
     build.__dict__ |= {"experiment": "quick", "folder": folder / "quick", "arms": []}
     build.run(arm="dblp", seed=2, factors=FACTOR, burst_s=7.0, planned=False)
-    plan = json.loads((folder / "quick" / "plan.json").read_text())
-    plan["runs"].append({"key": "dblp-s2-0.9", "arm": "dblp", "seed": 2, "factors": FACTOR})
-    write(folder / "quick" / "plan.json", plan)
+    with edited(folder / "quick" / "plan.json") as plan:
+        plan["runs"].append({"key": "dblp-s2-0.9", "arm": "dblp", "seed": 2, "factors": FACTOR})
     assert tables(folder)["rounds"]["latency_s"].max() == 7.0
     assert measured_now == ["dblp-s2-0.9"]
 
     measured_now.clear()
-    log = folder / "quick" / "dblp-s1-0.9" / "events" / "rounds.jsonl"
-    records = [json.loads(line) for line in log.read_text().splitlines()]
-    write_lines(log, [record | {"latency_s": 8.5} for record in records])
+    with edited(folder / "quick" / "dblp-s1-0.9" / "events" / "rounds.jsonl") as records:
+        for record in records:
+            record["latency_s"] = 8.5
     rows = per_run(load(folder))
     assert set(measured_now) == {"dblp-s1-0.9", "dblp-s2-0.9"}
     assert rows["round_latency_s.max"].to_list() == [8.5, 1.0, 7.0]
@@ -150,14 +148,14 @@ def test_what_was_wrong_with_a_log_is_said_again(tmp_path, undrawn, measured_now
     log.write_bytes(log.read_bytes()[:-20])
     (directory / "samples").mkdir()
     (directory / "samples" / "processes.parquet").write_bytes(b"PAR1 half")
-    said = [
+    problems = [
         "events/transfers-server.jsonl: last line (line 20) is cut off",
         "samples/processes.parquet: cannot be read, it is half-written or damaged; delete it to go "
         "on without these samples, or measure the run again",
     ]
-    assert writing.write_report(tmp_path).damaged == [("dblp-s1", said)]
+    assert writing.write_report(tmp_path).damaged == [("dblp-s1", problems)]
     measured_now.clear()
-    assert writing.write_report(tmp_path).damaged == [("dblp-s1", said)]
+    assert writing.write_report(tmp_path).damaged == [("dblp-s1", problems)]
     assert measured_now == []
 
 

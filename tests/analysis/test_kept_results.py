@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 from analysis.report import kept_pages, kept_results
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, edited
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
 
 README = "# Title\n\n<!-- quick: begin -->\nold | table\n<!-- quick: end -->\n\nrest\n"
+OVERVIEW = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
 
 
 def root(folder: Path, text: str = README) -> Path:
@@ -31,46 +32,22 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     folder = kept_results.keep(tmp_path / "runs", root=place)
     assert kept_pages.write_readme(root=place) == ["quick"]
     text = (place / "README.md").read_text()
-    assert text.startswith(
-        "# Title\n\n<!-- quick: begin -->\n|  | dblp | fixed-low | tcp-cubic |\n"
-    )
-    assert text.endswith("<!-- quick: end -->\n\nrest\n")
+    head = "# Title\n\n<!-- quick: begin -->\n|  | dblp | fixed-low | tcp-cubic |\n"
+    assert text.startswith(head) and text.endswith("<!-- quick: end -->\n\nrest\n")
     assert "old | table" not in text
     assert "| Round latency, burst rounds (s) | 0.200 (values 0.180, 0.220) | 1.00" in text
     assert "Means over n = 2 seeds with the seeds' values, too few" in text
     assert "Round latency, burst rounds \u00b7 5.00 x" in text
     assert "Made by `./lab run quick` on " in text and "Test CPU" in text
     assert {path.name for path in folder.iterdir()} == {
-        "experiment.json",
-        "plan.jsonl",
-        "attempts.csv",
-        "gates.csv",
-        "rows.csv",
-        "summary.json",
-        "manifest.json",
-        "provenance.json",
-        "main.md",
+        *("experiment.json", "plan.jsonl", "attempts.csv", "gates.csv", "rows.csv"),
+        *("summary.json", "manifest.json", "provenance.json", "main.md"),
         "latency-over-rounds.png",
     }
-
-
-def test_writing_twice_changes_nothing(tmp_path, undrawn):
-    three_arms(tmp_path / "runs")
-    place = root(tmp_path / "project")
-    kept_results.keep(tmp_path / "runs", root=place)
-    kept_pages.write_readme(root=place)
-    once = (place / "README.md").read_text()
-    kept_pages.write_readme(root=place)
-    assert (place / "README.md").read_text() == once
-
-
-def test_the_block_comes_from_what_is_kept_and_not_from_the_runs(tmp_path, undrawn):
-    three_arms(tmp_path / "runs")
-    place = root(tmp_path / "project")
-    folder = kept_results.keep(tmp_path / "runs", root=place)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["arms"]["dblp"]["training_time_s"]["value"] = 123.0
-    (folder / "summary.json").write_text(json.dumps(summary))
+    kept_pages.write_readme(root=place)  # once more
+    assert (place / "README.md").read_text() == text
+    with edited(folder / "summary.json") as summary:  # from this, and not from the runs
+        summary["arms"]["dblp"]["training_time_s"]["value"] = 123.0
     assert "| 123 " in kept_pages.block(folder)
 
 
@@ -101,14 +78,14 @@ def test_several_tables_of_a_sweep_say_what_each_is(tmp_path, undrawn):
 
 def test_the_command_that_began_it_comes_first_and_all_are_named(tmp_path, undrawn):
     sweep(tmp_path / "runs", seeds=1)
-    path = tmp_path / "runs" / "quick" / "plan.json"
     commands = ["./lab run quick", "./lab resume quick --seeds 1", "./lab resume quick; true"]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"commands": commands}))
+    with edited(tmp_path / "runs" / "quick" / "plan.json") as plan:
+        plan["commands"] = commands
     folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
     provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["command"] == commands[0]
-    told = "Made by `./lab run quick` and `./lab resume quick --seeds 1` and `./lab resume quick; t"
-    assert told in kept_pages.block(folder)
+    made_by = " and ".join(f"`{command}" for command in commands).replace(" and", "` and")
+    assert f"Made by {made_by}" in kept_pages.block(folder)
 
 
 def test_a_wide_table_stands_in_parts(tmp_path, undrawn):
@@ -120,7 +97,7 @@ def test_a_wide_table_stands_in_parts(tmp_path, undrawn):
     folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
     lines = kept_pages.block(folder).splitlines()
     headings = [line for line in lines if line.startswith("| Point |")]
-    shown = [each for line in headings for each in line.strip("| ").split(" | ")[1:]]
+    shown = [arm for line in headings for arm in line.strip("| ").split(" | ")[1:]]
     assert shown == arms * 2  # of the calm rounds, and of bursts
     assert len(headings) == 6
 
@@ -143,7 +120,8 @@ def test_a_figure_that_looks_otherwise_is_drawn_again(tmp_path):
 
 def simulated(folder: Path) -> None:
     for path in folder.glob("*/*/manifest.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"simulated": True}))
+        with edited(path) as manifest:
+            manifest["simulated"] = True
 
 
 def test_simulated_results_are_kept_and_called_so(tmp_path, undrawn):
@@ -200,35 +178,42 @@ def test_results_without_an_ok_run_are_not_kept(tmp_path):
     with pytest.raises(ValueError, match="no ok run of quick"):
         kept_results.keep(tmp_path / "runs", root=place)
     assert not (place / "experiments" / "results" / "quick").exists()
-
-
-def test_a_block_without_end_is_refused_and_readme_is_as_before(tmp_path, undrawn):
-    three_arms(tmp_path / "runs")
-    broken = README.replace("<!-- quick: end -->\n", "")
-    place = root(tmp_path / "project", broken)
-    kept_results.keep(tmp_path / "runs", root=place)
-    with pytest.raises(ValueError, match="needs one <!-- quick: end -->"):
-        kept_pages.write_readme(root=place)
-    assert (place / "README.md").read_text() == broken
-
-
-def test_a_place_without_kept_results_stays_as_it_is(tmp_path):
-    place = root(tmp_path / "project")
     assert kept_pages.write_readme(root=place) == []
     assert (place / "README.md").read_text() == README
+
+
+@pytest.mark.parametrize(
+    ("name", "readme", "summary", "message"),
+    [
+        ("quick", "<!-- quick: begin -->\nrest\n", None, "needs one <!-- quick: end -->"),
+        ("burst-latency", OVERVIEW, "{", "burst-latency/summary.json: .*keep these results again"),
+    ],
+    ids=["no end", "damaged"],
+)
+def test_what_cannot_be_written_leaves_readme_as_before(
+    tmp_path, undrawn, name, readme, summary, message
+):
+    sweep(tmp_path / "runs", seeds=2)
+    place = root(tmp_path / "project", readme)
+    folder = kept_results.keep(tmp_path / "runs", root=place)
+    folder = folder.rename(folder.with_name(name))
+    if summary is not None:
+        (folder / "summary.json").write_text(summary)
+    with pytest.raises(ValueError, match=message):
+        kept_pages.write_readme(root=place)
+    assert (place / "README.md").read_text() == readme
 
 
 def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, undrawn):
     # The builder's experiment is called quick; what counts is the name under which it is kept.
     sweep(tmp_path / "runs", seeds=5)
-    empty = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
-    place = root(tmp_path / "project", empty)
+    place = root(tmp_path / "project", OVERVIEW)
     folder = kept_results.keep(tmp_path / "runs", root=place)
     folder.rename(folder.with_name("burst-latency"))
-    (place / "experiments" / "results" / "README.md").write_text("# Results\n\n" + empty)
+    (place / "experiments" / "results" / "README.md").write_text("# Results\n\n" + OVERVIEW)
     page = place / "docs" / "measured" / "paper.md"
     page.parent.mkdir(parents=True)
-    page.write_text("# Paper\n\n" + empty)
+    page.write_text("# Paper\n\n" + OVERVIEW)
     assert kept_pages.write_readme(root=place) == ["overview"] * 3
     assert "2.00\u20134.00 x" in page.read_text()
     text = (place / "README.md").read_text()
@@ -240,18 +225,6 @@ def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, 
     )
     assert "old" not in text
     assert "2.00\u20134.00 x" in (place / "experiments" / "results" / "README.md").read_text()
-
-
-def test_damaged_kept_results_change_no_document(tmp_path, undrawn):
-    sweep(tmp_path / "runs", seeds=2)
-    empty = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
-    place = root(tmp_path / "project", empty)
-    folder = kept_results.keep(tmp_path / "runs", root=place)
-    folder = folder.rename(folder.with_name("burst-latency"))
-    (folder / "summary.json").write_text("{")
-    with pytest.raises(ValueError, match=r"burst-latency/summary.json: .*keep these results again"):
-        kept_pages.write_readme(root=place)
-    assert (place / "README.md").read_text() == empty
 
 
 def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):

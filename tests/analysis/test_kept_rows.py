@@ -20,7 +20,7 @@ from analysis.tables.main_table import main_table
 from analysis.tables.ratios import ratio_table
 from analysis.tables.rendering import to_markdown
 from analysis.words import cautions
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, edited
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
 
@@ -42,14 +42,9 @@ def with_many_kinds_of_runs(folder: Path) -> None:
     build.plan("tcp-cubic-s3", arm="tcp-cubic", seed=3)
     build.run(arm="dblp", seed=9, planned=False, rounds=12)
     directory = build.run(arm="fixed-low", seed=3, machine="Another CPU", accuracy=0.1 + 0.2)
-    status = json.loads((directory / "status.json").read_text())
-    status["gates"][0] |= {
-        "value": 0.2,
-        "outcome": "failed",
-        "waived": "rate: off",
-        "decides": False,
-    }
-    (directory / "status.json").write_text(json.dumps(status))
+    with edited(directory / "status.json") as status:
+        status["gates"][0] |= {"value": 0.2, "outcome": "failed", "waived": "rate: off"}
+        status["gates"][0]["decides"] = False
 
 
 def test_commands_are_kept_without_the_folders_of_their_results(tmp_path):
@@ -76,10 +71,8 @@ def test_commands_are_kept_without_the_folders_of_their_results(tmp_path):
 )
 def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, build):
     build(tmp_path / "runs")
-    results, read = (
-        load(tmp_path / "runs"),
-        kept_rows.read(kept(tmp_path / "runs", tmp_path / "kept")),
-    )
+    results = load(tmp_path / "runs")
+    read = kept_rows.read(kept(tmp_path / "runs", tmp_path / "kept"))
     summary = summarise(results)
     assert summarise(read) == summary
     assert cautions.lines(read, summary) == cautions.lines(results, summary)
@@ -190,5 +183,5 @@ VALUES = st.recursive(
 def test_documents_are_their_common_part_and_their_own(documents):
     shared = common_part.common(documents)
     for document in documents:
-        found = common_part.joined(shared, common_part.own(document, shared))
-        assert json.dumps(found, sort_keys=True) == json.dumps(document, sort_keys=True)
+        joined = common_part.joined(shared, common_part.own(document, shared))
+        assert json.dumps(joined, sort_keys=True) == json.dumps(document, sort_keys=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from analysis.data import learning
@@ -13,7 +11,7 @@ from analysis.summary.document import summarise
 from analysis.tables.critical_rounds import layer_loss_table
 from analysis.tables.main_table import main_table
 from analysis.words import cautions
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, edited
 
 
 def row(folder, **options):
@@ -21,7 +19,7 @@ def row(folder, **options):
     return per_run(load(folder)).row(0, named=True)
 
 
-def told(folder):
+def shown(folder):
     results = load(folder)
     summary = summarise(results)
     return summary, main_table(summary), cautions.lines(results, summary)
@@ -39,7 +37,7 @@ def test_a_target_that_is_not_reached_is_told_and_has_no_time(tmp_path):
     found = row(tmp_path, target=0.95)
     assert found["time_to_target_s"] is None and found["rounds_to_target"] is None
     assert found["target_reached"] == 0
-    _, table, _ = told(tmp_path)
+    _, table, _ = shown(tmp_path)
     labels = [line[0].text for line in table.rows]
     assert "Runs that reached the target (%)" in labels
     assert "Training time to the target (s)" not in labels
@@ -50,7 +48,7 @@ def test_perplexity_takes_the_place_of_accuracy_and_falls_to_its_target(tmp_path
     found = row(tmp_path, metric="perplexity", accuracy=3.0, target=1.2)
     assert found["perplexity"] == pytest.approx(3.0) and found["accuracy"] is None
     assert found["rounds_to_target"] == 1
-    summary, table, _ = told(tmp_path)
+    summary, table, _ = shown(tmp_path)
     assert summary["task_metric"] == "perplexity"
     labels = [line[0].text for line in table.rows]
     assert "Final test perplexity (lower is better)" in labels
@@ -59,7 +57,7 @@ def test_perplexity_takes_the_place_of_accuracy_and_falls_to_its_target(tmp_path
 
 def test_without_learning_the_table_says_why(tmp_path):
     row(tmp_path, pace={"kind": "payload-only", "compute_s": 0.0})
-    summary, table, found = told(tmp_path)
+    summary, table, found = shown(tmp_path)
     assert summary["task_metric"] is None
     (accuracy,) = [line for line in table.rows if "accuracy" in line[0].text]
     assert "nothing is learnt" in accuracy[1].note
@@ -70,7 +68,7 @@ def test_a_pace_is_printed_and_what_overran_it(tmp_path):
     found = row(tmp_path, pace={"kind": "paced", "compute_s": 0.05}, compute_s=0.05, calm_s=0.1)
     assert found["pace_overrun_share"] == pytest.approx(0.1)  # the first of ten iterations
     assert found["compute_to_communication"] == pytest.approx(10 * 0.05 / 2.8)
-    _, table, sentences = told(tmp_path)
+    _, table, sentences = shown(tmp_path)
     labels = [line[0].text for line in table.rows]
     assert "Computing over communicating, paced" in labels
     assert "Share of time in communication (%), paced" in labels
@@ -80,7 +78,7 @@ def test_a_pace_is_printed_and_what_overran_it(tmp_path):
 
 def test_a_real_pace_has_no_overruns(tmp_path):
     assert row(tmp_path)["pace_overrun_share"] is None
-    assert told(tmp_path)[2] == []
+    assert shown(tmp_path)[2] == []
 
 
 def test_effects_of_loss_are_averaged_and_the_divergence_is_the_last(tmp_path):
@@ -93,34 +91,26 @@ def test_effects_of_loss_are_averaged_and_the_divergence_is_the_last(tmp_path):
 
 def test_workers_do_not_weigh_more_than_one_that_has_no_value(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=2, workers=2)
-    log = directory / "events" / "effects.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    lines[0]["applied"]["worker-1"]["cosine"] = None
-    lines[0]["applied"]["worker-2"]["cosine"] = 0.5
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with edited(directory / "events" / "effects.jsonl") as records:
+        records[0]["applied"]["worker-1"]["cosine"] = None
+        records[0]["applied"]["worker-2"]["cosine"] = 0.5
     frame = learning.deviations(load(tmp_path).effects)
     assert frame["cosine.applied"].to_list()[:2] == pytest.approx([0.5, 0.97])
 
 
-def test_loss_by_layer_is_averaged_over_transfers(tmp_path):
+def test_loss_by_layer_is_averaged_over_transfers_and_its_ends_are_named(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=4, received=90, workers=2)
     frame = load(tmp_path).layer_loss
-    assert frame.filter(frame["leg"] == "gather")["missing"].to_list() == pytest.approx(
-        [0, 0, 0, 0.1]
-    )
-    broadcast = frame.filter(frame["leg"] == "broadcast")
-    assert broadcast["missing"].to_list() == pytest.approx([0, 0, 0, 0.05])
-    assert set(broadcast["transfers"]) == {20}  # ten rounds, two workers
-
-
-def test_the_layers_that_lose_least_and_most_are_named(tmp_path):
-    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=4, received=90)
-    found = layer_loss_table("quick", load(tmp_path).layer_loss, ["dblp"])
-    assert [[f"{cell.text} {cell.detail}" for cell in row] for row in found.rows] == [
+    for leg, last in (("gather", 0.1), ("broadcast", 0.05)):
+        of_leg = frame.filter(frame["leg"] == leg)
+        assert of_leg["missing"].to_list() == pytest.approx([0, 0, 0, last])
+    assert set(of_leg["transfers"]) == {20}  # ten rounds, two workers
+    table = layer_loss_table("quick", frame, ["dblp"])
+    assert [[f"{cell.text} {cell.detail}" for cell in row] for row in table.rows] == [
         ["dblp ", "gather ", "0 layer 1", "10.0 layer 4"],
         ["dblp ", "broadcast ", "0 layer 1", "5.00 layer 4"],
     ]
-    assert len(found.records) == 8
+    assert len(table.records) == 8
 
 
 def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):
@@ -131,29 +121,25 @@ def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):
     assert results.runs[0].problems == ["events/effects.jsonl is missing"]
 
 
-def test_lost_workers_are_told(tmp_path):
+def test_lost_workers_are_shown(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    log = directory / "events" / "rounds.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    for line in lines[6:]:
-        line["workers_lost"] = ["worker-2"]
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary, table, sentences = told(tmp_path)
+    with edited(directory / "events" / "rounds.jsonl") as rounds:
+        for record in rounds[6:]:
+            record["workers_lost"] = ["worker-2"]
+    summary, table, sentences = shown(tmp_path)
     assert summary["arms"]["dblp"]["workers_lost"]["value"] == 1
     assert any(line[0].text == "Workers lost" for line in table.rows)
     assert "workers lost in 1 of 1 ok runs" in sentences
 
 
 @pytest.mark.parametrize("last", [None, float("nan"), float("inf")])
-def test_a_training_that_diverged_has_no_final_value_and_is_told(tmp_path, last):
+def test_a_training_that_diverged_has_no_final_value_and_is_shown(tmp_path, last):
     build = ResultsBuilder(tmp_path)
     for seed in (1, 2):
         run = build.run(arm="dblp", seed=seed, metric="perplexity", accuracy=9.0, workers=2)
-    log = run / "events" / "training-worker-2.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    lines[-1]["perplexity"] = last
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with edited(run / "events" / "training-worker-2.jsonl") as records:
+        records[-1]["perplexity"] = last
     assert per_run(load(tmp_path))["perplexity"].to_list() == [pytest.approx(9.0), None]
-    summary, _, said = told(tmp_path)
+    summary, _, sentences = shown(tmp_path)
     assert summary["arms"]["dblp"]["perplexity"]["n"] == 1
-    assert [each for each in said if "1 of 2 trainings end without a finite perplexity" in each]
+    assert "1 of 2 trainings end without a finite perplexity" in " ".join(sentences)

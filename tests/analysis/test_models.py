@@ -124,6 +124,7 @@ def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
         "Final test accuracy at task = small-cnn",
         "Final test accuracy at task = mlp",
     ]
+    assert "accuracy" not in summary["published"]
     assert overview(summary) == APART
 
 

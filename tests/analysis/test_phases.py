@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,24 +13,24 @@ from analysis.summary.document import summarise
 from analysis.tables.critical_rounds import critical_rounds_table
 from analysis.tables.main_table import main_table
 from analysis.words import cautions
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, edited, summary_of
 
 PHASED = {"protocol": {"name": "dblp", "gather": "phased:low=0.008,high=0.408"}}
 FIXED = {"protocol": {"name": "fixed-low", "gather": "fixed:tolerance=0.008"}}
 OTHER = {"protocol": {"name": "dblp", "gather": "./mine.py:Own"}}  # says nothing of itself
 
 
-def said(folder: Path) -> list[str]:
+def cautions_of(folder: Path) -> list[str]:
     results = load(folder)
-    found = cautions.lines(results, summarise(results))
-    return [line for line in found if line.startswith("phases differ")]
+    lines = cautions.lines(results, summarise(results))
+    return [line for line in lines if line.startswith("phases differ")]
 
 
 def test_arms_whose_phases_differ_call_for_a_caution(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1, critical=3, config=PHASED)
     build.run(arm="dblp-bbr", seed=1, critical=10, config=PHASED)
-    (arms,) = said(tmp_path)
+    (arms,) = cautions_of(tmp_path)
     assert arms.startswith(
         "phases differ between arms: critical rounds by up to 70.00 points (seed 1), in 1 of 1"
     )
@@ -42,7 +41,7 @@ def test_a_comparison_hangs_on_phases_that_differ_between_its_seeds(tmp_path):
     for seed, critical in ((1, 10), (2, 5)):
         build.run(arm="dblp", seed=seed, critical=critical, config=PHASED)
         build.run(arm="fixed-low", seed=seed, critical=critical, config=FIXED)
-    (seeds,) = said(tmp_path)
+    (seeds,) = cautions_of(tmp_path)
     assert seeds.startswith(
         "phases differ between seeds: critical rounds by up to 50.00 points (dblp)"
     )
@@ -54,7 +53,7 @@ def test_the_worst_group_of_a_sweep_is_named_and_the_others_are_counted(tmp_path
         for seed in (1, 2):
             build.run(arm="dblp", seed=seed, critical=2, config=PHASED, factors={"q": q})
             build.run(arm="stream", seed=seed, critical=other, config=PHASED, factors={"q": q})
-    (arms,) = said(tmp_path)
+    (arms,) = cautions_of(tmp_path)
     assert "up to 20.00 points (q = 0.9, seed 2), in 2 of 4" in arms
 
 
@@ -63,30 +62,28 @@ def test_a_small_difference_is_none(tmp_path, rounds, warned):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1, rounds=rounds, critical=1, config=PHASED)
     build.run(arm="stream", seed=1, rounds=rounds, critical=2, config=PHASED)
-    assert bool(said(tmp_path)) is warned
+    assert bool(cautions_of(tmp_path)) is warned
 
 
-@pytest.mark.parametrize("config", [FIXED, {}])
-def test_phases_that_change_no_tolerance_do_not_matter(tmp_path, config):
+SCHEDULE = {"phases": {"detector": "schedule", "critical_rounds": [[0, 4]], "from": "x/dblp"}}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"arm": "fixed-low", "config": FIXED},
+        {"arm": "fixed-low", "config": {}},
+        {"seed": 2, "verdict": "invalid", "reason": "slow"},
+        {"seed": 2, "config": PHASED | SCHEDULE},
+    ],
+    ids=["no phases", "no tolerance", "not ok", "chosen"],
+)
+def test_phases_that_change_no_tolerance_do_not_matter(tmp_path, other):
     build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1, critical=3, config=PHASED)
-    build.run(arm="fixed-low", seed=1, critical=10, config=config)
-    assert said(tmp_path) == []
-
-
-def test_phases_that_were_chosen_call_for_no_caution(tmp_path):
-    schedule = {"phases": {"detector": "schedule", "critical_rounds": [[0, 4]], "from": "x/dblp"}}
-    build = ResultsBuilder(tmp_path)
-    for seed in (1, 2):
-        build.run(arm="dblp", seed=seed, critical=5 * seed, config=PHASED | schedule)
-    assert said(tmp_path) == []
-
-
-def test_a_run_that_is_not_ok_does_not_count(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1, critical=3, config=PHASED)
-    build.run(arm="dblp", seed=2, critical=9, config=PHASED, verdict="invalid", reason="slow")
-    assert said(tmp_path) == []
+    both = {"arm": "dblp", "seed": 1, "config": other.get("config", PHASED)}
+    build.run(**both | ({} if "arm" not in other else {"config": PHASED}), critical=3)
+    build.run(**both | other, critical=10)
+    assert cautions_of(tmp_path) == []
 
 
 def test_a_tolerance_of_own_code_is_known_by_what_was_logged(tmp_path):
@@ -94,22 +91,19 @@ def test_a_tolerance_of_own_code_is_known_by_what_was_logged(tmp_path):
     for seed, critical in ((1, 3), (2, 9)):
         directory = build.run(arm="mine", seed=seed, critical=critical, config=OTHER)
         if seed == 2:
-            log = directory / "events" / "rounds.jsonl"
-            first, *rest = log.read_text().splitlines()
-            changed: dict[str, Any] = json.loads(first) | {"tolerance_gather": 0.4}
-            log.write_text("\n".join([json.dumps(changed), *rest]) + "\n")
-    assert "by up to 60.00 points (mine)" in said(tmp_path)[0]
+            with edited(directory / "events" / "rounds.jsonl") as rounds:
+                rounds[0]["tolerance_gather"] = 0.4
+    assert "by up to 60.00 points (mine)" in cautions_of(tmp_path)[0]
 
 
 def test_the_table_has_the_arms_whose_tolerance_depends_on_the_phase(tmp_path):
     build = ResultsBuilder(tmp_path)
     for seed, critical in ((1, 10), (2, 5)):
         for q in (0.6, 0.9):
-            factors = {"q": q}
-            build.run(arm="dblp", seed=seed, critical=critical, config=PHASED, factors=factors)
-            build.run(arm="stream", seed=seed, critical=3, config=PHASED, factors=factors)
-            build.run(arm="tcp", seed=seed, critical=3, config=FIXED, factors=factors)
-    summary = summarise(load(tmp_path))
+            arms = (("dblp", critical, PHASED), ("stream", 3, PHASED), ("tcp", 3, FIXED))
+            for arm, of_arm, config in arms:
+                build.run(arm=arm, seed=seed, critical=of_arm, config=config, factors={"q": q})
+    summary = summary_of(tmp_path)
     table = critical_rounds_table(summary)
     cells = [[(cell.text, cell.detail) for cell in row] for row in table.rows]
     assert cells[0][0] == ("dblp", "") and cells[0][1][0] == "75.0"
@@ -123,7 +117,7 @@ def test_the_table_has_the_arms_whose_tolerance_depends_on_the_phase(tmp_path):
 
 def test_an_experiment_without_such_an_arm_has_no_such_table(tmp_path):
     ResultsBuilder(tmp_path).run(arm="tcp", seed=1, config=FIXED)
-    assert critical_rounds_table(summarise(load(tmp_path))).rows == []
+    assert critical_rounds_table(summary_of(tmp_path)).rows == []
 
 
 def test_cautions_stand_above_the_numbers_and_in_the_summary(tmp_path, undrawn):

@@ -14,7 +14,7 @@ from analysis.data.load import load
 from analysis.data.per_run import per_run
 from analysis.data.programs import measured
 from analysis.report import writing
-from tests.analysis.build import ResultsBuilder, write, write_lines
+from tests.analysis.build import ResultsBuilder, edited, texts_of, write, write_lines
 
 REASON = "markers: 1 of 3 lines were refused, first 'end 9 gather': the gather of round 9 has not"
 TRACE = {"kind": "trace", "seed": "1/t", "changes": {"t_s": list(range(1000))}}
@@ -49,13 +49,11 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_rounds_come_first_and_calm_ones_have_a_row(results, undrawn):
-    table = writing.write_report(results).main_table
-    first = [row[0].text for row in table.rows]
-    assert first[1:4] == [f"Round latency, {which}" for which in (
-        "burst rounds (ms)", "calm rounds (ms)", "mean (ms)"
-    )]  # fmt: skip
-    assert [cell.text for cell in table.rows[2][1:]] == ["100", "50.0"]
-    assert first.index("Duration of one (s)") > 3
+    cells = texts_of(writing.write_report(results).main_table)
+    burst, calm, mean = list(cells)[1:4]
+    assert burst == "Round latency, burst rounds (ms)" and mean == "Round latency, mean (ms)"
+    assert (calm, cells[calm]) == ("Round latency, calm rounds (ms)", ["100", "50.0"])
+    assert list(cells).index("Duration of one (s)") > 3
 
 
 def test_no_word_of_a_report_is_about_training(results):
@@ -71,9 +69,8 @@ def test_no_word_of_a_report_is_about_training(results):
 
 def test_methods_tell_a_trace_in_short_and_no_seed(results, undrawn):
     page = writing.write_report(results).index.read_text()
-    told = next(line for line in page.splitlines() if "<dt>Impairments</dt>" in line)
-    assert "1/t" not in told
-    assert len(told) < 250
+    row = next(line for line in page.splitlines() if "<dt>Impairments</dt>" in line)
+    assert "1/t" not in row and len(row) < 250
 
 
 def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results, undrawn):
@@ -87,9 +84,9 @@ def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results, 
 
 def of_a_step(number: int, role: str, chunks: int, received: int) -> dict[str, Any]:
     """What a rank writes of a step (`testbed.ddp.step_log`)."""
-    said = {"round": number, "leg": "gather", "role": role, "host": "one", "peer": "rank-1"}
+    labels = {"round": number, "leg": "gather", "role": role, "host": "one", "peer": "rank-1"}
     counts = {"chunk_count": chunks, "chunks_received": received, "passes": 2, "bytes_sent": 500}
-    return {**said, **counts, "began_s": 1.0, "ended_s": 1.5, "duration_s": 0.5}
+    return {**labels, **counts, "began_s": 1.0, "ended_s": 1.5, "duration_s": 0.5}
 
 
 def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(results):
@@ -106,7 +103,7 @@ def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(resul
     waits = [{"round": number, "host": "one", "wait_s": number / 100} for number in range(10)]
     write_lines(run / "events" / "training-one.jsonl", waits)
     report = writing.write_report(results)
-    shown = {row[0].text: [cell.text for cell in row[1:]] for row in report.main_table.rows}
+    shown = texts_of(report.main_table)
     assert shown["Realised loss, gather (%)"][1] == "7.50"  # 60 of 800 chunks
     assert shown["Passes per transfer"][1] == "2.00"
     assert shown["Bytes sent (kB)"][1] == "4.00"
@@ -146,32 +143,21 @@ SENT_BYTES = {1.0: 0, 1.5: 9000, 2.0: 10_000, 2.5: 11_000, 3.0: 90_000}
 def write_samples(run: Path) -> None:
     """Of a link and of a flow over it, at the same times."""
     (run / "samples").mkdir(exist_ok=True)
-    pl.DataFrame(
-        [
-            {**LINK, "t_s": t_s, "sent_bytes": each, "backlog_bytes": each // 2}
-            for t_s, each in SENT_BYTES.items()
-        ]
-    ).write_parquet(run / "samples" / "queues.parquet")
-    pl.DataFrame(
-        [
-            {**FLOW, "t_s": t_s, "acked_bytes": float(each), "retransmits": t_s, "rtt_s": t_s / 10}
-            for t_s, each in SENT_BYTES.items()
-        ]
-    ).write_parquet(run / "samples" / "flows.parquet")
+    queues, flows = [], []
+    for t_s, sent in SENT_BYTES.items():
+        queues.append({**LINK, "t_s": t_s, "sent_bytes": sent, "backlog_bytes": sent // 2})
+        flow = {"acked_bytes": float(sent), "retransmits": t_s, "rtt_s": t_s / 10}
+        flows.append({**FLOW, **flow, "t_s": t_s})
+    pl.DataFrame(queues).write_parquet(run / "samples" / "queues.parquet")
+    pl.DataFrame(flows).write_parquet(run / "samples" / "flows.parquet")
 
 
-def announce_rounds(run: Path, each_s: float) -> None:
+def announce_rounds(run: Path, length_s: float) -> None:
     """From 1.4 s on, one after the other."""
-    log = run / "events" / "rounds.jsonl"
-    rounds = [json.loads(line) for line in log.read_text().splitlines()]
-    times_s = [1.4 + number * each_s for number in range(len(rounds))]
-    write_lines(
-        log,
-        [
-            {**each, "began_s": began_s, "ended_s": began_s + each_s}
-            for each, began_s in zip(rounds, times_s, strict=True)
-        ],
-    )
+    with edited(run / "events" / "rounds.jsonl") as rounds:
+        for number, record in enumerate(rounds):
+            began_s = 1.4 + number * length_s
+            record |= {"began_s": began_s, "ended_s": began_s + length_s}
 
 
 def test_hosts_and_flows_are_measured_while_announced_rounds_go_on(results):
@@ -184,18 +170,12 @@ def test_hosts_and_flows_are_measured_while_announced_rounds_go_on(results):
     assert all_the_time[f"{flow}.goodput_bps"] == 90_000 * 8 / 2
     assert all_the_time[f"{flow}.rtt_p50_s"] == 0.2
     announce_rounds(run, 0.1)
-    found = measured(run)
-    assert found["hosts.server.received_bps"] == 1000 * 8 / 0.5
-    assert found[f"{flow}.goodput_bps"] == 1000 * 8 / 0.5
-    assert found[f"{flow}.rtt_p50_s"] == pytest.approx(0.175)
+    values = measured(run)
+    assert values["hosts.server.received_bps"] == 1000 * 8 / 0.5
+    assert values[f"{flow}.goodput_bps"] == 1000 * 8 / 0.5
+    assert values[f"{flow}.rtt_p50_s"] == pytest.approx(0.175)
     # These are of a whole run.
-    assert (found[f"{flow}.bytes"], found[f"{flow}.retransmits"]) == (90_000, 3)
-
-
-def test_rounds_that_are_over_before_a_second_sample_have_the_time_of_the_programs(results):
-    (run,) = results.glob("*/bbr-s1*")
-    write_samples(run)
-    all_the_time = measured(run)
+    assert (values[f"{flow}.bytes"], values[f"{flow}.retransmits"]) == (90_000, 3)
     announce_rounds(run, 0.02)  # only the sample at 1.5 s is inside
     assert measured(run) == all_the_time
 
@@ -207,17 +187,12 @@ def test_the_report_says_which_rank_others_waited_for(results, undrawn):
     write(run / "workload.json", {"programs": [{"name": name, **ended} for name in names]})
     # Step 0 is nobody's. In the others rank 2 is late; where rank 0 alone averages, rank 1 only
     # knows that rank 0's mean is late.
-    waits: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for rank, name in enumerate(names):
-        for step in range(3):
-            said = {"round": step, "host": name, "rank": rank, "wait_s": 0.3}
-            if step:
-                slowest, waited_s = [(2, 0.2), (0, 0.21), (1, 0.01)][rank]
-                said |= {"slowest_rank": slowest, "slowest_bucket": 0, "slowest_s": waited_s}
-            waits[name].append(said)
-        write_lines(run / "events" / f"training-{name}.jsonl", waits[name])
-    table = writing.write_report(results).main_table
-    shown = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
-    found = [shown[f"Wait of others for {name} (ms)"] for name in names]
-    assert [cells[0] for cells in found] == ["\u2014"] * 3
-    assert [cells[1] for cells in found] == ["10.0", "0", "190"]
+    slowest = [(2, 0.2), (0, 0.21), (1, 0.01)]
+    for rank, (name, (other, waited_s)) in enumerate(zip(names, slowest, strict=True)):
+        step = {"host": name, "rank": rank, "wait_s": 0.3}
+        late = {"slowest_rank": other, "slowest_bucket": 0, "slowest_s": waited_s}
+        steps = [{"round": 0, **step}, *({"round": number, **step, **late} for number in (1, 2))]
+        write_lines(run / "events" / f"training-{name}.jsonl", steps)
+    shown = texts_of(writing.write_report(results).main_table)
+    waits_ms = [shown[f"Wait of others for {name} (ms)"] for name in names]
+    assert waits_ms == [["\u2014", wait_ms] for wait_ms in ("10.0", "0", "190")]

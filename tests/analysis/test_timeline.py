@@ -12,7 +12,7 @@ import polars as pl
 from analysis.data.load import load
 from analysis.report import timeline
 from analysis.report.writing import write_report
-from tests.analysis.build import ResultsBuilder, write, write_lines
+from tests.analysis.build import ResultsBuilder, edited, write, write_lines
 
 ORIGIN_S = 5000.0
 _DATA = re.compile(r'<script type="application/json" class="run">(.*?)</script>', re.DOTALL)
@@ -27,17 +27,15 @@ def page_of(folder: Path) -> str:
     """The page of the results in a folder."""
     page = timeline.timeline_page(load(folder))
     assert page is not None
-    assert page.keys == {each["key"] for each in shown(page.text)}
+    assert page.keys == {run["key"] for run in shown(page.text)}
     return page.text
 
 
 def add_times(run: Path) -> None:
     """What a real run's rounds have in addition to those of the builder: when they were."""
-    path = run / "events" / "rounds.jsonl"
-    rounds = [json.loads(line) for line in path.read_text().splitlines()]
-    for number, each in enumerate(rounds):
-        each |= {"began_s": ORIGIN_S + number, "ended_s": ORIGIN_S + number + 0.9}
-    write_lines(path, rounds)
+    with edited(run / "events" / "rounds.jsonl") as rounds:
+        for number, record in enumerate(rounds):
+            record |= {"began_s": ORIGIN_S + number, "ended_s": ORIGIN_S + number + 0.9}
 
 
 def add_samples(run: Path, *, name: str = "server--s1", seconds: int = 10) -> None:
@@ -113,12 +111,13 @@ def test_rounds_workers_and_impairments_lie_on_the_same_axis(tmp_path):
     write_lines(
         run / "events" / "impairments.jsonl",
         [
-            record
-            | {"action": "begin", "planned_s": ORIGIN_S + 4, "acknowledged_s": ORIGIN_S + 4.002},
-            record
-            | {"action": "end", "planned_s": ORIGIN_S + 4.5, "acknowledged_s": ORIGIN_S + 4.501},
-            record
-            | {"action": "begin", "planned_s": ORIGIN_S + 8, "acknowledged_s": ORIGIN_S + 8.002},
+            {**record, "action": action, "planned_s": ORIGIN_S + planned_s}
+            | {"acknowledged_s": ORIGIN_S + done_s}
+            for action, planned_s, done_s in (
+                ("begin", 4, 4.002),
+                ("end", 4.5, 4.501),
+                ("begin", 8, 8.002),
+            )
         ],
     )
     transfer = {"round": 4, "host": "worker-1", "peer": "server"}

@@ -16,6 +16,7 @@ from analysis.figures import catalogue
 from analysis.report import commits, kept_pages, kept_results, verification
 from testbed.cli import report_view
 from testbed.shared.yaml_input import InputError
+from tests.analysis.build import edited
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
 from tests.run.test_manifest import git
@@ -85,13 +86,10 @@ def change(path: Path, old: str, new: str) -> None:
 
 def test_what_was_kept_agrees_and_is_said_to(project, capsys):
     assert report_view.verify(write=False, root=project)
-    said = capsys.readouterr().out
-    assert "quick: recomputed from 15 rows (16 attempts)" in said
-    assert "commits were not looked for" in said  # there is no history here
-    assert "1 results recomputed: all agree" in said
-
-
-def test_refused_attempts_are_counted_in_the_words_and_in_the_provenance(project):
+    out = capsys.readouterr().out
+    assert "quick: recomputed from 15 rows (16 attempts)" in out
+    assert "commits were not looked for" in out  # there is no history here
+    assert "1 results recomputed: all agree" in out
     provenance = json.loads(of_quick(project, "provenance.json").read_text())
     assert provenance["verdicts"]["invalid"] == 0
     assert provenance["refused"] == {"invalid": 1}
@@ -100,7 +98,7 @@ def test_refused_attempts_are_counted_in_the_words_and_in_the_provenance(project
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("file", "old", "new", "message"),
     [
         ("rows.csv", ",0.9,", ",0.8,", "summary.json: arms.dblp.accuracy"),
         ("rows.csv", ",0.18", ",0.19", "summary.json: arms.dblp.round_latency_s."),
@@ -116,19 +114,19 @@ def test_refused_attempts_are_counted_in_the_words_and_in_the_provenance(project
         ("../../../README.md", "quick |", "quick [3] |", "README.md: no entry of the line"),
     ],
 )
-def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, new, said):
+def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, new, message):
     change(of_quick(project, file), old, new)
     assert not report_view.verify(write=False, root=project)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def first_gates(folder: Path) -> tuple[list[str], Path]:
-    path = folder / "experiments" / "results" / "quick" / "gates.csv"
+    path = of_quick(folder, "gates.csv")
     return path.read_text().splitlines(keepends=True), path
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda row: row.replace("passed", "failed"), "rate_error of an attempt at .*: failed"),
         (lambda row: re.sub(r"rate_error,[^,]+", "rate_error,9", row), "the value 9 and the limit"),
@@ -139,17 +137,13 @@ def first_gates(folder: Path) -> tuple[list[str], Path]:
     ],
     ids=["failed", "beyond", "misspelt", "waived", "outcome", "gone"],
 )
-def test_gates_that_contradict_themselves_or_the_verdict_are_refused(shipped, change, said):
+def test_gates_that_contradict_themselves_or_the_verdict_are_refused(shipped, change, message):
     rows, path = first_gates(shipped)
     assert report_view.verify(write=False, root=shipped)
     at = next(number for number, row in enumerate(rows) if ",rate_error," in row)
     path.write_text("".join([*rows[:at], change(rows[at]), *rows[at + 1 :]]))
-    with pytest.raises(InputError, match=rf"gates\.csv: .*{said}"):
+    with pytest.raises(InputError, match=rf"gates\.csv: .*{message}"):
         report_view.verify(write=False, root=shipped)
-
-
-def test_an_ok_run_without_any_gate_is_refused(shipped):
-    rows, path = first_gates(shipped)
     path.write_text(rows[0])
     with pytest.raises(InputError, match=r"gates\.csv: run .* is ok without any gate"):
         report_view.verify(write=False, root=shipped)
@@ -170,15 +164,12 @@ def test_a_configuration_that_is_not_that_of_the_key_is_refused(shipped, file, o
         report_view.verify(write=False, root=shipped)
 
 
-def test_results_that_have_gone_are_named_where_a_page_has_a_table_of_them(project):
-    shutil.rmtree(of_quick(project, ""))
-    with pytest.raises(InputError, match=r"quick/provenance.json: missing, and README.md has a "):
-        report_view.verify(write=False, root=project)
-
-
-def test_a_file_that_a_sentence_speaks_of_must_be_there(project):
+def test_what_a_page_has_a_table_or_a_sentence_of_must_be_there(project):
     change(project / "README.md", "quick |", "brisk |")
     with pytest.raises(InputError, match=r"brisk/summary.json: missing, and 'brisk | .*' speaks"):
+        report_view.verify(write=False, root=project)
+    shutil.rmtree(of_quick(project, ""))
+    with pytest.raises(InputError, match=r"quick/provenance.json: missing, and README.md has a "):
         report_view.verify(write=False, root=project)
 
 
@@ -256,8 +247,8 @@ def committed(root: Path, message: str) -> str:
 
 def recorded(project: Path, **facts: object) -> None:
     """Let the kept result be of these facts, and all that follows from it."""
-    path = of_quick(project, "manifest.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    with edited(path := of_quick(project, "manifest.json")) as manifest:
+        manifest |= facts
     kept_results.write_derived(path.parent)
     kept_pages.write_readme(root=project)
 
@@ -265,12 +256,12 @@ def recorded(project: Path, **facts: object) -> None:
 def test_a_commit_is_looked_for_on_main(project, capsys):
     git(project, "init", "-q", "-b", "main")
     head = committed(project, "one")
-    for commit, said in (
+    for commit, message in (
         (None, "manifest.json: no commit was recorded; valid: a commit"),
         (f"{head}+changes", f"commit {head[:10]} was run with changes that were not committed"),
     ):
         recorded(project, commit=commit)
-        with pytest.raises(InputError, match=said.replace("+", r"\+")):
+        with pytest.raises(InputError, match=message.replace("+", r"\+")):
             report_view.verify(write=False, root=project)
     recorded(project, commit=head)
     assert report_view.verify(write=False, root=project)
@@ -278,8 +269,8 @@ def test_a_commit_is_looked_for_on_main(project, capsys):
     git(project, "checkout", "-q", "-b", "mine")
     recorded(project, commit=(mine := committed(project, "two")))
     assert report_view.verify(write=False, root=project)
-    said = f"quick: commit {mine[:10]} is not on main, and its sources were not recorded\n"
-    assert said in capsys.readouterr().out
+    line = f"quick: commit {mine[:10]} is not on main, and its sources were not recorded\n"
+    assert line in capsys.readouterr().out
 
 
 def test_sources_are_looked_for_on_main_where_their_commit_is_not(project, capsys):
@@ -290,18 +281,18 @@ def test_sources_are_looked_for_on_main_where_their_commit_is_not(project, capsy
         (project / folder).mkdir(parents=True)
         (project / folder / "file").write_text(text)
     mine = committed(project, "two")
-    sources = {each: git(project, "rev-parse", f"HEAD:{each}") for each in ("code/a", "code/b")}
+    sources = {name: git(project, "rev-parse", f"HEAD:{name}") for name in ("code/a", "code/b")}
     recorded(project, commit=mine, sources=sources)
     assert report_view.verify(write=False, root=project)
-    said = f"quick: commit {mine[:10]} is not on main"
-    assert f"{said}, nor is there one with the same sources\n" in capsys.readouterr().out
+    line = f"quick: commit {mine[:10]} is not on main"
+    assert f"{line}, nor is there one with the same sources\n" in capsys.readouterr().out
     git(project, "checkout", "-q", "main")  # the same change comes to main as another commit
     git(project, "checkout", "-q", "mine", "--", "code")
     squashed = committed(project, "one and two")
     (project / "code" / "b" / "file").write_text("3")  # half of it is not enough
     committed(project, "three")
     assert report_view.verify(write=False, root=project)
-    assert f"{said}; {squashed[:10]} there has the same code/a, code/b\n" in capsys.readouterr().out
+    assert f"{line}; {squashed[:10]} there has the same code/a, code/b\n" in capsys.readouterr().out
 
 
 def test_without_a_whole_history_no_commit_is_called_unknown(tmp_path):
