@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import sub
@@ -170,8 +169,6 @@ def start(begin: Callable[[Player], None], *, heard: bool = False) -> Process:
             begin(player)
             status = 0
         except Exception as error:
-            if os.environ.get("BENCH_DEBUG"):
-                traceback.print_exc()
             player.fail(f"{type(error).__name__}: {error}")
     finally:
         os._exit(status)
@@ -208,8 +205,15 @@ def lead(
                 number += 1
                 before = {name: _through_link(each.pid) for name, each in processes.items()}
                 for process in processes.values():
-                    _give_turn(process)
-                if not _wait(selector, processes, limit_s, _has_done(number)):
+                    process.turns += 1
+                    with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
+                        os.write(process.writing, b"g")
+                if not _wait(
+                    selector,
+                    processes,
+                    limit_s,
+                    lambda process: len(process.figures) == process.turns,
+                ):
                     status = "timeout"
                 elif number > warm_ups and not _failed(processes):
                     # Now, since a sender may be done before its link is.
@@ -238,16 +242,6 @@ def _through_link(pid: int) -> tuple[int, int]:
                 values = counters.split()
                 return int(values[0]), int(values[8])
     return 0, 0
-
-
-def _has_done(number: int) -> Callable[[Process], bool]:
-    return lambda process: len(process.figures) == number
-
-
-def _give_turn(process: Process) -> None:
-    process.turns += 1
-    with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
-        os.write(process.writing, b"g")
 
 
 def _wait(

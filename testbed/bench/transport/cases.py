@@ -24,29 +24,13 @@ TOLERANCES = (0.0, 0.008, 0.408)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One transfer, repeated on one kind of link.
-
-    Attributes:
-        name: unique; its parts are separated by slashes.
-        link: where.
-        peer: `ours`, `gloo`, or `tcp-` and the kernel's name of a congestion control.
-        payload_bytes: of each sender's transfer.
-        pace_bps: of ours where the link has no rate; None: unpaced there.
-        tolerance, repair, congestion_control, checksum, chunk_bytes: of ours; without meaning for
-            others.
-        order, authenticate: of ours too; with `authenticate` control messages travel over TLS, and
-            every datagram carries 16 bytes that only its sender can have made.
-        repeats: measured transfers at least; more follow until their interval is narrow.
-        most: measured transfers at most.
-        warm_ups: transfers before, which fault memory in and teach congestion controls.
-        limit_s: a case with a transfer that takes longer is stopped, and recorded as such.
-    """
+    """One transfer, repeated on one kind of link until the interval of its median is narrow."""
 
     name: str
     link: LinkKind
-    peer: str = OURS
-    payload_bytes: int = 1_000_000
-    pace_bps: int | None = None
+    peer: str = OURS  # or `gloo`, `tcp-` and a congestion control, an adapter's name
+    payload_bytes: int = 1_000_000  # of each sender
+    pace_bps: int | None = None  # of ours, where the link has no rate
     tolerance: float = 0.0
     repair: str = "passes"
     congestion_control: str = "fixed"
@@ -54,10 +38,10 @@ class Case:
     checksum: bool = False
     authenticate: bool = False
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
-    repeats: int = 3
+    repeats: int = 3  # measured transfers at least
     most: int = repetition.MOST
-    warm_ups: int = 1
-    limit_s: float = 20.0
+    warm_ups: int = 1  # they fault memory in and teach congestion controls
+    limit_s: float = 20.0  # for one transfer
 
     @property
     def rate_bps(self) -> float | None:
@@ -94,13 +78,7 @@ Size = Literal["quick", "usual", "full"]
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which cases are measured.
-
-    Attributes:
-        pattern: a shell pattern for their names.
-        size: which of them there are.
-        other: the name of another implementation; the cases are then those of its benchmark.
-    """
+    """The cases whose names match a shell pattern; with `other`, of that implementation's bench."""
 
     pattern: str = "*"
     size: Size = "usual"
@@ -271,9 +249,9 @@ def _large_and_lossy(_: _Axes) -> Iterator[Case]:
         yield from (_of_peer(base, peer) for peer in TCP[1:] if loss <= 0.01)
 
 
-def _incast_of(workers: int) -> Case:
+def _incast_of(workers: int, controls: Iterable[str], peers: Iterable[str] = ()) -> Iterator[Case]:
     """Many senders, which together send what the eight of the usual incast do."""
-    return Case(
+    base = Case(
         name=f"100M/incast-{workers}",
         link=LinkKind(rate_bps=_100M, workers=workers),
         payload_bytes=16_000_000 // workers,
@@ -283,45 +261,42 @@ def _incast_of(workers: int) -> Case:
         most=3,
         limit_s=30,
     )
+    for control in controls:
+        yield replace(base, name=f"{base.name}/{control}", congestion_control=control)
+    for peer in peers:
+        yield _of_peer(base, peer, tolerance=0.0)
 
 
 def _wide_incast(_: _Axes) -> Iterator[Case]:
-    base = _incast_of(32)
-    yield replace(base, name=f"{base.name}/fixed", congestion_control="fixed")
-    yield _of_peer(base, TCP[1], tolerance=0.0)
+    yield from _incast_of(32, ("fixed",), peers=TCP[1:2])
 
 
 def _wider_incast(axes: _Axes) -> Iterator[Case]:
-    base = _incast_of(32)
-    for control in axes.controls:
-        if control != "fixed":
-            yield replace(base, name=f"{base.name}/{control}", congestion_control=control)
-    base = _incast_of(64)
-    yield replace(base, name=f"{base.name}/fixed", congestion_control="fixed")
-    yield _of_peer(base, TCP[1], tolerance=0.0)
+    yield from _incast_of(32, [name for name in axes.controls if name != "fixed"])
+    yield from _incast_of(64, ("fixed",), peers=TCP[1:2])
 
 
-def _in_orders(repairs: tuple[str, ...], *, offloads: bool) -> Iterator[Case]:
+def _in_orders(repair: str, *, offloads: bool) -> Iterator[Case]:
     """Chunks that are not sent in the order in which they lie: compare with the plain repair."""
-    for repair in repairs:
-        for order, short in (("shuffled", "shuffled"), (LARGEST_FIRST, "largest-first")):
-            yield Case(
-                name=f"veth/offloads-{'on' if offloads else 'off'}/{repair}+{short}",
-                link=LinkKind(offloads=offloads),
-                payload_bytes=(256 if offloads else 128) << 20,
-                repair=repair,
-                order=order,
-                repeats=5,
-            )
+    for order, short in (("shuffled", "shuffled"), (LARGEST_FIRST, "largest-first")):
+        yield Case(
+            name=f"veth/offloads-{'on' if offloads else 'off'}/{repair}+{short}",
+            link=LinkKind(offloads=offloads),
+            payload_bytes=(256 if offloads else 128) << 20,
+            repair=repair,
+            order=order,
+            repeats=5,
+        )
 
 
 def _by_order(_: _Axes) -> Iterator[Case]:
-    yield from _in_orders(("passes",), offloads=True)
+    yield from _in_orders("passes", offloads=True)
 
 
 def _by_order_elsewhere(_: _Axes) -> Iterator[Case]:
-    yield from _in_orders(("streaming",), offloads=True)
-    yield from _in_orders(("passes", "streaming"), offloads=False)
+    yield from _in_orders("streaming", offloads=True)
+    yield from _in_orders("passes", offloads=False)
+    yield from _in_orders("streaming", offloads=False)
 
 
 def _beside_other(other: str, *, quick: bool) -> Iterator[Case]:
@@ -334,11 +309,8 @@ def _beside_other(other: str, *, quick: bool) -> Iterator[Case]:
     for speed, loss in ((speed, loss) for speed, each in losses.items() for loss in each):
         rate_bps, payload_bytes = {"100M": (_100M, 1_000_000), "1G": (_1G, 20_000_000)}[speed]
         link = LinkKind(rate_bps=rate_bps, loss=loss)
-        base = Case(
-            name=f"{speed}/loss-{_percent(loss)}",
-            link=link,
-            payload_bytes=payload_bytes,
-        )
+        name = f"{speed}/loss-{_percent(loss)}"
+        base = Case(name=name, link=link, payload_bytes=payload_bytes)
         if quick:
             base = replace(base, repeats=2, most=2, warm_ups=0, limit_s=8)
         for tolerance in TOLERANCES[1:2] if quick else TOLERANCES[1:]:

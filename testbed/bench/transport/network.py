@@ -40,7 +40,7 @@ class LinkKind:
 
     Attributes:
         rate_bps: of each host's link, Ethernet frames; None for unshaped.
-        rtt_s: added round trip, half of it each way, on the server's link; 0 for none.
+        rtt_s: added round trip of a single pair, half of it each way; 0 for none.
         loss: Bernoulli, of data datagrams towards the server (and of TCP segments with data).
         workers: 1 for a single veth pair; more share the server's link through a bridge.
         offloads: whether segmentation and coalescing are left to the interfaces.
@@ -141,28 +141,21 @@ def _veth(name: str, host: Host) -> None:
 
 
 def _star(server: Host, workers: list[Host], kind: LinkKind) -> Network:
+    assert not kind.rtt_s  # no case delays several links
     run(["ip", "link", "add", "benchbr", "type", "bridge"])
     run(["ip", "link", "set", "benchbr", "up"])
-    inner = ("benchs", "benchw")
     for index, host in enumerate([server, *workers]):
         name = f"bench{index}"
-        if host is server and kind.rtt_s:
-            run(["ip", "link", "add", name, "type", "veth", "peer", "name", inner[1]])
-            _veth(inner[0], host)
-            for each in inner:
-                bring_up_silent(each)
-        else:
-            _veth(name, host)
+        _veth(name, host)
         run(["ip", "link", "set", name, "master", "benchbr", "up"])
         _offloads(None, name, kind.offloads)
         _address(host, kind)
         if kind.rate_bps is not None:
             shape("eth0", _shape_of(kind), pid=host.pid)
             shape(name, _shape_of(kind))
-    relay = _delay(inner, kind) if kind.rtt_s else None
     for worker in workers:
         _wait_until_reachable(worker)
-    return Network(server, workers, relay)
+    return Network(server, workers)
 
 
 def queue_bytes(kind: LinkKind) -> float:
