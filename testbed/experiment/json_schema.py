@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel
@@ -164,31 +165,25 @@ def _axis(registry: Registry[Any]) -> Schema:
     return {"anyOf": [_FRACTION, *found] if registry is POLICIES else found}
 
 
-def setting(protocol: str, key: str) -> Schema:
+def _setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
-    unit = units.of(key)
-    found = _SETTINGS.get(key, _FRACTION)
-    if key == "congestion_control" and protocols.preset(protocol).carrier == "tcp":
-        found = {"type": "string", "pattern": r"^\w+$"}
+    preset, unit = protocols.preset(protocol), units.of(key)
+    schema = _SETTINGS.get(key, _FRACTION)
+    if key == "congestion_control" and preset.carrier == "tcp":
+        schema = {"type": "string", "pattern": r"^\w+$"}
     elif key in REGISTRIES:
-        found = {"$ref": f"#/$defs/axis.{key}"}
+        schema = {"$ref": f"#/$defs/axis.{key}"}
     elif unit is not None:
-        found = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
+        schema = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
     elif key == "patience" and protocol == "ltp":
-        found = {"anyOf": [found, {"type": "null"}]}
-    return {**found, "description": _description(protocol, key)}
-
-
-def _description(protocol: str, key: str) -> str:
-    """What a key of an arm means: from the protocol's own part, or from all protocols'."""
-    preset = protocols.preset(protocol)
+        schema = {"anyOf": [schema, {"type": "null"}]}
     order = ORDERS.entry(ORDERS.parse(preset.order)[0])
     parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}
-    return texts.get(key, "")
+    return {**schema, "description": texts.get(key, "")}
 
 
-def protocol_defaults(protocol: str) -> dict[str, Any]:
+def _defaults(protocol: str) -> dict[str, Any]:
     """The keys of a protocol's arm with their defaults; texts for what is chosen by text."""
     build, own = protocols.PRESETS[protocol]
     parameters = inspect.signature(build).parameters
@@ -211,9 +206,9 @@ def _arm(described: Schema) -> Schema:
         named: Schema = {"const": name}
         if name == "tcp":  # tcp-cubic, tcp-bbr, ... are tcp with that congestion control
             named = {"type": "string", "pattern": r"^tcp(-\w+)?$"}
-        defaults = protocol_defaults(name)
+        defaults = _defaults(name)
         keys = {
-            key: {**setting(name, key), **({"default": defaults[key]} if key in defaults else {})}
+            key: {**_setting(name, key), **({"default": defaults[key]} if key in defaults else {})}
             for key in protocols.settings(name)
         }
         section = {
@@ -242,28 +237,22 @@ def _torchrun_arm(described: Schema) -> Schema:
     }
 
 
+def _key_paths(keys: Iterable[str], values: Schema | bool, **others: Any) -> Schema:
+    """The schema of a mapping whose keys are key paths of an experiment."""
+    path = rf"^({'|'.join(keys)})(\.[^.]+)*$"
+    return {"patternProperties": {path: values}, "additionalProperties": False, **others}
+
+
 def _factors() -> Schema:
-    path = rf"^({'|'.join(Experiment.model_fields)})(\.[^.]+)*$"
+    keys = Experiment.model_fields
     label = {"type": ["string", "number"], "description": "names the level in tables and figures"}
-    level = {
-        "type": "object",
-        "required": ["label"],
-        "properties": {"label": label},
-        "patternProperties": {path: True},
-        "additionalProperties": False,
-    }
+    properties = {"label": label}
+    level = _key_paths(keys, True, type="object", required=["label"], properties=properties)
     labelled = {"type": "array", "minItems": 1, "items": level}
-    values = {"type": "array", "minItems": 1}
-    return {"patternProperties": {path: values}, "additionalProperties": labelled}
+    return _key_paths(keys, {"type": "array", "minItems": 1}, additionalProperties=labelled)
 
 
 def _profiles() -> Schema:
-    names = [key for key in Experiment.model_fields if key not in profiles.FIXED]
-    path = rf"^({'|'.join(names)})(\.[^.]+)*$"
-    changes = {
-        "type": ["object", "null"],
-        "patternProperties": {path: True},
-        "additionalProperties": False,
-    }
-    patterns = {"^[a-z0-9][a-z0-9-]{0,63}$": changes}
+    keys = [key for key in Experiment.model_fields if key not in profiles.FIXED]
+    patterns = {"^[a-z0-9][a-z0-9-]{0,63}$": _key_paths(keys, True, type=["object", "null"])}
     return {"patternProperties": patterns, "additionalProperties": False}

@@ -97,17 +97,11 @@ class Run(BaseModel):
 
     def config(self) -> dict[str, Any]:
         """The fully resolved configuration, as written to `config.json`."""
-        document = self._identity()
-        # The same experiment in another folder is the same run, so the key leaves the folder out.
+        # The same experiment in another folder is the same run, so the key leaves the folder out;
+        # a profile counts in it through what it changes, and through nothing else.
         folder = None if self.folder is None else str(self.folder)
-        # A profile counts in the key through what it changes, and through nothing else.
-        return {
-            "schema": SCHEMA,
-            "key": self.key,
-            "folder": folder,
-            "profile": self.profile,
-            **document,
-        }
+        apart = {"schema": SCHEMA, "key": self.key, "folder": folder, "profile": self.profile}
+        return apart | self._identity()
 
     @cached_property
     def key(self) -> str:
@@ -136,13 +130,13 @@ class Run(BaseModel):
         if not self.experiment.trains:
             return {"workload": self.programs.model_dump(mode="json")}
         arm = self.experiment.protocol_arm(self.name_in_file)
-        found: dict[str, Any] = {
+        of_arm: dict[str, Any] = {
             "protocol": self.protocol.describe(),
             "filling": arm.resolved_filling(),
         }
         if arm.learning_rate is not None:
-            found["training"] = {**shared["training"], "learning_rate": arm.learning_rate}
-        return found
+            of_arm["training"] = {**shared["training"], "learning_rate": arm.learning_rate}
+        return of_arm
 
 
 def _in_virtual_time(shared: Mapping[str, Any], hosts: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +155,11 @@ def key_of(config: Mapping[str, Any]) -> str:
     """The key of the run that a configuration describes: that of `config.json`, read or written."""
     document = {name: value for name, value in config.items() if name not in _NOT_IN_KEY}
     if "programs" in document.get("workload", {}):
-        programs = [_without_later_keys(each) for each in document["workload"]["programs"]]
+        # Programs as they were before one could have an environment of its own, where it has none.
+        programs = [
+            {key: value for key, value in program.items() if key != "environment" or value}
+            for program in document["workload"]["programs"]
+        ]
         document["workload"] = {**document["workload"], "programs": programs}
     # Once a key of every topology: without it all earlier runs would have other keys.
     document["topology"] = {**document["topology"], "sha256": None}
@@ -183,11 +181,6 @@ def key_of(config: Mapping[str, Any]) -> str:
     # Of a label, what is safe in the name of a folder.
     arm = re.sub(r"[^A-Za-z0-9.@=_+-]", "-", document["arm"])[:_LONGEST_LABEL]
     return f"{arm}-s{document['seed']}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-
-
-def _without_later_keys(program: Mapping[str, Any]) -> dict[str, Any]:
-    """A program as it was before it could have an environment of its own, where it has none."""
-    return {key: each for key, each in program.items() if key != "environment" or each}
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:

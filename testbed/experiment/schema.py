@@ -74,10 +74,10 @@ def _arm(given: Any, info: ValidationInfo) -> AnyArm:
     try:
         return kind.model_validate(given, context=info.context)
     except ValidationError as error:
-        found = problems.of(error, kind)
-        if not found[0].place and not isinstance(given, Mapping):
-            raise ValueError(found[0].message) from None  # with the value before it
-        raise problems.raised(found) from None
+        wrong = problems.of(error, kind)
+        if not wrong[0].place and not isinstance(given, Mapping):
+            raise ValueError(wrong[0].message) from None  # with the value before it
+        raise problems.raised(wrong) from None
 
 
 def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
@@ -124,30 +124,26 @@ class Transport(Section):
         return chunk_bytes
 
 
+def _cost_s(of: str, le: int = 1) -> Any:
+    return Field(default=0.0, ge=0, le=le, description=of)
+
+
 class Simulation(Section):
     """What hosts, and switches, need in virtual time; in a lab they need what they need."""
 
-    sent_s: float = Field(default=0.0, ge=0, le=1, description="for each datagram that it sends")
-    received_s: float = Field(default=0.0, ge=0, le=1, description="for each that it receives")
-    batch_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="for each batch of datagrams that it sends or receives at once, beside these",
+    sent_s: float = _cost_s("for each datagram that it sends")
+    received_s: float = _cost_s("for each that it receives")
+    batch_s: float = _cost_s(
+        "for each batch of datagrams that it sends or receives at once, beside these"
     )
-    wakes_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="for a worker to do what it is told, such as to begin a gather: the mean of "
-        "exponential draws",
+    wakes_s: float = _cost_s(
+        "for a worker to do what it is told, such as to begin a gather: the mean of exponential "
+        "draws"
     )
-    compute_s: float = Field(
-        default=0.0,
-        ge=0,
+    compute_s: float = _cost_s(
+        "for each iteration of a worker, where `training.pace` is `real`: simulated runs are paced "
+        "at it; 0: they are refused",
         le=3600,
-        description="for each iteration of a worker, where `training.pace` is `real`: simulated "
-        "runs are paced at it; 0: they are refused",
     )
     spray: bool = Field(
         default=False,
@@ -257,20 +253,19 @@ class Experiment(Section):
         if self.trains:
             return self
         if useless := self.model_fields_set.intersection(_OF_TRAINING):
-            said = f"belongs to the built-in training, and workload.kind is {self._kind!r}"
-            raise problems.raised([Problem((key,), said, problems.UNKNOWN) for key in useless])
+            words = f"belongs to the built-in training, and workload.kind is {self._kind!r}"
+            raise problems.raised(Problem((key,), words, problems.UNKNOWN) for key in useless)
         assert isinstance(self.workload, Programs | Torchrun)
         hosts = self.topology.all_host_names()
-        for each in self.workload.unknown_hosts(hosts):
-            raise problems.raised([each._replace(place=("workload", *each.place))])
+        for problem in self.workload.unknown_hosts(hosts):
+            raise problems.raised([problem._replace(place=("workload", *problem.place))])
         for name in self.arms:
             try:
-                found = self.programs(name).unknown_hosts(hosts)
+                wrong = [*self.programs(name).unknown_hosts(hosts)]
             except ValidationError as error:
-                found = problems.of(error, Programs)
-            if found:
-                below = [each._replace(place=("arms", name, *each.place)) for each in found]
-                raise problems.raised(below)
+                wrong = problems.of(error, Programs)
+            if wrong:
+                raise problems.raised(p._replace(place=("arms", name, *p.place)) for p in wrong)
         return self
 
     @model_validator(mode="after")
@@ -279,7 +274,7 @@ class Experiment(Section):
             try:
                 self.resolved_impairments(seed)
             except InputError as error:
-                raise problems.raised([problems.of_message(each) for each in error.args]) from None
+                raise problems.raised(map(problems.of_message, error.args)) from None
         for number, each in enumerate(self.impairments if not self.trains else []):
             if each.of_our_transport:
                 raise ValueError(
@@ -304,15 +299,13 @@ class Experiment(Section):
                         f"impairments.{number}.leg: {each.leg!r}, but arms.{name} has the hook "
                         f"{arm.hook!r}, which has no legs; valid: round"
                     )
-            if any(self._first_round(number, seed) < FIRST_WITH_LEGS for seed in self.seeds):
+            timelines = map(self.resolved_impairments, self.seeds)
+            if any(min(timeline[number]["rounds"]) < FIRST_WITH_LEGS for timeline in timelines):
                 raise ValueError(
                     f"impairments.{number}.rounds: the first {FIRST_WITH_LEGS} rounds have no "
                     f"legs, since buckets are not known yet; valid: later ones, or leg: round"
                 )
         return self
-
-    def _first_round(self, number: int, seed: int) -> int:
-        return min(self.resolved_impairments(seed)[number]["rounds"])
 
     @property
     def _kind(self) -> str:
@@ -335,20 +328,16 @@ class Experiment(Section):
             return self
         if "server" not in self.topology.host_names():
             raise ValueError("topology.hosts: training needs a server, worker-1, worker-2, ...")
-        self._whole_states_fit()
-        prerequisites.check(self.training_need(self.seeds[0]))
-        return self
-
-    def _whole_states_fit(self) -> None:
-        """Refuse arms that compress payloads where whole replicas travel, too."""
-        for name in self.arms:
-            compresses = self.protocol_arm(name).resolved().compresses
-            if compresses and (every := self.training.resynchronise_every):
+        every = self.training.resynchronise_every
+        for name in self.arms if every else ():
+            if compresses := self.protocol_arm(name).resolved().compresses:
                 raise ValueError(
                     f"training.resynchronise_every: {every} sends whole replicas, but "
                     f"arms.{name} {compresses} of all that it sends; valid: leave the key out, "
                     "or an arm that does not compress"
                 )
+        prerequisites.check(self.training_need(self.seeds[0]))
+        return self
 
     @model_serializer(mode="wrap")
     def _without_the_other_workload(self, serialise: SerializerFunctionWrapHandler) -> Any:
@@ -423,8 +412,12 @@ class Experiment(Section):
         """The timeline of a run with this seed, periods and random draws as lists."""
         if not self.impairments:
             return []
-        if not self.rounds:
-            self._refuse_open_ends()
+        for number, impairment in enumerate(self.impairments if not self.rounds else []):
+            if getattr(impairment.rounds, "until", 0) is None:
+                raise ValueError(
+                    f"impairments.{number}.rounds: has no end; valid: with until, a list, or "
+                    "beside the key rounds of the experiment"
+                )
         rounds = self.rounds or _MOST_ROUNDS
         return impairment_plan.resolve(self.impairments, self._places, rounds=rounds, seed=seed)
 
@@ -438,12 +431,3 @@ class Experiment(Section):
             working_hosts=self.working_hosts,
             settings=network.link_settings(),
         )
-
-    def _refuse_open_ends(self) -> None:
-        """Refuse a repetition that goes on to a last round that nobody has stated."""
-        for number, each in enumerate(self.impairments):
-            if getattr(each.rounds, "until", 0) is None:
-                raise ValueError(
-                    f"impairments.{number}.rounds: has no end; valid: with until, a list, or "
-                    "beside the key rounds of the experiment"
-                )

@@ -43,7 +43,7 @@ def in_words(error: BaseException) -> str:
     if kind.__module__.partition(".")[0] in _OURS:
         return words or kind.__name__
     frames = traceback.extract_tb(error.__traceback__)
-    here = [each for each in frames if Path(each.filename).is_relative_to(_ROOT)] or frames
+    here = [frame for frame in frames if Path(frame.filename).is_relative_to(_ROOT)] or frames
     place = f" ({_short(here[-1].filename)}: line {here[-1].lineno})" if here else ""
     used = ", ".join(sorted(own_code.files()))
     return f"{full}{place}" + (f"; the run uses {used}" if used else "")
@@ -76,16 +76,12 @@ def where(pid: int, log: Path) -> str:
     frames: list[re.Match[str]] = []
     while not frames and time.monotonic() < deadline_s:
         time.sleep(0.02)
-        with contextlib.suppress(OSError), log.open("rb") as stream:
-            stream.seek(before)
-            text = stream.read().decode(errors="replace")
-            frames = list(map(_FRAME.fullmatch, text.splitlines()))  # type: ignore[arg-type]
-            frames = [each for each in frames if each]
+        with contextlib.suppress(OSError):
+            text = log.read_bytes()[before:].decode(errors="replace")
+            frames = [frame for frame in map(_FRAME.fullmatch, text.splitlines()) if frame]
     own = own_code.files()
-    for each in frames:  # the innermost comes first
-        if each["file"] in own:
-            return f"{each['file']}: line {each['line']} ({each['function']})"
-    return ""
+    lines = (f"{f['file']}: line {f['line']} ({f['function']})" for f in frames if f["file"] in own)
+    return next(lines, "")  # the innermost comes first
 
 
 def _short(path: str) -> str:

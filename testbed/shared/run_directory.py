@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,19 +30,15 @@ LOADED = "training.loaded"  # in logs/: the training has imported and read what 
 LOST_WORKERS = "lost-workers.reason"  # in logs/: a line for each worker that training outlived
 Verdict = Literal["ok", "failed", "invalid", "unsupported", "interrupted"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "failed", "invalid", "unsupported", "interrupted")
-
-
 DISK_FULL = "the disk is full"
 _NO_VERDICT = "the command ended without a verdict"
 BALLAST = ".ballast"  # room for the verdict, held while the run goes on, for a disk that fills up
 BALLAST_BYTES = 1 << 20
+_LONGEST_NAME_BYTES = 255  # of a file, on every file system of Linux
 
 
 class InUseError(Exception):
     """Another process is executing this run at the moment."""
-
-
-_LONGEST_NAME_BYTES = 255  # of a file, on every file system of Linux
 
 
 def is_name(text: object) -> bool:
@@ -148,8 +145,8 @@ def key_of(name: str) -> str:
 
 
 def _verdict_of(directory: Path) -> Verdict | None:
-    found = read_or_empty(directory / "status.json").get("verdict")
-    return found if found in VERDICTS else None
+    verdict = read_or_empty(directory / "status.json").get("verdict")
+    return verdict if verdict in VERDICTS else None
 
 
 @dataclass(frozen=True)
@@ -179,14 +176,14 @@ class RunDirectory:
         with _locked(self.partial):
             for name in ("events", "logs"):
                 (self.partial / name).mkdir()
-            _hold(self.partial / BALLAST)
+            with open_file(self.partial / BALLAST, "xb") as ballast:
+                os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
             write_json(self.partial / "config.json", config)
             try:
                 yield self.partial
             finally:
                 if (self.partial / "status.json").exists():
-                    self.set_aside()
-                    self.partial.rename(self.path)
+                    self.accept(self.partial)
 
     def accept(self, directory: Path) -> None:
         """Take a finished directory, from the same disk, as this run; an earlier one is kept."""
@@ -197,17 +194,19 @@ class RunDirectory:
         """Finish a run whose command was killed after the verdict; says whether there was one."""
         try:
             with _locked(self.partial):
-                if _verdict_of(self.partial) in (None, "interrupted"):
-                    return False
-                self.set_aside()
-                self.partial.rename(self.path)
-                return True
+                finished = _verdict_of(self.partial) not in (None, "interrupted")
+                if finished:
+                    self.accept(self.partial)
+                return finished
         except FileNotFoundError:
             return False  # there is none
 
-    def set_aside(self) -> None:
-        """Keep the finished run, if there is one, under an attempt's name."""
-        self._set_aside(self.path)
+    def set_aside(self, existing: Path | None = None) -> None:
+        """Keep a directory, by default the finished run's, if there is one, as an attempt."""
+        names = (f"{self.path.name}.attempt{number}" for number in itertools.count(1))
+        free = next(name for name in names if not self.path.with_name(name).exists())
+        with suppress(FileNotFoundError):
+            (existing or self.path).rename(self.path.with_name(free))
 
     def _keep_abandoned(self) -> None:
         if self.finish_left_over() or not self.partial.exists():
@@ -215,23 +214,7 @@ class RunDirectory:
         with _locked(self.partial):
             if not (self.partial / "status.json").exists():
                 write_status(self.partial, "interrupted", _NO_VERDICT)
-            self._set_aside(self.partial)
-
-    def _set_aside(self, existing: Path) -> None:
-        if not existing.exists():
-            return
-        number = 1
-        while (kept := self.path.with_name(f"{self.path.name}.attempt{number}")).exists():
-            number += 1
-        existing.rename(kept)
-
-
-def _hold(ballast: Path) -> None:
-    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
-        os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
-    finally:
-        os.close(descriptor)
+            self.set_aside(self.partial)
 
 
 def disk_is_full(directory: Path) -> bool:

@@ -19,7 +19,7 @@ _FORM = re.compile(
 )
 _PERCENT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%")
 _DECIMAL = {"": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
-_BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_BINARY = {"Ki": str(1 << 10), "Mi": str(1 << 20), "Gi": str(1 << 30), "Ti": str(1 << 40)}
 _SECONDS = {"ns": "1e-9", "us": "1e-6", "ms": "1e-3", "s": "1", "min": "60", "h": "3600"}
 _SECONDS |= dict.fromkeys(("\u00b5s", "\u03bcs"), "1e-6")
 
@@ -34,30 +34,25 @@ class Unit:
     examples: str
 
 
-def _rates() -> dict[str, Decimal]:
-    found = {}
-    for prefix, factor in _DECIMAL.items():
-        for unit in ("bit", "bit/s", "bps"):
-            found[f"{prefix}{unit}"] = Decimal(factor)
-        # tc writes mbit and gbit; it means bytes by mbps, which is therefore left out.
-        found[f"{prefix.lower()}bit"] = Decimal(factor)
-    return found
-
-
-def _sizes() -> dict[str, Decimal]:
-    decimal = {f"{prefix}B": Decimal(factor) for prefix, factor in _DECIMAL.items()}
-    return {**decimal, **{f"{prefix}B": Decimal(factor) for prefix, factor in _BINARY.items()}}
-
-
-def _times(plain: str) -> dict[str, Decimal]:
-    return {unit: Decimal(each) / Decimal(plain) for unit, each in _SECONDS.items()}
-
-
+# tc writes mbit and gbit; it means bytes by mbps, which is therefore left out.
+_RATES = {
+    f"{prefix}{unit}": Decimal(factor)
+    for prefix, factor in _DECIMAL.items()
+    for unit in ("bit", "bit/s", "bps")
+} | {f"{prefix.lower()}bit": Decimal(factor) for prefix, factor in _DECIMAL.items()}
+_SIZES = {f"{prefix}B": Decimal(factor) for prefix, factor in (_DECIMAL | _BINARY).items()}
+_TIMES = {unit: Decimal(seconds) for unit, seconds in _SECONDS.items()}
+_TIMES_MS = {unit: 1000 * seconds for unit, seconds in _TIMES.items()}
 UNITS = (
-    Unit("_bps", "bit/s", _rates(), "100Mbit or 1.5 Gbit/s"),
-    Unit("_ms", "milliseconds", _times("1e-3"), "5ms or 0.5 s"),
-    Unit("_s", "seconds", _times("1"), "5ms, 90 s or 2min"),
-    Unit("_bytes", "bytes", _sizes(), "150kB (150 000) or 64KiB (65 536)"),
+    Unit("_bps", "bit/s", _RATES, "100Mbit or 1.5 Gbit/s"),
+    Unit(
+        "_ms",
+        "milliseconds",
+        {unit: 1000 * seconds for unit, seconds in _TIMES.items()},
+        "5ms or 0.5 s",
+    ),
+    Unit("_s", "seconds", _TIMES, "5ms, 90 s or 2min"),
+    Unit("_bytes", "bytes", _SIZES, "150kB (150 000) or 64KiB (65 536)"),
 )
 
 
@@ -82,34 +77,29 @@ def hint(key: str, given: object) -> str:
 
 def _refusal(unit: Unit, given: str) -> str:
     """Why a text with a unit that people often write is none here, and what to write instead."""
-    found = _FORM.fullmatch(given.strip())
-    if found is None:
+    parts = _FORM.fullmatch(given.strip())
+    if parts is None:
         return ""
-    digits, name = found["number"] + (found["exponent"] or ""), found["unit"]
+    digits, name = parts["number"] + (parts["exponent"] or ""), parts["unit"]
+    prefix = "k" if name[:1] in ("k", "K") else name[:1].upper()
     if unit.ending == "_bps" and re.fullmatch(r"[kKMGT]?B(/s|ps)", name):
-        bits = Decimal(digits.replace("_", "")) * 8
-        prefix = name[:-3]
-        return (
-            f"{name} is bytes per second: write {bits.normalize():f}{prefix.replace('K', 'k')}bit"
-        )
+        bits = (Decimal(digits.replace("_", "")) * 8).normalize()
+        return f"{name} is bytes per second: write {bits:f}{prefix if name[0] != 'B' else ''}bit"
     if unit.ending == "_bps" and re.fullmatch(r"[kmgt]bps", name):
-        upper = "k" if name[0] == "k" else name[0].upper()
-        return f"{name} is bits for some and bytes for others: write {digits}{upper}bit"
+        return f"{name} is bits for some and bytes for others: write {digits}{prefix}bit"
     if unit.ending == "_bytes" and re.fullmatch(r"K[Bb]?|[kMGTm]b?", name):
-        upper = name[0].upper()
-        decimal = "k" if upper == "K" else upper
-        return f"{name} is not clear: write {digits}{decimal}B or {digits}{upper}iB"
+        return f"{name} is not clear: write {digits}{prefix}B or {digits}{prefix.upper()}iB"
     return ""
 
 
 def number(key: str, text: str) -> int | float | None:
     """The plain number that a text with a unit stands for; None where it is none for this key."""
-    unit, found = of(key), _FORM.fullmatch(text.strip())
-    if unit is None or found is None or found["unit"] not in unit.factors:
+    unit, parts = of(key), _FORM.fullmatch(text.strip())
+    if unit is None or parts is None or parts["unit"] not in unit.factors:
         return None
     # Decimals, so that 1.1ms is the very number that 0.0011 is.
-    digits = found["number"].replace("_", "") + (found["exponent"] or "")
-    value = Decimal(digits) * unit.factors[found["unit"]]
+    digits = parts["number"].replace("_", "") + (parts["exponent"] or "")
+    value = Decimal(digits) * unit.factors[parts["unit"]]
     return int(value) if value == value.to_integral_value() else float(value)
 
 
