@@ -173,10 +173,6 @@ class Link:
         self.serve()
         return sum(len(train.times_s) for train in self._waiting.trains)
 
-    def passage_s(self) -> float:
-        """How long something without size would take now."""
-        return self._left_s() + self._delay_s
-
     def out_s(self) -> float:
         """When something without size comes out that comes now: with what came just before."""
         self.serve()

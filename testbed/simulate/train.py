@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.simulate.engine import Simulation
-
 
 class Entrance(Protocol):
     """What trains can be sent over.
@@ -241,18 +239,3 @@ def depart(batch: Batch, times_s: NDArray[np.float64]) -> None:
         for before, link in itertools.pairwise(links):
             link.fed_by(before, first_s)
     Train(batch, batch.links, np.arange(count), times_s, np.zeros(count, np.bool_)).go_on()
-
-
-def send_along(
-    simulation: Simulation,
-    links: Sequence[Entrance],
-    size_bytes: int,
-    deliver: Callable[[bool], None],
-) -> None:
-    """Sends one datagram now; `deliver(marked)` is called when it comes out, if it does."""
-
-    def arrive(train: Train) -> None:
-        for time_s, marked in zip(train.times_s.tolist(), train.marked.tolist(), strict=True):
-            simulation.at(time_s, lambda marked=marked: deliver(marked))  # type: ignore[misc]
-
-    depart(Batch(size_bytes=size_bytes, links=links, deliver=arrive), np.array([simulation.now_s]))

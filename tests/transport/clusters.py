@@ -24,7 +24,6 @@ def cluster_of(
     order="in-order",
     congestion="fixed",
     links=None,
-    control_delay_s=0.002,
 ):
     """A cluster whose sides may have layouts of their own, and links made by `links(side)`."""
     simulation = simulation or Simulation()
@@ -47,8 +46,8 @@ def cluster_of(
         simulation,
         {
             name: (
-                Way([link(name)], control_delay_s=control_delay_s),
-                Way([link(f"to {name}")], control_delay_s=control_delay_s),
+                Way([link(name)], control_delay_s=0.002),
+                Way([link(f"to {name}")], control_delay_s=0.002),
             )
             for name in names
         },

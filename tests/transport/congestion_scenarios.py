@@ -5,6 +5,7 @@ the rate was delivered in each.
 """
 
 import math
+import statistics
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
@@ -14,6 +15,7 @@ from tests.transport.link_flows import DATAGRAM_BYTES, AckedFlow
 from tests.transport.link_transfers import TransferFlow
 from tests.transport.virtual import layout_of
 
+DCTCP = "dctcp:ecn_marking=true"
 ACKS = "acks"  # in place of a repair: one acknowledgement per datagram
 _CHUNKS = 100_000  # more than any scenario sends
 # By how far the share of a single round trip may fall short where the mean of five does not.
@@ -39,16 +41,20 @@ class Scenario:
         stagger_s: float = 0.0,
         queue: float = 2.0,
         loss: float = 0.0,
+        total_bytes: float = math.inf,
     ) -> None:
         """`repair` is the name of one, with the real sender and receiver, or ACKS."""
         self.simulation = Simulation()
+        self._total_bytes = total_bytes
         self.rate_bps = rate_bps
         self.rtt_s = rtt_s
+        self.product_bytes = rate_bps * rtt_s / 8
         self.link = Link(
             self.simulation,
             rate_bps=rate_bps,
             delay_s=rtt_s / 2,
-            queue_bytes=queue * rate_bps * rtt_s / 8,
+            queue_bytes=queue * self.product_bytes,
+            mark_bytes=20 * DATAGRAM_BYTES if control == DCTCP else math.inf,
             loss=loss,
             seed=1,
         )
@@ -62,7 +68,13 @@ class Scenario:
         )
         links, return_delay_s = [self.link], self.rtt_s / 2
         if repair == ACKS:
-            return AckedFlow(self.simulation, links, control, return_delay_s=return_delay_s)
+            return AckedFlow(
+                self.simulation,
+                links,
+                control,
+                return_delay_s=return_delay_s,
+                total_bytes=self._total_bytes,
+            )
         layout = layout_of(_CHUNKS, chunk_bytes=1456)
         return TransferFlow(
             self.simulation,
@@ -74,14 +86,10 @@ class Scenario:
             return_delay_s=return_delay_s,
         )
 
-    def delivered(self) -> list[float]:
-        """What each flow has delivered so far, in datagrams."""
-        return [
-            flow.delivered_bytes / DATAGRAM_BYTES
-            if isinstance(flow, AckedFlow)
-            else float(flow.delivered)
-            for flow in self.flows
-        ]
+    @property
+    def acked(self) -> list[AckedFlow]:
+        """The flows, where each datagram is acknowledged."""
+        return [flow for flow in self.flows if isinstance(flow, AckedFlow)]
 
     def run(self, round_trips: float) -> list[float]:
         """The share of the rate that came out of the bottleneck in each round trip from now on."""
@@ -92,6 +100,14 @@ class Scenario:
             lost_s = (self.link.lost - lost) * DATAGRAM_BYTES * 8 / self.link.rate_bps
             shares.append((self.link.busy_s - busy_s - lost_s) / self.rtt_s)
         return shares
+
+    def run_watching_queue(self, round_trips: int) -> tuple[float, float]:
+        """The mean share, and the mean queue in bandwidth-delay products."""
+        shares, queues = [], []
+        for _ in range(round_trips):
+            shares += self.run(1)
+            queues.append(self.link.queued_bytes / self.product_bytes)
+        return statistics.mean(shares), statistics.mean(queues)
 
 
 def burst(scenario: Scenario, *, loss: float, round_trips: float, before: float = 100) -> None:

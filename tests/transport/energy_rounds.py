@@ -40,24 +40,17 @@ class Rounds(Two):
         factors = np.random.default_rng(transfer).standard_normal(CHUNKS) * self.spread
         rows = self.layout.rows(payload).view("<f4")
         rows *= scale * np.exp(factors)[:, np.newaxis].astype(np.float32)
-        self.sent[transfer], self.into[transfer] = payload, self.layout.new_buffer()
-        rule = policy.stop_rule(False)(self.layout)
-        self.server.connection.post_receive(transfer, rule, self.into[transfer], began_s)
-        self.worker.connection.post_send(transfer, payload, began_s)
-        self.server.work()
-        self.worker.work()
+        self.receive(transfer, rule=policy.stop_rule(False)(self.layout))
+        self.send(transfer, payload)
         both = (self.worker, self.server)
         self.simulation.run(
             done=lambda: all(transfer in ended(party) for party in both), limit=400_000
         )
-        told = [each for each in self.server.events if isinstance(each, TransferDone)]
-        self.took_s.append(told[-1].report.ended_s - began_s)
-        self.reports.append(
-            next(
-                each.report
-                for each in self.worker.events
-                if isinstance(each, TransferDone) and each.transfer == transfer
-            )
+        received, sent = (
+            next(e.report for e in reversed(party.events) if isinstance(e, TransferDone))
+            for party in (self.server, self.worker)
         )
+        self.took_s.append(received.ended_s - began_s)
+        self.reports.append(sent)
         energy = energies(self.layout, payload)
         return float(energy[self.reports[-1].received].sum() / max(energy.sum(), 1e-300))

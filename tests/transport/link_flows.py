@@ -1,22 +1,18 @@
-"""What travels over links in virtual time: a congestion control and nothing else.
+"""A congestion control with something to send over links in virtual time, and nothing else.
 
-`AckedFlow` drives it directly, with one acknowledgement per datagram and losses found by reordering
-or a timer (RFC 9002, section 6). It is fast, and it can echo marks. `link_transfers` has whole
-transfers.
-
-    simulation = Simulation()
-    bottleneck = Link(simulation, rate_bps=50e6, delay_s=0.005, queue_bytes=60_000)
-    flow = AckedFlow(simulation, [bottleneck], Reno(), return_delay_s=0.005)
-    flow.start(0.0)
-    simulation.run(until_s=10.0)
+It has one acknowledgement per datagram, and finds losses by reordering or a timer (RFC 9002,
+section 6). It is fast, and it can echo marks; `link_transfers` has whole transfers.
 """
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import numpy as np
 
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.train import send_along
+from testbed.simulate.train import Batch, Train, depart
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.pacing import SHORT_QUANTUM_S, Pacer
 from testbed.transport.policies.congestion import CongestionControl
@@ -30,7 +26,6 @@ class AckedFlow:
     Attributes:
         delivered_bytes, sent_bytes: so far.
         ended_s: when `total_bytes` were delivered; None before that.
-        heard: called with every feedback, after the congestion control, for tests that watch.
     """
 
     def __init__(
@@ -41,20 +36,17 @@ class AckedFlow:
         *,
         return_delay_s: float,
         total_bytes: float = math.inf,
-        datagram_bytes: int = DATAGRAM_BYTES,
     ) -> None:
         self.congestion = congestion
         self.delivered_bytes = self.sent_bytes = 0
         self.ended_s: float | None = None
-        self.heard: Callable[[Feedback], None] = lambda feedback: None
         self._simulation = simulation
         self._links = links
         self._return_delay_s = return_delay_s
         self._total_bytes = total_bytes
-        self._size = datagram_bytes
         self._pacer = Pacer(
             rate_bps=congestion.rate_bps,
-            datagram_wire_bytes=datagram_bytes,
+            datagram_wire_bytes=DATAGRAM_BYTES,
             quantum_s=SHORT_QUANTUM_S,
         )
         self._outstanding: dict[int, float] = {}  # number -> when sent, ascending
@@ -80,50 +72,54 @@ class AckedFlow:
 
     @property
     def in_flight_bytes(self) -> int:
-        return len(self._outstanding) * self._size
+        return len(self._outstanding) * DATAGRAM_BYTES
 
-    def _wanted(self) -> float:
+    def _left(self) -> float:
         """Datagrams that are neither delivered nor on their way."""
         missing = self._total_bytes - self.delivered_bytes - self.in_flight_bytes
-        return missing if math.isinf(missing) else max(0, math.ceil(missing / self._size))
+        return missing if math.isinf(missing) else max(0, math.ceil(missing / DATAGRAM_BYTES))
 
     def _pump(self) -> None:
         now_s, control = self._simulation.now_s, self.congestion
-        while self.ended_s is None and (wanted := self._wanted()) > 0:
+        while self.ended_s is None and (left := self._left()) > 0:
             self._pacer.set_rate(control.rate_bps)
-            whole = max(1.0, control.window_bytes / self._size)
-            room = min(whole - len(self._outstanding), wanted)
+            whole = max(1.0, control.window_bytes / DATAGRAM_BYTES)
+            room = min(whole - len(self._outstanding), left)
             if room < 1:
                 break
-            count = int(min(self._pacer.allowance(now_s, int(min(wanted, 1e9))), room))
+            count = int(min(self._pacer.allowance(now_s, int(min(left, 1e9))), room))
             if not count:
-                self._pace.by(self._pacer.next_s(now_s, int(min(wanted, 1e9))))
+                self._pace.by(self._pacer.next_s(now_s, int(min(left, 1e9))))
                 break
             for _ in range(count):
                 self._send(now_s)
             self._pacer.spend(count)
-            control.on_sent(count * self._size, now_s)
+            control.on_sent(count * DATAGRAM_BYTES, now_s)
         self._watch()
 
     def _send(self, now_s: float) -> None:
         number = self._next
         self._next += 1
         self._outstanding[number] = now_s
-        self.sent_bytes += self._size
+        self.sent_bytes += DATAGRAM_BYTES
         simulation = self._simulation
 
-        def arrive(marked: bool) -> None:
-            at_s = simulation.now_s + self._return_delay_s
-            simulation.at(at_s, lambda: self._acknowledged(number, now_s, marked))
+        def arrive(train: Train) -> None:
+            for time_s, marked in zip(train.times_s.tolist(), train.marked.tolist(), strict=True):
+                simulation.at(
+                    time_s + self._return_delay_s,
+                    functools.partial(self._acknowledged, number, now_s, marked),
+                )
 
-        send_along(simulation, self._links, self._size, arrive)
+        batch = Batch(size_bytes=DATAGRAM_BYTES, links=self._links, deliver=arrive)
+        depart(batch, np.array([now_s]))
 
     def _acknowledged(self, number: int, sent_s: float, marked: bool) -> None:
         now_s = self._simulation.now_s
         if self._outstanding.pop(number, None) is None:
             return  # given up before, or of a transfer that is over
         self._smoothed_s += (now_s - sent_s - self._smoothed_s) / 8
-        self.delivered_bytes += self._size
+        self.delivered_bytes += DATAGRAM_BYTES
         if self.delivered_bytes >= self._total_bytes and self.ended_s is None:
             self.ended_s = now_s
         lost = []
@@ -131,24 +127,24 @@ class AckedFlow:
             if other > number - 3:
                 break
             lost.append(other)
-        self._report(self._size, lost, now_s - sent_s, marked)
+        self._report(DATAGRAM_BYTES, lost, now_s - sent_s, marked)
 
     def _report(self, delivered: int, lost: list[int], rtt_s: float | None, marked: bool) -> None:
         now_s = self._simulation.now_s
         lost_sent_s = [self._outstanding.pop(number) for number in lost]
         self._heard_s = now_s
-        feedback = Feedback(
-            now_s=now_s,
-            delivered_bytes=delivered,
-            lost_bytes=len(lost) * self._size,
-            in_flight_bytes=self.in_flight_bytes,
-            rtt_s=rtt_s,
-            ecn_marked_bytes=delivered if marked else 0,
-            app_limited=self._wanted() <= 0,
-            newest_lost_sent_s=max(lost_sent_s, default=None),
+        self.congestion.on_feedback(
+            Feedback(
+                now_s=now_s,
+                delivered_bytes=delivered,
+                lost_bytes=len(lost) * DATAGRAM_BYTES,
+                in_flight_bytes=self.in_flight_bytes,
+                rtt_s=rtt_s,
+                ecn_marked_bytes=delivered if marked else 0,
+                app_limited=self._left() <= 0,
+                newest_lost_sent_s=max(lost_sent_s, default=None),
+            )
         )
-        self.congestion.on_feedback(feedback)
-        self.heard(feedback)
         self._pump()
 
     def _watch(self) -> None:

@@ -1,5 +1,7 @@
 """What a receiver that acknowledges reports, when, and how much of the way that takes."""
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,10 +17,57 @@ from testbed.transport.core.messages import (
     MessageType,
     body_limits,
 )
-from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS
+from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, U32_MAX
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 from testbed.transport.policies.repair.streaming import Streaming
 from tests.transport import transfer_parts
+
+
+def body_of(*, first=0, echo=0xFFFF, held_us=0, probed=0, marked=0, flags=0):
+    return struct.pack("!HHIIHH", first, echo, held_us, probed, marked, flags)
+
+
+@pytest.mark.parametrize(
+    ("malformed", "named"),
+    [
+        (body_of()[:-1], "ACK with a body of 15 bytes"),
+        (b"", "ACK with a body of 0 bytes"),
+        (body_of(flags=2), "flags 0x2; valid: 0 and 1"),
+        (body_of(first=SEND_INDEX_MODULUS), "send indices 32768 and 65535"),
+        (body_of(echo=SEND_INDEX_MODULUS), "send indices 0 and 32768"),
+        (body_of(echo=0xFFFE), "send indices 0 and 65534"),
+    ],
+)
+def test_what_is_no_ack_is_refused(malformed, named):
+    with pytest.raises(ProtocolError, match=named):
+        Ack.parse(malformed)
+
+
+def test_the_largest_of_each_field_are_taken():
+    last = SEND_INDEX_MODULUS - 1
+    read = Ack.parse(
+        body_of(first=last, echo=last, held_us=U32_MAX, probed=U32_MAX, marked=0xFFFF, flags=1)
+    )
+    assert (read.first, read.echo, read.probed, read.marked) == (last, last, U32_MAX, 0xFFFF)
+    assert (read.held_s, read.at_once, len(read.arrived)) == (U32_MAX / 1e6, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("held_s", "marked", "expected"),
+    [(-1.0, 0, (0.0, 0)), (1e9, 0x10000, (U32_MAX / 1e6, 0xFFFF)), (2.5e-6, 3, (2e-6, 3))],
+)
+def test_what_does_not_fit_its_field_is_cut_to_it(held_s, marked, expected):
+    ack = Ack(
+        first=0,
+        arrived=np.zeros(0, dtype=np.bool_),
+        echo=None,
+        held_s=held_s,
+        probed=0,
+        marked=marked,
+    )
+    read = Ack.parse(ack.message(6).body)
+    assert (read.held_s, read.marked) == expected
+    assert (read.echo, read.at_once) == (None, False)
 
 
 @given(
@@ -31,23 +80,12 @@ from tests.transport import transfer_parts
 )
 def test_reports_survive_the_way(first, bits, echo, held_s, probed, at_once):
     mask = np.array(bits, dtype=np.bool_)
-    report = Ack(
-        first=first,
-        arrived=mask,
-        echo=echo,
-        held_s=held_s,
-        probed=probed,
-        marked=3,
-        at_once=at_once,
-    )
-    message = report.message(6)
+    fields = {"first": first, "echo": echo, "probed": probed, "marked": 3, "at_once": at_once}
+    message = Ack(arrived=mask, held_s=held_s, **fields).message(6)
     (got,) = ControlParser(body_limits(1)).feed(message.encode())
     back = Ack.parse(got.body)
     assert np.flatnonzero(back.arrived).tolist() == np.flatnonzero(mask).tolist()
-    assert (back.first, back.echo, back.probed, back.marked, back.at_once) == (
-        *(first, echo, probed),
-        *(3, at_once),
-    )
+    assert {name: getattr(back, name) for name in fields} == fields
     assert back.held_s == pytest.approx(min(held_s, 2**32 / 1e6), abs=1e-6)
 
 
@@ -88,7 +126,7 @@ def test_reports_name_what_came_across_the_turn_of_the_send_index():
     receiver = reporting()
     probe = ControlMessage(MessageType.PROBE, 6, SENT.pack(SEND_INDEX_MODULUS - 3))
     assert len(receiver.on_probe(probe, progress(0.0), True)) == 1
-    numbers = [SEND_INDEX_MODULUS + each for each in (-2, 0, 2)]
+    numbers = [SEND_INDEX_MODULUS + step for step in (-2, 0, 2)]
     receiver.on_arrivals(stamps(*numbers, ask=ACK_REQUESTED), 1.0, True)
     (message,) = receiver.on_data(progress(1.25))
     report = Ack.parse(message.body)
@@ -99,7 +137,6 @@ def test_reports_name_what_came_across_the_turn_of_the_send_index():
 
 
 def test_what_an_ack_cannot_name_is_no_news_of_the_path():
-    """A datagram that was held back for 18,000 places passes for no newer one; it earns nothing."""
     receiver = reporting()
     receiver.on_arrivals(stamps(18_001), 1.0, True)
     newest, credit_bytes = receiver._newest, receiver._credit_bytes

@@ -6,18 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import SendingPath
+from testbed.transport.core.events import TransferDone
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS, Streaming
 from testbed.transport.policies.repair.scoreboard import ChunkQueue, Scoreboard, SendQueue
+from tests.transport.two_parties import Two
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
 
 def indices(*values):
     return np.array(values, dtype=np.int64)
-
-
-# What became of each datagram.
 
 
 def test_a_loss_is_proven_by_what_was_sent_later_and_came():
@@ -107,12 +106,6 @@ def test_what_is_taken_out_of_turn_waits_no_more_lost_or_not(lost_first):
     assert sorted(queue.peek(10).tolist()) == [2, 3, 5]
 
 
-# What is learnt about the path.
-
-
-# Options.
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -134,7 +127,15 @@ def test_options_are_text():
     )
 
 
-# Whole transfers.
+def outcome_of(repair, chunks, *, rate_bps=10e6, path=None, **settings):
+    layout = layout_of(chunks)
+    return transfer(
+        random_payload(layout),
+        layout,
+        repair=REPAIRS.create(repair),
+        path=path or SendingPath(congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=16),
+        **settings,
+    )
 
 
 @pytest.mark.parametrize("repair", list(REPAIRS))
@@ -145,30 +146,19 @@ def test_time_before_the_receiver_listened_is_not_taken_for_a_round_trip(repair)
         def on_feedback(self, feedback):
             heard.append(feedback.rtt_s)
 
-    layout = layout_of(300)
     path = SendingPath(congestion=Listening(rate_bps=100e6), chunk_bytes=16)
     network = Network(survives=lambda sequence, nth: nth > 0 or sequence % 3 > 0, delay_s=0.002)
-    transfer(
-        random_payload(layout),
-        layout,
-        repair=REPAIRS.create(repair),
-        path=path,
-        network=network,
-        listens_s=1.0,
-    )
+    outcome_of(repair, 300, path=path, network=network, listens_s=1.0)
     samples = [rtt_s for rtt_s in heard if rtt_s is not None]
     assert max(samples, default=0.0) < 0.01
     assert heard[0] is None
 
 
 def test_an_absent_receiver_is_not_sent_copies():
-    layout = layout_of(300)
     path = SendingPath(congestion=FixedRate(rate_bps=100e6), chunk_bytes=16)
     path.estimates.on_fates(lost=1000)
     path.estimates.on_round_trip(1e-3)
-    outcome = transfer(
-        random_payload(layout), layout, repair=REPAIRS.create("streaming"), path=path, listens_s=1.0
-    )
+    outcome = outcome_of("streaming", 300, path=path, listens_s=1.0)
     # 16 000 would fit into the second.
     assert outcome.sender.report("r").chunks_sent < 300 + 1200
 
@@ -176,34 +166,31 @@ def test_an_absent_receiver_is_not_sent_copies():
 @pytest.mark.parametrize("repair", ["streaming", "selective"])
 def test_more_datagrams_than_send_indices_are_unambiguous(repair):
     """A receiver that is away while 20 000 are sent, of which the network loses all but a few."""
-    layout = layout_of(20_000)
-    payload = random_payload(layout)
     network = Network(survives=lambda sequence, nth: nth > 0 or sequence % 1000 == 0)
-    path = SendingPath(congestion=FixedRate(rate_bps=1e9), chunk_bytes=16)
-    outcome = transfer(
-        payload,
-        layout,
-        repair=REPAIRS.create(repair),
-        network=network,
-        path=path,
-        listens_s=0.3,
-    )
-    assert np.array_equal(outcome.into, payload)
+    outcome = outcome_of(repair, 20_000, rate_bps=1e9, network=network, listens_s=0.3)
+    assert np.array_equal(outcome.into, random_payload(layout_of(20_000)))
     assert outcome.sender.report("r").chunks_sent <= 1.02 * (2 * 20_000)
 
 
 @pytest.mark.parametrize("repair", list(REPAIRS))
 def test_the_sender_learns_which_chunks_arrived(repair):
-    layout = layout_of(1000)
     network = Network(survives=lambda sequence, nth: sequence % 200 > 0)
-    outcome = transfer(
-        random_payload(layout),
-        layout,
-        repair=REPAIRS.create(repair),
-        network=network,
-        tolerance=0.008,
-    )
+    outcome = outcome_of(repair, 1000, network=network, tolerance=0.008)
     sent, got = outcome.sender.report("r"), outcome.receiver.report("s")
     assert sent.received is not None
     assert sent.received.tolist() == outcome.receiver.received.tolist()
     assert sent.chunks_received == got.chunks_received == 992
+
+
+@pytest.mark.parametrize("repair", ["streaming", "streaming:lost_first=true"])
+def test_where_answers_take_long_few_copies_are_sent_that_nobody_needs(repair):
+    # A payload takes 36 ms, and a round trip 100 ms: time for three times its chunks.
+    two = Two(repair=repair, chunk_bytes=1432, rate_bps=33e6, delay_s=0.05, seed=1)
+    for number, loss in enumerate((0.0, 0.9, 0.9, 0.0)):
+        two.link.loss = loss
+        two.send(number)
+        two.receive(number, tolerance=0.4)
+        two.run()
+    reports = [event.report for event in two.worker.events if isinstance(event, TransferDone)]
+    assert reports[1].chunks_sent > 300
+    assert reports[3].chunks_sent <= 150

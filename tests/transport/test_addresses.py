@@ -59,11 +59,14 @@ def test_endpoints_find_each_other_by_ipv6_and_by_name(protocol):
     if not has_ipv6():
         pytest.skip("no IPv6 here")
     place = site(protocol, control_port=free_port(), data_port=free_port())
-    payload = random_payload(place.layout)
-    into = place.layout.new_buffer()
+    payload, into = random_payload(place.layout), place.layout.new_buffer()
     server_config = place.server(bind_address="::1", peers={"worker-1": "::1"})
+    try:
+        named = socket.getaddrinfo("ip6-localhost", 0, socket.AF_INET6)[0][4][0] == "::1"
+    except OSError:
+        named = False
     worker_config = place.worker(
-        bind_address="::1", peers={"server": "ip6-localhost" if named() else "::1"}, data_port=0
+        bind_address="::1", peers={"server": "ip6-localhost" if named else "::1"}, data_port=0
     )
     opened = in_thread(lambda: open_endpoint(server_config))
     with open_endpoint(worker_config) as worker, opened.result(timeout=30) as server:
@@ -76,10 +79,3 @@ def test_endpoints_find_each_other_by_ipv6_and_by_name(protocol):
 def free_port() -> int:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         return int(taken.getsockname()[1])
-
-
-def named() -> bool:
-    try:
-        return socket.getaddrinfo("ip6-localhost", 0, socket.AF_INET6)[0][4][0] == "::1"
-    except OSError:
-        return False

@@ -1,6 +1,7 @@
 """What compiled code takes while the driver waits: the same as if the connection had read it."""
 
 import contextlib
+import itertools
 import math
 import socket
 import time
@@ -80,27 +81,23 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
     assert connection.gather_s() == taker.gather_s()
     assert (connection.gather_s() == 0) == (loss == 0)
     for one, another in zip(
-        *(each.incoming.receivers.values() for each in (connection, taker)), strict=True
+        *(side.incoming.receivers.values() for side in (connection, taker)), strict=True
     ):
         np.testing.assert_array_equal(one.received, another.received)
         np.testing.assert_array_equal(one.into, another.into)
-        assert one.received_count == another.received_count == one.received.sum()
-        assert one.progress_s == another.progress_s
-        assert one.valid_datagrams == another.valid_datagrams
+        assert one.received_count == one.received.sum()
+        for name in ("received_count", "progress_s", "valid_datagrams"):
+            assert getattr(one, name) == getattr(another, name)
     probe = ControlMessage(MessageType.PROBE, 0, b"\0\0\0\1\1").encode()
-    for each in (connection, taker):
-        each.on_control(probe, 1.0, waited=True)
+    for side in (connection, taker):
+        side.on_control(probe, 1.0, waited=True)
     assert connection.control() == taker.control()
     assert vars(connection.incoming._gathering) == vars(taker.incoming._gathering)
 
 
 def test_a_transfer_that_ends_in_a_rest_is_reported():
-    parties = two(100)
-    rest = received(parties, [(0.0, 20), (4e-3, 20)])
-    with pair() as (udp, other):
-        connection = parties.server.connection
-        arriving = udp.arriving()
-        arriving.begin(connection.expected(), 0.0, udp.receiving)
+    parties, connection, rest = under_way(100)
+    with arriving_at(connection) as (arriving, other):
         other.send(rest)  # more than the rate promised
         arrive(arriving, 5e-3)
         assert arriving.it.over
@@ -154,14 +151,12 @@ def test_what_calls_for_an_ack_ends_the_rest(case):
 @pytest.mark.parametrize("loss", [0.02, 0.1])
 @pytest.mark.parametrize("repair", ["selective", "streaming"])
 def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, loss):
-    """Its ACKs, and its credit for the next ones."""
     with pair() as (udp, other):
         sides = [two(3000, repair=repair).server.connection for _ in range(2)]
         frames = all_frames(two(3000).layout, number=0)
         frames = frames[np.random.default_rng(5).random(len(frames)) >= loss]
-        for each in sides:
-            for step in range(6):
-                each.on_datagrams(frames[5 * step : 5 * step + 5], 1e-3 * step, waited=True)
+        for side, step in itertools.product(sides, range(6)):
+            side.on_datagrams(frames[5 * step : 5 * step + 5], 1e-3 * step, waited=True)
         ours, theirs = sides
         data, now_s, first, taken = data_of(udp), 6e-3, 30, 0
         while first + 20 < len(frames):
@@ -184,7 +179,7 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
             theirs.on_datagrams(batch, now_s, waited=True)
             first, now_s = first + 7, now_s + 1e-3
             assert ours.control() == theirs.control()
-        credits = [each.incoming.receivers[0]._repair._credit_bytes for each in sides]
+        credits = [side.incoming.receivers[0]._repair._credit_bytes for side in sides]
         assert credits[0] == pytest.approx(credits[1])
     assert taken > 10
 
@@ -307,7 +302,7 @@ def test_authenticated_datagrams_are_taken_while_all_are_genuine():
             arrive(arriving, 5e-3 + first)
             assert not arriving.it.over
         connection.arrived(*arriving.end(), waited=True)
-    into, sent = (parties.layout.rows(each[0]) for each in (parties.into, parties.sent))
+    into, sent = (parties.layout.rows(rows[0]) for rows in (parties.into, parties.sent))
     assert np.array_equal(into[:100], sent[:100])
 
 
@@ -364,7 +359,6 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
 
 @pytest.mark.parametrize(("repair", "gathers"), [("streaming", False), ("passes", True)])
 def test_for_a_control_that_measures_the_path_each_is_taken_as_it_comes(repair, gathers):
-    """Where the repair answers while data flow: its answers have the time of the latest one."""
     parties = two(2000, repair=repair)
     rest = received(parties, [(0.0, 20), (2e-3, 20)])
     connection = parties.server.connection
@@ -414,11 +408,10 @@ def test_where_datagrams_come_faster_than_they_could_gather_the_connection_reads
 
 
 def test_strangers_alone_do_not_end_a_routine_that_takes_all_at_once():
-    parties = two(600)
-    received(parties, [(0.0, 20), (2e-3, 20)])
+    _, connection, _ = under_way()
     with pair() as (udp, _), socket.socket(type=socket.SOCK_DGRAM) as strange:
         arriving = udp.arriving()
-        assert arriving.begin(parties.server.connection.expected(), None, udp.receiving)
+        assert arriving.begin(connection.expected(), None, udp.receiving)
         for number in range(20):
             strange.sendto(bytes(32), ("127.0.0.1", udp.port))
             arrive(arriving, 3e-3 + number * 1e-4)

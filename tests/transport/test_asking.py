@@ -20,7 +20,7 @@ class Wanting(SenderRepair):
     def __init__(self, wants: bool, waiting: int) -> None:
         super().__init__()
         self.wants, self.waiting = wants, waiting
-        self.told: list[tuple[int, float]] = []
+        self.asked: list[tuple[int, float]] = []
 
     @property
     def remaining(self):
@@ -39,7 +39,7 @@ class Wanting(SenderRepair):
         """It is never asked to ask."""
 
     def wants_ack(self, count, window_left):
-        self.told.append((count, window_left))
+        self.asked.append((count, window_left))
         return self.wants
 
 
@@ -86,27 +86,27 @@ def test_none_asks_where_the_repair_wants_no_answer(window):
     assert places == []
 
 
-def test_with_room_left_the_first_asks_since_a_full_queue_drops_the_last():
-    places, _, count = asking(window=6000, waiting=5000)
+@pytest.mark.parametrize(
+    ("window", "waiting", "places"),
+    [
+        (6000, 5000, [0]),  # with room left the first asks: a full queue drops the last
+        (20, 9, [8]),  # the last of all asks, so that the answer names them
+        (math.inf, 9, [8]),
+        (20, 1, [0]),
+        # A batch that fills the window asks at both ends if it is worth it, also if it is the last.
+        (1, 20, [0]),
+        (3, 20, [2]),
+        (4, 20, [0, 3]),
+        (9, 20, [0, 8]),
+        (9, 9, [0, 8]),
+    ],
+)
+def test_which_of_a_batch_ask(window, waiting, places):
+    asked, _, count = asking(window=window, waiting=waiting)
+    assert asked == places
     assert count < 5000
-    assert places == [0]
-
-
-def test_the_last_one_of_all_asks_so_that_the_answer_names_them():
-    assert asking(window=20, waiting=9)[0] == [8]
-    assert asking(window=math.inf, waiting=9)[0] == [8]
-    assert asking(window=20, waiting=1)[0] == [0]
-
-
-@pytest.mark.parametrize(("window", "places"), [(1, [0]), (3, [2]), (4, [0, 3]), (9, [0, 8])])
-def test_a_batch_that_fills_the_window_asks_at_both_ends_if_it_is_worth_it(window, places):
-    assert asking(window=window, waiting=20)[0] == places
-
-
-def test_a_batch_that_fills_the_window_asks_at_both_ends_also_if_it_is_the_last():
-    assert asking(window=9, waiting=9)[0] == [0, 8]
 
 
 def test_the_repair_is_told_the_batch_and_the_window_behind_it():
     _, repair, _ = asking(window=20, waiting=9)
-    assert repair.told == [(9, 11)]
+    assert repair.asked == [(9, 11)]

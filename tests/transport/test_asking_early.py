@@ -36,7 +36,7 @@ def known_path():
 
 
 def probes(one):
-    return [each for each in one.outbox if each.type is MessageType.PROBE]
+    return [message for message in one.outbox if message.type is MessageType.PROBE]
 
 
 def test_it_asks_when_nothing_has_come_for_twice_the_usual_time_though_more_is_to_be_sent():

@@ -56,22 +56,19 @@ def test_a_rule_looks_back_on_16_transfers_of_each_layout(layouts, remembered):
         def deadline_s(self, progress):
             seen.append(len(progress.recent))
 
-    parts = PayloadLayout([(str(each), 4) for each in range(layouts)], 16)
+    parts = PayloadLayout([(str(number), 4) for number in range(layouts)], 16)
     two = Two(layout=parts, tensor_by_tensor=True)
     for number in range(remembered + 10):
         layout, transfer = parts.each[number % layouts], Leg.GATHER.transfer(number)
-        now_s = two.simulation.now_s
-        two.server.connection.post_receive(transfer, Counting(), layout.new_buffer(), now_s)
-        two.worker.connection.post_send(transfer, random_payload(layout, number), now_s)
-        two.server.work()
-        two.worker.work()
+        two.receive(transfer, rule=Counting(), layout=layout)
+        two.send(transfer, random_payload(layout, number))
         two.run()
     assert max(seen) == seen[-1] == remembered
 
 
 @pytest.mark.parametrize("sizes", [(4, 100), (25, 100)])
 def test_buckets_of_all_sizes_keep_the_share(sizes):
-    buckets = PayloadLayout([(str(each), 4 * each) for each in sizes], 16)
+    buckets = PayloadLayout([(str(size), 4 * size) for size in sizes], 16)
     arm, layouts = preset("bounded-energy", at_most=1), []
 
     class Noting(ByEnergy):
@@ -84,16 +81,11 @@ def test_buckets_of_all_sizes_keep_the_share(sizes):
     )
     for number in range(40):
         layout, transfer = buckets.each[number % len(sizes)], Leg.GATHER.transfer(number)
-        payload, into = random_payload(layout, number), layout.new_buffer()
-        rule, now_s = arm.gather.stop_rule(False)(layout), two.simulation.now_s
-        two.server.connection.post_receive(transfer, rule, into, now_s)
-        two.worker.connection.post_send(transfer, payload, now_s)
-        two.server.work()
-        two.worker.work()
+        two.receive(transfer, rule=arm.gather.stop_rule(False)(layout), layout=layout)
+        two.send(transfer, random_payload(layout, number))
         two.run()
-        done = [each for each in two.server.events if isinstance(each, TransferDone)]
-        report = done[-1].report
-        energy = energies(layout, payload)
+        done = [event for event in two.server.events if isinstance(event, TransferDone)]
+        report, energy = done[-1].report, energies(layout, two.sent[transfer])
         assert report.transfer == transfer
         assert energy[report.received].sum() >= 0.95 * energy.sum()
     assert set(layouts) == {len(sizes)}
@@ -117,8 +109,8 @@ def test_a_hit_transfer_takes_little_longer_than_a_calm_one(loss, most):
     lan = {"rate_bps": 33e6, "delay_s": 2e-4, "chunk_bytes": 1432}  # 36 ms a transfer
     rounds = Rounds(spread=0.0, arm=arm, seed=1, **lan)
     hit = [False] * 8 + [number % 2 == 0 for number in range(20)]
-    for each in hit:
-        rounds.round(loss if each else 0.0)
+    for lossy in hit:
+        rounds.round(loss * lossy)
     took_s = np.array(rounds.took_s)
     assert np.quantile(took_s[hit], 0.95) <= most * np.median(took_s[~np.array(hit)])
 
@@ -177,7 +169,6 @@ def test_the_round_after_a_burst_sends_hardly_more_than_it_needs():
     [
         ("bounded-energy", {"order": "shuffled"}, "gather: .*needs an order that tells"),
         ("bounded-energy", {"floor": 0.0}, "floor is 0.0; valid: above 0, up to 1"),
-        ("bounded-energy", {"share": 1.5}, "share is 1.5; valid: above 0, up to 1"),
         ("bounded-energy", {"at_most": 0}, "at_most is 0; valid: above 0, up to 1"),
         ("bounded-energy", {"patience": 0.9}, "patience is 0.9; valid: 1 or more"),
         ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: whole, 1 or more"),
@@ -206,7 +197,7 @@ def test_a_calm_transfer_sends_what_is_needed_and_not_one_datagram_more():
 def test_a_lossy_path_is_no_slower_where_the_rest_waits_for_answers():
     waits, at_once = several(0.1), several(0.1, order="by-energy")
     assert np.mean(waits.took_s[8:]) <= 1.05 * np.mean(at_once.took_s[8:])
-    copies = [sum(each.chunks_sent for each in one.reports[8:]) for one in (waits, at_once)]
+    copies = [sum(report.chunks_sent for report in one.reports[8:]) for one in (waits, at_once)]
     assert copies[0] < copies[1]
 
 

@@ -7,19 +7,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from testbed.transport import open_endpoint, preset
+from testbed.transport import open_endpoint
 from testbed.transport.net.link import Link
 from tests.transport.driver_parts import CountingLink, Stream, driver_of
-from tests.transport.loopback import in_thread, site
+from tests.transport.loopback import both, in_thread, site
 from tests.transport.two_parties import TIMEOUT_S, Two, gone
 from tests.transport.virtual import random_payload
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [preset("fixed-low", tolerance=0), preset("tcp")],
-    ids=lambda protocol: protocol.carrier,
-)
+@both
 def test_what_came_while_the_application_was_busy_is_read_before_its_peer_is_given_up(protocol):
     place = site(protocol, peer_timeout_s=0.3)
     opened = in_thread(lambda: open_endpoint(place.server()))
@@ -38,7 +34,6 @@ def test_what_came_while_the_application_was_busy_is_read_before_its_peer_is_giv
 
 
 def test_whoever_begins_to_wait_looks_before_any_deadline_counts():
-    """Those of a link that is due at once, since it was overdue."""
     link = CountingLink(due_s=0.0)
     wakes: list[list[Any]] = [[], [], []]
     driver, _ = driver_of({"peer": link}, wakes)
@@ -85,7 +80,6 @@ def patient(connection):
 @pytest.mark.parametrize("away", ["worker", "server"])
 @pytest.mark.parametrize("blocked", [False, True])
 def test_an_absence_of_this_side_s_own_is_no_transfer_that_stands_still(repair, away, blocked):
-    """A worker sends to a server; at first no datagram arrives, as both know when one goes away."""
     two = Two(repair=repair, chunks=1000)
     parties = {"worker": two.worker, "server": two.server}
     (other,) = (party for name, party in parties.items() if name != away)
@@ -104,7 +98,6 @@ def test_an_absence_of_this_side_s_own_is_no_transfer_that_stands_still(repair, 
 
 
 def test_absences_do_not_add_up_to_endless_patience():
-    """Whoever only looks in now and then gives up a dead peer, too."""
     two = Two()
     two.receive(0)
     for step in range(1, 5):

@@ -4,25 +4,16 @@ Its answers come late and give no round trip of the path. The path is 1 Gbit/s a
 hold 9 datagrams; what comes in one of the receiver's absences of 10 ms are 860.
 """
 
-import itertools
-import math
+import statistics
 from typing import Any
 
 import pytest
 
-from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
-from testbed.simulate.party import link_up
-from testbed.simulate.way import Way
-from testbed.transport import SendingPath
 from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.events import TransferDone
-from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import wire_bytes
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS, Bbr
+from testbed.transport.policies.congestion import Bbr
 from testbed.transport.policies.congestion.path import PathMonitor
-from testbed.transport.policies.repair import REPAIRS
-from tests.transport.virtual import connections, layout_of, random_payload
+from tests.transport.two_parties import Two, ended
 
 RATE_BPS, DELAY_S, BUSY_S = 1e9, 50e-6, 10e-3
 CHUNK_BYTES, CHUNKS = 1400, 500
@@ -30,27 +21,15 @@ SIZE = wire_bytes(1, CHUNK_BYTES)
 BUFFER_BYTES = 200 * SIZE
 
 
-class Busy:
+class Busy(Two):
     """One transfer after another to a receiver that looks up once in BUSY_S, from some time on."""
 
-    def __init__(self, control, repair, *, buffer_bytes=math.inf) -> None:
-        self.simulation = Simulation()
-        self.link = Link(self.simulation, rate_bps=RATE_BPS, delay_s=DELAY_S)
-        self.layout = layout_of(CHUNKS, chunk_bytes=CHUNK_BYTES)
-        self.payload = random_payload(self.layout)
-        congestion = CONGESTION_CONTROLS.create(control, rate_bps=RATE_BPS, datagram_bytes=SIZE)
-        self.worker, self.server = connections(
-            self.simulation,
-            (Way([self.link]), Way([], control_delay_s=DELAY_S)),
-            self.layout,
-            repair=REPAIRS.create(repair),
-            path=SendingPath(
-                congestion=congestion, chunk_bytes=CHUNK_BYTES, receive_buffer_bytes=buffer_bytes
-            ),
+    def __init__(self, control, repair, **settings) -> None:
+        link = {"rate_bps": RATE_BPS, "delay_s": DELAY_S, "chunk_bytes": CHUNK_BYTES}
+        super().__init__(
+            chunks=CHUNKS, repair=repair, congestion=control, peer_timeout_s=1e6, **link, **settings
         )
-        self.server._buffer_bytes = buffer_bytes
-        link_up(self.worker, self.server)
-        self.numbers = itertools.count()
+        self.link.set_rate(RATE_BPS)
 
     def be_busy(self) -> None:
         now_s = self.simulation.now_s
@@ -59,23 +38,16 @@ class Busy:
 
     def transfer(self) -> float:
         """How long it takes."""
-        began_s, number = self.simulation.now_s, next(self.numbers)
-        self.worker.events.clear()
+        began_s, number = self.simulation.now_s, len(self.sent)
         self.worker.batches.clear()
-        rule = FractionRule(chunk_count=CHUNKS, tolerance=0)
-        into = self.layout.new_buffer()
-        self.server.connection.post_receive(number, rule, into, began_s)
-        self.worker.connection.post_send(number, self.payload, began_s)
-        self.server.work()
-        self.worker.work()
-        events = self.worker.events
-        self.simulation.run(done=lambda: any(isinstance(each, TransferDone) for each in events))
+        self.receive(number)
+        self.send(number)
+        self.simulation.run(done=lambda: number in ended(self.worker))
         return self.simulation.now_s - began_s
 
     @property
     def mean_batch(self) -> float:
-        sizes = [size for _, size in self.worker.batches]
-        return sum(sizes) / len(sizes)
+        return statistics.mean(size for _, size in self.worker.batches)
 
 
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
@@ -103,7 +75,8 @@ def test_who_never_gets_an_answer_in_time_doubles_its_window_with_each_answer(re
 
 @pytest.mark.parametrize("known", [True, False])
 def test_no_more_is_sent_than_the_socket_of_a_busy_receiver_holds(known):
-    busy = Busy("bbr", "passes", buffer_bytes=BUFFER_BYTES)
+    busy = Busy("bbr", "passes", receive_buffer_bytes=BUFFER_BYTES)
+    busy.server._buffer_bytes = BUFFER_BYTES
     if known:
         busy.transfer()
     busy.be_busy()

@@ -190,7 +190,6 @@ def test_nor_do_many(schedule):
 
 
 def busy(seed, congestion, chunks, loss, duplicate, *absences):
-    """The server asks late, and both sides are away for a while."""
     return {
         "seed": seed,
         "repair": "selective",
@@ -217,7 +216,6 @@ def paused(seed, chunks, duplicate, jitter_s, *absences):
 
 
 def held(seed, corrupt, jitter_s):
-    """Nothing is in flight meanwhile, whatever begins; and two of three are lost."""
     return {
         **paused(seed, 29, 0.0, jitter_s),
         "tolerance": 0.1,
@@ -257,33 +255,3 @@ def test_absences_do_not_slow_a_transfer_down_until_it_is_given_up(schedule):
     _, events = run_schedule(schedule)
     done = sum(isinstance(event, TransferDone) for event in events)
     assert done == len(schedule["receives"])
-
-
-def test_a_schedule_repeats_itself():
-    schedule = PLAIN | {
-        "seed": 5,
-        "repair": "streaming",
-        "order": "shuffled",
-        "congestion": "bbr",
-        "chunks": 37,
-        "tolerance": 0.1,
-        "loss": 0.4,
-        "duplicate": 0.2,
-        "corrupt": 0.2,
-        "jitter_s": 0.01,
-        "queue": 300.0,
-        "sends": [0.0, 0.1],
-        "receives": [0.2, 0.5],
-        "busy": [(0.1, 0.4)],
-        "blocked": (0.2, 0.5),
-    }
-    one, other = (
-        [
-            (event.transfer, event.report.ended_s, event.report.bytes_received)
-            for side in run_schedule(schedule)
-            for event in side
-            if isinstance(event, TransferDone)
-        ]
-        for _ in range(2)
-    )
-    assert one == other and len(one) == 4

@@ -10,7 +10,7 @@ from testbed.transport import PayloadLayout, preset
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS, CompensatedRate, FixedRate
+from testbed.transport.policies.congestion import CompensatedRate, FixedRate
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.link_transfers import TransferFlow
 from tests.transport.virtual import random_payload
@@ -96,7 +96,6 @@ def test_a_bound_that_is_none_is_refused(most):
 def test_own_protocols_have_it_and_need_a_rate():
     assert preset("bounded-energy").congestion_control == "compensated"
     assert preset("bounded-energy").needs_rate
-    assert CONGESTION_CONTROLS.create("compensated:most=2", rate_bps=1e6, datagram_bytes=1514)
 
 
 def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
@@ -108,11 +107,11 @@ def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
     queue_bytes = 50_000 * (1 + rivals)
     link = Link(simulation, rate_bps=100e6, delay_s=1e-4, queue_bytes=queue_bytes, seed=3)
     layout = PayloadLayout([("weights", 72_000)])
-    for each in (control, *(copy.deepcopy(control) for _ in range(rivals))):
+    for kind in (control, *(copy.deepcopy(control) for _ in range(rivals))):
         flow = TransferFlow(
             simulation,
             [link],
-            each,
+            kind,
             repair=REPAIRS.create("streaming:lost_first=true"),
             layout=layout,
             payload=random_payload(layout, 1),
@@ -123,14 +122,14 @@ def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
         )
         flow.start(0.0)
         flows.append(flow)
-    simulation.run(done=lambda: all(len(each.ended_s) == 3 for each in flows), limit=10**6)
+    simulation.run(done=lambda: all(len(flow.ended_s) == 3 for flow in flows), limit=10**6)
     calm, began_s = link.sent, simulation.now_s
     link.loss = loss
     link.set_rate(link_bps)
-    simulation.run(done=lambda: all(each.done for each in flows), limit=10**6)
-    assert all(each.intact for each in flows)
+    simulation.run(done=lambda: all(flow.done for flow in flows), limit=10**6)
+    assert all(flow.intact for flow in flows)
     assert link.dropped > 0 or link_bps == 100e6
-    return link.sent + link.dropped - calm, max(each.ended_s[3] for each in flows) - began_s
+    return link.sent + link.dropped - calm, max(flow.ended_s[3] for flow in flows) - began_s
 
 
 def test_losses_without_a_queue_cost_less_time():

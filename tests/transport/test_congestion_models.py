@@ -233,8 +233,9 @@ def test_bbr_takes_round_trips_that_vary_by_a_hundredth_for_no_queue():
     assert rounds.control.bandwidth_bps >= 0.98 * bandwidth_bps
 
 
-def test_bbr_believes_losses_behind_a_queue():
-    rounds = filled(Bbr)
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_losses_behind_a_queue_are_not_excused(kind):
+    rounds = filled(kind)
     rounds.rtt_s = 2e-3
     for _ in range(40):
         rounds.round(sent=200, lost=80)
@@ -248,14 +249,6 @@ def test_bbr_seeks_the_bandwidth_anew_when_losses_end_that_it_has_believed():
     assert rounds.control.bandwidth_bps == pytest.approx(10 * SIZE * 8 / 1e-3)
     rounds.round(sent=20)
     assert rounds.control.state is BbrState.STARTUP
-
-
-def test_ltp_does_not_excuse_losses_behind_a_queue():
-    rounds = filled(Ltp)
-    rounds.rtt_s = 2e-3
-    for _ in range(40):
-        rounds.round(sent=200, lost=80)
-    assert rounds.control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 2e-3)
 
 
 @pytest.mark.parametrize("kind", [Bbr, Ltp])

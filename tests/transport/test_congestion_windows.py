@@ -15,10 +15,10 @@ from tests.transport.congestion_rounds import (
     Rounds,
 )
 
-# What Reno, CUBIC and DCTCP share.
+EACH = pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
 
 
-@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+@EACH
 def test_slow_start_doubles_each_round_trip(kind, options, beta):
     rounds = Rounds(kind(**options))
     windows = [rounds.window]
@@ -28,7 +28,7 @@ def test_slow_start_doubles_each_round_trip(kind, options, beta):
     assert windows == [10 * 2**n for n in range(6)]
 
 
-@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+@EACH
 def test_a_loss_cuts_the_window_by_the_specified_factor_once_per_round_trip(kind, options, beta):
     control = kind(**options)
     rounds = Rounds(control)
@@ -53,7 +53,7 @@ def test_a_loss_cuts_the_window_by_the_specified_factor_once_per_round_trip(kind
     assert rounds.window == pytest.approx(80 * beta**2)
 
 
-@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+@EACH
 def test_when_nothing_arrives_the_window_falls_to_two_datagrams_and_stays_open(kind, options, beta):
     control = kind(**options)
     rounds = Rounds(control)
@@ -69,7 +69,7 @@ def test_when_nothing_arrives_the_window_falls_to_two_datagrams_and_stays_open(k
     assert rounds.window > 2  # and it recovers at once
 
 
-@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+@EACH
 def test_a_window_that_is_not_used_does_not_grow(kind, options, beta):
     rounds = Rounds(kind(**options))
     rounds.round()
@@ -81,7 +81,7 @@ def test_a_window_that_is_not_used_does_not_grow(kind, options, beta):
     assert rounds.window == before
 
 
-@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+@EACH
 def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, options, beta):
     control = kind(**options)
     rounds = Rounds(control)
@@ -100,7 +100,7 @@ def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, options, b
     assert rounds.window < window_bytes / SIZE
 
 
-@pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+@EACH
 def test_the_pace_follows_a_round_trip_that_falls_because_the_queue_is_gone(kind, options, beta):
     control = kind(**options)
     rounds = Rounds(control, rtt_s=2 * RTT_S)
@@ -130,15 +130,12 @@ def test_losses_of_unknown_age_count_once_per_round_trip():
     assert rounds.window == 40
 
 
-def test_a_feedback_of_losses_only_is_heard():
-    control = Reno()
-    rounds = Rounds(control)
-    rounds.round()
-    rounds.round(lost=20)
-    assert rounds.window == 10
-
-
-# Reno.
+def test_a_feedback_of_losses_only_is_heard_and_a_mark_is_taken_for_a_loss():
+    for feedback in ({"lost": 20}, {"marked": 0.1}):
+        rounds = Rounds(Reno())
+        rounds.round()
+        rounds.round(**feedback)
+        assert rounds.window == 10
 
 
 def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
@@ -152,9 +149,6 @@ def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
         windows.append(rounds.window)
     growth = [later - earlier for earlier, later in itertools.pairwise(windows)]
     assert all(0.95 < step <= 1.0 for step in growth)
-
-
-# CUBIC.
 
 
 def test_cubic_follows_the_function_of_the_rfc_on_a_long_path():
@@ -211,9 +205,6 @@ def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
     assert rounds.window < 1.1 * before
 
 
-# DCTCP.
-
-
 def test_dctcp_reduces_by_half_the_fraction_of_marks():
     control = Dctcp(**MARKING)
     rounds = Rounds(control)
@@ -237,10 +228,3 @@ def test_dctcp_begins_carefully_and_halves_at_a_loss():
     before = rounds.window
     rounds.round(lost=1)
     assert rounds.window == pytest.approx(before / 2)
-
-
-def test_reno_takes_a_mark_for_a_loss():
-    rounds = Rounds(Reno())
-    rounds.round()
-    rounds.round(marked=0.1)
-    assert rounds.window == 10

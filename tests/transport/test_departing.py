@@ -37,10 +37,10 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
 ):
     random = np.random.default_rng(7)
     ours, theirs = (two(repair=repair) for _ in range(2))
-    for each in (ours, theirs):
-        each.path.pacer._queue_known = not math.isinf(queue_bytes)
-        each.path.pacer._most_late_bytes = queue_bytes / 2
-        offered(each.worker.connection, [0.0])
+    for parties in (ours, theirs):
+        parties.path.pacer._queue_known = not math.isinf(queue_bytes)
+        parties.path.pacer._most_late_bytes = queue_bytes / 2
+        offered(parties.worker.connection, [0.0])
     connection = ours.worker.connection
     with pair() as (udp, other):
         departing = udp.departing()
@@ -73,10 +73,11 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
     # And afterwards both go on in the same way.
     assert offered(connection, [9.0, 9.5]) == offered(theirs.worker.connection, [9.0, 9.5])
     np.testing.assert_array_equal(ours.path.frames, theirs.path.frames)
-    one, other_ = (
-        each.worker.connection.outgoing.senders[0].report("server") for each in (ours, theirs)
-    )
-    assert (one.chunks_sent, one.bytes_sent) == (other_.chunks_sent, other_.bytes_sent)
+    reports = [
+        parties.worker.connection.outgoing.senders[0].report("server") for parties in (ours, theirs)
+    ]
+    for name in ("chunks_sent", "bytes_sent"):
+        assert getattr(reports[0], name) == getattr(reports[1], name)
 
 
 def test_each_datagram_goes_with_its_authentication():
@@ -114,7 +115,6 @@ def test_all_of_a_pass_goes_and_then_the_sender_asks():
 
 @pytest.mark.parametrize("repair", ["selective", "streaming"])
 def test_no_datagram_goes_unoffered_that_has_to_ask(repair):
-    """The last ones ask for an ACK; what goes before asks for none."""
     parties = two(200, repair=repair)
     connection = parties.worker.connection
     departures = connection.departures()
@@ -130,18 +130,6 @@ def test_no_datagram_goes_unoffered_that_has_to_ask(repair):
     assert asked[: 200 - len(departures.chunks)].count(True) == 1
 
 
-class OwnRate(FixedRate):
-    """Who knows what it does."""
-
-
-class SameRate(FixedRate):
-    steady = True
-
-
-class OwnSender(PassesSender):
-    """Who knows what it does."""
-
-
 def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
     def departures(change=None, **settings):
         parties = two(**settings)
@@ -149,14 +137,15 @@ def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
             change(parties)
         return parties.worker.connection.departures()
 
-    def own(control):
-        def change(parties):
-            parties.path.congestion = control(rate_bps=1e6)
+    def own_rate(parties):
+        parties.path.congestion = type("OwnRate", (FixedRate,), {})(rate_bps=1e6)
 
-        return change
+    def steady_rate(parties):
+        parties.path.congestion = type("Steady", (FixedRate,), {"steady": True})(rate_bps=1e6)
 
     def own_repair(parties):
-        parties.worker.connection.outgoing.senders[0]._repair.__class__ = OwnSender
+        own = type("OwnSender", (PassesSender,), {})
+        parties.worker.connection.outgoing.senders[0]._repair.__class__ = own
 
     def another(parties):
         parties.worker.connection.post_send(1, parties.sent[0], 0.0)
@@ -166,8 +155,8 @@ def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
         parties.worker.connection.on_control(message.encode(), 0.0)
 
     assert departures() is not None
-    assert departures(own(SameRate)) is not None
-    for change in (own(OwnRate), own_repair, another, held):
+    assert departures(steady_rate) is not None
+    for change in (own_rate, own_repair, another, held):
         assert departures(change) is None
     assert departures(congestion="reno") is None
     assert departures(rate_bps=math.inf) is None

@@ -18,7 +18,7 @@ from testbed.transport import (
 from testbed.transport.core.wire import new_frames
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.data_sockets import open_data_sockets
-from tests.transport.loopback import both, in_thread, run_all, site, udp_of
+from tests.transport.loopback import both, in_thread, joined, run_all, site, udp_of
 from tests.transport.virtual import random_payload
 
 
@@ -175,9 +175,6 @@ def test_datagrams_of_strangers_and_other_runs_are_counted_and_change_nothing():
     assert report.chunks_received == report.chunk_count
 
 
-# Misuse.
-
-
 def test_mistakes_of_the_caller_are_value_errors():
     place = site()
     buffer = place.layout.new_buffer()
@@ -202,36 +199,38 @@ def test_mistakes_of_the_caller_are_value_errors():
 
 def test_an_endpoint_that_is_closed_says_so():
     place = site()
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    endpoint = open_endpoint(place.worker())
-    server = opened.result(timeout=30)
-    for one in (endpoint, server):
-        one.close()
-        one.close()
-        with pytest.raises(TransportError, match="not open"):
-            one.send(0, {})
+    with joined(place) as ends:
+        for endpoint in ends:
+            endpoint.close()
+            endpoint.close()
+            with pytest.raises(TransportError, match="not open"):
+                endpoint.send(0, {})
+
+
+def sockets_of(place, **changes):
+    """A worker's data sockets."""
+    return open_data_sockets(
+        **{
+            "carrier": place.protocol.carrier,
+            "local": resolve(place.worker().bind_address, what="local"),
+            "peers": {"server": resolve(place.server_address, what="peer")},
+            "ports": {"server": 0},
+            "is_server": False,
+            "chunk_bytes": place.layout.chunk_bytes,
+            "congestion_control": place.protocol.congestion_control,
+            **changes,
+        }
+    )
 
 
 @both
 def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
-    """A process may lay aside its powers in between."""
     place = site(protocol, data_port=0)
-    payload = random_payload(place.layout)
-    config = place.worker()
-    sockets = open_data_sockets(
-        carrier=protocol.carrier,
-        local=resolve(config.bind_address, what="local"),
-        peers={"server": resolve(place.server_address, what="peer")},
-        ports={"server": 0},
-        is_server=False,
-        chunk_bytes=place.layout.chunk_bytes,
-        congestion_control=protocol.congestion_control,
-    )
-    numbers = [udp.fileno() for udp in sockets.udp.values()]
-    numbers += [tcp.fileno() for tcp in sockets.tcp.values()]
-    into = place.layout.new_buffer()
+    payload, into = random_payload(place.layout), place.layout.new_buffer()
+    sockets = sockets_of(place)
+    numbers = [opened.fileno() for opened in (*sockets.udp.values(), *sockets.tcp.values())]
     opened = in_thread(lambda: open_endpoint(place.server(data_port=21100)))
-    with open_endpoint(config, sockets) as worker, opened.result(timeout=30) as server:
+    with open_endpoint(place.worker(), sockets) as worker, opened.result(timeout=30) as server:
         sending = in_thread(worker.send, 0, {"server": payload})
         server.receive(0, 0, {"worker-1": into})
         sending.result(timeout=30)
@@ -242,17 +241,9 @@ def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
 
 def test_data_sockets_that_were_opened_for_other_datagrams_are_refused():
     place = site(data_port=0)
-    config = place.worker()
-    sockets = open_data_sockets(
-        carrier="udp",
-        local=resolve(config.bind_address, what="local"),
-        peers={"server": resolve(place.server_address, what="peer")},
-        ports={"server": 0},
-        is_server=False,
-        chunk_bytes=place.layout.chunk_bytes - 4,
-    )
+    sockets = sockets_of(place, chunk_bytes=place.layout.chunk_bytes - 4)
     with pytest.raises(ValueError, match="data sockets were opened for datagrams of"):
-        open_endpoint(config, sockets).open()
+        open_endpoint(place.worker(), sockets).open()
 
 
 def test_what_is_left_out_never_reaches_the_socket_and_all_arrives_in_the_end():

@@ -17,8 +17,6 @@ from testbed.transport.core.messages import ControlMessage, MessageType
 from tests.transport.loopback import both, in_thread, joined, run_all, say, site, tcp_of
 from tests.transport.virtual import random_payload
 
-# Peers that die.
-
 
 @both
 def test_a_worker_that_is_killed_in_the_middle_of_a_transfer_is_named(protocol):

@@ -70,24 +70,24 @@ def context_of(number, **more):
 
 
 def worth_of(order, context):
-    told = order.arranger(context).worth
-    assert told is not None
-    return told
+    values = order.arranger(context).worth
+    assert values is not None
+    return values
 
 
 def test_what_did_not_come_must_come_in_the_next_round_and_at_its_turn_in_any_case():
     order = ByEnergy(floor=1e-9, within_rounds=50)  # in round n the chunk n has its turn
     overdue = np.isin(np.arange(50), [7, 8])
     usual = worth_of(order, context_of(8))
-    told = worth_of(order, context_of(8, overdue=overdue))
-    assert told[7] == usual[7] | worth.MUST > usual[7]
-    assert told[8] == worth.MUST < usual[8]
-    assert np.array_equal(told[9:], usual[9:])
+    now = worth_of(order, context_of(8, overdue=overdue))
+    assert now[7] == usual[7] | worth.MUST > usual[7]
+    assert now[8] == worth.MUST < usual[8]
+    assert np.array_equal(now[9:], usual[9:])
 
 
 def test_one_peer_is_sent_again_what_holds_the_floor_and_several_what_all_must_have():
     order = ByEnergy(floor=0.1, within_rounds=50)
-    alone, shared = (order.arranger(context_of(8, shared=each)) for each in (False, True))
+    alone, shared = (order.arranger(context_of(8, shared=shared)) for shared in (False, True))
     assert np.array_equal(must_of(alone), must_of(shared))
     assert np.array_equal(shared.urgent, must_of(shared))
     energy = energies(layout_of(50), random_payload(layout_of(50)))

@@ -30,8 +30,8 @@ FIRST = [True, False, False, False]  # the chunk that is there, of four
 def test_it_never_stops_above_its_bound(seed, share, late):
     draws = np.random.default_rng(seed)
     energy = np.exp(3 * draws.standard_normal(80))
-    told = worth.encode(energy)
-    told[draws.integers(0, 80, 3)] |= worth.MUST
+    values = worth.encode(energy)
+    values[draws.integers(0, 80, 3)] |= worth.MUST
     layout = layout_of(80)
     rule = BoundedEnergy(share=share, patience=2.0).stop_rule(False)(layout)
     received = np.zeros(80, np.bool_)
@@ -39,9 +39,9 @@ def test_it_never_stops_above_its_bound(seed, share, late):
         received[chunk] = True
         slowest = [(10.0 if count % 4 else 99.0, count) for count in range(1, 161)]
         now_s = 20.0 if late else 19.9
-        state = progress(received, now_s=now_s, worth=told, first_sign_s=0.0, slowest=slowest)
+        state = progress(received, now_s=now_s, worth=values, first_sign_s=0.0, slowest=slowest)
         least = rule.missing(state)
-        whole = received[told >= worth.MUST].all()
+        whole = received[values >= worth.MUST].all()
         enough = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
         if rule.satisfied(state):
             assert whole
@@ -61,7 +61,7 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
 ):
     draws = np.random.default_rng(seed)
     energy = np.exp(spread * draws.standard_normal(80))
-    told = worth.encode(energy)
+    values = worth.encode(energy)
     policy = BoundedEnergy(share=0.95, at_most=at_most)
     most = math.ceil(at_most * 80)
 
@@ -69,13 +69,13 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
         rule, received = policy.stop_rule(False)(layout_of(80)), np.zeros(80, np.bool_)
         for count, chunk in enumerate(order, start=1):
             received[chunk] = True
-            if rule.satisfied(progress(received, worth=told)):
+            if rule.satisfied(progress(received, worth=values)):
                 return count, energy[received].sum() / energy.sum()
         raise AssertionError("it lacks something")
 
-    largest_first = worth.by_worth(told)
+    largest_first = worth.by_worth(values)
     count, held = needed(largest_first)
-    assert count == min(most, worth.enough(told, 0.95)[0])
+    assert count == min(most, worth.enough(values, 0.95)[0])
     # A byte is rounded to a sixth of a power of two.
     assert needed(draws.permutation(80))[1] >= held / 1.27
     fewest, _ = needed(largest_first[::-1])
@@ -86,16 +86,16 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
 def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
     draws = np.random.default_rng(seed)
     energy = np.exp(3 * draws.standard_normal(80))
-    told = worth.encode(energy)
-    told[draws.integers(0, 80, 3)] |= worth.MUST  # no late one waits for these
+    values = worth.encode(energy)
+    values[draws.integers(0, 80, 3)] |= worth.MUST  # no late one waits for these
     last = int(draws.integers(0, 80))
-    told[last] = worth.MUST  # but for this one
+    values[last] = worth.MUST  # but for this one
     rule = BoundedEnergy(floor=floor).stop_rule(False)(layout_of(80))
     received = np.zeros(80, np.bool_)
     slowest = [(1.0, count) for count in range(1, 161)]
     for chunk in draws.permutation(80):
         received[chunk] = True
-        state = progress(received, now_s=100.0, worth=told, first_sign_s=0.0, slowest=slowest)
+        state = progress(received, now_s=100.0, worth=values, first_sign_s=0.0, slowest=slowest)
         least = rule.missing(state)
         if rule.satisfied(state):
             assert least == 0
@@ -109,12 +109,10 @@ def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
 
 
 def test_it_says_at_the_least_how_many_more_must_come():
-    layout = layout_of(4)
-    rule = BoundedEnergy(share=0.5).stop_rule(False)(layout)
+    rule = BoundedEnergy(share=0.5).stop_rule(False)(layout_of(4))
+    values = np.array([0, 127, 127, 127 | worth.MUST], np.uint8)
 
-    told = np.array([0, 127, 127, 127 | worth.MUST], np.uint8)
-
-    def having(*received, worth=told):
+    def having(*received, worth=values):
         return progress(np.isin(np.arange(4), received), worth=worth)
 
     assert rule.missing(having(0, worth=None)) == 3
@@ -126,20 +124,19 @@ def test_it_says_at_the_least_how_many_more_must_come():
 
 
 def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
-    layout = layout_of(4)
-    told = np.array([worth.MUST, 90, 90, 90], np.uint8)
-    rule = BoundedEnergy(share=0.9).stop_rule(False)(layout)
+    values = np.array([worth.MUST, 90, 90, 90], np.uint8)
+    rule = BoundedEnergy(share=0.9).stop_rule(False)(layout_of(4))
     slowest = [(1e-3, 400), (1e-3, 1)]  # of another size: neither says how long four take
-    state = progress(FIRST, now_s=5.0, worth=told, first_sign_s=4.0, slowest=slowest)
+    state = progress(FIRST, now_s=5.0, worth=values, first_sign_s=4.0, slowest=slowest)
     assert not rule.satisfied(state)
     assert rule.deadline_s(state) is None
 
 
 def late_progress(recent):
     """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
-    told = np.array([worth.MUST | 90, 90, 90, 90], np.uint8)
+    values = np.array([worth.MUST | 90, 90, 90, 90], np.uint8)
     at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
-    return progress(FIRST, **at_s, worth=told, slowest=recent)
+    return progress(FIRST, **at_s, worth=values, slowest=recent)
 
 
 def test_when_it_is_late_is_decided_once():
@@ -278,7 +275,7 @@ def test_the_preset_says_against_what_energy_is_measured(per):
     order = ORDERS.create(preset("bounded-energy", per=per).order, seed=0)
     arrange = order.arranger(OrderContext(transfer=2, layout=layout, rows=layout.rows(buffer)))
     assert isinstance(arrange, Arranger) and arrange.worth is not None
-    told = arrange.worth
-    small, large = told[1] & ~np.uint8(worth.MUST), told[0] & ~np.uint8(worth.MUST)
+    values = arrange.worth
+    small, large = values[1] & ~np.uint8(worth.MUST), values[0] & ~np.uint8(worth.MUST)
     assert large == worth.MUST - 1
     assert (small == large) == (per == "tensor")

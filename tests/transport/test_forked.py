@@ -5,15 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from testbed.transport import PeerLost, TransportError, open_endpoint, preset
-from tests.transport.loopback import in_thread, joined, site
+from testbed.transport import PeerLost, TransportError, open_endpoint
+from tests.transport.loopback import both, in_thread, joined, site
 from tests.transport.virtual import random_payload
-
-both = pytest.mark.parametrize(
-    "protocol",
-    [preset("fixed-low", tolerance=0), preset("tcp")],
-    ids=lambda protocol: protocol.carrier,
-)
 
 
 class Child:
@@ -23,17 +17,17 @@ class Child:
         self._work = work
 
     def __enter__(self):
-        done, said = os.pipe()
+        done, report = os.pipe()
         until, self._end = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.close(self._end)
-                os.write(said, b"done" if self._work() else b"not")
+                os.write(report, b"done" if self._work() else b"not")
                 os.read(until, 1)
             finally:
                 os._exit(0)
-        os.close(said)
+        os.close(report)
         os.close(until)
         with os.fdopen(done, "rb") as reading:
             assert reading.read(4) == b"done"

@@ -40,10 +40,14 @@ def steady(gathering, *, per_s=PER_S, from_s=0.0, for_s=0.02, every_s=1e-3):
     return from_s + for_s
 
 
-def test_nothing_gathers_before_the_rate_is_known():
+@pytest.mark.parametrize(
+    ("times", "wait_s"), [((0.0,), 0), ((0.0, 0.02), 44 / 400), ((0.0, 0.021), 0)]
+)
+def test_nothing_gathers_before_a_rate_was_measured_over_20_ms_at_most(times, wait_s):
     gathering = Gathering()
-    gathering.arrived(8, 0.0)
-    assert gathering.wait_s(1000, 1.0) == 0
+    for now_s in times:
+        gathering.arrived(8, now_s)
+    assert gathering.wait_s(1000, 1.0) == wait_s
 
 
 def test_as_many_gather_as_one_send_carries_for_as_long_as_the_repair_allows():
@@ -60,19 +64,16 @@ def test_half_of_what_is_missing_may_come_unseen_and_the_last_ones_are_awaited_o
     assert gathering.wait_s(0, 1.0) == 0
 
 
-def test_a_burst_of_losses_is_expected_to_end():
-    gathering = Gathering()
-    now_s = steady(gathering)
-    now_s = steady(gathering, per_s=PER_S / 8, from_s=now_s + 1e-3, for_s=3e-3)
-    assert gathering.wait_s(16, 1.0) < 2 * 8 / PER_S
-
-
-def test_a_pause_between_passes_is_no_low_rate():
+def test_a_burst_of_losses_is_expected_to_end_and_a_pause_is_no_low_rate():
     gathering = Gathering()
     now_s = steady(gathering)
     known_s = gathering.wait_s(1000, 1.0)
     gathering.arrived(8, now_s + 1.0)
     assert gathering.wait_s(1000, 1.0) == known_s
+    gathering = Gathering()
+    now_s = steady(gathering)
+    steady(gathering, per_s=PER_S / 8, from_s=now_s + 1e-3, for_s=3e-3)
+    assert gathering.wait_s(16, 1.0) < 2 * 8 / PER_S
 
 
 def test_a_connection_lets_gather_what_its_only_transfer_can_spare_and_nothing_once_it_is_lost():
@@ -118,14 +119,6 @@ def test_who_speaks_while_data_arrive_looks_at_each_if_the_control_measures_the_
     connection.on_datagrams(frames[10:20], 1 / 256)
     assert connection.gather_s() == 5e-3
     assert connection.gather_s(measured=True) == 0
-
-
-@pytest.mark.parametrize(("pause_s", "wait_s"), [(0.02, 44 / 400), (0.021, 0.0)])
-def test_the_rate_is_not_measured_over_more_than_20_ms(pause_s, wait_s):
-    gathering = Gathering()
-    for now_s in (0.0, pause_s):
-        gathering.arrived(8, now_s)
-    assert gathering.wait_s(1000, 1.0) == wait_s
 
 
 class FakeSocket(UdpSocket):

@@ -19,8 +19,6 @@ from testbed.transport.net.addresses import resolve
 from testbed.transport.net.data_sockets import open_data_sockets
 from tests.transport.loopback import SESSION, both, in_thread, poll_until, site
 
-# Joining.
-
 
 def lonely(config, sockets=None):
     with pytest.raises((PeerLost, ProtocolError, ValueError)) as caught:
@@ -31,16 +29,16 @@ def lonely(config, sockets=None):
 @both
 def test_those_who_do_not_come_are_named(protocol):
     place = site(protocol, workers=3, connect_timeout_s=1.0)
-    came = in_thread(lonely_after_join, place)
+
+    def come():
+        with open_endpoint(place.worker(2)) as endpoint, pytest.raises(PeerLost, match="server"):
+            endpoint.await_announcement()
+
+    came = in_thread(come)
     error = lonely(place.server())
     assert isinstance(error, PeerLost)
     assert error.peer == "worker-1, worker-3"
     came.result(timeout=30)
-
-
-def lonely_after_join(place):
-    with open_endpoint(place.worker(2)) as endpoint, pytest.raises(PeerLost, match="server"):
-        endpoint.await_announcement()
 
 
 def knock(place, source="127.0.0.1"):
@@ -136,8 +134,8 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol, monkeyp
         "stranger-unknown-name": 1,
         "stranger-unknown-address": 1,
     }
-    for each in (*workers, server, silent, half):
-        each.close()
+    for end in (*workers, server, silent, half):
+        end.close()
 
 
 @both
@@ -189,28 +187,24 @@ def test_a_crowd_of_silent_strangers_does_not_keep_the_workers_out():
     worker = open_endpoint(place.worker())
     server = opened.result(timeout=30)
     assert server.counters()["stranger-crowded-out"] >= 100 - 64
-    for each in (worker, server, *crowd):
-        each.close()
+    for end in (worker, server, *crowd):
+        end.close()
 
 
-def of_another_control(place):
-    """A server's sockets, on which its workers' connections have reno."""
+def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_both_sides():
+    place = site(preset("tcp", congestion_control="cubic"))
     config = place.server()
-    return open_data_sockets(
+    sockets = open_data_sockets(
         carrier="tcp",
         local=resolve(config.bind_address, what="local"),
-        peers={name: resolve(each, what="peer") for name, each in place.addresses.items()},
+        peers={name: resolve(address, what="peer") for name, address in place.addresses.items()},
         ports={name: config.local_data_port(name) for name in place.addresses},
         is_server=True,
         chunk_bytes=place.layout.chunk_bytes,
         congestion_control="reno",
     )
-
-
-def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_both_sides():
-    place = site(preset("tcp", congestion_control="cubic"))
     refused = in_thread(lonely, place.worker())
-    at_server = lonely(place.server(), of_another_control(place))
+    at_server = lonely(config, sockets)
     why = (
         "TCP congestion control is 'reno' instead of 'cubic': this process may not set it, or the "
         "route has another"

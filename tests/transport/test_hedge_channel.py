@@ -1,5 +1,6 @@
 """Hedged control through real sockets, where TCP, hedges or most packets vanish."""
 
+import contextlib
 import json
 import socket
 import time
@@ -18,21 +19,21 @@ from tests.transport.virtual import random_payload
 
 def behind(which):
     """What `hedged_path` tells, in a network namespace of its own."""
-    told = json.loads(told_by("tests.transport.hedged_path", which, timeout_s=120))
-    assert told["right"] == [True] * 4
-    assert told["heard"] == ["0", "1", "2", "3"]
-    return told
+    outcome = json.loads(told_by("tests.transport.hedged_path", which, timeout_s=120))
+    assert outcome["right"] == [True] * 4
+    assert outcome["heard"] == ["0", "1", "2", "3"]
+    return outcome
 
 
 def test_transfers_and_announcements_go_on_when_tcp_carries_nothing_any_more():
-    told = behind("tcp")
-    assert min(told["gained"]) >= 4  # each side, at least once a round
+    outcome = behind("tcp")
+    assert min(outcome["gained"]) >= 4  # each side, at least once a round
 
 
 def test_where_hedges_do_not_get_through_tcp_does_all():
-    told = behind("hedges")
-    assert told["gained"] == [0, 0]
-    assert sum(told["sent"]) > 0
+    outcome = behind("hedges")
+    assert outcome["gained"] == [0, 0]
+    assert sum(outcome["sent"]) > 0
 
 
 def test_transfers_end_while_four_fifths_of_all_that_comes_to_the_server_vanish():
@@ -79,25 +80,28 @@ def streams():
         far, _ = listener.accept()
     ends = Stream(far), Unacknowledged(near)
     yield ends
-    for each in ends:
-        each.close()
+    for end in ends:
+        end.close()
 
 
+@contextlib.contextmanager
 def channels(streams, *, key=b""):
     both = [
         HedgeChannel(stream, session=7, counters=Counter(), key=key, is_server=index == 0)
         for index, stream in enumerate(streams)
     ]
-    for each in both:
-        each.write(b"hello", time.monotonic())
-    return both
+    for channel in both:
+        channel.write(b"hello", time.monotonic())
+    yield both
+    for channel in both:
+        channel.close()
 
 
 def received(channel, *, within_s=5.0):
     until_s = time.monotonic() + within_s
-    while not (said := channel.read(time.monotonic())) and time.monotonic() < until_s:
+    while not (data := channel.read(time.monotonic())) and time.monotonic() < until_s:
         time.sleep(1e-3)
-    return said
+    return data
 
 
 class Quiet:
@@ -114,27 +118,23 @@ class Doubting(Quiet):
 
 @pytest.mark.parametrize("key", [b"", bytes(KEY_BYTES)], ids=["checksum", "authenticated"])
 def test_what_tcp_has_not_brought_comes_in_a_hedge_once(streams, key):
-    server, worker = channels(streams, key=key)
-    worker.write(b"worth", time.monotonic())
-    worker.work(Doubting(), time.monotonic())
-    assert streams[0].read(5) == b"hello"  # TCP has brought all, and the rest is left unread
-    assert server.new(b"hello") == b"hello"
-    assert received(server) == b"worth"
-    assert server.new(streams[0].read()) == b""
-    for each in (server, worker):
-        each.close()
+    with channels(streams, key=key) as (server, worker):
+        worker.write(b"worth", time.monotonic())
+        worker.work(Doubting(), time.monotonic())
+        assert streams[0].read(5) == b"hello"  # TCP has brought all, and the rest is left unread
+        assert server.new(b"hello") == b"hello"
+        assert received(server) == b"worth"
+        assert server.new(streams[0].read()) == b""
 
 
 def test_a_doubt_is_raised_once(streams):
-    server, worker = channels(streams)
-    worker.work(Doubting(), time.monotonic())
-    assert received(server, within_s=0.5) == b""
-    server.work(Quiet(), time.monotonic())
-    received(worker, within_s=0.5)
-    worker.work(Doubting(), time.monotonic())
-    assert worker.facts["hedges_sent"] == 1
-    for each in (server, worker):
-        each.close()
+    with channels(streams) as (server, worker):
+        worker.work(Doubting(), time.monotonic())
+        assert received(server, within_s=0.5) == b""
+        server.work(Quiet(), time.monotonic())
+        received(worker, within_s=0.5)
+        worker.work(Doubting(), time.monotonic())
+        assert worker.facts["hedges_sent"] == 1
 
 
 @pytest.mark.parametrize(
@@ -155,13 +155,9 @@ def test_a_hedge_that_was_changed_or_forged_is_counted(streams, key, why):
 
 
 def test_a_hedge_cannot_be_sent_back_to_its_sender(streams):
-    key = bytes(KEY_BYTES)
-    server, worker = channels(streams, key=key)
-    worker.write(b"worth", time.monotonic())
-    worker.work(Doubting(), time.monotonic())
-    back = server._socket.recv(2048)
-    server._socket.send(back)
-    assert received(worker, within_s=0.2) == b""
-    assert worker._counters == {"hedge-forged": 1}
-    for each in (server, worker):
-        each.close()
+    with channels(streams, key=bytes(KEY_BYTES)) as (server, worker):
+        worker.write(b"worth", time.monotonic())
+        worker.work(Doubting(), time.monotonic())
+        server._socket.send(server._socket.recv(2048))
+        assert received(worker, within_s=0.2) == b""
+        assert worker._counters == {"hedge-forged": 1}

@@ -50,9 +50,8 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(protocol, seed):
 @pytest.mark.parametrize("kind", [kind for kind in MessageType if kind >= MessageType.PROBE])
 def test_any_message_while_a_receive_is_posted_costs_its_sender_at_most(protocol, kind):
     place = site(protocol, peer_timeout_s=0.5)
-    opened = in_thread(lambda: open_endpoint(place.server()))
     body = bytes(body_limits(place.layout.chunk_count)[kind][0])
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         receiving = in_thread(server.receive, 0, 0, {"worker-1": place.layout.new_buffer()})
         time.sleep(0.05)
         say(worker, [ControlMessage(kind, 0, body)])
@@ -114,9 +113,6 @@ def test_announcements_that_are_never_taken_are_bounded(size):
     assert held == [size] * 100
 
 
-# Peers that are gone without saying so.
-
-
 @both
 @pytest.mark.parametrize("stopped", ["sender", "receiver"])
 def test_a_stopped_process_is_noticed_in_time_and_named(protocol, stopped):
@@ -155,9 +151,8 @@ def test_a_stopped_process_is_noticed_in_time_and_named(protocol, stopped):
 
 def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
     place = site(peer_timeout_s=0.5)
-    opened = in_thread(lambda: open_endpoint(place.server()))
     over = threading.Event()
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
+    with joined(place) as (worker, server):
         udp = udp_of(worker)
         frames = new_frames(2, place.layout.chunk_bytes)  # from the peer's own address and port
 
@@ -174,10 +169,10 @@ def test_forged_datagrams_do_not_keep_a_dead_peer_alive():
 
 
 def test_a_path_that_swallows_everything_is_noticed_at_both_ends_even_during_a_long_pass():
-    told = told_by("tests.transport.black_hole", timeout_s=80)
-    lines = dict(line.split(": ", 1) for line in told.splitlines())
+    output = told_by("tests.transport.black_hole", timeout_s=80)
+    lines = dict(line.split(": ", 1) for line in output.splitlines())
     assert set(lines) == {"sender", "receiver"}
     for side, peer in (("sender", "server"), ("receiver", "worker-1")):
         seconds, words = lines[side].split(" ", 1)
-        assert 1 <= float(seconds) < 20, told  # the pass would take 160 s
-        assert words.startswith(f"lost {peer}: "), told
+        assert 1 <= float(seconds) < 20, output  # the pass would take 160 s
+        assert words.startswith(f"lost {peer}: "), output

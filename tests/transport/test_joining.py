@@ -16,10 +16,6 @@ def changed(**fields):
     return Hello(**{"session": SESSION, "name": "worker-1", "terms": "x", **fields})
 
 
-def encoded(**fields):
-    return changed(**fields).message().encode()
-
-
 def turned_away(*pieces):
     """Why, and the name that is known by then; all but the last piece are taken."""
     newcomer = Newcomer(SESSION, 0.0)
@@ -39,12 +35,9 @@ def test_a_hello_is_read_once_it_is_complete(split):
     assert newcomer.feed(ENCODED[split:]) == HELLO
 
 
-def test_a_hello_of_another_session_is_turned_away_by_name_when_it_comes_at_once():
-    assert turned_away(encoded(session=SESSION + 1)) == ("wrong-session", "worker-1")
-
-
 def test_a_hello_of_another_session_is_turned_away_as_soon_as_that_shows():
-    other = encoded(session=SESSION + 1)
+    other = changed(session=SESSION + 1).message().encode()
+    assert turned_away(other) == ("wrong-session", "worker-1")
     assert turned_away(other[:15], other[15:16]) == ("wrong-session", None)
 
 

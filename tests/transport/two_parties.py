@@ -8,7 +8,7 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.party import Party, link_up
 from testbed.simulate.way import Way
-from testbed.transport import SendingPath
+from testbed.transport import PayloadLayout, SendingPath
 from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import wire_bytes
@@ -35,6 +35,7 @@ class Two:
         delay_s=DELAY_S,
         chunk_bytes=16,
         layout=None,
+        receive_buffer_bytes=math.inf,
         **settings,
     ) -> None:
         self.simulation = Simulation()
@@ -46,6 +47,7 @@ class Two:
                 congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, chunk_bytes)
             ),
             chunk_bytes=self.layout.chunk_bytes,
+            receive_buffer_bytes=receive_buffer_bytes,
         )
         self.worker, self.server = connections(
             self.simulation,
@@ -59,15 +61,22 @@ class Two:
         self.sent: dict[int, Bytes] = {}
         link_up(self.worker, self.server)
 
-    def send(self, transfer: int) -> None:
-        self.sent[transfer] = random_payload(self.layout, transfer)
+    def send(self, transfer: int, payload: Bytes | None = None) -> None:
+        self.sent[transfer] = random_payload(self.layout, transfer) if payload is None else payload
         now_s = self.simulation.now_s
         self.worker.connection.post_send(transfer, self.sent[transfer], now_s)
         self.worker.work()
 
-    def receive(self, transfer: int, tolerance: float = 0.0, rule: StopRule | None = None) -> None:
-        self.into[transfer] = self.layout.new_buffer()
-        rule = rule or FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
+    def receive(
+        self,
+        transfer: int,
+        tolerance: float = 0.0,
+        rule: StopRule | None = None,
+        layout: PayloadLayout | None = None,
+    ) -> None:
+        layout = layout or self.layout
+        self.into[transfer] = layout.new_buffer()
+        rule = rule or FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
         now_s = self.simulation.now_s
         self.server.connection.post_receive(transfer, rule, self.into[transfer], now_s)
         self.server.work()
