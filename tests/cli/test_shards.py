@@ -45,7 +45,7 @@ def verdicts(folder: Path) -> list[tuple[int, str]]:
 
 def test_parts_of_two_machines_make_one_report(simulate, tmp_path):
     told = simulate("one", "--shard", "1/2")
-    assert "2 of 4 planned runs are missing (planned for shard 2/2, not started here)" in told
+    assert "missing: 2 of 4 planned runs (planned for shard 2/2, not started here)" in told
     assert verdicts(tmp_path / "one") == [(1, "ok"), (1, "ok"), (2, "missing"), (2, "missing")]
     told = simulate("two", "--shard", "2/2", machine="two", commit="b" * 40)
     assert "planned for shard 1/2" in told
@@ -56,8 +56,8 @@ def test_parts_of_two_machines_make_one_report(simulate, tmp_path):
     assert summary["verdicts"]["ok"] == 4
     said = " ".join(written.cautions)
     assert "missing" not in said
-    assert "Results of 2 different machines are mixed" in said
-    assert "of 2 versions of the lab's code (aaaaaaaaaa, bbbbbbbbbb)" in said
+    assert "different machines: 2 on" in said
+    assert "2 versions of the code: aaaaaaaaaa, bbbbbbbbbb" in said
     # Each seed was measured on one machine, so both are pairs.
     assert summary["ratios"]["fixed-low/dblp"]["round_latency_s"]["mean"]["n"] == 2
     assert "no_pairs" not in summary
