@@ -54,14 +54,14 @@ class Wire:
     """An endpoint's announcements, in order."""
 
     def __init__(self):
-        self.said = []
+        self.announced = []
 
     def announce(self, body):
         assert len(body) <= 65536
-        self.said.append(body)
+        self.announced.append(body)
 
     def await_announcement(self):
-        return self.said.pop(0)
+        return self.announced.pop(0)
 
 
 def test_it_is_announced_in_as_many_parts_as_it_takes():
@@ -69,9 +69,9 @@ def test_it_is_announced_in_as_many_parts_as_it_takes():
     common = np.random.default_rng(0).random(layout.chunk_count) < 0.5
     wire: Any = Wire()
     announce(wire, common)
-    assert len(wire.said) == 2
+    assert len(wire.announced) == 2
     assert np.array_equal(await_common(wire, layout), common)
-    wire.said = [b"\0" * 75_001]
+    wire.announced = [b"\0" * 75_001]
     with pytest.raises(ProtocolError):
         await_common(wire, layout)
 
@@ -82,8 +82,8 @@ def test_replicas_are_equal_bit_for_bit_though_each_lacks_something_else(tmp_pat
     arm = preset("bounded-energy", share=0.4, floor=0.02)
     whole = Whole(tmp_path, protocol=arm, rounds=12, filling="common-feedback", optimiser=optimiser)
     assert whole.run() == 0
-    told = [each for each in whole.events("transfers-worker-1") if each["leg"] == "broadcast"]
-    assert any(each["chunks_received"] < each["chunk_count"] for each in told)
+    legs = [leg for leg in whole.events("transfers-worker-1") if leg["leg"] == "broadcast"]
+    assert any(leg["chunks_received"] < leg["chunk_count"] for leg in legs)
     first, *others = (whole.weights(f"worker-{number}") for number in (1, 2, 3))
     for other in others:
         assert all(torch.equal(first[key], other[key]) for key in first)

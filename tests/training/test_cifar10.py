@@ -146,6 +146,3 @@ def test_what_is_wrong_with_cifar10_files_is_named(tmp_path):
         section = {"name": "cifar10", "directory": folder, "verify": False}
         with pytest.raises(InputError, match=said):
             datasets.load(section, tmp_path)
-
-
-# A user's own.

@@ -4,9 +4,8 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 
-from testbed.training import coordination, datasets, models, phase_announcement
+from testbed.training import coordination, datasets, phase_announcement
 from testbed.training.coordination import CoordinationError, Coordinator, Follower
 from testbed.training.vectors import mean_into
 
@@ -19,29 +18,12 @@ def test_the_mean_is_added_in_rank_order():
     np.testing.assert_array_equal(out, ((parts[0] + parts[1]) + parts[2]) / np.float32(3))
 
 
-def test_shares_are_disjoint_equal_and_seeded():
-    shares = [datasets.share(1438, rank, 3, seed=5) for rank in range(3)]
-    together = np.concatenate(shares)
-    assert sorted(together) == list(range(1438))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    np.testing.assert_array_equal(shares[1], datasets.share(1438, 1, 3, seed=5))
-    assert not np.array_equal(shares[1], datasets.share(1438, 1, 3, seed=6))
-
-
 def test_an_epoch_visits_every_sample_once():
     stream = datasets.batches(np.arange(100), 10, seed=1, rank=0)
     first = np.concatenate([next(stream) for _ in range(10)])
     second = np.concatenate([next(stream) for _ in range(10)])
     assert sorted(first) == sorted(second) == list(range(100))
     assert not np.array_equal(first, second)
-
-
-def test_replicas_start_equal_and_depend_on_the_seed():
-    first, same, other = (models.build("small-cnn", seed) for seed in (1, 1, 2))
-    pairs = list(zip(first.parameters(), same.parameters(), strict=True))
-    assert all(torch.equal(a, b) for a, b in pairs)
-    assert not torch.equal(next(first.parameters()), next(other.parameters()))
-    assert sum(each.numel() for _, each in models.trained(first)) == 50_311
 
 
 @pytest.mark.parametrize("critical", [True, False])
@@ -84,19 +66,8 @@ def test_a_barrier_holds_until_the_last_worker_has_come(tmp_path):
     assert sorted(order[2:]) == ["a left", "b left"]
 
 
-def test_a_worker_that_leaves_is_named(tmp_path):
-    path = tmp_path / "c.sock"
-    listener = coordination.listen(path)
-    thread = threading.Thread(target=lambda: Follower(path, "worker-2", 10))
-    thread.start()
-    coordinator = Coordinator(listener, ["worker-2"], 10)
-    thread.join(10)
-    with pytest.raises(CoordinationError, match="worker-2: closed"):
-        coordinator.gather("x")
-
-
-def test_a_barrier_goes_on_without_those_who_left_until_nobody_is_there(tmp_path):
-    path = tmp_path / "c.sock"
+def joined(path, names, **options):
+    """A coordinator and the followers that have reached `x`."""
     listener = coordination.listen(path)
     followers = {}
 
@@ -104,13 +75,26 @@ def test_a_barrier_goes_on_without_those_who_left_until_nobody_is_there(tmp_path
         followers[name] = Follower(path, name, 10)
         followers[name].reach("x", value=name)
 
-    threads = [threading.Thread(target=join, args=(name,)) for name in ("a", "b", "c")]
+    threads = [threading.Thread(target=join, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
-    coordinator = Coordinator(listener, ["a", "b", "c"], 10, keep_going=True)
+    coordinator = Coordinator(listener, names, 10, **options)
     for thread in threads:
         thread.join(10)
-    assert list(coordinator.gather("x")) == ["a", "b", "c"]
+    assert list(coordinator.gather("x")) == names
+    return coordinator, followers
+
+
+def test_a_worker_that_leaves_is_named(tmp_path):
+    coordinator, followers = joined(tmp_path / "c.sock", ["worker-1", "worker-2"])
+    followers["worker-1"].reach("y")
+    del followers["worker-2"]
+    with pytest.raises(CoordinationError, match="worker-2: closed"):
+        coordinator.gather("y")
+
+
+def test_a_barrier_goes_on_without_those_who_left_until_nobody_is_there(tmp_path):
+    coordinator, followers = joined(tmp_path / "c.sock", ["a", "b", "c"], keep_going=True)
     del followers["b"]
     for name in ("a", "c"):
         followers[name].reach("y")

@@ -11,12 +11,12 @@ def detector(section, rounds_per_epoch=1):
     return TypeAdapter(AnyPhases).validate_python(section).create(rounds_per_epoch)
 
 
-def answers(found, norms, *, rates=None, accuracies=None, begin=0):
+def answers(rule, norms, *, rates=None, accuracies=None, begin=0):
     """What the detector says after each round of gradients (norm, 0, 0, 0)."""
     seen = []
     rates = rates or [0.1] * (len(norms) + 1)
     for number, norm in enumerate(norms):
-        found.observe(
+        rule.observe(
             Observation(
                 round_number=begin + number,
                 gradient=np.array([norm, 0, 0, 0], dtype=np.float32),
@@ -25,7 +25,7 @@ def answers(found, norms, *, rates=None, accuracies=None, begin=0):
                 accuracy=accuracies[number] if accuracies else None,
             )
         )
-        seen.append(found.critical)
+        seen.append(rule.critical)
     return seen
 
 
@@ -46,16 +46,16 @@ def test_a_change_of_half_in_either_direction_is_critical(second, critical):
 def test_between_two_looks_the_answer_holds():
     norms = [1.0, 9.0, 9.0, 1.1, 9.0, 9.0, 3.0, 1.0]
     assert norm_rule(norms, cadence=3) == [True, True, True, False, False, False, True, True]
-    found = detector({"cadence": "epoch"}, rounds_per_epoch=3)
-    assert answers(found, norms) == [True, True, True, False, False, False, True, True]
+    rule = detector({"cadence": "epoch"}, rounds_per_epoch=3)
+    assert answers(rule, norms) == [True, True, True, False, False, False, True, True]
 
 
 def test_by_the_off_by_one_of_the_evaluation_the_round_of_a_look_runs_at_the_high_tolerance():
-    """What is said after a round holds from its broadcast to the next round's gather."""
+    """What is after after a round holds from its broadcast to the next round's gather."""
     norms = [1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0]
-    found = detector({"cadence": 3, "first_round_high": True})
-    said = answers(found, norms)
-    in_gather = [True, *said[:-1]]
+    rule = detector({"cadence": 3, "first_round_high": True})
+    after = answers(rule, norms)
+    in_gather = [True, *after[:-1]]
     assert in_gather == [True, True, True, False, True, True, False]
 
 
@@ -71,44 +71,34 @@ def test_accordion_compares_accumulated_gradients_with_epochs_ago():
     # Epochs of two rounds accumulate 4, 3, 3, 1.4, 1.4: the first is critical, the second and the
     # third are within half of the first, the fourth is 1.4 against 3, the fifth likewise.
     norms = [2.0, 2.0, 1.0, 2.0, 2.0, 1.0, 0.7, 0.7, 0.7, 0.7]
-    said = answers(detector(section, rounds_per_epoch=2), norms)
-    assert said == [True, True, True, False, False, False, False, True, True, True]
+    after = answers(detector(section, rounds_per_epoch=2), norms)
+    assert after == [True, True, True, False, False, False, False, True, True, True]
     # A sum, not a mean of norms: gradients that point in opposite directions cancel.
-    found = detector(section, rounds_per_epoch=2)
-    assert answers(found, [1.0, 1.0, 4.0, -2.0, 4.0, -3.9]) == [
-        True,
-        True,
-        True,
-        False,
-        False,
-        True,
-    ]
+    rule = detector(section, rounds_per_epoch=2)
+    expected = [True, True, True, False, False, True]
+    assert answers(rule, [1.0, 1.0, 4.0, -2.0, 4.0, -3.9]) == expected
 
 
 def test_accordion_is_critical_when_the_learning_rate_is_about_to_fall():
     rates = [0.1, 0.1, 0.1, 0.01, 0.01]
-    assert answers(detector({"detector": "accordion"}), [1.0] * 4, rates=rates) == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    rule = detector({"detector": "accordion"})
+    assert answers(rule, [1.0] * 4, rates=rates) == [True, False, True, False]
 
 
 def test_accuracy_gain_ends_once_and_for_all_and_never_below_half():
-    found = detector({"detector": "accuracy-gain"})
+    rule = detector({"detector": "accuracy-gain"})
     accuracies = [0.30, 0.31, 0.55, 0.60, 0.62, 0.90, 0.99]
     # Known one round later: small gain at 31 % does not count, 60 to 62 % does.
-    said = answers(found, [1.0] * 7, accuracies=accuracies)
-    assert said == [False, False, False, False, False, True, True]
+    after = answers(rule, [1.0] * 7, accuracies=accuracies)
+    assert after == [False, False, False, False, False, True, True]
 
 
 def test_constants_and_schedules():
     assert answers(detector({"detector": "always-critical"}), [1.0, 9.0]) == [True, True]
     assert answers(detector({"detector": "never-critical"}), [1.0, 9.0]) == [False, False]
-    found = detector({"detector": "schedule", "critical_rounds": [[0, 1], [4, 4]]})
-    assert found.critical
-    assert answers(found, [1.0] * 6) == [True, True, False, False, True, False]
+    rule = detector({"detector": "schedule", "critical_rounds": [[0, 1], [4, 4]]})
+    assert rule.critical
+    assert answers(rule, [1.0] * 6) == [True, True, False, False, True, False]
     assert not detector({"detector": "schedule", "critical_rounds": [[2, 3]]}).critical
 
 
@@ -130,11 +120,11 @@ def test_a_restored_detector_says_what_an_uninterrupted_one_says(section):
     whole = answers(detector(section, 3), norms, accuracies=accuracies)
     for cut in range(1, 24):
         first, second = detector(section, 3), detector(section, 3)
-        said = answers(first, norms[:cut], accuracies=accuracies)
+        after = answers(first, norms[:cut], accuracies=accuracies)
         second.restore(first.state())
         assert second.critical == first.critical
-        said += answers(second, norms[cut:], accuracies=accuracies[cut:], begin=cut)
-        assert said == whole
+        after += answers(second, norms[cut:], accuracies=accuracies[cut:], begin=cut)
+        assert after == whole
 
 
 @pytest.mark.parametrize(
@@ -157,16 +147,16 @@ def in_its_own_loop(kept, *, eta=0.5, looks=12):
 
     The norm is whole in the gather after a critical look; else loss leaves the share `kept` of it.
     """
-    found = detector({"eta": eta, "cadence": 1})
-    said: list[bool] = []
+    rule = detector({"eta": eta, "cadence": 1})
+    after: list[bool] = []
     for _ in range(looks):
-        (after,) = answers(found, [1.0 if found.critical else kept], begin=len(said))
-        said.append(after)
-    return said
+        (now,) = answers(rule, [1.0 if rule.critical else kept], begin=len(after))
+        after.append(now)
+    return after
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"),
+    ("kept", "after"),
     [
         # Loss that halves the norm is a change by half, and so is its end: two looks of three.
         (0.5, [True, False, True] + 3 * [True, False, True]),
@@ -174,18 +164,18 @@ def in_its_own_loop(kept, *, eta=0.5, looks=12):
         (0.51, [True] + 11 * [False]),  # the loop does not begin by itself
     ],
 )
-def test_loss_that_halves_the_norm_makes_a_steady_gradient_critical(kept, said):
-    assert in_its_own_loop(kept) == said
+def test_loss_that_halves_the_norm_makes_a_steady_gradient_critical(kept, after):
+    assert in_its_own_loop(kept) == after
 
 
 @pytest.mark.parametrize(("kept", "after_one_fall"), [(0.66, 2), (0.67, 1)])
 def test_a_fall_that_is_real_is_followed_by_a_rise_that_is_not(kept, after_one_fall):
     """1 / 0.66 is more than 1.5: where loss takes a third of the norm, its end counts as a rise."""
-    found = detector({"eta": 0.5, "cadence": 1})
-    said: list[bool] = []
+    rule = detector({"eta": 0.5, "cadence": 1})
+    after: list[bool] = []
     for number in range(8):
         whole = 10.0 if number < 4 else 4.0
-        norm = whole if found.critical else whole * kept
-        said.extend(answers(found, [norm], begin=number))
-    assert said[1:4] == [False, False, False] and said[4] is True
-    assert sum(said[4:]) == after_one_fall
+        norm = whole if rule.critical else whole * kept
+        after.extend(answers(rule, [norm], begin=number))
+    assert after[1:4] == [False, False, False] and after[4] is True
+    assert sum(after[4:]) == after_one_fall

@@ -35,6 +35,8 @@ def test_equal_shares_differ_by_one_at_most_and_are_as_they_were(count, workers,
     assert max(sizes) - min(sizes) <= 1
     for rank, each in enumerate(found):
         assert np.array_equal(each, share(count, rank, workers, seed))
+    if count > 100:
+        assert not np.array_equal(share(count, 0, 1, seed), share(count, 0, 1, seed + 1))
 
 
 def unevenness(alpha):

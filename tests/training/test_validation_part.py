@@ -13,7 +13,7 @@ TRAINING = {"model": "mlp", "dataset": "digits", "batch_size": 8}
 
 
 def rows(inputs, indices=slice(None)):
-    return {each.numpy().tobytes() for each in inputs[indices]}
+    return {example.numpy().tobytes() for example in inputs[indices]}
 
 
 def test_it_is_a_fifth_of_the_training_part_at_most_and_nobody_trains_on_it():

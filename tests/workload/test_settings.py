@@ -62,11 +62,13 @@ def test_an_experiment_that_trains_knows_nothing_of_it() -> None:
     assert "workload" not in run.settings
 
 
-def test_a_list_and_a_text_are_the_same_run_and_another_argument_is_none(tmp_path: Path) -> None:
+def test_a_list_and_a_text_are_the_same_run_and_another_command_is_none(tmp_path: Path) -> None:
     (one,) = load(tmp_path, SMALL)
     (same,) = load(tmp_path, with_programs({**SERVER, "run": ["true", "-s"]}, CLIENT))
     (other,) = load(tmp_path, with_programs({**SERVER, "run": "true '-s '"}, CLIENT))
-    assert one.key == same.key != other.key
+    (elsewhere,) = load(tmp_path, with_programs(SERVER, {**CLIENT, "environment": {"DEBUG": "1"}}))
+    assert one.key == same.key
+    assert len({one.key, other.key, elsewhere.key}) == 3
 
 
 @pytest.mark.parametrize(
@@ -115,12 +117,6 @@ def test_a_changed_file_that_a_command_names_is_another_run(tmp_path: Path) -> N
     (after,) = load(tmp_path, given)
     assert before.key != after.key
     assert list(after.code) == [str(tmp_path / "mine.py")]
-
-
-def test_another_environment_is_another_run(tmp_path: Path) -> None:
-    (run,) = load(tmp_path, SMALL)
-    (other,) = load(tmp_path, with_programs(SERVER, {**CLIENT, "environment": {"DEBUG": "1"}}))
-    assert run.key != other.key
 
 
 def test_an_argument_that_no_file_can_have_as_its_name_is_an_argument(tmp_path: Path) -> None:
