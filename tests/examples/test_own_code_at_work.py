@@ -62,7 +62,6 @@ def test_an_own_congestion_control_order_and_repair_carry_a_transfer(tmp_path):
 
 def test_an_own_order_is_a_permutation(tmp_path):
     order = ORDERS.create(f"{EXAMPLES}/own_order.py:stride=4")
-
     layout = layout_of(10)
     rows = layout.rows(layout.new_buffer())
     found = order.permutation(OrderContext(transfer=0, layout=layout, rows=rows))
