@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import io
 import os
@@ -14,9 +15,10 @@ from typing import Any
 try:
     import typer
 
-    from testbed.cli import usage_errors
     from testbed.cli.verbs import app
     from testbed.lab.kernel import privileges
+    from testbed.shared.input_error import shown
+    from testbed.shared.registry import one_of
     from testbed.shared.run_directory import InUseError
     from testbed.shared.yaml_input import InputError
 except ModuleNotFoundError as error:
@@ -43,11 +45,11 @@ def main() -> None:
     # A user's settings of matplotlib change no figure, and a wrong one would end its import.
     os.environ["MATPLOTLIBRC"] = os.devnull
     os.environ.pop("MPLBACKEND", None)
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(each) == signal.SIG_DFL:  # `nohup` ignores one of them
-            signal.signal(each, _interrupt)
-    if told := privileges.become_caller(Path(__file__).resolve().parents[1]):
-        print(f"lab: {told}", file=sys.stderr)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # `nohup` ignores one of them
+            signal.signal(number, _interrupt)
+    if trouble := privileges.become_caller(Path(__file__).resolve().parents[1]):
+        print(f"lab: {trouble}", file=sys.stderr)
     _forget_empty_screen()
     if isinstance(sys.stdout, io.TextIOWrapper):  # of an encoding that may lack a character
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -70,7 +72,7 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "exit_code"):  # typer's usage errors carry one
             raise
-        status = _complain(usage_errors.in_words(error), int(error.exit_code))
+        status = _complain(_usage_error(error), int(error.exit_code))
     sys.exit(status or 0)
 
 
@@ -118,6 +120,54 @@ def _interruption(arguments: list[str]) -> str:
 def _complain(message: str, status: int) -> int:
     print(f"lab: {' '.join(message.splitlines())}", file=sys.stderr)
     return status
+
+
+def _usage_error(error: Any) -> str:
+    """One line for a usage error of typer, which tells them apart by names of no public classes."""
+    kind, context = type(error).__name__, getattr(error, "ctx", None)
+    if kind == "BadOptionUsage":
+        needs = "requires" in error.message
+        return f"{error.option_name}: {'needs a value' if needs else 'takes no value'}"
+    if context is None:
+        return str(error.format_message())
+    verb, command = context.info_name, context.command
+    if kind == "NoSuchOption":
+        valid = [each for parameter in command.params for each in parameter.opts if each[:1] == "-"]
+        wrong = error.option_name
+        # Without the hyphens, in which all options are alike.
+        nearest = difflib.get_close_matches(wrong.lstrip("-"), [each.lstrip("-") for each in valid])
+        near = f"; did you mean '--{nearest[0]}'?" if nearest else ""
+        options = ", ".join(valid) or "none"
+        return f"{verb}: no option {wrong}; valid: {options}{near}"
+    if kind == "MissingParameter":
+        name = (error.param.metavar or error.param.name).upper()
+        kinds = f"; valid: {error.param.help}" if name == "KIND" else ""
+        return f"{verb}: {name} is missing{kinds}{_example(command)}"
+    if kind == "BadParameter" and error.param is not None:
+        return _bad_value(error)
+    if hasattr(command, "commands"):
+        wrong = context.args[0] if context.args else error.message.partition("'")[2].split("'")[0]
+        return f"no verb {wrong!r}; {one_of(wrong, command.commands)}"
+    _, extra, words = str(error.message).partition("unexpected extra argument(s) (")
+    problem = f"one word too many: {words[:-1]}" if extra else error.format_message().rstrip(".")
+    return f"{verb}: {problem}{_example(command)}"
+
+
+def _bad_value(error: Any) -> str:
+    option, cause = error.param, error.__cause__
+    names = "/".join(option.opts)
+    if option.min is None or not hasattr(cause, "errors"):  # pydantic's, by which typer converts
+        return f"{names}: {error.message}"
+    bounds = f" from {option.min} to {option.max}"
+    if option.max is None:
+        bounds = f" of {option.min} or more"
+    return f"{names}: {shown(cause.errors()[0]['input'])}: must be a whole number{bounds}"
+
+
+def _example(command: Any) -> str:
+    """The example that the verb's help shows, as the end of a message."""
+    example = (command.epilog or "").partition("Example: ")[2].split("    ")[0]
+    return f"; for example: {example}" if example else ""
 
 
 if __name__ == "__main__":

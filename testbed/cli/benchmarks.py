@@ -59,9 +59,9 @@ def peer(
     ] = None,
 ) -> None:
     """Measure another implementation beside ours and kernel TCP."""
-    from testbed.bench.peer import registry
+    from testbed.bench.peer import adapter as adapters
 
-    _measure(measurement, peer=registry.found(adapter or registry.DEFAULT, checkout))
+    _measure(measurement, peer=adapters.named(adapter or adapters.DEFAULT, checkout))
 
 
 def _measure(measurement: Measurement, *, full: bool = False, peer: Any = None) -> None:

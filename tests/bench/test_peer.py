@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from testbed.bench import conductor
-from testbed.bench.peer import registry
-from testbed.bench.peer.adapter import End, UnfitError
+from testbed.bench.peer.adapter import BUILT_IN, End, UnfitError, named
 from testbed.bench.peer.dblp_authors import DblpAuthors
 from testbed.bench.peer.player import Task
 from testbed.bench.transport.cases import Selection
@@ -281,25 +280,25 @@ def test_the_authors_functions_are_called_as_they_want_to_be(checkout, adapter, 
     assert socks["tcp"].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == {option}
     """
     authors_code(checkout, send=own_option + SENDS, receive=own_option + RECEIVES)
-    status, figures = played(checkout, registry.BUILT_IN[f"dblp-authors{adapter}"])
+    status, figures = played(checkout, BUILT_IN[f"dblp-authors{adapter}"])
     assert status == "ok"
     assert [at["chunks_received"] for at in figures["server"]] == [ELEMENTS] * 3
 
 
 def test_what_the_authors_functions_print_before_they_give_up_is_said(checkout):
     authors_code(checkout, send="print('SENDER: no answer'); return False", receive=RECEIVES)
-    status, _ = played(checkout, registry.BUILT_IN["dblp-authors"])
+    status, _ = played(checkout, BUILT_IN["dblp-authors"])
     assert status == (
         "failed: worker-1: send: RuntimeError: send_data_mlt returned False: SENDER: no answer"
     )
 
 
 def test_a_peer_is_named_by_its_adapter(checkout, tmp_path):
-    assert registry.found("dblp-authors", checkout).name == "dblp-authors"
+    assert named("dblp-authors", checkout).name == "dblp-authors"
     mine = tmp_path / "mine.py"
     shutil.copy(EXAMPLE, mine)
-    assert registry.found(str(mine), checkout).name == "mine"
-    assert registry.found(f"{mine}:PlainTcp", checkout).name == "PlainTcp"
+    assert named(str(mine), checkout).name == "mine"
+    assert named(f"{mine}:PlainTcp", checkout).name == "PlainTcp"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +312,7 @@ def test_a_peer_is_named_by_its_adapter(checkout, tmp_path):
 def test_a_wrong_adapter_or_folder_is_one_line(adapter, folder, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=expected) as refused:
-        registry.found(adapter, Path(folder))
+        named(adapter, Path(folder))
     assert "\n" not in str(refused.value)
 
 

@@ -1,4 +1,4 @@
-"""What an adapter is: how the benchmark opens another implementation and moves a payload with it.
+"""Adapters: how the benchmark opens another implementation and moves a payload with it.
 
 Both ends of a transfer make an adapter of their own, each in its own process in its own network.
 """
@@ -12,7 +12,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import own_code
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import one_of
+
 Payload = NDArray[np.float32]
+BUILT_IN = {
+    "dblp-authors": "testbed.bench.peer.dblp_authors:DblpAuthors",
+    "dblp-authors-nodelay": "testbed.bench.peer.dblp_authors:WithoutDelay",
+}
+DEFAULT = "dblp-authors"
 
 
 class UnfitError(Exception):
@@ -68,3 +77,30 @@ class Adapter(ABC):
     @abstractmethod
     def receive(self) -> Payload:
         """Receive a payload and return it (elements,), 0 where it is missing. Measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Another implementation."""
+
+    name: str
+    adapter: str
+    checkout: Path
+
+
+def named(adapter: str, checkout: Path) -> Peer:
+    """The other implementation that a user names; nothing of it is loaded."""
+    if not checkout.is_dir():
+        raise InputError(f"CHECKOUT {checkout}: no such folder")
+    if adapter in BUILT_IN:
+        return Peer(name=adapter, adapter=BUILT_IN[adapter], checkout=checkout.absolute())
+    if not own_code.is_own(adapter):
+        raise InputError(f"--adapter {adapter}: {one_of(adapter, [*BUILT_IN, own_code.FORMS])}")
+    name = own_code.short(adapter)
+    return Peer(name=name, adapter=own_code.located(adapter), checkout=checkout.absolute())
+
+
+def load(adapter: str) -> type[Adapter]:
+    """The adapter's class; for processes at the ends alone."""
+    loaded: type[Adapter] = own_code.load(adapter, axis="adapter", default="Adapter", base=Adapter)
+    return loaded

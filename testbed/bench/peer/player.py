@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from testbed.bench.conductor import Player, Process, start
-from testbed.bench.peer import registry
-from testbed.bench.peer.adapter import Adapter, End, Payload, UnfitError
+from testbed.bench.peer.adapter import Adapter, End, Payload, UnfitError, load
 from testbed.lab.kernel import privileges
 from testbed.shared import python_module
 from testbed.shared.input_error import InputError
@@ -67,7 +66,7 @@ def main(words: list[str]) -> None:
     privileges.give_up()
     doing = "check"
     try:
-        kind = registry.load(task.adapter)
+        kind = load(task.adapter)
         kind.check(Path(task.checkout))
         if task.end is None:
             player.ready()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.bench import record_file, repetition
-from testbed.bench.peer.registry import Peer
+from testbed.bench.peer.adapter import Peer
 from testbed.bench.transport import cases, comparison, figure, measurement
 from testbed.bench.transport.cases import Selection
 from testbed.experiment import durations

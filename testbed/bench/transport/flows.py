@@ -15,9 +15,8 @@ import numpy as np
 
 from testbed.bench import repetition
 from testbed.bench.conductor import OPEN_LIMIT_S, Figures, Player, Process, lead, start
-from testbed.bench.peer.adapter import End
+from testbed.bench.peer.adapter import End, Peer
 from testbed.bench.peer.player import Task
-from testbed.bench.peer.registry import Peer
 from testbed.bench.transport import records
 from testbed.bench.transport.cases import GLOO, LARGEST_FIRST, OURS, Case
 from testbed.bench.transport.network import Host, Network, queue_bytes

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.peer.registry import Peer
+from testbed.bench.peer.adapter import Peer
 from testbed.bench.transport import flows
 from testbed.bench.transport.cases import Selection
 from testbed.bench.transport.network import LinkKind, Network, build
