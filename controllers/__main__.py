@@ -1,7 +1,4 @@
-"""Runs the controller: `python -m controllers [--framework os-ken] --lab-file FILE [options]`.
-
-Further options are the framework's own, for example `--ofp-tcp-listen-port=6653`.
-"""
+"""Runs the controller; options beside its own are the framework's."""
 
 import argparse
 import importlib

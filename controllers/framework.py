@@ -1,8 +1,4 @@
-"""The only file that imports the SDN framework: Ryu, or its maintained fork os-ken.
-
-Both log an exception in a green thread and go on. Here it ends the process: a controller that lost
-a part must not appear to work.
-"""
+"""The only file that imports the SDN framework; an exception in a green thread ends the process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Chooses the SDN framework of the controller, without importing it.
-
-Where Ryu cannot be installed, `./lab` writes the reason beside the interpreter.
-"""
+"""Chooses the SDN framework without importing it; why Ryu is missing is read from a file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reads the file that starts the controller: written by the lab, or by a person.
-
-A person's file describes any network of OpenFlow 1.3 switches (see `by-hand.yaml`). Only
-impairments that need nothing but OpenFlow work there, anchored to time.
-"""
+"""Reads the file that starts the controller: of the lab, or a person's (`by-hand.yaml`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One connection to a switch: sends messages, and knows which of them an answer is about.
-
-Before a switch replies to a barrier, it has reported every error about what was sent before.
-"""
+"""One connection to a switch, which knows what each answer and error is about."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a switch holds for this controller, as data, and the OpenFlow 1.3 messages that write it.
-
-Ours are told from others' flows by their cookie, from others' groups and meters by their numbers.
-"""
+"""What a switch holds for this controller, and the messages that write it; cookies mark ours."""
 
 from __future__ import annotations
 

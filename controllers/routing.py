@@ -1,7 +1,6 @@
 """Installs shortest paths in the switches, and new ones when a link goes down or comes up.
 
-Paths of equal cost share a SELECT group, whose hash in Open vSwitch 3.1 leaves out UDP ports. So a
-few rules per host match bits of UDP's source port and point to groups in rotated order.
+Open vSwitch 3.1's SELECT hash leaves out UDP ports, so rules match bits of the source port.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""One switch: what it should hold at present, and the connection that makes it so.
-
-A switch that connects, for the first time or again, is brought back to its plan: what is ours there
-is removed, whoever of us wrote it, and the plan is installed.
-"""
+"""What a switch should hold; whenever it connects, it is brought back to that."""
 
 from __future__ import annotations
 

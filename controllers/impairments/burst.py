@@ -1,8 +1,4 @@
-"""`burst`: a microburst of background frames into the egress queue of a switch port.
-
-In our lab the kernel paces the frames. A port that only OpenFlow reaches gets a bunch every
-millisecond, by one PacketOut whose action list names the port k times.
-"""
+"""`burst`: background frames into a switch port's queue, paced by the kernel or by PacketOuts."""
 
 from __future__ import annotations
 

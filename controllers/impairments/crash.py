@@ -1,7 +1,4 @@
-"""`crash`: kills a worker's or the server's process at work, or the first program of a host.
-
-The run then ends as `failed`, unless `on_worker_loss` or `may_be_killed` says otherwise.
-"""
+"""`crash`: kills a process of the workload."""
 
 from __future__ import annotations
 

@@ -32,14 +32,7 @@ class Direction:
 
 
 def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> Direction:
-    """The direction that an impairment acts on: of its `link`, or from a switch to its `host`.
-
-    Args:
-        network: the lab's description (`LabInfo.as_json`).
-
-    Raises:
-        ValueError: there is no such host or link; the message lists what there is.
-    """
+    """The direction that an impairment acts on: of its `link`, or from a switch to its `host`."""
     if parameters.link is not None:
         sender, receiver = parameters.link
         for link in network["links"]:

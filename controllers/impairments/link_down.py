@@ -1,7 +1,4 @@
-"""`link-down`: takes a link's switch ports down and up again; routing reacts.
-
-All packets of both directions are lost, and so are those that wait in the queues.
-"""
+"""`link-down`: takes a link's switch ports down and up again; what waits in queues is lost."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`loss`: packet loss on the wire, random (Gilbert-Elliott) or by a mask of packets that are lost.
-
-Packets are dropped at the receiving end: at a host by nftables' ingress hook, at a switch by an XDP
-program. Both look each packet up by its index, counted from the occurrence's begin.
-"""
+"""`loss`: packets are dropped where they arrive, at random (Gilbert-Elliott) or by a mask."""
 
 from __future__ import annotations
 

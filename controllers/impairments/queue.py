@@ -1,7 +1,4 @@
-"""`queue`: changes the rate, the queue limit, or both, of one direction of a link for a while.
-
-The change is one message to the kernel. It neither drops nor reorders waiting packets.
-"""
+"""`queue`: one direction's rate, queue limit or both for a while; waiting packets stay."""
 
 from __future__ import annotations
 

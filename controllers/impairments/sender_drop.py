@@ -1,7 +1,4 @@
-"""`sender-drop`: datagrams vanish at their sender, before the socket, and cost no time on the wire.
-
-So a third party reads how the bursts of DBLP's evaluation were made.
-"""
+"""`sender-drop`: datagrams vanish before the socket, as a third party reads DBLP's evaluation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Settings of a link's direction that hold while an impairment is in force.
-
-At its end the direction has what was in force before. Somebody else, such as a user at the prompt,
-may set a value meanwhile: it holds until the impairment changes it again, and it is what the
-direction has after the end. So the last value that was set by hand is never lost.
-"""
+"""Settings of a direction that hold for a while; the last value set by hand is never lost."""
 
 from __future__ import annotations
 
@@ -18,12 +13,7 @@ ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 
 
 class TemporarySettings:
-    """Sets values of one direction, and brings back others' values at the end.
-
-    Args:
-        links: of the lab.
-        sender, receiver: the direction's ends.
-    """
+    """Sets values of one direction, and brings back others' values at the end."""
 
     def __init__(self, links: LinkControl, sender: str, receiver: str) -> None:
         self._links = links
@@ -32,11 +22,7 @@ class TemporarySettings:
         self._own: dict[str, float] = {}
 
     def set(self, settings: Mapping[str, float]) -> None:
-        """Change some settings, by the names that `LinkControl.change` takes.
-
-        Raises:
-            CommandError: the link cannot have them.
-        """
+        """Change some settings, by the names that `LinkControl.change` takes."""
         self._note(settings)
         self._links.change(*self._way, settings)
         now = self._links.now(*self._way)

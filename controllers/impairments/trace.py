@@ -1,7 +1,4 @@
-"""`trace`: replays the recorded rate, delay, jitter and loss of one direction of a link.
-
-Each change is recorded in `events/traces.jsonl` with its planned time and when it was made.
-"""
+"""`trace`: replays one direction's recorded rate, delay, jitter and loss."""
 
 from __future__ import annotations
 
@@ -149,11 +146,7 @@ class TraceParameters(ImpairmentParameters):
                 )
 
     def after(self, played_s: float) -> Iterator[tuple[float, dict[str, float]]]:
-        """When, from its begin on, the link gets which values; without end.
-
-        Args:
-            played_s: changes before this are left out.
-        """
+        """When the link gets which values, from `played_s` after its begin on and without end."""
         assert self.changes is not None and self.length_s is not None
         times = self.changes["t_s"]
         rows = [

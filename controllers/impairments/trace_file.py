@@ -36,26 +36,15 @@ Changes = dict[str, list[float]]
 
 
 class Trace(NamedTuple):
-    """The changes, a list for each column, and how long it takes until they repeat.
-
-    Attributes:
-        places: for messages, where in the file each change is.
-    """
+    """The changes, a list for each column, and how long it takes until they repeat."""
 
     changes: Changes
     length_s: float
-    places: list[str]
+    places: list[str]  # in the file, for messages
 
 
 def read(name: str, folders: Sequence[Path], *, window_s: float) -> Trace:
-    """The trace in a file; a first line with a letter in it makes it CSV.
-
-    Args:
-        window_s: over which Mahimahi's opportunities are averaged.
-
-    Raises:
-        ValueError: one line that names the file, the line, the column, the value, what is valid.
-    """
+    """The trace in a file; a first line with a letter makes it CSV, else `window_s` averages."""
     lines = given_file.lines(name, folders)
     first = lines[0][1]
     found = _csv(lines) if any(each.isalpha() for each in first) else _mahimahi(lines, window_s)

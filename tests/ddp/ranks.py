@@ -13,10 +13,14 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from testbed.ddp import BoundedLoss
+from testbed.transport import preset
 
 # Torch is imported once, not by each rank.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -95,22 +99,22 @@ def launch(
         )
         for rank in range(world)
     ]
-    for each in ranks:
-        each.start()
+    for process in ranks:
+        process.start()
     outcomes: dict[int, Outcome] = {}
     try:
         while len(outcomes) < world - len(killed):
             rank, outcome = results.get(timeout=within_s)
             outcomes[rank] = outcome
-        for rank, each in enumerate(ranks):
+        for rank, process in enumerate(ranks):
             all_die = len(killed) == world  # then nobody's outcome has been waited for
-            each.join(within_s if all_die else 0 if rank in killed else 2)
+            process.join(within_s if all_die else 0 if rank in killed else 2)
     except queue.Empty:
         raise AssertionError(f"only ranks {sorted(outcomes)} ended: {outcomes}") from None
     finally:
-        for each in ranks:
-            if each.is_alive():
-                each.kill()
+        for process in ranks:
+            if process.is_alive():
+                process.kill()
     return outcomes
 
 
@@ -222,5 +226,50 @@ def exchange(state, gradients, parameters):
 
 def drawn(sizes, *seed):
     """Gradients of these sizes."""
-    draws = torch.Generator().manual_seed(sum(1000**at * each for at, each in enumerate(seed)))
+    draws = torch.Generator().manual_seed(sum(1000**at * part for at, part in enumerate(seed)))
     return [torch.randn(size, generator=draws) for size in sizes]
+
+
+def lossy(rank, protocol=None, **settings):
+    """An exchange in which a third of the datagrams vanish before the network."""
+    draws = np.random.default_rng(rank)
+    return BoundedLoss(
+        protocol or preset("fixed-high", tolerance=0.4),
+        rate_bps=200e6,
+        chunk_bytes=1440,
+        timeout_s=60,
+        leave_out=lambda count: draws.random(count) < 0.3,
+        **settings,
+    )
+
+
+class Books:
+    """What a rank has sent, what was applied, and what it owes, by parameter."""
+
+    def __init__(self, sizes):
+        self.sent, self.applied = ([np.zeros(size) for size in sizes] for _ in range(2))
+        self.owed = {}
+
+    def enter(self, gradients, means, scale=1.0):
+        for total, gradient in zip(self.sent, gradients, strict=True):
+            total += gradient.numpy() / scale
+        for total, mean in zip(self.applied, means, strict=True):
+            total += mean.numpy() / scale
+
+    def close(self, state):
+        self.owed = owed_by(state.state_dict())
+        return self
+
+
+def owed_by(state):
+    return {slot: owed.numpy() for slot, owed in state["owed"].items()}
+
+
+def require_paid_or_owed(books):
+    """All replicas applied the same, and with what is owed that is all that was sent."""
+    for at, applied in enumerate(books[0].applied):
+        assert all(np.array_equal(rank.applied[at], applied) for rank in books)
+        sent = sum(rank.sent[at] for rank in books)
+        owed = sum(rank.owed.get(at, np.zeros(applied.size)).astype(float) for rank in books)
+        paid = len(books) * applied.reshape(-1)
+        np.testing.assert_allclose(paid + owed, sent.reshape(-1), rtol=1e-4, atol=1e-3)

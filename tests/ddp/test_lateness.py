@@ -16,7 +16,15 @@ from testbed.ddp.lateness import Lateness, Patient
 from testbed.transport import preset
 from testbed.transport.core.connection_settings import LATE
 from testbed.transport.core.tolerance import FractionRule, Progress
-from tests.ddp.ranks import drawn, exchange, last, launch, values
+from tests.ddp.ranks import (
+    Books,
+    drawn,
+    exchange,
+    last,
+    launch,
+    require_paid_or_owed,
+    values,
+)
 
 SIZES = (50_000, 20_000)
 PARAMETERS = [torch.zeros(size) for size in SIZES]
@@ -71,64 +79,51 @@ def test_a_rank_that_is_late_by_half_the_timeout_ends_all_with_its_name():
 
 
 def late(rank, collective="server", culprit=2):
-    """One is late twice: what was sent, applied and is owed, and what the steps say."""
+    """One is late twice: the books, and what the steps say."""
     state = BoundedLoss(
         preset("none"), rate_bps=math.inf, timeout_s=60, collective=collective, late_share=0.2
     )
-    sent = [np.zeros(size) for size in SIZES]
-    applied = [np.zeros(size) for size in SIZES]
-    steps = []
+    steps, books = [], Books(SIZES)
     for step in range(STEPS):
         if rank == culprit and step in (LATE_AT, STEPS - 1):  # the others end before it
             time.sleep(LATE_BY_S)
         gradients = drawn(SIZES, rank, step)
         began_s = time.monotonic()
-        for total, mean in zip(applied, exchange(state, gradients, PARAMETERS), strict=True):
-            total += mean.numpy()
+        means = exchange(state, gradients, PARAMETERS)
         steps.append((time.monotonic() - began_s, last(state).buckets))
-        for total, each in zip(sent, gradients, strict=True):
-            total += each.numpy()
-    owed = {slot: each.numpy() for slot, each in state.state_dict()["owed"].items()}
+        books.enter(gradients, means)
+    books.close(state)
     state.close()  # as at a program's exit
-    return sent, applied, owed, steps
-
-
-def require_paid_or_owed(told):
-    """All replicas applied the same, and with what is owed that is all that was sent."""
-    for at, size in enumerate(SIZES):
-        assert all(np.array_equal(each[1][at], told[0][1][at]) for each in told)
-        sent = sum(each[0][at] for each in told)
-        owed = sum(each[2].get(at, np.zeros(size)) for each in told)
-        np.testing.assert_allclose(3 * told[0][1][at] + owed, sent, rtol=1e-4, atol=1e-4)
+    return books, steps
 
 
 def test_a_late_gradient_is_left_out_owed_and_reported():
-    told = values(launch(late, 3))
-    require_paid_or_owed(told)
-    took_s, buckets = told[0][3][LATE_AT]
+    outcomes = values(launch(late, 3))
+    require_paid_or_owed([books for books, _ in outcomes])
+    took_s, buckets = outcomes[0][1][LATE_AT]
     assert took_s < IN_TIME_S
     assert [bucket.late for bucket in buckets] == [(2,), (2,)]
     assert [bucket.loss for bucket in buckets] == [0.5, 0.5]
-    assert [bucket.loss for bucket in told[2][3][LATE_AT][1]] == [1.0, 1.0]
-    assert [bucket.late for bucket in told[1][3][LATE_AT][1]] == [(), ()]
+    assert [bucket.loss for bucket in outcomes[2][1][LATE_AT][1]] == [1.0, 1.0]
+    assert [bucket.late for bucket in outcomes[1][1][LATE_AT][1]] == [(), ()]
 
 
 @pytest.mark.parametrize(
     ("collective", "culprit"), [("sharded", 1), ("sharded", 0), ("server", 0)], ids=str
 )
 def test_nobody_waits_for_a_late_rank_that_averages(collective, culprit):
-    told = values(launch(late, 3, collective=collective, culprit=culprit))
-    require_paid_or_owed(told)
+    outcomes = values(launch(late, 3, collective=collective, culprit=culprit))
+    require_paid_or_owed([books for books, _ in outcomes])
     # Its own gradient is left out where it averages, and the others are two steps ahead of it.
     averaging = [0] if collective == "server" else [0, 1, 2]
     for step in (LATE_AT, LATE_AT + 1):
         for rank in {0, 1, 2} - {culprit}:
-            assert told[rank][3][step][0] < IN_TIME_S, (rank, step)
+            assert outcomes[rank][1][step][0] < IN_TIME_S, (rank, step)
     for rank in averaging:
-        buckets = told[rank][3][LATE_AT][1]
+        buckets = outcomes[rank][1][LATE_AT][1]
         assert [bucket.late for bucket in buckets] == [(culprit,)] * 2
         assert {bucket.slowest for bucket in buckets} == {culprit}
-    assert told[2 if culprit == 1 else 1][2] == {}  # who was in time owes nothing
+    assert outcomes[2 if culprit == 1 else 1][0].owed == {}  # who was in time owes nothing
 
 
 def gone(rank):

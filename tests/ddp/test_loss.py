@@ -6,24 +6,25 @@ import torch
 
 from testbed.ddp import BoundedLoss
 from testbed.transport import preset
-from tests.ddp.ranks import drawn, exchange, last, launch, model, train, values, weights, wrapped
+from tests.ddp.ranks import (
+    Books,
+    drawn,
+    exchange,
+    last,
+    launch,
+    lossy,
+    model,
+    owed_by,
+    require_paid_or_owed,
+    train,
+    values,
+    weights,
+    wrapped,
+)
 
 SIZES = (70_000, 1, 30_000)  # one has fewer elements than there are ranks
 PARAMETERS = [torch.zeros(size) for size in SIZES]
 STEPS = 8
-
-
-def lossy(rank, **settings):
-    """An exchange in which a third of the datagrams vanish before the network."""
-    draws = np.random.default_rng(rank)
-    return BoundedLoss(
-        preset("fixed-high", tolerance=0.4),
-        rate_bps=200e6,
-        chunk_bytes=1440,
-        timeout_s=60,
-        leave_out=lambda count: draws.random(count) < 0.3,
-        **settings,
-    )
 
 
 def lossy_training(rank, collective, device="cpu"):
@@ -54,60 +55,41 @@ def assert_bounded(told):
 
 
 def accounts(rank):
-    """What was sent, what was applied and what is still owed; then a new process's first step."""
-    state = lossy(rank)
-    sent = [np.zeros(size, dtype=np.float64) for size in SIZES]
-    applied = [np.zeros(size, dtype=np.float64) for size in SIZES]
+    """The books of a training; then what a new process's first step pays."""
+    state, books = lossy(rank), Books(SIZES)
     missed = 0.0
     for step in range(STEPS):
         gradients = drawn(SIZES, rank, step)
-        for total, mean in zip(applied, exchange(state, gradients, PARAMETERS), strict=True):
-            total += mean.numpy()
-        for total, each in zip(sent, gradients, strict=True):
-            total += each.numpy()
+        books.enter(gradients, exchange(state, gradients, PARAMETERS))
         missed += sum(bucket.loss for bucket in last(state).buckets)
     saved = state.state_dict()
+    books.close(state)
     state.close()
     resumed = BoundedLoss("dblp", timeout_s=60)
     resumed.load_state_dict(saved)
-    again = resumed.state_dict()
+    again = owed_by(resumed.state_dict())
     none = [torch.zeros(size) for size in SIZES]
-    paid = [each.numpy().copy() for each in exchange(resumed, none, PARAMETERS)]
-    states = saved, again, resumed.state_dict()
-    return sent, applied, *(owed_by(each) for each in states), paid, missed
-
-
-def owed_by(state):
-    return {slot: each.numpy() for slot, each in state["owed"].items()}
+    paid = [mean.numpy().copy() for mean in exchange(resumed, none, PARAMETERS)]
+    return books, again, owed_by(resumed.state_dict()), paid, missed
 
 
 def test_what_was_lost_is_owed_and_paid_after_a_checkpoint():
-    told = values(launch(accounts, 3))
-    for index in range(len(SIZES)):
-        sent = sum(each[0][index] for each in told)
-        applied = 3 * told[0][1][index]
-        owed = sum(each[2].get(index, np.zeros(SIZES[index])).astype(np.float64) for each in told)
-        np.testing.assert_allclose(applied + owed, sent, rtol=1e-4, atol=1e-3)
-        np.testing.assert_allclose(3 * told[0][5][index], owed, rtol=1e-5, atol=1e-5)
-    for _, _, saved, again, later, _, missed in told:
+    outcomes = values(launch(accounts, 3))
+    require_paid_or_owed([books for books, *_ in outcomes])
+    for index, size in enumerate(SIZES):
+        owed = sum(books.owed.get(index, np.zeros(size)).astype(float) for books, *_ in outcomes)
+        np.testing.assert_allclose(3 * outcomes[0][3][index], owed, rtol=1e-5, atol=1e-5)
+    for books, again, later, _, missed in outcomes:
         assert missed > 0
-        assert saved
-        assert saved.keys() == again.keys()
-        assert all(np.array_equal(saved[slot], again[slot]) for slot in saved)
+        assert books.owed
+        assert books.owed.keys() == again.keys()
+        assert all(np.array_equal(books.owed[slot], again[slot]) for slot in again)
         assert later == {}
 
 
 def phases(rank):
     """The most that each step lost, in critical steps and others."""
-    draws = np.random.default_rng(rank)
-    state = BoundedLoss(
-        preset("dblp", low=0.0, high=0.5),
-        rate_bps=200e6,
-        chunk_bytes=1440,
-        timeout_s=60,
-        filling="zero",
-        leave_out=lambda count: draws.random(count) < 0.3,
-    )
+    state = lossy(rank, preset("dblp", low=0.0, high=0.5), filling="zero")
     most = []
     for step in range(6):
         state.critical = step < 4

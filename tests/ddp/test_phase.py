@@ -2,14 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from testbed.ddp import BoundedLoss, InputError
 from testbed.training.norm_change import GradientNorm
 from testbed.transport import preset
-from tests.ddp.ranks import drawn, exchange, last, launch, values
+from tests.ddp.ranks import drawn, exchange, last, launch, lossy, values
 
 SIZES = (20_000, 6_000)
 PARAMETERS = [torch.zeros(size) for size in SIZES]
@@ -20,15 +19,8 @@ HELD = [True] * 3 + [False] * 4 + [True] * 2 + [False]
 
 def followed(rank):
     """What each step held for critical, and the most that it lost; then a state that is loaded."""
-    draws = np.random.default_rng(rank)
-    state = BoundedLoss(
-        preset("dblp", low=0.0, high=0.5),
-        rate_bps=200e6,
-        chunk_bytes=1440,
-        timeout_s=60,
-        leave_out=lambda count: draws.random(count) < 0.3,
-        phase=GradientNorm(every_rounds=2),
-    )
+    dblp, phase = preset("dblp", low=0.0, high=0.5), GradientNorm(every_rounds=2)
+    state = lossy(rank, dblp, phase=phase)
     held, lost = [], []
     for scale in SCALES:
         held.append(state.critical)

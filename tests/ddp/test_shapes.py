@@ -127,23 +127,25 @@ def refusals(_):
     state = BoundedLoss(timeout_s=60)
     for _ in range(3):
         state.average(torch.zeros(0, 4))
-    said = []
+    errors = []
     for gradient in (
         torch.zeros(3, dtype=torch.float64),
         torch.zeros(3, dtype=torch.complex64),
         torch.zeros(3, dtype=torch.int32),
         torch.zeros(3).to_sparse(),
+        torch.zeros(4, 3).T,
     ):
         with pytest.raises(InputError) as caught:
             exchange(BoundedLoss(timeout_s=60), [gradient], [torch.zeros(3)])
-        said.append(str(caught.value))
-    return last(state).carried_by, said
+        errors.append(str(caught.value))
+    return last(state).carried_by, errors
 
 
 def test_what_cannot_be_averaged_is_refused_in_one_line():
     kinds = ["has elements of torch.float64", "has elements of torch.complex64"]
     kinds += ["has elements of torch.int32", "is sparse (torch.sparse_coo)"]
+    kinds.append("is not contiguous")
     valid = "; valid: dense, contiguous float32, float16 or bfloat16"
-    for carried_by, said in values(launch(refusals, 2)):
+    for carried_by, errors in values(launch(refusals, 2)):
         assert carried_by == "transport"
-        assert said == [f"a bucket's gradient {each}{valid}" for each in kinds]
+        assert errors == [f"a bucket's gradient {kind}{valid}" for kind in kinds]

@@ -84,30 +84,46 @@ def settle(end, *, applied=True):
     return end.debts[0].values
 
 
-def end_all(posted):
+def end_transfers(posted):
     for handle, peers in posted:
         for peer in peers:
             handle.end(peer, Report())
 
 
+def end_all(end, posted):
+    """These transfers end, and their end of the exchange goes on."""
+    end_transfers(posted)
+    end._advance()
+
+
+def an_owner(late_share=0.0):
+    others = [name_of(1), name_of(2)]
+    return an_end(OwnerSide, SERVER, others, world=3, late_share=late_share, min_ranks=3)
+
+
+def arrive(owner, value):
+    """The others' gradients come, of this value."""
+    for _, into in owner._endpoint.received:
+        for buffer in into.values():
+            LAYOUT.floats(buffer)[:] = value
+    end_all(owner, owner._endpoint.received)
+
+
 def test_a_mean_stays_until_a_late_rank_has_it():
     done: list[Part] = []
-    others = [name_of(1), name_of(2)]
-    owner = an_end(OwnerSide, SERVER, others, world=3, late_share=0.0, min_ranks=3)
+    owner = an_owner()
     network = owner._endpoint
     post(owner, 3.0, done)
-    end_all(network.received)
+    end_transfers(network.received)
     owner._under_way[0].rules[2].late = True
     owner._advance()
     (in_time, behind), network.received = network.sent, []
     assert [list(peers) for _, peers in network.sent] == [[name_of(1)], [name_of(2)]]
-    end_all([in_time])
-    owner._advance()
+    end_all(owner, [in_time])
     assert len(done) == 1  # nobody waits for rank 2
 
     mean = post(owner, 6.0, done)
-    end_all(network.received)
-    owner._advance()
+    end_all(owner, network.received)
     assert mean[0] == 2.0
     (late,) = behind[1].values()
     assert LAYOUT.floats(late)[0] == 1.0
@@ -115,34 +131,27 @@ def test_a_mean_stays_until_a_late_rank_has_it():
 
 def test_as_many_means_wait_for_a_late_rank_as_the_endpoint_can_hold():
     done: list[Part] = []
-    others = [name_of(1), name_of(2)]
-    owner = an_end(OwnerSide, SERVER, others, world=3, late_share=0.0, min_ranks=3)
+    owner = an_owner()
     network = owner._endpoint
     for step in range(6):
         post(owner, 3.0, done)
-        end_all(network.received)
+        end_transfers(network.received)
         owner._under_way[0].rules[2].late = True
         owner._advance()
-        end_all([each for each in network.sent if name_of(1) in each[1]])
-        owner._advance()
+        end_all(owner, [each for each in network.sent if name_of(1) in each[1]])
         assert len(done) == min(step + 1, owner._most_spreading)
     assert owner._most_spreading == 4
-    end_all([each for each in network.sent if name_of(2) in each[1]][:1])
-    owner._advance()
-    end_all(network.sent[-2:])
-    owner._advance()
+    end_all(owner, [each for each in network.sent if name_of(2) in each[1]][:1])
+    end_all(owner, network.sent[-2:])
     assert len(done) == 5
 
 
 def an_owner_that_has_given_once(done):
     """With all others' gradients in time so far."""
-    others = [name_of(1), name_of(2)]
-    owner = an_end(OwnerSide, SERVER, others, world=3, late_share=0.5, min_ranks=3)
+    owner = an_owner(late_share=0.5)
     post(owner, 3.0, done)
-    end_all(owner._endpoint.received)
-    owner._advance()
-    end_all(owner._endpoint.sent)
-    owner._advance()
+    end_all(owner, owner._endpoint.received)
+    end_all(owner, owner._endpoint.sent)
     assert len(done) == 1
     owner._endpoint.sent, owner._endpoint.received = [], []
     return owner
@@ -158,15 +167,10 @@ def test_an_owner_begins_with_what_others_have_begun_and_owes_its_own(monkeypatc
     network.begun_by_others.add(2)
     owner._advance()
     assert [list(peers) for _, peers in network.received] == [[name_of(1)], [name_of(2)]]
-    for _, into in network.received:
-        for buffer in into.values():
-            LAYOUT.floats(buffer)[:] = 6.0
-    end_all(network.received)
-    owner._advance()
+    arrive(owner, 6.0)
     (sent,) = network.sent
     assert {LAYOUT.floats(each)[0] for each in sent[1].values()} == {4.0}
-    end_all([sent])
-    owner._advance()
+    end_all(owner, [sent])
     assert len(done) == 1
 
     mean = post(owner, 9.0, done)
@@ -175,11 +179,7 @@ def test_an_owner_begins_with_what_others_have_begun_and_owes_its_own(monkeypatc
     assert np.all(settle(owner) == 9.0)
     network.sent, network.received = [], []
     mean = post(owner, 1.0, done)
-    for _, into in network.received:
-        for buffer in into.values():
-            LAYOUT.floats(buffer)[:] = 1.0
-    end_all(network.received)
-    owner._advance()
+    arrive(owner, 1.0)
     assert mean[0] == 4.0  # 9 + 1 + 1 + 1, of three
     assert np.all(settle(owner) == 0.0)
 
@@ -191,8 +191,7 @@ def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
     network = owner._endpoint
     network.begun_by_others.add(2)
     owner._advance()
-    end_all(network.received)
-    owner._advance()
+    end_all(owner, network.received)
     assert network.sent == []
     post(owner, 3.0, done)
     assert len(network.sent) == 1
@@ -206,7 +205,6 @@ def test_a_mean_that_never_came_is_not_the_one_of_the_step_before():
     network = worker._endpoint
     post(worker, 3.0, done)
     network.lost[SERVER] = "the connection was closed"  # between its STOP and its mean
-    end_all(network.sent)
     with pytest.raises(PeerLost, match="lost server: the connection was closed"):
-        worker._advance()
+        end_all(worker, network.sent)
     assert not done

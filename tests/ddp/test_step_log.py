@@ -4,12 +4,10 @@ import json
 import os
 from typing import Any
 
-import numpy as np
 import pytest
 
-from testbed.ddp import BoundedLoss, step_log
-from testbed.transport import preset
-from tests.ddp.ranks import last, launch, model, train, values, wrapped
+from testbed.ddp import step_log
+from tests.ddp.ranks import last, launch, lossy, model, train, values, wrapped
 
 STEPS = 5
 
@@ -19,12 +17,7 @@ def logged(rank, folder, told):
     os.environ.update({step_log.FOLDER: folder, step_log.NAME: f"host-{rank}"})
     os.environ["BOUNDED_LOSS"] = json.dumps(told)
     ddp = wrapped(model())
-    draws = np.random.default_rng(rank)
-    state = BoundedLoss(
-        preset("fixed-high", tolerance=0.4),
-        rate_bps=200e6,
-        leave_out=lambda count: draws.random(count) < 0.3,
-    )
+    state = lossy(rank)
     ddp.register_comm_hook(state, state.hook)
     seen: list[Any] = []
 
@@ -53,8 +46,7 @@ def lines(path):
 
 @pytest.mark.parametrize("collective", ["sharded", "server"])
 def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
-    told = {"collective": collective, "chunk_bytes": 1440}
-    of_ranks = values(launch(logged, 3, folder=str(tmp_path), told=told))
+    of_ranks = values(launch(logged, 3, folder=str(tmp_path), told={"collective": collective}))
     gathered: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     for rank, seen in enumerate(of_ranks):
         waits = lines(tmp_path / f"training-host-{rank}.jsonl")
