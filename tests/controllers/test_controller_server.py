@@ -68,8 +68,18 @@ def listening(path: Path, *replies: bytes) -> Iterator[None]:
         b'{"do": "begin", "round": 1, "leg": ["gather"]}\n',
         b'{"do": "finish", "at_s": NaN}\n',
         b'{"do": "processes", "pids": {"a": %d}}\n' % (1 << 70),
+        *(
+            b'{"do": "processes", "pids": %s}\n' % pids
+            for pids in (b"null", b"[]", b'{"worker-1": "7"}', b'{"worker-1": 1}', b'{"a": true}')
+        ),
         b"x" * (2 * LINE_LIMIT_BYTES),
         b"no end",
+        b"[]\n",
+        b'{"do": "shutdown"}\n',
+        b'{"do": "begin"}\n',
+        b'{"do": "begin", "round": true, "leg": "gather"}\n',
+        b'{"do": "end", "round": 1, "leg": "sideways"}\n',
+        b'{"do": "begin", "round": 1, "leg": "gather", "at_s": "now"}\n',
     ],
 )
 def test_a_hostile_line_is_refused_and_counted_and_the_next_client_is_served(tmp_path, line):
@@ -86,26 +96,21 @@ def test_a_hostile_line_is_refused_and_counted_and_the_next_client_is_served(tmp
 
     assert "error" in ask(line)
     assert (server.refused, obeyed) == (1, [])
-    assert ask(GOOD) == {"active": []}
-    assert obeyed == [{"do": "finish"}]
+    assert ask(b'{"do": "begin", "round": 3, "leg": "gather"}\n') == {"active": []}
+    assert obeyed == [{"do": "begin", "round": 3, "leg": "gather"}]
 
 
 def test_a_client_learns_that_the_controller_is_gone_or_does_not_answer(tmp_path):
     path = tmp_path / "controller.sock"
     with pytest.raises(ControllerError, match="cannot be reached"):
         ControllerClient(path)
-    with listening(path):
-        client = ControllerClient(path, timeout_s=0.05)
-        with pytest.raises(ControllerError, match="controller: gone"):
-            client.finish()
-        client.close()
-    path.unlink()
-    with listening(path, b'{"active": ["d'):
-        client = ControllerClient(path)
-        with pytest.raises(ControllerError, match=r"controller: gone: it closed its socket"):
-            client.finish()
-        client.close()
-    path.unlink()
+    for replies in ((), (b'{"active": ["d',)):
+        with listening(path, *replies):
+            client = ControllerClient(path)
+            with pytest.raises(ControllerError, match="controller: gone"):
+                client.finish()
+            client.close()
+        path.unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(path))
         silent.listen()
@@ -166,7 +171,7 @@ def test_a_connection_that_may_only_announce_changes_no_link_and_names_no_proces
     announce_only = b'{"do": "announce-only"}\n'
     with ExitStack() as opened:
         clients = [eventlet.connect(path, family=socket.AF_UNIX) for _ in range(2)]
-        first, second = (opened.enter_context(each.makefile("rwb")) for each in clients)
+        first, second = (opened.enter_context(client.makefile("rwb")) for client in clients)
 
         def ask(stream: Any, *lines: bytes) -> list[dict[str, Any]]:
             stream.write(b"".join(lines))
@@ -180,4 +185,4 @@ def test_a_connection_that_may_only_announce_changes_no_link_and_names_no_proces
         assert refused[3] == {"active": []}
         assert ask(second, link, processes) == [{"active": []}] * 2  # another connection
     assert server.refused == 2
-    assert [each["do"] for each in obeyed] == ["finish", "link", "processes"]
+    assert [request["do"] for request in obeyed] == ["finish", "link", "processes"]

@@ -16,10 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from controllers import impairment_plan
-from controllers.controller_socket import parse_request
 from controllers.impairments import AnyImpairment, Impairment, ImpairmentParameters, make
 from testbed.lab.helpers.process import HelperError, HelperProcess, wait_readable
 from testbed.lab.kernel import process_status
@@ -39,8 +38,8 @@ CRASH = {"kind": "crash", "host": "worker-1", "rounds": [1]}
 
 
 def parsed(document: dict[str, Any]) -> ImpairmentParameters:
-    found: ImpairmentParameters = TypeAdapter(AnyImpairment).validate_python(document)
-    return found
+    parameters: ImpairmentParameters = TypeAdapter(AnyImpairment).validate_python(document)
+    return parameters
 
 
 @pytest.mark.parametrize("document", [BURST, BACKGROUND, STRAGGLER, CRASH])
@@ -65,16 +64,6 @@ def test_a_resolved_entry_reads_as_the_same_again(document):
         ({"kind": "crash", "rounds": [1]}, "host"),
         (CRASH | {"at_s": [-1.0], "rounds": None}, "at_s"),
         ({**BURST, "rounds": None, "at_s": [0.1, 0.12]}, "overlap"),
-    ],
-)
-def test_bad_values_are_refused(document, problem):
-    with pytest.raises(ValidationError, match=problem):
-        parsed(document)
-
-
-@pytest.mark.parametrize(
-    ("document", "problem"),
-    [
         (BURST | {"from": "traffic-9"}, "from: unknown host 'traffic-9'; valid: server, worker-1"),
         (
             STRAGGLER | {"host": "traffic-1"},
@@ -82,7 +71,7 @@ def test_bad_values_are_refused(document, problem):
         ),
     ],
 )
-def test_hosts_and_rounds_that_do_not_exist_are_refused(document, problem):
+def test_bad_values_are_refused(document, problem):
     with pytest.raises(ValueError, match=problem):
         impairment_plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
 
@@ -102,12 +91,6 @@ def test_background_says_what_the_machine_lacks(monkeypatch):
     assert "reno" in lacking
     monkeypatch.setenv("PATH", "/nonexistent")
     assert "iperf3" in (parsed(BACKGROUND).lacking(["server"]) or "")
-
-
-@pytest.mark.parametrize("pids", [None, [], {"worker-1": "7"}, {"worker-1": 1}, {"a": True}])
-def test_process_numbers_that_are_none_are_refused(pids):
-    with pytest.raises(ValueError, match="pids"):
-        parse_request(json.dumps({"do": "processes", "pids": pids}).encode())
 
 
 # The programs

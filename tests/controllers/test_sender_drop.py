@@ -20,11 +20,15 @@ PLACES = impairment_plan.Places(
 )
 
 
-def resolved(**given):
-    entry = SenderDropParameters.model_validate(
-        {"kind": "sender-drop", "rounds": [1], "q": 0.7, **given}
-    )
-    return impairment_plan.resolve([entry], PLACES, rounds=5, seed=1)
+def resolved(*entries):
+    """By default one entry without keys of its own."""
+    given = {"kind": "sender-drop", "rounds": [1], "q": 0.7}
+    parsed = [SenderDropParameters.model_validate(given | entry) for entry in entries or ({},)]
+    return impairment_plan.resolve(parsed, PLACES, rounds=5, seed=1)
+
+
+def made(document, lab):
+    return SenderDrop(SenderDropParameters.model_validate(document), lab)
 
 
 @pytest.fixture
@@ -40,7 +44,7 @@ def drawn(orders, count=10_000):
 
 def test_every_worker_leaves_out_its_share_while_it_is_in_force_and_no_longer(lab):
     (document,) = entries = resolved()
-    impairment = SenderDrop(SenderDropParameters.model_validate(document), lab)
+    impairment = made(document, lab)
     orders = {host: drop_order.orders(lab.shared, host, entries) for host in PLACES.hosts}
     assert not orders["server"]
     assert not drawn(orders["worker-1"])
@@ -59,10 +63,9 @@ def test_every_worker_leaves_out_its_share_while_it_is_in_force_and_no_longer(la
 
 
 def test_the_draws_follow_from_the_seed_and_the_name(lab):
-    def draws(**given):
-        (document,) = entries = resolved(host="worker-1", **given)
-        impairment = SenderDrop(SenderDropParameters.model_validate(document), lab)
-        impairment.begin()
+    def draws(**keys):
+        (document,) = entries = resolved({"host": "worker-1", **keys})
+        made(document, lab).begin()
         return drawn(drop_order.orders(lab.shared, "worker-1", entries))[0]
 
     assert np.array_equal(draws(), draws())
@@ -70,18 +73,15 @@ def test_the_draws_follow_from_the_seed_and_the_name(lab):
 
 
 def test_two_entries_at_one_sender_each_take_their_share(lab):
-    given = [{"kind": "sender-drop", "rounds": [1], "q": 0.5, "name": name} for name in "ab"]
-    entries = impairment_plan.resolve(
-        [SenderDropParameters.model_validate(each) for each in given], PLACES, rounds=5, seed=1
-    )
-    for each in entries:
-        SenderDrop(SenderDropParameters.model_validate(each), lab).begin()
+    entries = resolved(*({"q": 0.5, "name": name} for name in "ab"))
+    for document in entries:
+        made(document, lab).begin()
     gone = drawn(drop_order.orders(lab.shared, "worker-1", entries))
     assert 0.72 < np.mean(np.logical_or(*gone)) < 0.78
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"host": "server"}, "leg: 'gather': 'server' sends nothing then; valid: broadcast, both"),
         ({"leg": "broadcast"}, "leg: 'broadcast': 'workers' sends nothing then; valid: gather"),
@@ -89,20 +89,20 @@ def test_two_entries_at_one_sender_each_take_their_share(lab):
         ({"host": "worker-9"}, "impairments.0.host: unknown host 'worker-9'"),
     ],
 )
-def test_it_is_refused_where_nobody_sends(options, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        resolved(**options)
-    assert resolved(host="server", leg="broadcast")
-    assert resolved(host="server", duration_s=0.5)
+def test_it_is_refused_where_nobody_sends(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        resolved(options)
+    assert resolved({"host": "server", "leg": "broadcast"})
+    assert resolved({"host": "server", "duration_s": 0.5})
 
 
 def test_a_tcp_arm_is_unsupported_and_a_udp_arm_is_not():
-    said = [
+    of_udp, of_tcp = (
         requirements.lacking({"protocol": protocols.preset(name).describe()}, resolved(), [])
         for name in ("dblp", "tcp-cubic")
-    ]
-    assert said[0] is None
-    assert str(said[1]).startswith("sender-drop: the kernel sends the packets of TCP")
+    )
+    assert of_udp is None
+    assert str(of_tcp).startswith("sender-drop: the kernel sends the packets of TCP")
 
 
 def test_a_shell_which_has_no_sender_leaves_it_out():

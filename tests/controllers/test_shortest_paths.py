@@ -32,11 +32,11 @@ def network(**given: Any) -> dict[str, Any]:
 
 
 def far_ends(description: dict[str, Any]) -> dict[tuple[str, int], str]:
-    found = {}
-    for link in description["links"]:
-        for own, other in itertools.permutations((link["first"], link["second"])):
-            found[own["node"], own["number"]] = other["node"]
-    return found
+    return {
+        (own["node"], own["number"]): other["node"]
+        for link in description["links"]
+        for own, other in itertools.permutations((link["first"], link["second"]))
+    }
 
 
 def paths(description: dict[str, Any], table: Routes, first: str, second: str) -> list[list[str]]:
@@ -53,6 +53,14 @@ def paths(description: dict[str, Any], table: Routes, first: str, second: str) -
             assert node not in path, f"a loop: {[*path, node]}"
             (complete if node == second else open_ended).append([*path, node])
     return complete
+
+
+def buckets(table: Routes) -> dict[tuple[str, str], Any]:
+    return {
+        (switch, mac): hops.buckets()
+        for switch, rules in table.items()
+        for mac, hops in rules.items()
+    }
 
 
 def test_a_fat_tree_has_as_many_paths_as_its_authors_say():
@@ -107,11 +115,6 @@ def test_an_unreachable_host_keeps_the_rest():
     assert changes == [[Change("s1", "mac-worker-1", None)]]
 
 
-def test_nothing_changes_when_nothing_fails():
-    fabric = network(name="fat-tree", workers=4)
-    assert waves(routes(fabric), routes(fabric)) == []
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -128,10 +131,11 @@ def test_no_order_of_one_wave_s_changes_makes_a_loop(given):
     for link in core[::5]:
         down = link_name(link["first"]["node"], link["second"]["node"])
         whole, broken = routes(fabric), routes(fabric, [down])
+        assert waves(whole, routes(fabric)) == []
         for old, new in ((whole, broken), (broken, whole)):
             table = {switch: dict(rules) for switch, rules in old.items()}
             for wave in waves(old, new):
-                for change in sorted(wave, key=lambda each: each.switch, reverse=True):
+                for change in sorted(wave, key=lambda change: change.switch, reverse=True):
                     if change.hops is None:
                         del table[change.switch][change.mac]
                     else:
@@ -140,12 +144,4 @@ def test_no_order_of_one_wave_s_changes_makes_a_loop(given):
                     for host in hosts:
                         if host != target:
                             paths(fabric, table, host, target)  # asserts that none loops
-            in_force, wanted = (
-                {
-                    (switch, mac): hops.buckets()
-                    for switch, rules in each.items()
-                    for mac, hops in rules.items()
-                }
-                for each in (table, new)
-            )
-            assert in_force == wanted
+            assert buckets(table) == buckets(new)

@@ -104,12 +104,12 @@ def test_a_switch_that_returns_has_what_is_in_force_now(fabric, loses):
     blackout(fabric.impairment("over"), "s1", 2, MACS["a"])
     cut.set_port("s1", 2, up=False)
     fabric.routing.ports_are("s1", {2: False})
-    wanted = fabric.fakes["s1"].contents()
-    assert wanted[3] == {2}
+    planned = fabric.fakes["s1"].contents()
+    assert planned[3] == {2}
     if loses == "everything":
         fabric.fakes["s1"] = FakeSwitch()
     fabric.connect("s1")
-    assert fabric.fakes["s1"].contents() == wanted
+    assert fabric.fakes["s1"].contents() == planned
     dark.release_flows("s1", 1)
     dark.remove_meter("s1", 1)
     cut.set_port("s1", 2, up=True)

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from controllers.controller_socket import parse_request
 from controllers.framework import hub
 from controllers.impairment_runner import ImpairmentRunner
 from controllers.impairments import Effect, Impairment
@@ -104,29 +103,6 @@ def test_a_leg_is_told_all_that_hit_it_also_what_came_and_went():
     assert timeline.hit(0, "gather") == ["short"]
     timeline.announced(0, "broadcast", 1.0)
     assert timeline.hit(0, "broadcast") == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"x\n",
-        b"[]\n",
-        b'{"do": "shutdown"}',
-        b'{"do": "begin"}',
-        b'{"do": "begin", "round": true, "leg": "gather"}',
-        b'{"do": "end", "round": 1, "leg": "sideways"}',
-        b'{"do": "begin", "round": 1, "leg": "gather", "at_s": "now"}',
-    ],
-)
-def test_a_request_that_is_not_understood_is_refused(line):
-    with pytest.raises(ValueError, match=r"JSON|must be"):
-        parse_request(line)
-
-
-def test_a_good_request_is_read():
-    request = {"do": "begin", "round": 3, "leg": "gather"}
-    assert parse_request(b'{"do": "begin", "round": 3, "leg": "gather"}\n') == request
 
 
 ENTRY: dict[str, Any] = {"kind": "loss", "name": "loss", "q": 0.5}

@@ -68,10 +68,6 @@ def test_it_is_found_by_set(tmp_path):
     assert run.config()["topology"]["name"] == str(tmp_path / "other.py")
 
 
-def test_a_plain_mininet_topology_will_do(tmp_path):
-    assert load(tmp_path, PLAIN).config()["topology"]["workers"] == 2
-
-
 def test_the_run_s_key_depends_on_the_file_s_content(tmp_path):
     first, second = load(tmp_path, GOOD), load(tmp_path, GOOD + "# other\n")
     assert first.key != second.key
@@ -154,7 +150,8 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "signature", ["self", "self, hops=2", "self, **options", "self, given", "self, *given"]
+    "signature",
+    ["self, parameters", "self", "self, hops=2", "self, **options", "self, given", "self, *given"],
 )
 def test_mininet_s_own_forms_of_build_will_do(tmp_path, signature):
     text = PLAIN.replace("self, parameters", signature).replace(

@@ -156,7 +156,7 @@ def test_options_of_a_link(tmp_path, given, expected):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ("delay=5", "delay=5: valid: a time with its unit, such as '5ms' or '100us'"),
         ("delay='5 minutes'", "delay='5 minutes': valid: a time with its unit"),
@@ -180,17 +180,17 @@ def test_options_of_a_link(tmp_path, given, expected):
         ("max_queue_siz=9", "unknown option 'max_queue_siz'; valid: "),
     ],
 )
-def test_what_a_link_cannot_have_is_one_line_that_names_it(tmp_path, given, said):
-    text = SIMPLE_PERF.replace("bw=10, delay='5ms', loss=10, use_htb=True", given)
+def test_what_a_link_cannot_have_is_one_line_that_names_it(tmp_path, options, message):
+    text = SIMPLE_PERF.replace("bw=10, delay='5ms', loss=10, use_htb=True", options)
     with pytest.raises(InputError) as caught:
         load(tmp_path, text, n=3)
-    assert f"line 10: link h1--s1: {said}" in str(caught.value)
+    assert f"line 10: link h1--s1: {message}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "http" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("(h + 1))", "(h + 1), cpu=.5)", "host h1: cpu=0.5: the lab's hosts share all processors"),
         ("(h + 1))", "(h + 1), ip='10.0.0.1/24')", "host h1: ip='10.0.0.1/24': the lab gives addr"),
@@ -205,10 +205,10 @@ def test_what_a_link_cannot_have_is_one_line_that_names_it(tmp_path, given, said
         ("'s1')", "'s1', dpid=7)", "switch s1: dpid=7: valid: a text of 1 to 16 hexadecimal"),
     ],
 )
-def test_what_a_node_cannot_have_is_one_line_that_names_it(tmp_path, old, new, said):
+def test_what_a_node_cannot_have_is_one_line_that_names_it(tmp_path, old, new, message):
     with pytest.raises(InputError) as caught:
         load(tmp_path, SIMPLE_PERF.replace(old, new, 1), n=3)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "leave it out" in str(caught.value) or "valid:" in str(caught.value)
     assert "\n" not in str(caught.value)
 
