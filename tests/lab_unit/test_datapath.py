@@ -39,10 +39,6 @@ system@other:
 """
 
 
-def printing(monkeypatch, text):
-    monkeypatch.setattr(datapath, "run", lambda _argv: text)
-
-
 def test_auto_takes_the_kernels_where_it_works_and_who_names_that_is_told_why_not(monkeypatch):
     monkeypatch.setattr(datapath, "missing", lambda: None)
     assert datapath.choose("auto") == "kernel"
@@ -60,23 +56,17 @@ def test_a_refused_trial_is_the_reason(monkeypatch):
     assert re.search("no openvswitch module.*No such file", datapath.missing() or "")
 
 
-@pytest.mark.parametrize(
-    ("switches", "kind"), [(["s1"], "kernel"), (["s2"], "userspace"), (["s2", "s2"], "userspace")]
-)
-def test_the_daemon_says_which_one_forwards(monkeypatch, switches, kind):
-    printing(monkeypatch, SHOWN)
-    assert datapath.in_use(switches) == kind
-
-
-@pytest.mark.parametrize("switches", [["s1", "s2"], ["s3"], []])
-def test_switches_without_a_common_one_are_an_error(monkeypatch, switches):
-    printing(monkeypatch, SHOWN)
-    with pytest.raises(CommandError, match="no datapath in common"):
-        datapath.in_use(switches)
+def test_the_daemon_says_which_one_forwards_and_none_in_common_is_an_error(monkeypatch):
+    monkeypatch.setattr(datapath, "run", lambda _argv: SHOWN)
+    for switches, kind in ((["s1"], "kernel"), (["s2"], "userspace"), (["s2", "s2"], "userspace")):
+        assert datapath.in_use(switches) == kind
+    for switches in (["s1", "s2"], ["s3"], []):
+        with pytest.raises(CommandError, match="no datapath in common"):
+            datapath.in_use(switches)
 
 
 def test_lost_first_packets_are_added_up(monkeypatch):
-    printing(monkeypatch, STATISTICS)
+    monkeypatch.setattr(datapath, "run", lambda _argv: STATISTICS)
     assert datapath.lost_upcalls() == 9
 
 

@@ -55,10 +55,8 @@ def test_the_relay_s_memory_holds_the_smallest_frames_at_full_rate(rate_bps, del
     # And 20 ms of full-size frames that a relay is late.
     assert made.slots >= frames_per_s * delay_s + rate_bps * 0.02 / (1514 * 8)
     made.require_room(made.settings.longest_s)
-
-
-def test_jitter_needs_room_too():
-    assert middle(delay_s=0.005, jitter_s=0.005, loss=0.5).slots == middle(delay_s=0.01).slots
+    half_s = delay_s / 2  # jitter needs room too
+    assert middle(rate_bps, delay_s=half_s, jitter_s=half_s, loss=0.5).slots == made.slots
 
 
 @pytest.mark.parametrize(
@@ -94,8 +92,8 @@ def test_descriptions_survive_json():
         directions=[counters],
     )
     document = json.loads(json.dumps(report.as_json()))
-    for each in (document["directions"][0], document["delays"][0]):
-        assert (each["link"], each["from"]) == ("a--b", "a")
+    for part in (document["directions"][0], document["delays"][0]):
+        assert (part["link"], part["from"]) == ("a--b", "a")
     assert document["worst"]["from"] == "b"
     assert RelayReport.from_json(document) == report
     assert report.dropped == 1
@@ -110,6 +108,12 @@ def left(watched: Punctuality, late_ns: Any, at_s: float, *, way: int = 0, wait_
     now_ns = round(at_s * SECOND)
     late = np.atleast_1d(np.asarray(late_ns, dtype=np.int64))
     watched.add(way, now_ns, now_ns - late, np.full(len(late), now_ns - wait_ms * MS))
+
+
+def worst_of(watched: Punctuality) -> Stretch:
+    worst = watched.worst()
+    assert worst is not None
+    return worst
 
 
 def test_lateness_is_summed_up_within_a_bin():
@@ -143,8 +147,7 @@ def test_the_worst_second_counts_and_not_the_whole_run():
         late_ns = 50_000 if millisecond != 7030 else np.arange(30) * MS
         left(watched, late_ns, millisecond / 1000, way=millisecond % 2)
     assert watched.summary_s()[1] < 0.001
-    worst = watched.worst()
-    assert worst is not None
+    worst = worst_of(watched)
     assert worst.late_p99_s > 0.015
     assert worst.late_max_s == 0.029
     assert 6 < worst.at_s <= 7.03
@@ -156,8 +159,7 @@ def test_a_single_late_frame_does_not_make_a_stretch_late(frames_per_s):
     watched = Punctuality(WAYS, 0)
     for number in range(20 * frames_per_s):
         left(watched, 2 * MS if number == 10 * frames_per_s else 50_000, number / frames_per_s)
-    worst = watched.worst()
-    assert worst is not None
+    worst = worst_of(watched)
     assert worst.late_p99_s < 0.0001
     assert worst.frames >= 300
     assert watched.summary_s()[2] == 0.002
@@ -166,8 +168,7 @@ def test_a_single_late_frame_does_not_make_a_stretch_late(frames_per_s):
 def test_beyond_the_histogram_the_99th_percentile_is_the_maximum():
     watched = Punctuality(WAYS, 0)
     left(watched, [400 * MS] * 50, 0.1)
-    worst = watched.worst()
-    assert worst is not None
+    worst = worst_of(watched)
     assert worst.late_p99_s == worst.late_max_s == 0.4
 
 

@@ -62,7 +62,6 @@ def test_a_program_runs_in_the_hosts_network_and_sees_its_interfaces(host):
 
 
 def test_programs_start_while_other_threads_work(host):
-    """Forking a process of many threads is safe here: none is caught with a lock held."""
     stop = threading.Event()
 
     def work():

@@ -41,8 +41,7 @@ def switch(folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: bytes) -> It
                 came = b""
                 while len(came) < 24:  # its hello, and a request
                     came += client.recv(1000)
-                for each in answers:
-                    client.sendall(each)
+                client.sendall(b"".join(answers))
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -122,24 +121,19 @@ def test_tables_groups_and_meters_are_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("answers", "problem"),
+    ("ask", "answers", "problem"),
     [
-        ([message(1, 2, struct.pack("!HH", 1, 2))], "s1 refused statistics 3: error"),
-        ([], "s1 closed its management socket"),
-        ([reply(2, 3, b"")[:10]], "s1 closed its management socket"),
+        ("tables", [message(1, 2, struct.pack("!HH", 1, 2))], "s1 refused statistics 3: error"),
+        ("tables", [], "s1 closed its management socket"),
+        ("tables", [reply(2, 3, b"")[:10]], "s1 closed its management socket"),
+        ("flows", [reply(2, 1, bytes(48))], "an entry of 0 bytes"),
     ],
 )
-def test_a_switch_that_does_not_answer_is_told(tmp_path, monkeypatch, answers, problem):
+def test_a_switch_that_does_not_answer_in_order_is_told(
+    tmp_path, monkeypatch, ask, answers, problem
+):
     with (
         switch(tmp_path, monkeypatch, *answers) as statistics,
         pytest.raises(StatisticsError, match=problem),
     ):
-        statistics.tables()
-
-
-def test_an_entry_without_a_length_ends_the_reading(tmp_path, monkeypatch):
-    with (
-        switch(tmp_path, monkeypatch, reply(2, 1, bytes(48))) as statistics,
-        pytest.raises(StatisticsError, match="an entry of 0 bytes"),
-    ):
-        statistics.flows()
+        getattr(statistics, ask)()

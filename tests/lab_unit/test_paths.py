@@ -100,12 +100,9 @@ def test_queues_are_shared_like_links_and_hosts_that_take_no_part_have_no_share(
     assert paths.fair_queues_bytes(STAR, ["worker-1"]) == {"worker-1": 100_000}
 
 
-def test_unknown_nodes_and_networks_in_pieces_are_refused():
+def test_unknown_nodes_are_refused():
     with pytest.raises(ValueError, match=r"unknown node 'nobody'; valid: s1, server, worker-1"):
         paths.path(STAR, "nobody", "server")
-    pieces = description(("server", "s1", 1, 0), ("worker-1", "s2", 1, 0))
-    with pytest.raises(ValueError, match="no path from 'worker-1' to 'server'"):
-        paths.path(pieces, "worker-1", "server")
 
 
 def lossy(network: dict[str, Any], **losses: float) -> dict[str, Any]:
@@ -137,6 +134,7 @@ def test_jitters_are_those_of_the_links_on_the_path():
     links = [{**link, "jitter_s": 0.001 * n} for n, link in enumerate(DUMBBELL["links"])]
     network = DUMBBELL | {"links": links}
     on_the_way = {link.name for link in paths.path(network, "worker-1", "server")}
-    wanted = [each["jitter_s"] for each in links if each["name"] in on_the_way and each["jitter_s"]]
-    assert sorted(paths.path_jitters_s(network, "worker-1", "server")) == sorted(wanted) != []
+    jitters_s = [link["jitter_s"] for link in links if link["name"] in on_the_way]
+    expected_s = sorted(filter(None, jitters_s))
+    assert sorted(paths.path_jitters_s(network, "worker-1", "server")) == expected_s != []
     assert paths.path_jitters_s(STAR, "worker-1", "server") == []

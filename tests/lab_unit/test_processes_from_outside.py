@@ -108,7 +108,7 @@ except OSError as error:
     print(error.strerror)
 """
     with started(code) as pid:
-        for drop, said in (([], "1"), (["setpriv", "--bounding-set", "-sys_ptrace"], "denied")):
+        for drop, output in (([], "1"), (["setpriv", "--bounding-set", "-sys_ptrace"], "denied")):
             done = subprocess.run(
                 [*drop, sys.executable, "-c", look, str(pid)],
                 capture_output=True,
@@ -116,7 +116,7 @@ except OSError as error:
                 check=True,
                 timeout=60,
             )
-            assert said in done.stdout
+            assert output in done.stdout
 
 
 LINE = "cpu  100 10 40 700 50 3 7 90 20 5\ncpu0 1 2 3\n"

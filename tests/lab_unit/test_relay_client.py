@@ -97,13 +97,10 @@ def test_a_report_of_many_directions_comes_in_parts(client_of):
     assert [each.link for each in client_of(part).report().directions] == names
 
 
-def test_a_relay_that_says_no_or_nonsense_is_told_in_one_line(client_of):
+def test_a_relay_that_refuses_or_is_gone_is_told_in_one_line(client_of, tmp_path):
     client = client_of(lambda request: {"error": "no delayed link 'x' from 'y'"})
     with pytest.raises(CommandError, match="delay relay: no delayed link 'x' from 'y'"):
         client.change("x", "y", delay_s=1)
-
-
-def test_a_relay_that_is_gone_is_told_in_one_line(tmp_path):
     with pytest.raises(CommandError, match=r"the delay relay at .*nowhere does not answer"):
         RelayClient(tmp_path / "nowhere")
 

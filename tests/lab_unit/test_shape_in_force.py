@@ -77,7 +77,7 @@ RATE = {"rate_bps", "ceiling_bps", "burst_bytes"}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "changes", "settings"),
+    ("link", "changes", "settings"),
     [
         (SHAPES[1], {"rate_bps": 99_000_000}, RATE),
         (SHAPES[1], {"queue_bytes": 149_999}, {"queue_bytes"}),
@@ -87,9 +87,9 @@ RATE = {"rate_bps", "ceiling_bps", "burst_bytes"}
         (TWO, {"rate_bps": 198_000_000}, RATE),
     ],
 )
-def test_what_is_shaped_otherwise_differs(elsewhere, shaped, wanted, changes, settings):
-    shape(elsewhere, replace(wanted, **changes))
-    found = differing(wanted, vars(shape_in_force.read(shaped, "a")))
+def test_what_is_shaped_otherwise_differs(elsewhere, shaped, link, changes, settings):
+    shape(elsewhere, replace(link, **changes))
+    found = differing(link, vars(shape_in_force.read(shaped, "a")))
     assert {setting for setting, *_ in found} == settings
 
 
