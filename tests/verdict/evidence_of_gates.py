@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from pathlib import Path
@@ -21,29 +22,27 @@ from testbed.verdict.standstill import Standstill
 WITHOUT_DELAYS = ("relay_late_s", "relay_late_max_s", "delay_error_s")
 
 
-def path(**changes):
-    facts = {
-        "sender": "worker-1",
-        "receiver": "server",
-        "configured_rate_bps": 100_000_000,
-        "rate_bps": 99e6,
-        "rtt_s": 0.0001,
-        "probes_sent": 20,
-        "probes_lost": 0,
-    }
-    return PathCalibration(**{**facts, **changes})
+path = functools.partial(
+    PathCalibration,
+    sender="worker-1",
+    receiver="server",
+    configured_rate_bps=100_000_000,
+    rate_bps=99e6,
+    rtt_s=0.0001,
+    probes_sent=20,
+    probes_lost=0,
+)
 
 
-def queue(**changes):
-    facts = {
-        "link": "server--s1",
-        "sender": "s1",
-        "limit_bytes": 150_000,
-        "peak_bytes": 148_372,
-        "resolution_bytes": 4_000,
-        "refused": 4,
-    }
-    return QueueCalibration(**{**facts, **changes})
+queue = functools.partial(
+    QueueCalibration,
+    link="server--s1",
+    sender="s1",
+    limit_bytes=150_000,
+    peak_bytes=148_372,
+    resolution_bytes=4_000,
+    refused=4,
+)
 
 
 def waited(mean_s):
@@ -51,53 +50,58 @@ def waited(mean_s):
 
 
 def stalled(longest_s, **changes):
-    facts = {"processor": 0, "at_s": 2.0, "looks": 1000, "real_time": True}
-    return Stall(longest_s=longest_s, **{**facts, **changes})
-
-
-def headroom(**changes):
-    facts = {
-        "duration_s": 10.0,
-        "waited": {"ovs-vswitchd": waited(0.0001)},
-        "longest_window_s": 1.001,
-        "stalls": [stalled(0.004)],
-        "others": 0.02,
-        "pressure": 0.4,
-        "stolen": 0.0,
-    }
-    return Headroom(**{**facts, **changes})
-
-
-def ledger(**changes):
-    none = dict.fromkeys(
-        (
-            *("queue_drops", "filtered", "interface_drops", "delay_drops", "delay_lost"),
-            *("socket_drops", "injected"),
-        ),
-        0,
+    return Stall(
+        **{"processor": 0, "at_s": 2.0, "looks": 1000, "real_time": True} | changes,
+        longest_s=longest_s,
     )
-    own = {"link": "server--s1", "sender": "s1", "offered": None, "sent": 5000, "received": 5000}
-    return LinkLedger(**{**none, **own, **changes})
 
 
-def under_load(**changes):
-    facts = {
-        "link": "server--s1",
-        "sender": "s1",
-        "rate_bps": 100_000_000,
-        "samples": 1000,
-        "backlogged": 100,
-        "packet_bytes": 1514.0,
-        "holds_enough": True,
-        "loaded_s": 0.8,
-        "left_out_s": 0.0,
-        "delivered": 0.999,
-        "worst": 0.99,
-        "worst_s": 5.0,
-        "missing": 0.0,
-        "most": 0.999,
-    }
-    return LinkUnderLoad(**{**facts, **changes})
+headroom = functools.partial(
+    Headroom,
+    duration_s=10.0,
+    waited={"ovs-vswitchd": waited(0.0001)},
+    longest_window_s=1.001,
+    stalls=[stalled(0.004)],
+    others=0.02,
+    pressure=0.4,
+    stolen=0.0,
+)
+
+
+ledger = functools.partial(
+    LinkLedger,
+    link="server--s1",
+    sender="s1",
+    offered=None,
+    sent=5000,
+    received=5000,
+    queue_drops=0,
+    filtered=0,
+    interface_drops=0,
+    delay_drops=0,
+    delay_lost=0,
+    socket_drops=0,
+    injected=0,
+)
+
+
+under_load = functools.partial(
+    LinkUnderLoad,
+    link="server--s1",
+    sender="s1",
+    rate_bps=100_000_000,
+    samples=1000,
+    backlogged=100,
+    packet_bytes=1514.0,
+    holds_enough=True,
+    loaded_s=0.8,
+    left_out_s=0.0,
+    delivered=0.999,
+    worst=0.99,
+    worst_s=5.0,
+    missing=0.0,
+    most=0.999,
+)
 
 
 def conserved(*links, quiet=True):
@@ -163,9 +167,9 @@ def judged(paths=None, queues=None, **changes):
 
 def stopping(*arguments, outcome="failed", **keywords):
     """The keys of the gates with an outcome; each stops the run."""
-    found = [gate for gate in judged(*arguments, **keywords) if gate.outcome == outcome]
-    assert all(gate.stops for gate in found)
-    return [gate.key for gate in found]
+    gates = [gate for gate in judged(*arguments, **keywords) if gate.outcome == outcome]
+    assert all(gate.stops for gate in gates)
+    return [gate.key for gate in gates]
 
 
 def broken(*arguments, **keywords):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,26 +18,23 @@ from tests.verdict.evidence_of_gates import broken, judged, path, queue
 
 
 @pytest.mark.parametrize(
-    ("changes", "key"),
+    ("changes", "keys"),
     [
-        ({"rate_bps": 96e6}, "rate_error"),
-        ({"rate_bps": 104e6}, "rate_error"),
-        ({"rate_spread": 0.06}, "rate_spread"),
-        ({"probes_lost": 1}, "idle_loss"),
-        ({"rtt_s": 0.00031}, "rtt_error_s"),
-        ({"rtt_s": 0.00091, "switches": 3}, "rtt_error_s"),
-        ({"configured_rtt_s": 0.02, "rtt_s": 0.0225}, "rtt_error"),
-        ({"configured_rtt_s": 0.02, "rtt_s": 0.0175}, "rtt_error"),
+        ({"rate_bps": 96e6}, ["rate_error"]),
+        ({"rate_bps": 104e6}, ["rate_error"]),
+        ({"rate_spread": 0.06}, ["rate_spread"]),
+        ({"probes_lost": 1}, ["idle_loss"]),
+        ({"rtt_s": 0.00031}, ["rtt_error_s"]),
+        ({"rtt_s": 0.00091, "switches": 3}, ["rtt_error_s"]),
+        ({"rtt_s": 0.00089, "switches": 3}, []),
+        ({"configured_rtt_s": 0.02, "rtt_s": 0.0225}, ["rtt_error"]),
+        ({"configured_rtt_s": 0.02, "rtt_s": 0.0175}, ["rtt_error"]),
+        ({"configured_rtt_s": 0.02, "rtt_s": 0.0215}, []),  # the larger of both limits holds
+        ({"configured_rtt_s": 0.001, "rtt_s": 0.00125}, []),
     ],
 )
-def test_one_bad_path_is_enough(changes, key):
-    assert broken([path(), path(**changes)]) == [key]
-
-
-def test_the_larger_of_both_round_trip_limits_holds():
-    assert broken([path(configured_rtt_s=0.02, rtt_s=0.0215)]) == []
-    assert broken([path(configured_rtt_s=0.001, rtt_s=0.00125)]) == []
-    assert broken([path(rtt_s=0.00089, switches=3)]) == []
+def test_one_bad_path_is_enough(changes, keys):
+    assert broken([path(), path(**changes)]) == keys
 
 
 @pytest.mark.parametrize(
@@ -67,16 +64,13 @@ def test_configured_loss_explains_as_many_lost_probes_as_chance_allows(probe_los
         assert broken([path(), path(probes_lost=most + 1, **lossy)]) == ["idle_loss"]
 
 
-def test_the_gate_of_idle_loss_says_what_is_configured():
-    gates = judged([path(probes_lost=15, configured_probe_loss=0.0975)])
-    gate = next(gate for gate in gates if gate.key == "idle_loss")
+def test_the_gate_of_idle_loss_says_what_is_configured_and_hides_no_path_without():
+    lossy = path(probes_lost=15, configured_probe_loss=0.0975)
+    gate = next(gate for gate in judged([lossy]) if gate.key == "idle_loss")
     assert (gate.value, gate.limit) == (0.75, 0.5)
     assert "configured loss takes 0.0975 of round trips" in gate.note
-
-
-def test_a_lossy_path_beside_a_broken_one_hides_nothing():
-    lossy = path(probes_lost=5, configured_probe_loss=0.0975)
-    assert broken([lossy, path(probes_lost=1)]) == ["idle_loss"]
+    passing = path(probes_lost=5, configured_probe_loss=0.0975)
+    assert broken([passing, path(probes_lost=1)]) == ["idle_loss"]
 
 
 @pytest.mark.parametrize("probes", [4, 20])
@@ -96,38 +90,21 @@ def test_round_trips_may_be_off_by_what_jitter_explains(probes, jitters_s):
     assert broken([far]) == ["rtt_error"]
 
 
-BATCH = 20
-
-
-@pytest.fixture
-def trips(monkeypatch) -> Callable[[Iterator[float | None]], list[float | None]]:
+@pytest.mark.parametrize(
+    ("first", "others_s", "asked"),
+    [
+        ([], 0.0001, {0.0001: 20}),  # once
+        # Other work delayed a batch: it does not decide, and is not left out.
+        ([0.0006] * 20, 0.0001, {0.0006: 20, 0.0001: 40}),
+        ([], 0.0006, {0.0006: 80}),  # slow, and stays so
+        ([None] * 5, 0.0001, {None: 5, 0.0001: 15}),  # losses are no reason to ask again
+    ],
+)
+def test_a_path_is_asked_again_while_its_median_is_late(monkeypatch, first, others_s, asked):
     """The round trips of one path through one switch, whose probes take these times."""
-    path = SimpleNamespace(rtt_s=0.0, hops=2, probe_loss=0.0, sender=None, receiver=None)
+    chosen: Any = SimpleNamespace(rtt_s=0.0, hops=2, probe_loss=0.0, sender=None, receiver=None)
+    times_s = itertools.chain(first, itertools.repeat(others_s))
     monkeypatch.setattr(calibration, "_udp", lambda *_: open("/dev/null"))  # noqa: SIM115, PTH123
     monkeypatch.setattr(calibration, "_BETWEEN_BATCHES_S", 0.0)
-
-    def of(times: Iterator[float | None]) -> list[float | None]:
-        monkeypatch.setattr(calibration, "_round_trip", lambda *_: next(times))
-        chosen: Any = [path]
-        return calibration._all_round_trips(chosen)[0]
-
-    return of
-
-
-def test_a_path_that_answers_in_time_is_asked_once(trips):
-    assert trips(itertools.repeat(0.0001)) == [0.0001] * BATCH
-
-
-def test_a_batch_that_other_work_delayed_does_not_decide(trips):
-    found = trips(itertools.chain([0.0006] * BATCH, itertools.repeat(0.0001)))
-    assert sorted(found)[len(found) // 2] == 0.0001
-    assert found.count(0.0006) == BATCH  # and is not left out
-
-
-def test_a_path_that_is_slow_stays_slow(trips):
-    assert trips(itertools.repeat(0.0006)) == [0.0006] * 4 * BATCH
-
-
-def test_probes_that_get_lost_are_no_reason_to_ask_again(trips):
-    lost = itertools.chain([None] * 5, itertools.repeat(0.0001))
-    assert trips(lost).count(None) == 5
+    monkeypatch.setattr(calibration, "_round_trip", lambda *_: next(times_s))
+    assert Counter(calibration._all_round_trips([chosen])[0]) == asked

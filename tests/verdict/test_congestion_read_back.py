@@ -15,13 +15,10 @@ def endpoint(directory: Path, host: str, facts: Mapping[str, Mapping[str, object
     (directory / "events" / f"endpoint-{host}.jsonl").write_text(json.dumps(record) + "\n")
 
 
-def test_what_was_used_is_what_was_asked_for(tmp_path):
+def test_what_differs_from_what_was_asked_for_is_named_with_its_place(tmp_path):
     assert difference(tmp_path, "bbr") == ""  # nobody says anything
     endpoint(tmp_path, "server", {"worker-1": {"congestion_control": "bbr"}, "worker-2": {}})
     assert difference(tmp_path, "bbr") == ""
-
-
-def test_what_differs_is_named_with_its_place(tmp_path):
     peers = {f"worker-{rank}": {"congestion_control": "cubic"} for rank in (1, 2)}
     endpoint(tmp_path, "server", peers)
     assert difference(tmp_path, "bbr") == (

@@ -149,13 +149,13 @@ def books(events=(), *, whole=True, before=None, network=NETWORK, **after):
     return conservation.close(network, first, counters(whole=whole, **after), list(events))
 
 
-def link(found, name, sender):
-    return next(each for each in found.links if (each.link, each.sender) == (name, sender))
+def link(closed, name, sender):
+    return next(way for way in closed.links if (way.link, way.sender) == (name, sender))
 
 
-def gate(found, key):
-    judged = ledgers.gates(found, Limits().model_dump(), "")
-    return next(each for each in judged if each.key == key)
+def gate(closed, key):
+    gates = ledgers.gates(closed, Limits().model_dump(), "")
+    return next(gate for gate in gates if gate.key == key)
 
 
 @pytest.mark.parametrize("drops", [{}, {"drops": 40, "injected": 960, "at_b": 4000}])
@@ -288,15 +288,12 @@ def test_a_link_that_goes_down_excuses_itself_and_no_other():
     assert gate(books([down("b")], packets=5000, refused_by_b=9), "emulator_losses").value == 0
 
 
-def test_what_came_by_a_link_that_went_down_may_not_reach_the_tables():
+def test_what_came_by_a_link_that_went_down_may_miss_the_tables_or_their_entries():
     lost = {"packets": 5000, "lookups": 4990, "offered": 4990, "given_up": 10}
     switch = books([down("a")], **lost).switches[0]
     assert (switch.down, switch.hidden, switch.unexplained) == (10, 10, 0)
     assert books([down("b")], **lost).switches[0].missing_before == 10  # nothing came by that
-
-
-def test_what_a_changed_route_counts_as_misses_may_have_been_forwarded():
-    """No more of it than there are misses, and only where a link went down."""
+    # A changed route counts misses, which may have been forwarded; no more than those.
     missed = {"packets": 5000, "misses": 30}
     for target in ("a", "b"):
         switch = books([down(target)], **missed).switches[0]

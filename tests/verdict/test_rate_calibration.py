@@ -23,13 +23,15 @@ def arrivals(count, *, kept=lambda number: True, slow=lambda number: 1.0):
     return found
 
 
-def test_a_steady_path_has_its_rate_in_every_stretch():
+def test_a_steady_path_has_its_rate_in_every_stretch_and_one_that_is_silent_none():
     trials = stretches_bps(arrivals(1000), 40)
     assert len(trials) > 20
     assert trials == [pytest.approx(RATE_BPS)] * len(trials)
-    found = summary(trials, RATE_BPS)
-    assert (found.median_bps, found.spread) == (pytest.approx(RATE_BPS), pytest.approx(0, abs=1e-9))
-    assert found.trials == len(trials)
+    steady = summary(trials, RATE_BPS)
+    assert (steady.median_bps, steady.trials) == (pytest.approx(RATE_BPS), len(trials))
+    assert steady.spread == pytest.approx(0, abs=1e-9)
+    assert stretches_bps([(0, 0.0)], 40, loss=0.2, delivered_share=0.8) == []
+    assert summary([], RATE_BPS) == rate_calibration.Rate(median_bps=0, spread=1.0, trials=0)
 
 
 def test_the_rate_of_a_lossy_path_is_that_before_its_losses():
@@ -43,23 +45,17 @@ def test_the_rate_of_a_lossy_path_is_that_before_its_losses():
     assert full == [pytest.approx(RATE_BPS)] * len(full)
 
 
-def test_nothing_that_arrives_is_a_rate_of_zero_that_scatters():
-    assert stretches_bps([(0, 0.0)], 40, loss=0.2, delivered_share=0.8) == []
-    assert summary([], RATE_BPS) == rate_calibration.Rate(median_bps=0, spread=1.0, trials=0)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_a_rate_that_scatters_by_ten_percent_is_told_from_a_steady_one(seed):
     random.seed(seed)
     factors = [max(0.2, random.gauss(1, 0.1)) for _ in range(60)]
-    found = summary(
-        stretches_bps(arrivals(2000, slow=lambda number: 1 / factors[number // 40]), 40), RATE_BPS
-    )
-    assert found.trials >= 40
-    assert found.spread > 0.05
+    scattered = arrivals(2000, slow=lambda number: 1 / factors[number // 40])
+    rate = summary(stretches_bps(scattered, 40), RATE_BPS)
+    assert rate.trials >= 40
+    assert rate.spread > 0.05
     few = [1.0] * 30 + factors[:10]  # a fifth of the trials disturbed: the machine, not the link
     random.shuffle(few)
-    disturbed = summary([RATE_BPS * each for each in few], RATE_BPS)
+    disturbed = summary([RATE_BPS * factor for factor in few], RATE_BPS)
     assert disturbed.spread < 0.05
     assert disturbed.median_bps == pytest.approx(RATE_BPS, rel=0.005)
 

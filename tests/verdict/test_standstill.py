@@ -44,11 +44,11 @@ def test_a_part_that_is_stopped_stands_still_and_one_that_sleeps_or_computes_doe
         os.kill(stopped.pid, signal.SIGCONT)
         lasted_s = time.monotonic() - began_s
         time.sleep(0.1)
-        found = {each.part: each for each in watch.finish()}
-    assert found["idle"].longest_s == 0
-    assert 0.2 < (found["stopped"].longest_s or 0) <= lasted_s
-    assert found["stopped"].state == "stopped"
-    assert began_s - 0.02 < found["stopped"].at_s < began_s + 0.1
+        stood = {part.part: part for part in watch.finish()}
+    assert stood["idle"].longest_s == 0
+    assert 0.2 < (stood["stopped"].longest_s or 0) <= lasted_s
+    assert stood["stopped"].state == "stopped"
+    assert began_s - 0.02 < stood["stopped"].at_s < began_s + 0.1
 
 
 READS = """
@@ -110,11 +110,11 @@ def test_a_watch_that_was_suspended_itself_finds_that_all_stood_still(monkeypatc
 def test_a_quarter_of_the_median_round_passes_if_that_is_more(length_s, still_s, outcome):
     slow = {"round": 9, "began_s": 9 * length_s, "ended_s": 99.0}  # the one with the pause
     at_s = 9.5 * length_s
-    found = [
+    stood = [
         Standstill(part="controller"),
         Standstill(part="ovs-vswitchd", longest_s=still_s, at_s=at_s, state="stopped"),
     ]
-    (gate,) = gates(found, [*rounds(length_s), slow], LIMITS)
+    (gate,) = gates(stood, [*rounds(length_s), slow], LIMITS)
     assert (gate.outcome, gate.value) == (outcome, still_s)
     assert gate.limit == pytest.approx(max(0.05, length_s / 4))
     assert gate.where == "ovs-vswitchd stopped in round 9"
