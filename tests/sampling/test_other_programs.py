@@ -55,8 +55,7 @@ def test_a_busy_program_is_named_and_the_labs_own_are_left_out(tmp_path, monkeyp
 
 def test_a_run_without_the_file_names_no_program(tmp_path):
     assert other_programs.largest(tmp_path) == ""
-    watched = OtherPrograms(tmp_path, 1)
-    watched.end()  # a lab that never came to train
+    OtherPrograms(tmp_path, 1).end()  # of a lab that never came to train
     assert not (tmp_path / FILE).exists()
 
 

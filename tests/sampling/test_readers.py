@@ -39,7 +39,7 @@ def dumped(count, number, sent=0):
 
 
 @pytest.mark.parametrize("count", [2, 600, 6000])
-def test_a_dump_of_any_number_of_interfaces_is_read(kernel, count):
+def test_a_dump_of_any_number_of_interfaces_is_read_and_one_without_an_end_refused(kernel, count):
     kernel(lambda number: dumped(count, number))
     reader = QueueDump([f"eth{number}" for number in range(count)])
     reader.capture()
@@ -48,9 +48,6 @@ def test_a_dump_of_any_number_of_interfaces_is_read(kernel, count):
     assert values.shape == (2, count, 5)
     assert values[1, :, SENT_BYTES].tolist() == list(range(count))
     assert reader.left_out == 0
-
-
-def test_a_dump_without_an_end_is_refused(kernel):
     kernel(lambda number: [queue(1, number, sent=0) * 100] * 10_000)
     with pytest.raises(OSError, match="too long"):
         QueueDump(["eth1"])
@@ -69,54 +66,36 @@ def test_an_answer_that_came_too_late_does_not_shift_those_after_it(kernel, read
     assert reader.strangers == len(late[read:])
 
 
-def test_an_answer_without_a_wanted_interface_is_left_out_and_counted(kernel):
+def test_an_answer_without_a_wanted_interface_and_a_refusal_are_left_out_and_counted(kernel):
     counts = iter([3, 2, 3])
     kernel(lambda number: dumped(next(counts), number))
-    reader = QueueDump(["eth0", "eth2"])
-    reader.capture()
-    reader.capture()
-    times_s, values = reader.decode()
-    assert len(times_s) == len(values) == 1
-    assert reader.left_out == 1
+    kernel(lambda number: [packed(netlink.ERROR, bytes(20), number)])
+    dump = QueueDump(["eth0", "eth2"])
+    dump.capture()
+    dump.capture()
+    times_s, values = dump.decode()
+    assert len(times_s) == len(values) == dump.left_out == 1
+    hosts = HostQueues([(11, "eth1")])
+    hosts.capture([0])
+    rows, _, _ = hosts.decode()
+    assert (len(rows), hosts.left_out) == (0, 1)
 
 
-def test_an_answer_to_a_host_that_came_too_late_is_dropped(kernel):
-    one = kernel(lambda number: [queue(1, number, sent=number, backlog=10 * number)])
+def test_a_host_that_does_not_answer_costs_only_its_own_sample_and_a_late_answer_none(kernel):
+    silent = kernel(lambda number: [queue(1, number, sent=number, backlog=10 * number)])
     kernel(lambda number: [queue(2, number, sent=100 + number)])
     reader = HostQueues([(11, "eth1"), (12, "eth2")])
-    reader.capture([0, 1])
-    one.waiting = [queue(1, 99, sent=0), queue(1, 98, sent=0)]
-    reader.capture([0, 1])
-    rows, _, values = reader.decode()
-    assert rows.tolist() == [0, 1, 0, 1]
-    assert values[:, SENT_BYTES].tolist() == [1, 101, 2, 102]
-    assert values[2, BACKLOG_BYTES] == 20
-    assert reader.strangers == 2
-    assert reader.left_out == 0
-
-
-def test_a_host_that_does_not_answer_costs_only_its_own_sample(kernel):
-    silent = kernel(lambda number: [queue(1, number, sent=number)])
-    kernel(lambda number: [queue(2, number, sent=100 + number)])
-    reader = HostQueues([(11, "eth1"), (12, "eth2")])
-    silent.answer = lambda _: []
+    silent.answer, answer = lambda _: [], silent.answer
     with pytest.raises(BlockingIOError):
         reader.capture([0, 1])
-    silent.answer = lambda number: [queue(1, number - 1, sent=0), queue(1, number, sent=number)]
+    silent.answer = answer
+    silent.waiting = [queue(1, 99, sent=0), queue(1, 98, sent=0)]
     reader.capture([0, 1])
     rows, _, values = reader.decode()
     assert rows.tolist() == [1, 0, 1]
     assert values[:, SENT_BYTES].tolist() == [101, 2, 102]
-    assert reader.strangers == 1
-
-
-def test_a_refusal_for_a_host_gives_no_sample_and_is_counted(kernel):
-    kernel(lambda number: [packed(netlink.ERROR, bytes(20), number)])
-    reader = HostQueues([(11, "eth1")])
-    reader.capture([0])
-    rows, _, _ = reader.decode()
-    assert len(rows) == 0
-    assert reader.left_out == 1
+    assert values[1, BACKLOG_BYTES] == 20
+    assert (reader.strangers, reader.left_out) == (2, 0)
 
 
 def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):

@@ -44,15 +44,6 @@ def test_a_sweep_tells_what_is_done_runs_waits_and_what_went_wrong(tmp_path):
     assert state.waiting[0] == "dblp seed 4 k=2"
 
 
-def test_a_run_that_is_tried_again_has_the_later_verdict(tmp_path):
-    planned(tmp_path / "small", 1)
-    sweep = Sweep(tmp_path / "small")
-    ended(sweep.folder, "dblp-s1", "invalid", "processor busy")
-    assert str(sweep.state()) == "1 planned: 1 invalid"
-    ended(sweep.folder, "dblp-s1", "ok")
-    assert str(sweep.state()) == "1 planned: 1 ok"
-
-
 def test_parts_of_other_machines_are_not_waiting_here(tmp_path):
     planned(tmp_path / "small", 5, shards=3)
     assert str(Sweep(tmp_path / "small").state()) == "5 planned: 5 waiting"
@@ -60,11 +51,17 @@ def test_parts_of_other_machines_are_not_waiting_here(tmp_path):
     assert str(state) == "5 planned: 1 running, 1 waiting, 3 in other parts"
 
 
-def test_an_unchanged_folder_is_not_read_again(tmp_path, monkeypatch):
-    planned(tmp_path / "small", 2)
-    os.utime(tmp_path / "small", (1e9, 1e9))
+def test_a_run_that_is_tried_again_has_the_later_verdict_and_no_other_folder_is_read_again(
+    tmp_path, monkeypatch
+):
+    planned(tmp_path / "small", 1)
     sweep = Sweep(tmp_path / "small")
+    ended(sweep.folder, "dblp-s1", "invalid", "processor busy")
+    assert str(sweep.state()) == "1 planned: 1 invalid"
+    ended(sweep.folder, "dblp-s1", "ok")
+    os.utime(sweep.folder, (1e9, 1e9))
     first = sweep.state()
+    assert str(first) == "1 planned: 1 ok"
     monkeypatch.setattr(sweep, "_read", lambda running: pytest.fail("read again"))
     assert sweep.state() is first
 

@@ -6,7 +6,6 @@ import io
 import json
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,25 +59,25 @@ def rendered(document: dict[str, Any], width: int, height: int) -> list[str]:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 14)])
 def test_screen_fits_and_shows_the_congested_link(width, height):
     lines = rendered(live(), width, height)
-    assert len(lines) <= height
-    assert all(len(line) <= width for line in lines)
     [congested] = [line for line in lines if line.startswith("s1 → server")]
     assert all(word in congested for word in ("149/150", "963", "+17"))
     assert "round 12 of 40" in lines[0]
     assert "burst-server" in "".join(lines[:4])
     assert any("ovs-vswitchd" in line for line in lines)
+    more = {name: live()[name] * 12 for name in ("queues", "flows", "processes")}
+    crowded = rendered(live(**more), width, height)
+    assert any("busiest" in line for line in crowded)
+    assert max(len(lines), len(crowded)) <= height
+    assert all(len(line) <= width for line in lines + crowded)
 
 
-def test_numbers_of_links_flows_and_processes_do_not_overflow_the_screen():
-    document = live()
-    many = {name: document[name] * 12 for name in ("queues", "flows", "processes")}
-    assert len(rendered(live(**many), 80, 24)) <= 24
-    assert "busiest" in "\n".join(rendered(live(**many), 80, 24))
-
-
-def test_a_run_that_is_being_built_says_so(tmp_path):
-    with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG):
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_run_that_is_being_built_or_is_simulated_says_so(tmp_path, simulated):
+    with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG | {"simulated": simulated}):
         [run] = follow.running(IN(results=tmp_path))
+        if simulated:
+            assert screen.line(run.live()) == "goes on in virtual time"
+            return
         lines = rendered(run.live(), 80, 24)
         stages = []
         for name in ("calibration.json", "samples/sampler.json"):
@@ -88,12 +87,6 @@ def test_a_run_that_is_being_built_says_so(tmp_path):
     assert "dblp seed 1" in lines[0]
     assert "building" in lines[1]
     assert stages == ["training begins", "judging what was measured"]
-
-
-def test_a_simulated_run_says_so(tmp_path):
-    with RunDirectory(tmp_path / "small" / "dblp-s1").open(CONFIG | {"simulated": True}):
-        [run] = follow.running(IN(results=tmp_path))
-        assert screen.line(run.live()) == "goes on in virtual time"
 
 
 def test_the_plain_line_has_round_latency_queue_and_impairment():
@@ -125,18 +118,14 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkey
     monkeypatch.setattr(follow, "_LINE_S", 0.0)
     begun = threading.Event()
 
-    def run(key: str) -> None:
-        place = RunDirectory(tmp_path / "small" / key)
-        with place.open(CONFIG | {"key": key}) as directory:
-            (directory / "live.json").write_text(json.dumps(live()))
-            begun.set()
-            time.sleep(0.4)
-            (directory / "live.json").unlink()
-            write_status(directory, "ok" if key == "first" else "failed", "")
-
     def both() -> None:
-        run("first")
-        run("second")
+        for key, verdict in (("first", "ok"), ("second", "failed")):
+            with RunDirectory(tmp_path / "small" / key).open(CONFIG | {"key": key}) as directory:
+                (directory / "live.json").write_text(json.dumps(live()))
+                begun.set()
+                time.sleep(0.4)
+                (directory / "live.json").unlink()
+                write_status(directory, verdict, "")  # type: ignore[arg-type]
 
     thread = threading.Thread(target=both)
     thread.start()
@@ -148,14 +137,6 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkey
     assert "first: ok" in lines
     assert any(line.startswith("second: round 12 of 40") for line in lines)
     assert lines[-1] == "second: failed"
-
-
-def test_only_the_named_run_is_watched(tmp_path: Path):
-    with RunDirectory(tmp_path / "small" / "a").open(CONFIG):  # noqa: SIM117 - both are needed
-        with RunDirectory(tmp_path / "small" / "b").open(CONFIG):
-            assert {run.key for run in follow.running(IN(results=tmp_path))} == {"a", "b"}
-            assert [run.key for run in follow.running(IN(results=tmp_path, key="a"))] == ["a"]
-    assert follow.running(IN(results=tmp_path)) == []
 
 
 def test_ctrl_c_ends_watching_without_a_word_about_the_run(monkeypatch, capsys):
@@ -170,14 +151,18 @@ def test_ctrl_c_ends_watching_without_a_word_about_the_run(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_is_found_wherever_its_results_lie_and_by_experiment(tmp_path):
-    with RunDirectory(tmp_path / "out" / "small" / "dblp-s1").open(CONFIG):
-        found = [run.directory.name for run in follow.running(IN())]
-        assert "dblp-s1.partial" in found  # other labs of this machine may run, too
-        assert [run.key for run in follow.running(IN(results=tmp_path / "out"))] == ["dblp-s1"]
-        assert follow.running(IN(results=tmp_path / "out", experiment="other")) == []
-        assert follow.running(IN(results=tmp_path)) == []
-        assert follow.running(IN(results=tmp_path / "none")) == []
+def test_a_run_is_found_wherever_its_results_lie_by_experiment_and_by_key(tmp_path):
+    def keys(results: str, **wanted: str) -> list[str]:
+        return sorted(run.key for run in follow.running(IN(results=tmp_path / results, **wanted)))
+
+    small = tmp_path / "out" / "small"
+    with RunDirectory(small / "dblp-s1").open(CONFIG), RunDirectory(small / "b").open(CONFIG):
+        anywhere = {run.directory.name for run in follow.running(IN())}
+        assert {"dblp-s1.partial", "b.partial"} <= anywhere  # other labs may run, too
+        assert keys("out") == ["b", "dblp-s1"]
+        assert keys("out", key="b") == ["b"]
+        assert keys("out", experiment="other") == keys("") == keys("none") == []
+    assert keys("out") == []
 
 
 def test_an_experiment_without_results_here_is_followed_where_it_runs(
