@@ -16,50 +16,47 @@ from testbed.shared import failure, run_directory
 from testbed.shared.run_directory import read_json
 
 
-def forked(directory, name, after_s, status):
-    """A process that leaves a reason and ends with a status."""
+def forked(after_s, status, reason_file=None):
+    """A process that leaves a reason and ends with a status, or by a signal below 0."""
     child = os.fork()
     if not child:
         time.sleep(after_s)
-        (directory / "logs" / f"{name}.reason").write_text(f"{name}: words\n")
-        os._exit(status)
-    return child
-
-
-def ending(status):
-    """A process that ends with a status, or by a signal below 0."""
-    child = os.fork()
-    if not child:
+        if reason_file is not None:
+            reason_file.write_text(f"{reason_file.stem}: words\n")
         if status < 0:
             os.kill(os.getpid(), -status)
         os._exit(status)
     return child
 
 
+def reason_after(directory, children, *, outlive):
+    """What is said after the wait for these children, of which one at least failed."""
+    forks = list(children)
+    assert training_children.wait(children, directory, outlive=outlive) == 1
+    for fork in forks:  # those that it killed are left to their parent, which ends
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(fork, 0)
+    return training_children.reason_of(directory, "training").read_text()
+
+
 @pytest.mark.parametrize(
-    ("worker", "patience_s", "reason"),
+    ("after_s", "status", "patience_s", "reason"),
     [
-        ((0.3, training_children.OWN_FAULT), 20.0, "worker-1: words"),
-        ((60, 0), 0.5, "server: words"),  # nobody else is at fault
-        ((0.2, training_children.ANOTHERS_FAULT), 2.0, "server: words"),  # all of it is waited for
+        (0.3, training_children.OWN_FAULT, 20.0, "worker-1: words"),
+        (60, 0, 0.5, "server: words"),  # nobody else is at fault
+        (0.2, training_children.ANOTHERS_FAULT, 2.0, "server: words"),  # all of it is waited for
     ],
 )
 def test_a_process_that_lost_its_peer_is_not_the_cause_if_the_peer_failed(
-    tmp_path, monkeypatch, worker, patience_s, reason
+    tmp_path, monkeypatch, after_s, status, patience_s, reason
 ):
-    (tmp_path / "logs").mkdir()
+    (logs := tmp_path / "logs").mkdir()
     monkeypatch.setattr(training_children, "_CULPRIT_PATIENCE_S", patience_s)
     monkeypatch.setattr(failure, "where", lambda pid, log: "")
-    children = {
-        forked(tmp_path, "server", 0.0, training_children.ANOTHERS_FAULT): "server",
-        forked(tmp_path, "worker-1", *worker): "worker-1",
-    }
-    forks = list(children)
-    assert training_children.wait(children, tmp_path, outlive=False) == 1
-    for each in forks:  # those that it killed are left to their parent, which ends
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(each, 0)
-    assert (tmp_path / "logs" / "training.reason").read_text().strip() == reason
+    server = forked(0.0, training_children.ANOTHERS_FAULT, logs / "server.reason")
+    worker = forked(after_s, status, logs / "worker-1.reason")
+    children = {server: "server", worker: "worker-1"}
+    assert reason_after(tmp_path, children, outlive=False).strip() == reason
 
 
 @pytest.mark.parametrize(
@@ -70,16 +67,10 @@ def test_where_lost_workers_are_outlived_a_server_that_dies_beside_one_is_the_ca
 ):
     (tmp_path / "logs").mkdir()
     run_directory.write_json(tmp_path / "config.json", {"impairments": []})
-    children = {ending(status): "server", ending(-signal.SIGKILL): "worker-2"}
+    children = {forked(0.0, status): "server", forked(0.0, -signal.SIGKILL): "worker-2"}
     for pid in children:  # whoever was first
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    forks = list(children)
-    assert training_children.wait(children, tmp_path, outlive=True) == 1
-    for each in forks:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(each, 0)
-    said = training_children.reason_of(tmp_path, "training").read_text()
-    assert said == f"server: {words}\n"
+    assert reason_after(tmp_path, children, outlive=True) == f"server: {words}\n"
 
 
 def test_what_the_supervisor_did_not_expect_is_in_the_status_with_type_and_words(

@@ -37,6 +37,11 @@ def path(tmp_path):
     return path
 
 
+@pytest.fixture
+def run(path):
+    return experiment.load(str(path), arms=["dblp"], seeds=1)[0]
+
+
 def sweep(monkeypatch, path, *arguments):
     monkeypatch.setattr(
         sys, "argv", ["lab", *arguments, str(path), "--out", str(path.parent / "o")]
@@ -47,8 +52,7 @@ def sweep(monkeypatch, path, *arguments):
     return ended.value.code
 
 
-def test_a_run_holds_room_for_its_verdict_and_gives_it_back(path, tmp_path):
-    run = experiment.load(str(path), arms=["dblp"], seeds=1)[0]
+def test_a_run_holds_room_for_its_verdict_and_gives_it_back(run, tmp_path):
     place = runner.directory_of(tmp_path, run)
     with place.open(run.config()) as directory:
         assert (directory / BALLAST).stat().st_blocks * 512 >= BALLAST_BYTES
@@ -97,8 +101,7 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_the_same_command_goes_on(
     assert began.count(began[1]) == 2
 
 
-def test_the_next_run_needs_twice_what_the_largest_took(path, tmp_path, monkeypatch):
-    run = experiment.load(str(path), arms=["dblp"], seeds=1)[0]
+def test_the_next_run_needs_twice_what_the_largest_took(run, tmp_path, monkeypatch):
     other = runner.directory_of(tmp_path, run).path.with_name("other")
     other.mkdir(parents=True)
     write_status(other, "ok")

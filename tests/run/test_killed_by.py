@@ -54,44 +54,42 @@ def noted(
     return workload
 
 
-def ended(directory: Path, *programs: tuple[str, str, str], **more: Any) -> str:
-    """The reason after such programs."""
-    with pytest.raises(ProcessError) as raised:
-        noted(directory, *programs, **more)
-    return str(raised.value)
-
-
 KILLED = "import os; os.kill(os.getpid(), 9)"
 FAILS = "raise SystemExit(1)"
 
 
-def test_the_program_that_a_crash_killed_comes_before_those_that_it_took_with_it(tmp_path):
-    said = ended(tmp_path, ("peer", "h2", FAILS), ("first", "h1", KILLED))
-    assert said.startswith("first: killed by SIGKILL by impairment power-cut (kind crash); ")
-
-
 @pytest.mark.parametrize(
-    ("programs", "impairments"),
+    ("programs", "more", "reason"),
     [
-        ([("other", "h2", KILLED)], [CRASH]),  # of another host
-        ([("first", "h1", "pass"), ("second", "h1", KILLED)], [CRASH]),  # not the first of its host
-        ([("first", "h1", KILLED)], []),  # none is planned
+        # The one that the crash killed, before those that it took with it.
+        (
+            [("peer", "h2", FAILS), ("first", "h1", KILLED)],
+            {},
+            "first: killed by SIGKILL by impairment power-cut (kind crash); ",
+        ),
+        ([("other", "h2", KILLED)], {}, "other: killed by SIGKILL; "),  # of another host
+        # Not the first of its host.
+        ([("first", "h1", "pass"), ("second", "h1", KILLED)], {}, "second: killed by SIGKILL; "),
+        ([("first", "h1", KILLED)], {"impairments": []}, "first: killed by SIGKILL; "),
+        (
+            [("first", "h1", KILLED)],
+            {"impairments": [], "may_be_killed": True},
+            "first: killed by SIGKILL; ",
+        ),
     ],
 )
-def test_no_impairment_is_blamed_for_what_it_did_not_kill(tmp_path, programs, impairments):
-    said = ended(tmp_path, *programs, impairments=impairments)
-    assert said.startswith(f"{programs[-1][0]}: killed by SIGKILL; ")
+def test_an_impairment_is_blamed_for_what_it_killed_and_for_nothing_else(
+    tmp_path, programs, more, reason
+):
+    with pytest.raises(ProcessError) as raised:
+        noted(tmp_path, *programs, **more)
+    assert str(raised.value).startswith(reason)
 
 
 def test_others_go_on_without_a_program_that_an_impairment_may_kill(tmp_path):
     workload = noted(tmp_path, ("first", "h1", KILLED), ("peer", "h2", "pass"), may_be_killed=True)
     by = "killed by SIGKILL by impairment power-cut (kind crash)"
     assert workload.remark() == f"went on without first: {by}"
-
-
-def test_what_no_impairment_has_killed_ends_the_run_all_the_same(tmp_path):
-    said = ended(tmp_path, ("first", "h1", KILLED), impairments=[], may_be_killed=True)
-    assert said.startswith("first: killed by SIGKILL; ")
 
 
 def test_a_crash_that_was_planned_and_did_not_happen_is_not_blamed(tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from testbed.run import manifest
     ("delayed_by", "threshold_bytes", "kinds"),
     [
         (None, None, []),
-        ("relay", None, []),
         ("netem", None, ["netem"]),
         ("netem", 30_000, ["netem", "red"]),
         ("relay", 30_000, ["red"]),
@@ -38,6 +37,17 @@ def test_the_kernels_own_draws_are_listed(delayed_by: Any, threshold_bytes: Any,
     assert [each.rpartition("(")[2].rstrip(")") for each in found] == kinds
 
 
+def repository(root: Path, monkeypatch: Any, texts: dict[str, str]) -> None:
+    """Makes a folder that holds these files, all of them committed, the one whose code is run."""
+    monkeypatch.setattr(manifest, "_ROOT", root)
+    git(root, "init", "-q")
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "one")
+
+
 def git(root: Path, *arguments: str) -> str:
     """What git prints in a folder, with the settings of no user."""
     argv = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e", *arguments]
@@ -47,13 +57,8 @@ def git(root: Path, *arguments: str) -> str:
 
 
 def test_the_sources_stay_the_same_in_a_commit_of_another_name(tmp_path: Path, monkeypatch: Any):
-    monkeypatch.setattr(manifest, "_ROOT", tmp_path)
-    git(tmp_path, "init", "-q")
-    for folder in ("testbed", "controllers", "topologies"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "file.py").write_text(folder)
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-q", "-m", "one")
+    folders = ("testbed", "controllers", "topologies")
+    repository(tmp_path, monkeypatch, {f"{folder}/file.py": folder for folder in folders})
     commit, sources = manifest.commit(), manifest.sources()
     assert sources == {each: git(tmp_path, "rev-parse", f"HEAD:{each}") for each in sources or {}}
     assert len(sources or {}) == 3
@@ -70,15 +75,10 @@ def test_the_sources_stay_the_same_in_a_commit_of_another_name(tmp_path: Path, m
 def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
     tmp_path: Path, monkeypatch: Any
 ):
-    monkeypatch.setattr(manifest, "_ROOT", tmp_path)
-    git(tmp_path, "init", "-q")
     code = ("testbed/run/part.py", "testbed/transport/native/hot.c", "controllers/__main__.py")
     others = ("page.md", "tests/test_part.py", "experiments/quick.yaml", "testbed/cli/verbs.py")
-    for name in (*code, "topologies/star.py", *others):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("# part of it\n")
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-q", "-m", "one")
+    names = (*code, "topologies/star.py", *others)
+    repository(tmp_path, monkeypatch, dict.fromkeys(names, "# part of it\n"))
     clean = manifest.code_sha256()
 
     def change(name: str) -> tuple[bool, bool]:

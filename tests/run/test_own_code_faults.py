@@ -45,19 +45,24 @@ def _expect_nothing_afterwards():
     own_code.expect({})
 
 
+def use(path, text):
+    """Makes own code of this text the run's."""
+    path.write_text(text)
+    own_code.expect({str(path): own_code.fingerprint(str(path))})
+
+
 def fault(act, tmp_path, text):
     """The line that a run's status would have after own code of this text has acted."""
     path = tmp_path / "mine.py"
-    path.write_text(BASES + text)
-    own_code.expect({str(path): own_code.fingerprint(str(path))})
+    use(path, BASES + text)
     with pytest.raises(BaseException) as caught:
         act(str(path))
-    said = failure.in_words(caught.value)
-    assert "\n" not in said
-    assert said.startswith(f"{path}: line "), said
-    line = int(said.removeprefix(f"{path}: line ").partition(":")[0])
-    assert "HERE" in (BASES + text).splitlines()[line - 1], said
-    return said
+    words = failure.in_words(caught.value)
+    assert "\n" not in words
+    assert words.startswith(f"{path}: line "), words
+    line = int(words.removeprefix(f"{path}: line ").partition(":")[0])
+    assert "HERE" in (BASES + text).splitlines()[line - 1], words
+    return words
 
 
 def sent(**own: Any) -> None:
@@ -65,8 +70,12 @@ def sent(**own: Any) -> None:
     transfer(random_payload(layout), layout, network=Network(survives=bernoulli(0.3, 1)), **own)
 
 
-def congestion(path):
-    sent(congestion=CONGESTION_CONTROLS.create(path))
+def by_kind(registry, key):
+    """Sends by the policy of this key that the own code implements."""
+    return lambda path: sent(**{key: registry.create(path)})
+
+
+congestion = by_kind(CONGESTION_CONTROLS, "congestion")
 
 
 def order(path):
@@ -78,17 +87,15 @@ def repair(path):
 
 
 def tolerance(path):
-    layout = layout_of(100)
-    rule = as_policy({"policy": path}).stop_rule(critical=False)(layout)
-    sent(rule=rule)
+    sent(rule=as_policy({"policy": path}).stop_rule(critical=False)(layout_of(100)))
 
 
 def filling(path):
-    found = FILLINGS.create(path)
+    made = FILLINGS.create(path)
     buffers = [LAYOUT.new_buffer()]
-    payload_of(found.sender_memory(LAYOUT), buffers[0])
+    payload_of(made.sender_memory(LAYOUT), buffers[0])
     missing = [np.ones(LAYOUT.chunk_count, dtype=bool)]
-    estimate_mean(found, LAYOUT, buffers, missing, out=LAYOUT.new_buffer())
+    estimate_mean(made, LAYOUT, buffers, missing, out=LAYOUT.new_buffer())
 
 
 def detector(path, tmp_path):
@@ -247,11 +254,10 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_own_code_names_its_file_and_line_and_what_it_was(tmp_path, name):
-    act, text, said = FAULTS[name]
+@pytest.mark.parametrize(("act", "text", "words"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_own_code_names_its_file_and_line_and_what_it_was(tmp_path, act, text, words):
     further = {"tmp_path": tmp_path} if act in (detector, schedule) else {}
-    assert said in fault(functools.partial(act, **further), tmp_path, text)
+    assert words in fault(functools.partial(act, **further), tmp_path, text)
 
 
 def test_a_detector_that_decides_nothing_is_named(tmp_path):
@@ -263,21 +269,18 @@ def test_a_detector_that_decides_nothing_is_named(tmp_path):
 
 def test_what_nobody_expected_names_the_type_the_place_and_the_own_code_in_use(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("x = 1\n")
-    own_code.expect({str(path): own_code.fingerprint(str(path))})
-    try:
+    use(path, "x = 1\n")
+    with pytest.raises(ValueError, match="broadcast") as caught:
         np.ones(3) + np.ones(4)
-    except ValueError as error:
-        said = failure.in_words(error)
-    assert said.startswith("ValueError: operands could not be broadcast")
-    assert "(tests/run/test_own_code_faults.py: line " in said
-    assert said.endswith(f"; the run uses {path}")
+    words = failure.in_words(caught.value)
+    assert words.startswith("ValueError: operands could not be broadcast")
+    assert "(tests/run/test_own_code_faults.py: line " in words
+    assert words.endswith(f"; the run uses {path}")
 
 
 def test_a_process_that_never_returns_tells_where_it_is(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("def forever():\n    print('there', flush=True)\n    while True: pass\n")
-    own_code.expect({str(path): own_code.fingerprint(str(path))})
+    use(path, "def forever():\n    print('there', flush=True)\n    while True: pass\n")
     log = tmp_path / "log"
     program = (
         "from testbed.shared import failure, own_code; failure.answer_where();"

@@ -46,12 +46,12 @@ def test_each_end_is_told_once_and_no_descriptor_is_left(tmp_path: Path) -> None
     processes.spawn("first", [sys.executable, "-c", "pass"])
     asked = processes.spawn("second", [sys.executable, "-c", "pass"])
     asked.wait()  # its process id is nobody's now
-    told: list[str] = []
-    while len(told) < 2:  # both at once, or one after the other
+    names: list[str] = []
+    while len(names) < 2:  # both at once, or one after the other
         ended, _ = processes.wait(10)
         assert ended
-        told += ended
-    assert sorted(told) == ["first", "second"]
+        names += ended
+    assert sorted(names) == ["first", "second"]
     assert processes.wait(0) == ([], [])
     os.write(writing, b"x")
     assert processes.wait(10, [reading]) == ([], [reading])

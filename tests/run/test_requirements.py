@@ -25,20 +25,15 @@ def kernel(monkeypatch, tmp_path):
     return tmp_path / "6.1"
 
 
-def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel: Path):
-    said = requirements.lacking(TCP, [], [])
-    assert said == "this kernel has no TCP congestion control 'warp'; it has reno, cubic"
+def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel: Path, monkeypatch):
+    for name in ("tcp-cubic", "dblp"):  # it has the one, and does not need the other
+        assert requirements.lacking({"protocol": protocols.preset(name).describe()}, [], []) is None
+    reason = "this kernel has no TCP congestion control 'warp'; it has reno, cubic"
+    assert requirements.lacking(TCP, [], []) == reason
     (kernel / "kernel" / "net").mkdir(parents=True)
     (kernel / "kernel" / "net" / "tcp_warp.ko.xz").touch()
-    assert requirements.lacking(TCP, [], []) == f"{said}; 'modprobe tcp_warp' as root adds it"
-
-
-@pytest.mark.parametrize("name", ["tcp-cubic", "dblp"])
-def test_what_the_kernel_has_or_does_not_need_is_no_obstacle(kernel, name):
-    assert requirements.lacking({"protocol": protocols.preset(name).describe()}, [], []) is None
-
-
-def test_a_kernel_that_does_not_say_is_tried(kernel, monkeypatch):
+    assert requirements.lacking(TCP, [], []) == f"{reason}; 'modprobe tcp_warp' as root adds it"
+    # One that does not say what it has is tried.
     monkeypatch.setattr(requirements, "available_congestion_controls", list)
     assert requirements.lacking(TCP, [], []) is None
 
@@ -62,20 +57,22 @@ def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump({**BASE, "impairments": [drop], "seeds": [1]}, sort_keys=False))
     runs = experiment.load(str(path))
-    written = io.StringIO()
-    plan_view.show_runs(tmp_path, runs, Console(file=written, width=200))
-    (dblp,), (tcp,) = (lines_of(written.getvalue(), arm) for arm in ("dblp", "tcp-reno"))
+
+    def shown(view, runs):
+        screen = io.StringIO()
+        view(tmp_path, runs, Console(file=screen, width=200))
+        return screen.getvalue()
+
+    listed = shown(plan_view.show_runs, runs)
+    (dblp,), (tcp,) = (lines_of(listed, arm) for arm in ("dblp", "tcp-reno"))
     assert dblp[-2:] == ["to", "do"] and tcp[-2:] == ["unsupported", "here"]
-    written = io.StringIO()
-    plan_view.show_durations(tmp_path, runs, Console(file=written, width=200))
-    told = written.getvalue()
-    assert "tcp-reno: sender-drop: the kernel sends the packets of TCP" in told
-    (tcp,) = lines_of(told.partition("about")[2], "tcp-reno")
+    text = shown(plan_view.show_durations, runs)
+    assert "tcp-reno: sender-drop: the kernel sends the packets of TCP" in text
+    (tcp,) = lines_of(text.partition("about")[2], "tcp-reno")
     assert tcp[-4:] == ["-", "-", "unsupported", "here"]
-    assert "1 run to do, about " in told
-    written = io.StringIO()
-    plan_view.show_durations(tmp_path, [r for r in runs if r.arm != "dblp"], Console(file=written))
-    assert "to do" not in written.getvalue()
+    assert "1 run to do, about " in text
+    others = [run for run in runs if run.arm != "dblp"]
+    assert "to do" not in shown(plan_view.show_durations, others)
 
 
 @pytest.mark.parametrize(

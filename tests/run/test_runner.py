@@ -88,25 +88,20 @@ def test_what_another_attempt_would_find_again_is_not_tried_again(
     assert len(list(runner.attempts(tmp_path, run, lambda record: None, retries=2))) == attempts
 
 
-def test_a_run_whose_command_was_killed_after_the_verdict_ok_is_not_executed_again(
-    run, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch, was_killed):
+    """Also not where its command was killed after the verdict."""
+    places = ending(monkeypatch, "ok")
     place = runner.directory_of(tmp_path, run)
-    place.partial.mkdir(parents=True)
-    write_status(place.partial, "ok")
-    assert clean.why_stale(place.partial) == ""
-    places = ending(monkeypatch, "ok")
-    (outcome,) = runner.attempts(tmp_path, run, lambda record: None)
-    assert (outcome.verdict, outcome.executed, places) == ("ok", False, [])
-    assert not place.partial.exists()
-
-
-def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch):
-    places = ending(monkeypatch, "ok")
-    for executed in (True, False):
+    if was_killed:
+        place.partial.mkdir(parents=True)
+        write_status(place.partial, "ok")
+        assert clean.why_stale(place.partial) == ""
+    for executed in (not was_killed, False):
         (outcome,) = runner.attempts(tmp_path, run, lambda record: None, retries=2)
         assert (outcome.verdict, outcome.executed) == ("ok", executed)
-    assert len(places) == 1
+    assert len(places) == (not was_killed)
+    assert not place.partial.exists()
 
 
 def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, monkeypatch):

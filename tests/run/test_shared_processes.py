@@ -21,36 +21,30 @@ def config(workers: int, impairments: list[dict[str, object]] | None = None, **p
     }, [f"worker-{rank}" for rank in range(1, workers + 1)]
 
 
-def sizes(*arguments: object, **pace: object) -> list[int]:
-    return [len(each) for each in shared_processes.groups(*config(*arguments, **pace))]  # type: ignore[arg-type]
-
-
-def test_few_workers_have_a_process_each_and_many_share():
-    assert sizes(16) == [1] * 16
-    assert sizes(17) == [17]
-    assert sizes(127) == [32, 32, 32, 31]
-    assert sizes(5, workers_per_process=2) == [2, 2, 1]
-
-
-def test_workers_that_compute_have_a_process_each():
-    assert sizes(40, kind="paced") == [1] * 40
-
-
-@pytest.mark.parametrize("kind", ["crash", "straggler", "./mine.py"])
-def test_what_acts_on_a_process_keeps_workers_apart(kind):
-    assert sizes(40, [{"kind": kind}]) == [1] * 40
-    assert sizes(40, [{"kind": "loss"}]) == [32, 8]
+@pytest.mark.parametrize(
+    ("workers", "impairments", "pace", "expected"),
+    [
+        (16, [], {}, [1] * 16),  # few have a process each
+        (17, [], {}, [17]),
+        (127, [], {}, [32, 32, 32, 31]),
+        (5, [], {"workers_per_process": 2}, [2, 2, 1]),
+        (40, [], {"kind": "paced"}, [1] * 40),  # they compute
+        *((40, [{"kind": kind}], {}, [1] * 40) for kind in ("crash", "straggler", "./mine.py")),
+        (40, [{"kind": "loss"}], {}, [32, 8]),  # acts on no process
+    ],
+)
+def test_workers_share_processes_where_they_are_many_and_nothing_keeps_them_apart(
+    workers, impairments, pace, expected
+):
+    groups = shared_processes.groups(*config(workers, impairments, **pace))
+    assert [len(group) for group in groups] == expected
 
 
 def test_every_worker_is_in_one_group_in_rank_order():
-    found = shared_processes.groups(*config(70))
-    assert [name for group in found for name in group] == config(70)[1]
-    assert [shared_processes.name_of(each) for each in found] == [
-        "worker-1-to-32",
-        "worker-33-to-64",
-        "worker-65-to-70",
-    ]
-    assert shared_processes.name_of(["worker-7"]) == "worker-7"
+    groups = shared_processes.groups(*config(70))
+    assert [name for group in groups for name in group] == config(70)[1]
+    names = [shared_processes.name_of(group) for group in [*groups, ["worker-7"]]]
+    assert names == ["worker-1-to-32", "worker-33-to-64", "worker-65-to-70", "worker-7"]
 
 
 def test_a_shared_process_and_a_crash_exclude_each_other_before_anything_runs(tmp_path):

@@ -32,26 +32,26 @@ def runs(tmp_path, monkeypatch):
 
 
 def execute(runs, folder):
-    """What happened, in order: who began, and who ended how."""
+    """What happened, in order: who began, and who ended how; and what each run told."""
     happened: list[tuple[str, str]] = []
-    told: dict[str, list[dict[str, Any]]] = {}
+    progress: dict[str, list[dict[str, Any]]] = {}
 
     def begin(run):
         happened.append(("begin", run.key))
-        return told.setdefault(run.key, []).append
+        return progress.setdefault(run.key, []).append
 
     for outcome in side_by_side.execute(folder, runs, begin):
         happened.append((outcome.verdict, outcome.run.key))
-    return happened, told
+    return happened, progress
 
 
 def test_two_go_on_at_a_time_with_the_results_that_each_has_alone(runs, tmp_path):
-    happened, told = execute(runs, tmp_path / "out")
+    happened, progress = execute(runs, tmp_path / "out")
     begun = [key for what, key in happened if what == "begin"]
     assert begun == [run.key for run in runs]
     assert [what for what, _ in happened[:3]] == ["begin", "begin", "ok"]
     assert sorted(key for what, key in happened if what == "ok") == sorted(begun)
-    assert all({"round": 2, "rounds": 2} in each for each in told.values())
+    assert all({"round": 2, "rounds": 2} in records for records in progress.values())
     for run in runs[:2]:
         alone = simulating.execute(tmp_path / "alone", run, lambda record: None).directory
         there = tmp_path / "out" / "small" / run.key
