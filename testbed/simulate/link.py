@@ -167,12 +167,6 @@ class Link:
         left_s = self._left_s()  # first: it serves
         return self._work_s - left_s
 
-    @property
-    def coming(self) -> int:
-        """Datagrams that have been announced and are not here yet."""
-        self.serve()
-        return sum(len(train.times_s) for train in self._waiting.trains)
-
     def out_s(self) -> float:
         """When something without size comes out that comes now: with what came just before."""
         self.serve()

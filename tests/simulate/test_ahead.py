@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 from testbed.simulate.departing import schedule
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import Party, link_up
 from testbed.simulate.way import Way
-from testbed.transport import SendingPath
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.pacing import Pacer
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS
-from tests.transport.virtual import connections, layout_of, random_payload
+from tests.simulate.parties import Parties
+from tests.transport.virtual import random_payload
 
 SIZE = 74
 
@@ -64,42 +59,24 @@ def test_the_schedule_is_that_of_a_pacer_that_is_asked(
     assert np.allclose(times_s, [at_s for at_s, _ in batches], rtol=0, atol=1e-6)
 
 
-class Two:
+class Two(Parties):
     """A worker that sends, and a server that receives, over a link with a queue."""
 
     def __init__(self, *, ahead, chunks, tolerance=0.0, repair="passes", late_s=0.0, **link):
-        self.simulation = Simulation()
-        self.layout = layout_of(chunks)
-        self.link = Link(self.simulation, rate_bps=10e6, delay_s=0.005, seed=3, **link)
+        simulation = Simulation()
+        self.link = Link(simulation, rate_bps=10e6, delay_s=0.005, seed=3, **link)
         ways = Way([self.link]), Way([], control_delay_s=0.005)
-        path = SendingPath(congestion=FixedRate(rate_bps=9e6), chunk_bytes=16, queue_bytes=1e4)
-        made = connections(
-            self.simulation, ways, self.layout, repair=REPAIRS.create(repair), path=path
-        )
-        self.worker, self.server = (
-            Party(self.simulation, each.connection, each.way, routine=ahead) for each in made
-        )
-        link_up(self.worker, self.server)
+        super().__init__(simulation, ways, chunks=chunks, rate_bps=9e6, repair=repair, ahead=ahead)
         self.into = self.layout.new_buffer()
-        self.payload = random_payload(self.layout)
-        self.worker.connection.post_send(2, self.payload, 0.0)
-        self.worker.work()
-        self.simulation.at(late_s, lambda: self._receive(tolerance))
+        self.send(2, random_payload(self.layout))
+        simulation.at(late_s, lambda: self.receive(2, self.into, tolerance=tolerance))
 
-    def _receive(self, tolerance):
-        rule = FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
-        self.server.look()
-        self.server.connection.post_receive(2, rule, self.into, self.simulation.now_s)
-        self.server.work()
-
-    def reports(self):
+    def ended(self):
+        """The reports of both."""
         self.simulation.run(limit=200_000)
         self.simulation.at(self.simulation.now_s + 1, self.link.serve)  # nobody looks any more
         self.simulation.run()
-        return [
-            next(event.report for event in party.events if isinstance(event, TransferDone))
-            for party in (self.worker, self.server)
-        ]
+        return [self.reports(party)[0] for party in (self.worker, self.server)]
 
 
 CASES = [
@@ -120,7 +97,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_a_transfer_ends_the_same_whether_its_routine_is_one_train_or_many_events(case):
     ahead, stepwise = Two(ahead=True, **case), Two(ahead=False, **case)
-    for one, two in zip(ahead.reports(), stepwise.reports(), strict=True):
+    for one, two in zip(ahead.ended(), stepwise.ended(), strict=True):
         for name in ("chunks_received", "passes", "chunks_sent", "duplicates", "control_bytes"):
             assert getattr(one, name) == getattr(two, name), name
         assert np.array_equal(one.received, two.received)
@@ -131,14 +108,10 @@ def test_a_transfer_ends_the_same_whether_its_routine_is_one_train_or_many_event
     assert len({(link.sent, link.dropped, link.lost) for link in links}) == 1
 
 
-def test_it_costs_fewer_events():
-    ahead, stepwise = (Two(ahead=each, chunks=2000) for each in (True, False))
-    ahead.reports(), stepwise.reports()
-    assert ahead.simulation.events < 0.1 * stepwise.simulation.events
-
-
-def test_what_has_not_departed_as_the_receiver_stops_does_not_depart():
-    two = Two(ahead=True, chunks=2000, tolerance=0.5)
-    sent, received = two.reports()
+def test_going_ahead_costs_fewer_events_and_what_has_not_departed_at_a_stop_does_not_depart():
+    ahead, stepwise = (Two(ahead=ahead, chunks=2000, tolerance=0.5) for ahead in (True, False))
+    sent, received = ahead.ended()
     assert 1000 == received.chunks_received < sent.chunks_sent < 1200
-    assert two.link.sent == sent.chunks_sent
+    assert ahead.link.sent == sent.chunks_sent
+    stepwise.ended()
+    assert ahead.simulation.events < 0.1 * stepwise.simulation.events

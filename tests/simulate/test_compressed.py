@@ -9,7 +9,7 @@ from tests.simulate.rounds import CHUNK_BYTES, Star
 from tests.transport.loopback import run_all, site
 
 CHUNKS = 300
-HEAD_BYTES = 16 + -(-CHUNKS // 8)
+CHUNK_BITS_BYTES = 8 + -(-CHUNK_BYTES // 32)  # two values, and a bit for each element
 
 
 def payload(layout):
@@ -21,14 +21,21 @@ def payload(layout):
     return buffer
 
 
-@pytest.mark.parametrize("keep", [0.1, 0.33])
-def test_a_simulated_and_a_real_connection_choose_deliver_and_owe_the_same(keep, monkeypatch):
-    protocol = preset("top-k", keep=keep)
-    # The last chunk is a half.
+def star_of(protocol, contents):
+    """A lossy star with one worker, whose payloads all have these contents; the last chunk is a
+    half."""
     net = Star(workers=1, chunks=CHUNKS - 0.5, protocol=protocol, loss=0.02, contents=True)
-    layout, sent = net.layout, payload(net.layout)
-    monkeypatch.setattr(net, "payload", lambda number: sent)
+    sent = contents(net.layout)
+    net.payload = lambda number: sent  # type: ignore[method-assign]
+    return net, sent
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.33])
+def test_a_simulated_and_a_real_connection_choose_deliver_and_owe_the_same(keep):
+    protocol = preset("top-k", keep=keep)
+    net, sent = star_of(protocol, payload)
     (simulated,) = net.run(1)
+    layout = net.layout
     place = site(protocol, layout=layout)
 
     def server(endpoint):
@@ -74,16 +81,13 @@ def two_valued(layout):
     return buffer
 
 
-def test_a_bit_for_each_element_arrives_as_on_a_real_connection(monkeypatch):
-    protocol = preset("one-bit")
-    net = Star(workers=1, chunks=CHUNKS - 0.5, protocol=protocol, loss=0.02, contents=True)
-    layout, sent = net.layout, two_valued(net.layout)
-    monkeypatch.setattr(net, "payload", lambda number: sent)
+def test_a_bit_for_each_element_arrives_as_on_a_real_connection():
+    net, sent = star_of(preset("one-bit"), two_valued)
     (simulated,) = net.run(1)
-    place = site(protocol, layout=layout)
+    place = site(preset("one-bit"), layout=net.layout)
 
     def server(endpoint):
-        return endpoint.receive(0, 0, {"worker-1": layout.new_buffer()})["worker-1"]
+        return endpoint.receive(0, 0, {"worker-1": net.layout.new_buffer()})["worker-1"]
 
     def worker(endpoint, index):
         return endpoint.send(0, {"server": sent})["server"]
@@ -93,34 +97,25 @@ def test_a_bit_for_each_element_arrives_as_on_a_real_connection(monkeypatch):
     for report in (gathered, delivered, simulated.gathered["worker-1"]):
         assert report.received is not None and report.received.all()
         assert report.chunks_received == report.chunk_count == CHUNKS
-    # Two values and a bit for each element of a chunk, in segments.
-    stream = 16 + CHUNKS * (8 + -(-CHUNK_BYTES // 32))
-    segments = -(-stream // CHUNK_BYTES)
-    assert simulated.gathered["worker-1"].bytes_received >= segments * (CHUNK_BYTES + 66)
-    assert stream <= gathered.bytes_received < 1.2 * stream
+    stream_bytes = 16 + CHUNKS * CHUNK_BITS_BYTES
+    assert stream_bytes <= gathered.bytes_received < 1.2 * stream_bytes
 
 
-def test_what_is_sent_as_bits_takes_the_segments_of_its_bits(monkeypatch):
-    net = Star(workers=2, chunks=CHUNKS, protocol=preset("one-bit"), contents=True)
-    monkeypatch.setattr(net, "payload", lambda number: two_valued(net.layout))
+@pytest.mark.parametrize(
+    ("protocol", "contents_bytes", "segments"),
+    [
+        (preset("one-bit"), 16 + CHUNKS * CHUNK_BITS_BYTES, 12),
+        # A ninth of the chunks: 54 bytes more than they hold, so one segment more.
+        (preset("top-k", keep=0.112), 16 + -(-CHUNKS // 8) + 34 * CHUNK_BYTES, 35),
+    ],
+)
+def test_head_bitmap_and_bits_take_their_segments_on_the_link(protocol, contents_bytes, segments):
+    assert segments == -(-contents_bytes // CHUNK_BYTES)
+    net = Star(workers=2, chunks=CHUNKS, protocol=protocol, contents=True)
+    net.payload = lambda number: two_valued(net.layout)  # type: ignore[method-assign]
     (only,) = net.run(1)
-    segments = -(-(16 + CHUNKS * (8 + -(-CHUNK_BYTES // 32))) // CHUNK_BYTES)
-    assert segments == 12
-    for report in only.gathered.values():
-        assert report.bytes_received == segments * (CHUNK_BYTES + 66)
-    for name in net.names:
-        net.links[name, "switch"].serve()
-        assert net.links[name, "switch"].sent == segments
-
-
-def test_head_and_bitmap_take_their_segments_on_the_link():
-    """34 chunks of 300 at a ninth: 54 bytes more than they hold, so one segment more."""
-    net = Star(workers=2, chunks=CHUNKS, protocol=preset("top-k", keep=0.112), contents=True)
-    (only,) = net.run(1)
-    segments = -(-(HEAD_BYTES + 34 * CHUNK_BYTES) // CHUNK_BYTES)
-    assert segments == 35
     for report in (*only.gathered.values(), *only.broadcast.values()):
-        assert report.chunks_received == 34
+        assert report.chunks_received == (CHUNKS if segments == 12 else 34)
     for report in only.gathered.values():
         assert report.bytes_received == segments * (CHUNK_BYTES + 66)
     for name in net.names:

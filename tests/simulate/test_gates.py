@@ -28,26 +28,21 @@ class Nth:
         return kept
 
 
-def scene(*, length, gates=1, senders=2, count=200):
-    """Senders that share a link, then gates, then a link of each; in trains of `length`."""
+def scene(*, length):
+    """Two senders that share a link, then a gate, then a link of each; in trains of `length`."""
     simulation, sinks = Simulation(), Sinks()
     shared = Link(simulation, rate_bps=8e6, delay_s=0.003, queue_bytes=20 * SIZE_BYTES)
-    between = [Gate(simulation) for _ in range(gates)]
-    own = [Link(simulation, rate_bps=6e6, delay_s=0.001) for _ in range(senders)]
-    for source, link in enumerate(own):
-        times_s = poisson((3, source), count, 700)
-        feed(simulation, [shared, *between, link], times_s, sinks, source=source, length=length)
-    return simulation, shared, between, own, sinks
-
-
-def without(sinks):
-    return set(sinks.in_order[0])
+    gate = Gate(simulation)
+    for source in range(2):
+        links = [shared, gate, Link(simulation, rate_bps=6e6, delay_s=0.001)]
+        feed(simulation, links, poisson((3, source), 200, 700), sinks, source=source, length=length)
+    return simulation, shared, gate, sinks
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 400])
 def test_a_filter_counts_what_passes_between_its_begin_and_its_end(length):
     """The reference: what has passed the gate, by the times at which it leaves the link before."""
-    simulation, shared, (gate,), _, sinks = scene(length=1)
+    simulation, _, gate, sinks = scene(length=1)
     passed = []
     send = gate.send
 
@@ -57,17 +52,17 @@ def test_a_filter_counts_what_passes_between_its_begin_and_its_end(length):
 
     gate.send = noted
     simulation.run()
-    everybody = without(sinks)
+    everybody = set(sinks.in_order[0])
     begin_s, end_s = 0.0501, 0.1503
     met = sum(begin_s < time_s <= end_s for time_s in passed)
 
-    simulation, shared, (gate,), _, sinks = scene(length=length)
+    simulation, shared, gate, sinks = scene(length=length)
     by = Nth(3)
     simulation.at(begin_s, lambda: gate.lose(by))
     simulation.at(end_s, lambda: gate.lose_no_longer(by))
     simulation.run()
     assert (by.met, by.taken) == (met, met // 3)
-    assert len(everybody - without(sinks)) == met // 3
+    assert len(everybody - set(sinks.in_order[0])) == met // 3
     assert shared.sent - shared.dropped == sinks.announced + by.taken
 
 
@@ -76,10 +71,9 @@ def test_a_link_that_is_cut_loses_what_waits_and_what_comes(length):
     """100 datagrams at once, 1 ms each: cut after 30.5 ms, mended after 60, 20 more later."""
     simulation, sinks = Simulation(), Sinks()
     link, gate = Link(simulation, rate_bps=8e6, delay_s=0.002), Gate(simulation)
-    last = Link(simulation, rate_bps=80e6, delay_s=0.001)
-    feed(simulation, [link, gate, last], np.zeros(100), sinks, length=length)
-    feed(simulation, [link, gate, last], np.full(10, 0.055), sinks, source=1, length=length)
-    feed(simulation, [link, gate, last], np.full(20, 0.065), sinks, source=2, length=length)
+    way = [link, gate, Link(simulation, rate_bps=80e6, delay_s=0.001)]
+    for source, times_s in enumerate((np.zeros(100), np.full(10, 0.055), np.full(20, 0.065))):
+        feed(simulation, way, times_s, sinks, source=source, length=length)
 
     def cut():
         link.cut()

@@ -35,41 +35,42 @@ def test_a_processor_does_one_thing_after_another_and_wakes_who_waits_in_order()
 
 
 @pytest.fixture
-def gathered_s(tmp_path):
-    def simulate(*settings, arm="reliable"):
+def loaded(tmp_path):
+    def load(arm, *settings):
         path = tmp_path / "small.yaml"
         path.write_text(EXPERIMENT)
-        given = ["impairments=[]", "rounds=2", "training.pace.scale=0.02", *settings]
-        selection = Selection(name=str(path), arms=arm, settings=given)
-        (run,) = (each.in_virtual_time() for each in selection.loaded())
+        (run,) = Selection(name=str(path), arms=arm, settings=list(settings)).loaded()
+        return run
+
+    return load
+
+
+@pytest.fixture
+def gathered_s(loaded, tmp_path):
+    def simulate(*settings):
+        short = ["impairments=[]", "rounds=2", "training.pace.scale=0.02"]
+        run = loaded("reliable", *short, *settings).in_virtual_time()
         directory = executed(tmp_path / run.key, run)
         server = records(directory, "transfers-server.jsonl")
-        chunks = sum(each["chunk_count"] for each in server if each["leg"] == "gather") / 2
+        chunks = sum(leg["chunk_count"] for leg in server if leg["leg"] == "gather") / 2
         return records(directory, "rounds.jsonl")[1]["gather_s"], chunks
 
     return simulate
 
 
-def test_a_server_that_is_slower_than_its_link_sets_the_pace_of_all_workers(gathered_s):
+def test_a_server_slower_than_its_link_sets_the_pace_and_a_faster_one_delays_little(gathered_s):
     """Three workers share its link; each datagram takes 0.12 ms there, and twice that at it."""
-    free_s, _ = gathered_s()
-    slow_s, chunks = gathered_s("simulation={received_s: 0.00024}")
+    free_s, chunks = gathered_s()
+    slow_s, _ = gathered_s("simulation={received_s: 0.00024}")
     assert slow_s > 1.5 * free_s
     assert slow_s == pytest.approx(chunks * 0.00024, rel=0.1)
-
-
-def test_costs_below_the_link_s_own_time_delay_little(gathered_s):
-    free_s, _ = gathered_s()
     busy_s, _ = gathered_s("simulation={received_s: 0.00001, sent_s: 0.00001, batch_s: 0.00002}")
     assert free_s < busy_s < 1.1 * free_s
 
 
-def test_costs_are_in_a_run_s_key_only_where_there_are_any(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(EXPERIMENT)
-
+def test_costs_are_in_a_run_s_key_only_where_there_are_any(loaded):
     def key(*settings):
-        (run,) = Selection(name=str(path), arms="dblp", settings=list(settings)).loaded()
+        run = loaded("dblp", *settings)
         return run.key, run.in_virtual_time().key
 
     of_lab, simulated = key()

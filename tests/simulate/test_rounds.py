@@ -21,17 +21,17 @@ LOSSY: dict[str, Any] = {
 }
 
 
-def told(star):
+def outcome(star):
     """What its rounds came to, as text."""
-    found: list[object] = []
+    parts: list[object] = []
     for each in star.rounds:
         for reports in (each.gathered, each.broadcast):
             for name in sorted(reports):
                 report = asdict(reports[name])
-                found.append({key: report[key] for key in report if key != "received"})
-                found.append(np.flatnonzero(report["received"]).tolist())
-        found.append((each.gather_s, each.broadcast_s))
-    return repr(found)
+                parts.append(np.flatnonzero(report.pop("received")).tolist())
+                parts.append(report)
+        parts.append((each.gather_s, each.broadcast_s))
+    return repr(parts)
 
 
 def chunk_times(star, chunks):
@@ -74,31 +74,10 @@ def test_datagrams_without_contents_fare_as_those_with_them():
     whole, heads = (Star(contents=each, **LOSSY) for each in (True, False))
     whole.run(3)
     heads.run(3)
-    assert told(whole) == told(heads)
+    assert outcome(whole) == outcome(heads)
     for buffer in whole.buffers.values():
         assert np.array_equal(buffer, whole.payload(2))
     assert not heads.buffers["worker-1"].any()
-
-
-@pytest.mark.parametrize("until_s", [0.013, 0.031, 0.05, 0.08, 0.1])
-def test_every_datagram_is_somewhere_at_every_horizon(until_s):
-    star = Star(**LOSSY)
-    star.run(99, until_s=until_s)
-    links = star.links
-    into_switch = [links[name, "switch"] for name in star.names]
-    for link in links.values():
-        link.serve()
-    port = links["switch", "server"]
-    passed = sum(link.sent - link.dropped - link.lost for link in into_switch)
-    assert passed == port.sent + port.coming
-    passed = links["server", "switch"].sent
-    passed -= links["server", "switch"].dropped + links["server", "switch"].lost
-    out = [links["switch", name] for name in star.names]
-    assert passed == sum(link.sent + link.coming for link in out)
-    # What senders say that they have sent has come to their links, and nothing else.
-    if len(star.rounds) == 1 and star.rounds[0].gather_s + star.rounds[0].broadcast_s > until_s:
-        sent = sum(each.chunks_sent for each in star.rounds[0].broadcast.values())
-        assert sent <= links["server", "switch"].sent
 
 
 def test_rounds_leave_nothing_behind_in_memory():

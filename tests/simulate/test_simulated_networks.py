@@ -68,26 +68,22 @@ def test_a_port_s_queue_is_its_own():
 
 
 def test_flows_spread_over_paths_of_equal_length_by_the_seed():
-    _, simulated = network(**LEAF_SPINE)
     workers = [f"worker-{rank}" for rank in range(1, 65)]
-    ways = simulated.ways(workers)
-    spines: Counter[str] = Counter()
-    for there, back in ways.values():
-        for way in (there, back):
-            hops = names(simulated, way)
-            assert len(hops) in (2, 4)
-            spines.update(hops[1][1] for hops in [hops] if len(hops) == 4)
+
+    def hops(seed):
+        """Of each worker, those there and those back."""
+        _, simulated = network(seed=seed, **LEAF_SPINE)
+        ways = simulated.ways(workers)
+        return {name: [names(simulated, way) for way in ways[name]] for name in workers}
+
+    taken = hops(1)
+    every = [way for both in taken.values() for way in both]
+    assert {len(way) for way in every} == {2, 4}
+    spines = Counter(way[1][1] for way in every if len(way) == 4)
     assert len(spines) == 4
-    assert sum(spines.values()) == 2 * 48  # a quarter is at the server's own leaf
+    assert spines.total() == 2 * 48  # a quarter is at the server's own leaf
     assert min(spines.values()) > 10  # 24 in the mean
-    taken = {name: names(simulated, ways[name][0]) for name in workers}
-
-    def others(seed):
-        _, other = network(seed=seed, **LEAF_SPINE)
-        return {name: names(other, each[0]) for name, each in other.ways(workers).items()}
-
-    assert others(1) == taken
-    assert others(2) != taken
+    assert hops(1) == taken != hops(2)
 
 
 def test_a_fat_tree_s_ways_are_shortest_and_use_all_cores():

@@ -59,25 +59,6 @@ def records(directory: Path, name: str) -> list:
     return [json.loads(line) for line in (directory / "events" / name).read_text().splitlines()]
 
 
-def test_rounds_last_what_links_and_computing_take(chosen, tmp_path):
-    (run,) = chosen("reliable")
-    simulating.refuse(run)
-    directory = executed(tmp_path / "out", run)
-    rounds = records(directory, "rounds.jsonl")
-    assert [each["round"] for each in rounds] == [0, 1, 2, 3]
-    assert [each["compute_s"] for each in rounds] == [pytest.approx(0.25)] * 4
-    sent = records(directory, "transfers-server.jsonl")
-    wire_bytes = sum(
-        each["bytes_received"] for each in sent if (each["round"], each["leg"]) == (1, "gather")
-    )
-    # All workers share the server's link; half a round trip each for the data and for Stop.
-    least_s = wire_bytes * 8 / 100e6 + 0.002
-    assert least_s < rounds[1]["gather_s"] < 1.15 * least_s + 0.01
-    assert rounds[2]["gather_s"] > 1.5 * rounds[1]["gather_s"]
-    assert rounds[2]["impairments"] == ["loss-server"]
-    assert rounds[3]["impairments"] == ["sender-drop-workers"]
-
-
 def test_workers_may_wake_up_late_and_do_so_alike_in_all_arms(chosen, tmp_path):
     def late_s(arm: str, *settings: str) -> list[list[float]]:
         (run,) = chosen(arm, "rounds=12", "impairments=[]", *settings)
@@ -105,23 +86,16 @@ def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
     assert all(each["chunks_received"] > 0.8 * each["chunk_count"] for each in first)
 
 
-def test_compression_over_tcp_sends_its_part_of_the_chunks(chosen, tmp_path):
-    (run,) = chosen("tcp", "arms.tcp={protocol: top-k, keep: 0.2}", "impairments=[]")
-    simulating.refuse(run)
-    directory = executed(tmp_path / "out", run)
-    for each in records(directory, "transfers-server.jsonl"):
-        assert each["chunks_received"] == math.ceil(0.2 * each["chunk_count"])
-
-
-def test_one_bit_over_tcp_sends_a_small_part_of_the_bytes(chosen, tmp_path):
+def test_compression_over_tcp_sends_its_part_of_the_chunks_and_bytes(chosen, tmp_path):
     bytes_of = {}
-    for arm in ("one-bit", "tcp-cubic"):
+    for arm, share in (("one-bit", 1), ("tcp-cubic", 1), ("top-k, keep: 0.2", 0.2)):
         changes = f"arms.tcp={{protocol: {arm}}}", "impairments=[]", "training.pace.scale=0.02"
         (run,) = chosen("tcp", *changes)
-        directory = executed(tmp_path / arm, run)
-        transfers = records(directory, "transfers-server.jsonl")
-        assert all(each["chunks_received"] == each["chunk_count"] for each in transfers)
-        bytes_of[arm] = sum(each["bytes_received"] for each in transfers)
+        simulating.refuse(run)
+        transfers = records(executed(tmp_path / arm[:5], run), "transfers-server.jsonl")
+        for leg in transfers:
+            assert leg["chunks_received"] == math.ceil(share * leg["chunk_count"])
+        bytes_of[arm] = sum(leg["bytes_received"] for leg in transfers)
     assert 24 < bytes_of["tcp-cubic"] / bytes_of["one-bit"] < 32
 
 
@@ -135,18 +109,35 @@ def test_a_host_does_not_drop_what_its_own_tcp_sends_and_a_switch_does(chosen, t
     assert again["server"] == 0 < again["worker-1"]
 
 
-def test_impairments_take_their_share(chosen, tmp_path):
-    (run,) = chosen()
+def test_rounds_last_what_links_and_computing_take_and_impairments_take_their_share(
+    chosen, tmp_path
+):
+    (run,) = chosen("reliable")
+    simulating.refuse(run)
     directory = executed(tmp_path / "out", run)
-    ended = [each for each in records(directory, "impairments.jsonl") if each["action"] == "end"]
-    assert [each["name"] for each in ended] == ["loss-server", "sender-drop-workers"]
-    for each, share in zip(ended, (0.7, 0.5), strict=True):
-        assert each["dropped"] / each["met"] == pytest.approx(share, abs=0.15)
+    rounds = records(directory, "rounds.jsonl")
+    assert [row["round"] for row in rounds] == [0, 1, 2, 3]
+    assert [row["compute_s"] for row in rounds] == [pytest.approx(0.25)] * 4
+    wire_bytes = sum(
+        leg["bytes_received"]
+        for leg in records(directory, "transfers-server.jsonl")
+        if (leg["round"], leg["leg"]) == (1, "gather")
+    )
+    # All workers share the server's link; half a round trip each for the data and for Stop.
+    least_s = wire_bytes * 8 / 100e6 + 0.002
+    assert least_s < rounds[1]["gather_s"] < 1.15 * least_s + 0.01
+    assert rounds[2]["gather_s"] > 1.5 * rounds[1]["gather_s"]
+    assert rounds[2]["impairments"] == ["loss-server"]
+    assert rounds[3]["impairments"] == ["sender-drop-workers"]
+    ended = [row for row in records(directory, "impairments.jsonl") if row["action"] == "end"]
+    assert [row["name"] for row in ended] == ["loss-server", "sender-drop-workers"]
+    for row, share in zip(ended, (0.7, 0.5), strict=True):
+        assert row["dropped"] / row["met"] == pytest.approx(share, abs=0.15)
     left_out = [
-        each["chunks_left_out"]
-        for name in ("worker-1", "worker-2", "worker-3")
-        for each in records(directory, f"transfers-{name}.jsonl")
-        if each["role"] == "sender"
+        leg["chunks_left_out"]
+        for rank in (1, 2, 3)
+        for leg in records(directory, f"transfers-worker-{rank}.jsonl")
+        if leg["role"] == "sender"
     ]
     assert sum(left_out) == ended[1]["dropped"]
 
@@ -323,14 +314,11 @@ def test_the_refusal_of_a_real_pace_shows_a_setting_that_is_taken(chosen):
     assert pace["kind"] == "paced" and 0 < pace["compute_s"] < 60
 
 
-def test_thresholds_of_marks_are_taken_and_said_to_mark_nothing(chosen):
+def test_thresholds_mark_nothing_and_an_experiment_of_programs_is_refused(chosen):
     (run,) = chosen("dblp", "topology.ecn_threshold_bytes=30000")
     simulating.refuse(run)
     assert "marks nothing" in simulating.remarks([run])[0]
     assert simulating.remarks(chosen("dblp")) == []
-
-
-def test_an_experiment_of_programs_is_refused():
     run = Selection(name="iperf3-bursts").loaded()[0].in_virtual_time()
     with pytest.raises(InputError, match="workload: a workload of programs is not simulated"):
         simulating.refuse(run)

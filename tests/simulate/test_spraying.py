@@ -8,13 +8,8 @@ import topologies
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.run.simulated_routes import Routes
 from testbed.simulate.engine import Simulation
-from testbed.simulate.party import Party, link_up
-from testbed.transport import SendingPath
-from testbed.transport.core.events import TransferDone
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS
-from tests.transport.virtual import connections, layout_of, random_payload
+from tests.simulate.parties import Parties
+from tests.transport.virtual import random_payload
 
 CHUNKS, DELAY_S = 1001, 0.0005
 UP = [("leaf-2", "spine-1"), ("leaf-2", "spine-2")]
@@ -28,43 +23,25 @@ class Pair:
     """
 
     def __init__(self, *, repair="selective", spray=True, ahead=True, longer_s=0.0, loss=0.0):
-        self.simulation = Simulation()
         slow = {"delay_s": DELAY_S + longer_s, "loss": loss}
-        topology = topologies.parse(
-            {
-                "name": "leaf-spine",
-                "workers": 3,
-                "leaves": 2,
-                "spines": 2,
-                "delay_s": DELAY_S,
-                "links": {"leaf-1--spine-1": slow},
-            }
+        fabric = {"name": "leaf-spine", "workers": 3, "leaves": 2, "spines": 2, "delay_s": DELAY_S}
+        topology = topologies.parse({**fabric, "links": {"leaf-1--spine-1": slow}})
+        simulation = Simulation()
+        self.network = SimulatedNetwork(simulation, describe(topology), seed=1, spray=spray)
+        ways = self.network.ways(["worker-1"])["worker-1"]
+        self._pair = Parties(
+            simulation, ways, chunks=CHUNKS, rate_bps=90e6, repair=repair, ahead=ahead
         )
-        self.network = SimulatedNetwork(self.simulation, describe(topology), seed=1, spray=spray)
-        self.ways = self.network.ways(["worker-1"])["worker-1"]
-        self.layout = layout_of(CHUNKS)
-        path = SendingPath(congestion=FixedRate(rate_bps=90e6), chunk_bytes=16, queue_bytes=1e4)
-        made = connections(
-            self.simulation, self.ways, self.layout, repair=REPAIRS.create(repair), path=path
-        )
-        self.worker, self.server = (
-            Party(self.simulation, each.connection, each.way, routine=ahead) for each in made
-        )
-        link_up(self.worker, self.server)
 
     def transfer(self, number):
         """Sends all chunks; the worker's report."""
-        into, payload = self.layout.new_buffer(), random_payload(self.layout, seed=number)
-        now_s, rule = self.simulation.now_s, FractionRule(chunk_count=CHUNKS, tolerance=0)
-        self.server.look()
-        self.server.connection.post_receive(number, rule, into, now_s)
-        self.server.work()
-        self.worker.look()
-        self.worker.connection.post_send(number, payload, now_s)
-        self.worker.work()
-        self.simulation.run(limit=300_000)
+        pair = self._pair
+        into, payload = pair.layout.new_buffer(), random_payload(pair.layout, seed=number)
+        pair.receive(number, into, tolerance=0)
+        pair.send(number, payload)
+        pair.simulation.run(limit=300_000)
         assert (into == payload).all()
-        return [each.report for each in self.worker.events if isinstance(each, TransferDone)][-1]
+        return pair.reports(pair.worker)[-1]
 
     def carried(self):
         """Datagrams that each spine was sent."""
