@@ -143,14 +143,21 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             "What loss does to the gradient",
             "L2 norm of (applied gradient - lossless mean) over that of the lossless mean, in the "
             f"rounds that were measured. Mean over workers and runs. {band}",
-            lambda: learning.gradient_error(results.deviations, styles),
+            lambda: learning.deviation(
+                results.deviations,
+                styles,
+                "relative_error.applied",
+                "Relative error of the\napplied gradient (%)",
+            ),
         ),
         (
             "divergence",
             "How far the replicas drift apart",
             "Root mean square distance of the workers' weights from their mean, over the mean's "
             f"norm. Replicas differ where workers lose different parts of the broadcast. {band}",
-            lambda: learning.divergence(results.deviations, styles),
+            lambda: learning.deviation(
+                results.deviations, styles, "divergence", "Divergence of replicas (%)"
+            ),
         ),
     ]
     drawings = []

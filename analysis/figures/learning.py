@@ -58,27 +58,13 @@ def quality(
     return figure
 
 
-def divergence(deviations: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
-    """The distance between the workers' replicas, over the rounds in which it was measured."""
-    known = deviations.filter(pl.col("divergence").is_not_null())
-    if known.is_empty() or known["divergence"].max() == 0:
-        return None
-    return _percent_over_rounds(known, "divergence", "Divergence of replicas (%)", styles)
-
-
-def gradient_error(deviations: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
-    """Relative error of the gradient that workers applied, over the measured rounds."""
-    name = "relative_error.applied"
+def deviation(
+    deviations: pl.DataFrame, styles: dict[str, ArmStyle], name: str, label: str
+) -> Figure | None:
+    """A share in percent over the rounds in which it was measured: mean and range of the seeds."""
     known = deviations.filter(pl.col(name).is_not_null())
-    if known.is_empty():
+    if known.is_empty() or known[name].max() == 0:
         return None
-    return _percent_over_rounds(known, name, "Relative error of the\napplied gradient (%)", styles)
-
-
-def _percent_over_rounds(
-    known: pl.DataFrame, name: str, label: str, styles: dict[str, ArmStyle]
-) -> Figure:
-    """The mean over seeds of a share, with the range of the seeds around it."""
     figure, axes = parts.new_axes("Round", label)
     parts.draw_lines_by_round(axes, known, name, styles, factor=100.0)
     axes.set_ylim(bottom=0)

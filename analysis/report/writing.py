@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from analysis.words import cautions, headline, methods
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
-_MOST_ROWS = 1000  # of a table on the page: its size is bounded however many runs there are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +183,7 @@ def render_page(
         ],
         resumable=_resumable(results),
         many=len(results.runs) > _FEW_RUNS,
-        tables={name: to_html(on_page(table, name), name) for name, table in tables.items()},
+        tables={name: to_html(table, name) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
         machines=[to_html(table) for table in setup.machine_tables(results)],
         definitions=_definitions(summary),
@@ -199,14 +198,6 @@ def render_page(
         folder=folder,
         report_command=f"./lab report {folder}",
     )
-
-
-def on_page(table: Table, name: str) -> Table:
-    """A table as the page shows it: of a very long one the first rows, and where all are."""
-    if len(table.rows) <= _MOST_ROWS:
-        return table
-    note = f"The first {_MOST_ROWS} of {len(table.rows)} rows: {name}.csv has all."
-    return replace(table, rows=table.rows[:_MOST_ROWS], notes=[*table.notes, note])
 
 
 def _definitions(summary: dict[str, Any]) -> list[Any]:

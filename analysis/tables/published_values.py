@@ -144,6 +144,8 @@ def _row(
     source = f"{published['source']} [{published['confidence']}]"
     reductions = kind == "ratio" and published["confidence"] != OWN_LIMIT
     paper_model, our_model = _models([published])
+    if paper_model in published["condition"]:
+        paper_model = ""
     return [
         Cell(
             text=published["title"],

@@ -224,8 +224,8 @@ def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     summary = summarise(results)
     assert ratios.along_factor(summary, STYLES) is None
     assert learning.along_factor(summary, STYLES) is None
-    assert learning.divergence(results.deviations, STYLES) is None
-    assert learning.gradient_error(results.deviations, STYLES) is None
+    for name in ("divergence", "relative_error.applied"):
+        assert learning.deviation(results.deviations, STYLES, name, "") is None
 
 
 def test_perplexity_has_its_own_axis(tmp_path):

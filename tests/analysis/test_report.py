@@ -20,7 +20,7 @@ import pytest
 
 import analysis
 from analysis.data.evidence import INVALID_INCLUDED
-from analysis.report import folder, writing
+from analysis.report import folder, html, writing
 from analysis.tables.main_table import main_table
 from analysis.words import headline
 from tests.analysis.build import ResultsBuilder, edited, summary_of
@@ -363,14 +363,14 @@ def test_results_load_as_frames_without_writing(tmp_path):
 
 
 def test_a_very_long_table_is_cut_on_the_page_and_whole_in_its_file(tmp_path, undrawn, monkeypatch):
-    monkeypatch.setattr(writing, "_MOST_ROWS", 2)
+    monkeypatch.setattr(html, "_MOST_ROWS", 2)
     monkeypatch.setattr(writing, "_FEW_RUNS", 3)
     build = ResultsBuilder(tmp_path)
     for seed in range(4):
         build.run(arm="dblp", seed=seed, verdict="failed" if seed == 3 else "ok")
     report = writing.write_report(tmp_path).index.parent
     page = (report / "index.html").read_text()
-    assert "The first 2 of 4 rows: runs.csv has all." in page
+    assert "2 more rows are in runs.csv." in page
     assert "../dblp-s1/" in page
     assert "../dblp-s2/" not in page
     assert "../dblp-s3/" in page  # those that are not ok have a table of their own
