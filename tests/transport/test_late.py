@@ -35,14 +35,16 @@ def test_a_sender_that_answers_may_begin_late(repair):
     assert two.intact == [0]
 
 
-def test_one_that_answers_and_never_begins_is_given_up_in_the_end():
+@pytest.mark.parametrize("posted", ["receive", "send"])
+def test_one_that_answers_and_never_begins_is_given_up_in_the_end(posted):
     two = Two(late_s=LATE_S)
-    two.receive(0)
+    waiting = two.server if posted == "receive" else two.worker
+    getattr(two, posted)(0)
     two.run(until_s=0.9 * LATE_S)
-    assert two.server.connection.lost is None
+    assert waiting.connection.lost is None
     two.run()
     expected = f"it answers, but has not come to transfer 0 for {LATE_S:g} s"
-    assert gone(two.server) == expected
+    assert gone(waiting) == expected
     assert two.simulation.now_s < 1.1 * LATE_S
 
 
@@ -53,15 +55,6 @@ def test_one_that_does_not_answer_is_given_up_sooner():
     two.worker.be_busy(1e6)
     two.run(until_s=5 * TIMEOUT_S)
     assert gone(two.server) == f"silent for {TIMEOUT_S:g} s"
-
-
-def test_a_receiver_that_answers_and_never_takes_a_transfer_is_given_up():
-    two = Two(late_s=LATE_S)
-    two.send(0)
-    two.run(until_s=0.9 * LATE_S)
-    assert two.worker.connection.lost is None
-    two.run(until_s=1.2 * LATE_S)
-    assert "has not come to transfer 0" in gone(two.worker)
 
 
 def test_a_transfer_that_was_given_up_before_it_began_is_over_at_once():

@@ -79,16 +79,23 @@ def test_a_cut_binary_form_is_refused_wherever_it_is_cut():
         PayloadLayout.decode(body + b"\0")
 
 
-def test_the_difference_says_what_differs():
+@pytest.mark.parametrize(
+    ("tensors", "chunk_bytes", "difference"),
+    [
+        ([("a", 3), ("b", 4)], 8, None),
+        ([("a", 3), ("b", 4)], 12, "chunk_bytes is 8 at the server and 12 at worker-2"),
+        ([("a", 3)], 8, "2 tensors at the server and 1 at worker-2"),
+        (
+            [("a", 3), ("b", 5)],
+            8,
+            "tensor 1 is 'b' with 4 elements at the server and 'b' with 5 at worker-2",
+        ),
+    ],
+)
+def test_the_difference_says_what_differs(tensors, chunk_bytes, difference):
     layout = PayloadLayout([("a", 3), ("b", 4)], 8)
-    assert layout.difference(PayloadLayout([("a", 3), ("b", 4)], 8)) is None
-    owners = ("the server", "worker-2")
-    other = layout.difference(PayloadLayout([("a", 3), ("b", 4)], 12), owners)
-    assert other == "chunk_bytes is 8 at the server and 12 at worker-2"
-    other = layout.difference(PayloadLayout([("a", 3)], 8), owners)
-    assert other == "2 tensors at the server and 1 at worker-2"
-    other = layout.difference(PayloadLayout([("a", 3), ("b", 5)], 8), owners)
-    assert other == ("tensor 1 is 'b' with 4 elements at the server and 'b' with 5 at worker-2")
+    other = PayloadLayout(tensors, chunk_bytes)
+    assert layout.difference(other, ("the server", "worker-2")) == difference
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,9 @@ import threading
 
 import pytest
 
-from testbed.transport import PeerLost, open_endpoint, preset
-from tests.transport.loopback import in_thread, run_all, site
+from testbed.transport import PeerLost, open_endpoint
+from tests.transport.loopback import both, in_thread, run_all, site
 from tests.transport.virtual import random_payload
-
-both = pytest.mark.parametrize(
-    "protocol",
-    [preset("fixed-low", tolerance=0), preset("tcp")],
-    ids=lambda protocol: protocol.carrier,
-)
 
 
 @both
@@ -32,8 +26,8 @@ def test_the_others_transfers_are_whole_and_the_lost_one_is_named(protocol):
         endpoint.announce(b"go on")
         third = endpoint.send(3, payloads)
         fourth = endpoint.receive(4, 0, buffers)
-        for found in (second, third, fourth):
-            assert found.keys() == {"worker-1", "worker-3"}
+        for reports in (second, third, fourth):
+            assert reports.keys() == {"worker-1", "worker-3"}
         for name in ("worker-1", "worker-3"):
             assert (buffers[name] == payloads[name]).all()
         return endpoint.lost
@@ -64,9 +58,9 @@ def test_a_silent_worker_is_given_up_and_the_others_wait_no_longer(protocol):
 
     def server(endpoint):
         buffers = {name: place.layout.new_buffer() for name in place.addresses}
-        found = endpoint.receive(0, 0, buffers)
+        reports = endpoint.receive(0, 0, buffers)
         done.set()
-        return found.keys(), endpoint.lost
+        return reports.keys(), endpoint.lost
 
     def worker(endpoint, index):
         if index == 1:

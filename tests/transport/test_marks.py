@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.shared import dscp
-from testbed.transport import MARKS, Marks, OrderContext, preset
+from testbed.transport import Marks, OrderContext, preset
 from testbed.transport.core.marks import MarkedOrder
 from testbed.transport.core.wire import fields
 from testbed.transport.net.udp_socket import UdpSocket
@@ -37,14 +37,9 @@ def test_back_chunks_and_the_largest_of_the_others_are_protected():
     assert np.flatnonzero(protected).tolist() == [1, 3, 6, 7]
     assert not LayerAndMagnitude(back=0, large=0).protected(context).any()
     assert LayerAndMagnitude(back=0.5, large=0.5).protected(context).all()
-
-
-def test_by_default_they_are_half_of_a_payload():
     values = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
     assert LayerAndMagnitude().protected(context_of(values)).sum() == 500
-
-
-def test_a_chunk_with_a_nan_counts_as_the_largest():
+    # A NaN counts as the largest.
     protected = LayerAndMagnitude(back=0, large=0.25).protected(context_of([1, np.nan, 3, 2]))
     assert protected.tolist() == [False, True, False, False]
 
@@ -66,17 +61,17 @@ def test_protected_chunks_come_first_in_each_block_of_the_order_and_keep_it(whic
     arrange = marked.arranger(context)
     assert arrange.protected is not None
     assert arrange.protected.tolist() == which
-    found = arrange(np.arange(count))
+    arranged = arrange(np.arange(count))
     for first in range(0, count, BLOCK):
         block = plain[first : first + BLOCK].tolist()
         kept = [chunk for chunk in block if which[chunk]]
         expected = kept + [chunk for chunk in block if not which[chunk]]
-        assert found[first : first + BLOCK].tolist() == expected
+        assert arranged[first : first + BLOCK].tolist() == expected
     some = np.arange(0, count, 3)
-    assert arrange(some).tolist() == [chunk for chunk in found.tolist() if chunk % 3 == 0]
+    assert arrange(some).tolist() == [chunk for chunk in arranged.tolist() if chunk % 3 == 0]
 
 
-WHICH = tuple(bool(each) for each in np.random.default_rng(5).integers(0, 2, 3000))
+WHICH = tuple(bool(bit) for bit in np.random.default_rng(5).integers(0, 2, 3000))
 
 
 def sending(repair="passes", **settings):
@@ -85,16 +80,16 @@ def sending(repair="passes", **settings):
 
 def batches_of(connection):
     """The class and the chunks of each batch of one pass, and when the last one went."""
-    found: list[tuple[bool | None, list[int]]] = []
+    batches: list[tuple[bool | None, list[int]]] = []
     now_s = 0.0
-    while sum(len(chunks) for _, chunks in found) < 3000:
+    while sum(len(chunks) for _, chunks in batches) < 3000:
         now_s = max(now_s, connection.next_deadline_s(now_s))
         frames = connection.offer(now_s)
         if len(frames):
             chunks = fields(frames, CHUNK_BYTES)["sequence"].tolist()
-            found.append((connection.protected, chunks))
+            batches.append((connection.protected, chunks))
             connection.sent(len(frames), now_s)
-    return found, now_s
+    return batches, now_s
 
 
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
@@ -138,13 +133,13 @@ def test_what_the_routine_sends_carries_its_class():
 
 
 @pytest.mark.parametrize(
-    ("address", "level", "told", "kind"),
+    ("address", "level", "asked", "kind"),
     [
         ("127.0.0.1", socket.IPPROTO_IP, socket.IP_RECVTOS, socket.IP_TOS),
         ("::1", socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, socket.IPV6_TCLASS),
     ],
 )
-def test_datagrams_carry_their_class_in_the_ip_header(address, level, told, kind):
+def test_datagrams_carry_their_class_in_the_ip_header(address, level, asked, kind):
     local = (address, 0) if "." in address else (address, 0, 0, 0)
     try:
         udp = UdpSocket(local=local, datagram_bytes=32)
@@ -154,7 +149,7 @@ def test_datagrams_carry_their_class_in_the_ip_header(address, level, told, kind
     with socket.socket(family, socket.SOCK_DGRAM) as other:
         other.bind(local)
         other.settimeout(5)
-        other.setsockopt(level, told, 1)
+        other.setsockopt(level, asked, 1)
         udp.set_peer((address, other.getsockname()[1], *local[2:]))
         seen = []
         for protected in (None, True, True, False, True):
@@ -172,15 +167,14 @@ def test_marks_are_a_setting_of_protocols_that_others_need_not_have():
     assert marked.describe()["marks"] == "layer-and-magnitude:back=0.5"
     assert preset("none", **marked.describe()) == marked
     assert "marks" not in preset("mlt").describe()
-    told = preset("mlt-marked").describe()
-    assert told.pop("marks") == "layer-and-magnitude"
-    assert told == preset("mlt", name="mlt-marked").describe()
-    assert list(MARKS) == ["none", "layer-and-magnitude"]
+    described = preset("mlt-marked").describe()
+    assert described.pop("marks") == "layer-and-magnitude"
+    assert described == preset("mlt", name="mlt-marked").describe()
     assert isinstance(sending_order("in-order", "none", seed=0), InOrder)
 
 
 @pytest.mark.parametrize(
-    ("name", "marks", "said"),
+    ("name", "marks", "message"),
     [
         ("dblp", "layer", "marks: unknown kind of marks 'layer'; valid: none, layer-and-magnitude"),
         ("dblp", "layer-and-magnitude:back=2", "back is 2; valid: from 0 to 1"),
@@ -188,30 +182,31 @@ def test_marks_are_a_setting_of_protocols_that_others_need_not_have():
         ("bounded-energy", "layer-and-magnitude", "by-energy tells .* that marks would change"),
     ],
 )
-def test_marks_that_make_no_sense_are_refused(name, marks, said):
-    with pytest.raises(ValueError, match=said):
+def test_marks_that_make_no_sense_are_refused(name, marks, message):
+    with pytest.raises(ValueError, match=message):
         preset(name, marks=marks)
 
 
 def through_two_classes(marks):
-    return json.loads(told_by("tests.transport.two_classes", marks, timeout_s=60))
+    """What became of the transfer, after one pass: nothing was sent again."""
+    result = json.loads(told_by("tests.transport.two_classes", marks, timeout_s=60))
+    assert result["passes"] == 1
+    return result
 
 
 def test_a_queue_that_knows_the_marks_drops_the_lower_class_first():
-    told = through_two_classes("layer-and-magnitude")
-    assert told["passes"] == 1  # nothing was sent again
-    assert told["lost_large"] <= 0.01
-    assert told["lost_small"] >= 0.4
+    result = through_two_classes("layer-and-magnitude")
+    assert result["lost_large"] <= 0.01
+    assert result["lost_small"] >= 0.4
     # Both classes, and nothing else, were on the wire.
-    assert set(told["seen"]) == {str(dscp.PROTECTED << 2), str(dscp.DROPPED_FIRST << 2)}
-    assert told["drops"]["11:"] <= 10
-    assert told["drops"]["1:"] == told["drops"]["11:"] + told["drops"]["12:"]
+    assert set(result["seen"]) == {str(dscp.PROTECTED << 2), str(dscp.DROPPED_FIRST << 2)}
+    assert result["drops"]["11:"] <= 10
+    assert result["drops"]["1:"] == result["drops"]["11:"] + result["drops"]["12:"]
 
 
 def test_without_marks_the_same_queue_drops_both_alike():
-    told = through_two_classes("none")
-    assert told["passes"] == 1
-    assert 0.25 <= told["lost_large"] <= 0.5
-    assert abs(told["lost_large"] - told["lost_small"]) <= 0.12
-    assert set(told["seen"]) == {"0"}
-    assert told["drops"]["11:"] == 0
+    result = through_two_classes("none")
+    assert 0.25 <= result["lost_large"] <= 0.5
+    assert abs(result["lost_large"] - result["lost_small"]) <= 0.12
+    assert set(result["seen"]) == {"0"}
+    assert result["drops"]["11:"] == 0

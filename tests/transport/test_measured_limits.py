@@ -27,12 +27,12 @@ def progress(received, *, now_s=FIRST_S, **known):
     return transfer_parts.progress(came, now_s=now_s, first_s=FIRST_S, last_s=FIRST_S, **known)
 
 
-def limits(recent, *, layout=LAYOUT, round_trip_s=None, tolerance=0.4, **options):
+def limits(recent, *, round_trip_s=None, tolerance=0.4, **options):
     """Seconds until the cut-off, and how many chunks it asks for then."""
     options = {"patience": 1.5, **options}
 
     def enough(received):
-        rule = EarlyClose(tolerance, 9.0, **options).stop_rule(critical=False)(layout)
+        rule = EarlyClose(tolerance, 9.0, **options).stop_rule(critical=False)(LAYOUT)
         known = {"recent": recent, "round_trip_s": round_trip_s}
         deadline_s = rule.deadline_s(progress(received, **known))
         assert deadline_s is not None
@@ -43,36 +43,32 @@ def limits(recent, *, layout=LAYOUT, round_trip_s=None, tolerance=0.4, **options
     return deadline_s - FIRST_S, next(n for n in range(CHUNKS + 1) if enough(n)[1])
 
 
-def test_after_a_calm_epoch_all_is_waited_for_beyond_the_limit():
-    assert limits([(0.1, CHUNKS)] * 4) == (pytest.approx(0.15), CHUNKS)
-
-
-def test_the_limit_follows_the_calm_pace_and_the_fraction_what_would_have_been_lacking_then():
-    # One of four would have lacked 1 - 0.15 / 0.4: 15.6 % of a transfer in the mean.
-    assert limits(HIT) == (pytest.approx(0.15), math.ceil(CHUNKS * (1 - 0.15625)))
-    assert limits(HIT, tolerance=0.05) == (pytest.approx(0.15), 19)
-
-
-def test_a_round_trip_more_is_time_for_a_repair():
-    # 1 - 0.25 / 0.4 of one in four: 9.4 %.
-    assert limits(HIT, round_trip_s=0.1) == (pytest.approx(0.25), math.ceil(CHUNKS * 0.90625))
-
-
-def test_a_transfer_that_was_cut_off_counts_with_its_pace():
-    assert limits([(0.1, CHUNKS // 2)] * 4) == (pytest.approx(0.3), CHUNKS)
-
-
-def test_an_epoch_that_is_over_does_not_count():
-    assert limits([*HIT, *[(0.2, CHUNKS)] * 2], epoch_rounds=2) == (pytest.approx(0.3), CHUNKS)
-
-
-# None yet, what came in one batch, what is of another size, and without `patience`.
 @pytest.mark.parametrize(
-    ("recent", "patience"),
-    [([], 1.5), ([(0.0, CHUNKS)], 1.5), ([(0.1, 9), (0.1, 41)], 1.5), (HIT, None)],
+    ("recent", "options", "limit_s", "enough"),
+    [
+        # After a calm epoch all is waited for beyond the limit.
+        ([(0.1, CHUNKS)] * 4, {}, 0.15, CHUNKS),
+        # One of four would have lacked 1 - 0.15 / 0.4: 15.6 % of a transfer in the mean.
+        (HIT, {}, 0.15, math.ceil(CHUNKS * (1 - 0.15625))),
+        (HIT, {"tolerance": 0.05}, 0.15, 19),
+        # A round trip more is time for a repair: 1 - 0.25 / 0.4 of one in four, 9.4 %.
+        (HIT, {"round_trip_s": 0.1}, 0.25, math.ceil(CHUNKS * 0.90625)),
+        # A transfer that was cut off counts with its pace.
+        ([(0.1, CHUNKS // 2)] * 4, {}, 0.3, CHUNKS),
+        # An epoch that is over does not count.
+        ([*HIT, *[(0.2, CHUNKS)] * 2], {"epoch_rounds": 2}, 0.3, CHUNKS),
+        # The constant limits hold where nothing was measured, where all came in one batch, where it
+        # is of another size, and without `patience`.
+        ([], {}, 9.0, 12),
+        ([(0.0, CHUNKS)], {}, 9.0, 12),
+        ([(0.1, 9), (0.1, 41)], {}, 9.0, 12),
+        (HIT, {"patience": None}, 9.0, 12),
+    ],
 )
-def test_while_nothing_is_measured_the_constant_limits_hold(recent, patience):
-    assert limits(recent, patience=patience) == (pytest.approx(9.0), 12)
+def test_the_limit_follows_the_calm_pace_and_the_fraction_what_would_have_been_lacking_then(
+    recent, options, limit_s, enough
+):
+    assert limits(recent, **options) == (pytest.approx(limit_s), enough)
 
 
 @given(
@@ -122,7 +118,7 @@ class Epochs(Two):
         self.send(number)
         self.receive(number, rule=self._policy.stop_rule(critical=False)(self.layout))
         self.run()
-        reports = [each.report for each in self.server.events if isinstance(each, TransferDone)]
+        reports = [event.report for event in self.server.events if isinstance(event, TransferDone)]
         assert reports[-1].transfer == number, gone(self.server)
         return reports[-1]
 
@@ -189,18 +185,18 @@ class Noting(StopRule):
 
 def test_a_server_knows_the_round_trip_once_it_has_sent():
     two = Two(repair="selective")
-    told = []
+    noted = []
     for number in (0, 2):
         rule = Noting()
         two.send(number)
         two.receive(number, rule=rule)
         two.run()
-        told.append(rule.round_trip_s)
+        noted.append(rule.round_trip_s)
         into, payload = two.layout.new_buffer(), random_payload(two.layout)
-        every = EarlyClose(0.0, 1.0).stop_rule(False)(two.layout)
-        two.worker.connection.post_receive(number + 1, every, into, two.simulation.now_s)
+        whole = EarlyClose(0.0, 1.0).stop_rule(False)(two.layout)
+        two.worker.connection.post_receive(number + 1, whole, into, two.simulation.now_s)
         two.server.connection.post_send(number + 1, payload, two.simulation.now_s)
         two.worker.work()
         two.server.work()
         two.run()
-    assert told == [None, pytest.approx(DELAY_S, rel=0.2)]  # data come back at once
+    assert noted == [None, pytest.approx(DELAY_S, rel=0.2)]  # data come back at once

@@ -20,9 +20,8 @@ def built(tmp_path, monkeypatch):
     source = tmp_path / "batches.c"
     for name in ("batches.c", *loading._OTHER_SOURCES):
         shutil.copy(loading._SOURCE.with_name(name), tmp_path / name)
-    original = Path(LIBRARY._name)
     monkeypatch.setattr(loading, "_SOURCE", source)
-    return Path(shutil.copy(original, tmp_path / original.name))
+    return Path(shutil.copy(LIBRARY._name, tmp_path))
 
 
 @needs_compiled

@@ -12,7 +12,7 @@ from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.reports import OBSERVATION_INTERVAL_S
 from testbed.transport.policies.congestion import FixedRate
-from tests.transport.loopback import in_thread, site
+from tests.transport.loopback import in_thread, run_all, site
 from tests.transport.transfer_parts import new_sender
 from tests.transport.virtual import layout_of
 
@@ -20,18 +20,18 @@ from tests.transport.virtual import layout_of
 def test_kernel_tcp_is_not_observed():
     place = site(preset("tcp"))
     heard: list[Observation] = []
-    payload = place.layout.new_buffer()
+    place.settings["observer"] = heard.append
+    payload, buffer = place.layout.new_buffer(), place.layout.new_buffer()
 
-    def work() -> None:
-        with open_endpoint(place.worker(observer=heard.append)) as endpoint:
-            endpoint.send(0, {"server": payload})
-            endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
+    def worker(endpoint, index):
+        endpoint.send(0, {"server": payload})
+        endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
 
-    working = in_thread(work)
-    with open_endpoint(place.server(observer=heard.append)) as endpoint:
-        endpoint.receive(0, 0, {"worker-1": place.layout.new_buffer()})
+    def server(endpoint):
+        endpoint.receive(0, 0, {"worker-1": buffer})
         endpoint.send(1, {"worker-1": payload})
-    working.result(timeout=30)
+
+    run_all(place, server, worker)
     assert not heard
 
 
@@ -54,15 +54,15 @@ def test_a_sender_is_observed_at_most_every_interval_and_a_receiver_not_at_all()
 
     assert not heard["server"]
     seen = heard["worker-1"]
-    times = np.array([each.now_s for each in seen])
+    times = np.array([observation.now_s for observation in seen])
     assert (np.diff(times) >= OBSERVATION_INTERVAL_S).all()
     # 400 kB at 40 Mbit/s take 80 ms; a slow machine takes longer, and then observes more often.
     assert 4 <= len(seen) <= report.duration_s / OBSERVATION_INTERVAL_S + 2
-    assert {each.peer for each in seen} == {"server"}
-    assert {each.transfer for each in seen} == {Leg.GATHER.transfer(3)}
-    assert {each.rate_bps for each in seen} == {40e6}
-    assert {each.window_bytes for each in seen} == {np.inf}
-    assert all(each.retransmits >= 0 for each in seen)
+    assert {observation.peer for observation in seen} == {"server"}
+    assert {observation.transfer for observation in seen} == {Leg.GATHER.transfer(3)}
+    assert {observation.rate_bps for observation in seen} == {40e6}
+    assert {observation.window_bytes for observation in seen} == {np.inf}
+    assert all(observation.retransmits >= 0 for observation in seen)
 
 
 def test_an_observation_tells_pace_window_round_trip_and_repetitions():

@@ -43,9 +43,9 @@ def test_a_rule_that_is_satisfied_ends_the_transfer(satisfied):
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"), [(None, 0), (3, 3), (np.int64(3), 3), (8, 8), (9, 8), (1000, 8)]
+    ("missing", "expected"), [(None, 0), (3, 3), (np.int64(3), 3), (8, 8), (9, 8), (1000, 8)]
 )
-def test_what_is_missing_is_unknown_or_as_much_as_has_not_arrived_at_most(missing, told):
+def test_what_is_missing_is_unknown_or_as_much_as_has_not_arrived_at_most(missing, expected):
     it = receiver(missing=missing)
     it.on_datagrams(all_frames(LAYOUT)[:2], 0.0)
-    assert it.missing == told
+    assert it.missing == expected

@@ -22,15 +22,25 @@ SIZE = 1514
 LONG_QUEUE_BYTES = 10**6
 
 
+def pacer_of(*, rate_bps=100e6, **settings):
+    return Pacer(rate_bps=rate_bps, datagram_wire_bytes=SIZE, **settings)
+
+
 def run(pacer, *, until_s, late_s=lambda: 0.0, start_s=0.0):
     """Sends whatever is allowed; wakes up `late_s()` after each deadline."""
     now_s, sends = start_s, []
     while now_s < until_s:
-        while count := pacer.allowance(now_s):
-            pacer.spend(count)
-            sends.append((now_s, count))
+        sends.append((now_s, burst(pacer, now_s)))
         now_s = pacer.next_s(now_s) + late_s()
     return sends
+
+
+def burst(pacer, now_s):
+    total = 0
+    while count := pacer.allowance(now_s):
+        pacer.spend(count)
+        total += count
+    return total
 
 
 def rate_of(sends):
@@ -41,7 +51,7 @@ def rate_of(sends):
 @pytest.mark.parametrize("rate_bps", [1e5, 10e6, 100e6, 1e9])
 @pytest.mark.parametrize("start_s", [0.0, 3e6])
 def test_the_rate_comes_out_as_configured(rate_bps, start_s):
-    pacer = Pacer(rate_bps=rate_bps, datagram_wire_bytes=SIZE)
+    pacer = pacer_of(rate_bps=rate_bps)
     length_s = max(1.0, 100 * SIZE * 8 / rate_bps)
     sends = run(pacer, start_s=start_s, until_s=start_s + length_s)
     assert rate_of(sends) == pytest.approx(rate_bps, rel=0.02)
@@ -50,7 +60,7 @@ def test_the_rate_comes_out_as_configured(rate_bps, start_s):
 @pytest.mark.parametrize("queue_bytes", [LONG_QUEUE_BYTES, math.inf])
 def test_waking_up_late_costs_no_rate(queue_bytes):
     generator = np.random.default_rng(1)
-    pacer = Pacer(rate_bps=100e6, datagram_wire_bytes=SIZE, queue_bytes=queue_bytes)
+    pacer = pacer_of(queue_bytes=queue_bytes)
     sends = run(pacer, until_s=1.0, late_s=lambda: generator.uniform(0, 0.9 * CATCH_UP_S))
     assert rate_of(sends) == pytest.approx(100e6, rel=0.01)
 
@@ -59,12 +69,12 @@ def test_waking_up_late_costs_no_rate(queue_bytes):
     ("rate_bps", "batch"), [(1e6, 1), (10e6, 3), (100e6, 33), (1e10, 44), (math.inf, 44)]
 )
 def test_a_batch_is_four_milliseconds_of_the_rate_within_limits(rate_bps, batch):
-    pacer = Pacer(rate_bps=rate_bps, datagram_wire_bytes=SIZE, queue_bytes=LONG_QUEUE_BYTES)
+    pacer = pacer_of(rate_bps=rate_bps, queue_bytes=LONG_QUEUE_BYTES)
     assert pacer.allowance(0.0) == batch
 
 
 def test_without_a_rate_a_batch_is_as_large_as_was_asked_for():
-    pacer = Pacer(rate_bps=math.inf, datagram_wire_bytes=SIZE, max_batch=5, unpaced_batch=40)
+    pacer = pacer_of(rate_bps=math.inf, max_batch=5, unpaced_batch=40)
     assert pacer.allowance(0.0) == 40
     pacer.set_rate(1e10)
     assert pacer.allowance(0.0) == 5
@@ -85,72 +95,54 @@ def test_without_a_rate_a_batch_is_as_large_as_was_asked_for():
 def test_a_batch_is_as_long_as_asked_for_and_a_quarter_of_the_queue_or_1_ms_at_most(
     quantum_s, queue_datagrams, batch
 ):
-    pacer = Pacer(
-        rate_bps=100e6,
-        datagram_wire_bytes=SIZE,
-        quantum_s=quantum_s,
-        queue_bytes=queue_datagrams * SIZE,
-    )
+    pacer = pacer_of(quantum_s=quantum_s, queue_bytes=queue_datagrams * SIZE)
     assert pacer.allowance(0.0) == batch
-
-
-def test_a_stall_ends_in_a_burst_of_half_the_queue_at_most():
-    pacer = Pacer(rate_bps=100e6, datagram_wire_bytes=SIZE, queue_bytes=40 * SIZE)
-    burst(pacer, 0.0)
-    assert burst(pacer, 10.0) == 20
 
 
 @pytest.mark.parametrize(("datagrams", "batch"), [(20, 8), (200, 10), (687, 33), (10**6, 33)])
 def test_a_batch_is_short_beside_its_transfer(datagrams, batch):
-    pacer = Pacer(rate_bps=100e6, datagram_wire_bytes=SIZE, queue_bytes=LONG_QUEUE_BYTES)
+    pacer = pacer_of(queue_bytes=LONG_QUEUE_BYTES)
     pacer.fit(datagrams)
     assert pacer.allowance(0.0) == batch
 
 
 def test_a_sender_that_wakes_up_late_sends_all_that_is_due_in_one_batch_if_the_queue_is_known():
-    pacer = Pacer(
-        rate_bps=100e6, datagram_wire_bytes=SIZE, quantum_s=1e-3, queue_bytes=LONG_QUEUE_BYTES
-    )
+    pacer = pacer_of(quantum_s=1e-3, queue_bytes=LONG_QUEUE_BYTES)
     burst(pacer, 0.0)
     assert pacer.allowance(3e-3) == int(3e-3 * 100e6 / 8 / SIZE)
     assert pacer.allowance(1.0) == 44  # more are not sent at once, whatever is due
-    unknown = Pacer(rate_bps=100e6, datagram_wire_bytes=SIZE)
+    unknown = pacer_of()
     burst(unknown, 0.0)
     assert unknown.allowance(3e-3) == 8
     assert burst(unknown, 3e-3) == 3 * 8
 
 
-def burst(pacer, now_s):
-    total = 0
-    while count := pacer.allowance(now_s):
-        pacer.spend(count)
-        total += count
-    return total
-
-
 def test_a_long_stall_ends_in_a_bounded_burst():
-    pacer = Pacer(rate_bps=100e6, datagram_wire_bytes=SIZE, queue_bytes=LONG_QUEUE_BYTES)
+    pacer = pacer_of(queue_bytes=LONG_QUEUE_BYTES)
     run(pacer, until_s=0.1)
     most = (QUANTUM_S + CATCH_UP_S) * 100e6 / 8 / SIZE
     assert 33 < burst(pacer, 10.0) <= most
+    short = pacer_of(queue_bytes=40 * SIZE)
+    burst(short, 0.0)
+    assert burst(short, 10.0) == 20  # half the queue
 
 
 def test_having_had_nothing_to_send_is_no_reason_to_catch_up():
-    pacer = Pacer(rate_bps=100e6, datagram_wire_bytes=SIZE)
+    pacer = pacer_of()
     run(pacer, until_s=0.1)
     pacer.resume(10.0)
     assert burst(pacer, 10.0) == 8
 
 
 def test_a_rate_that_begins_after_unpaced_transfers_begins_with_one_batch():
-    pacer = Pacer(rate_bps=math.inf, datagram_wire_bytes=SIZE)
+    pacer = pacer_of(rate_bps=math.inf)
     pacer.resume(0.0)
     pacer.set_rate(100e6)
     assert pacer.allowance(0.0) == 8
 
 
 def test_the_last_few_datagrams_do_not_wait_for_a_whole_batch():
-    pacer = Pacer(rate_bps=100e6, datagram_wire_bytes=SIZE)
+    pacer = pacer_of()
     burst(pacer, 0.0)
     one_s = SIZE * 8 / 100e6
     assert pacer.allowance(1.01 * one_s) == 0
@@ -160,8 +152,7 @@ def test_the_last_few_datagrams_do_not_wait_for_a_whole_batch():
 
 @pytest.mark.parametrize("queue_bytes", [math.inf, 128_000 / 8])
 def test_senders_that_know_no_queue_or_their_share_do_not_overflow_a_short_one(queue_bytes):
-    """Eight that begin at once, at 1 Gbit/s; with quanta of 4 ms they send all more than twice."""
-    simulation, senders = Simulation(), 8
+    simulation, senders = Simulation(), 8  # with quanta of 4 ms they send all more than twice
     bottleneck = Link(simulation, rate_bps=1e9, delay_s=1e-4, queue_bytes=128_000)
     layout = PayloadLayout([("weights", 300_000)])
     parties = []
