@@ -4,14 +4,11 @@ import errno
 import math
 import re
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from testbed.transport import EndpointConfig, PayloadLayout, open_endpoint, preset
+from testbed.transport import PayloadLayout, open_endpoint
 from testbed.transport.core.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, fields, new_frames
 from testbed.transport.net import path_mtu
 from testbed.transport.net.addresses import resolve
@@ -24,6 +21,7 @@ from testbed.transport.net.path_mtu import (
     path_mtu_bytes,
     trial_of,
 )
+from tests.transport.loopback import site
 from tests.transport.own_namespace import told_by
 
 LOCAL, OTHER, NOBODY = (
@@ -49,38 +47,14 @@ def test_a_chunk_that_would_be_fragmented_is_refused(monkeypatch):
     check_chunk_fits(1456, local=LOCAL, peer=OTHER)
     with pytest.raises(ValueError, match=r"1460, too large for the path to 127.0.0.2 .* to 1456"):
         check_chunk_fits(1460, local=LOCAL, peer=OTHER)
-    config = EndpointConfig(
-        session=1,
-        name="server",
-        bind_address="127.0.0.1",
-        peers={"worker-1": "127.0.0.2"},
-        is_server=True,
-        protocol=preset("dblp"),
-        layout=PayloadLayout([("w", 10_000)], 8192),
-        rate_bps=math.inf,
-        control_port=46321,
-    )
+    place = site(layout=PayloadLayout([("w", 10_000)], 8192))
     with pytest.raises(ValueError, match="chunk_bytes is 8192, too large for the path"):
-        open_endpoint(config)
+        open_endpoint(place.server())
 
 
 @pytest.mark.parametrize(("version", "claimed", "chunk"), [("4", 600, 1456), ("6", 1280, 1436)])
 def test_an_icmp_message_that_anyone_can_forge_ends_nothing(version, claimed, chunk):
-    """One that claims a small MTU neither stops datagrams nor forbids a chunk size."""
-    script = Path(__file__).with_name("forged_icmp.py")
-    try:
-        done = subprocess.run(
-            ["unshare", "--user", "--map-root-user", "--net", sys.executable, str(script), version],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        pytest.skip("no program unshare")
-    if done.stderr.startswith("unshare:"):
-        pytest.skip(done.stderr)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert told_by("tests.transport.forged_icmp", version, timeout_s=60).splitlines() == [
         f"like most programs: {errno.errorcode[errno.EMSGSIZE]}",
         "ours: 100 sent, 100 arrived, segmentation True, {}",
         f"the kernel believes in {claimed}; a chunk of {chunk} bytes: a warning",
@@ -108,7 +82,9 @@ def test_pieces_of_several_transmissions_make_a_chunk_whatever_their_order(piece
     got = [joiner.join(np.concatenate([part, strangers[:5]])) for part in np.array_split(sent, 9)]
     joined = np.concatenate(got)
     assert joiner.wrong_session == 5
-    assert sorted(each.tobytes() for each in joined) == sorted(each.tobytes() for each in frames)
+    assert sorted(frame.tobytes() for frame in joined) == sorted(
+        frame.tobytes() for frame in frames
+    )
     assert not len(joiner.join(sent[:0]))
 
 
@@ -126,7 +102,7 @@ def test_sizes_are_those_of_packets_that_common_paths_take():
     for pieces, most in zip(sizes.likely, (1500,), strict=True):
         assert sizes.packet_bytes(pieces) <= most < sizes.packet_bytes(pieces - 1)
     jumbo = Sizes(1, PayloadLayout([("w", 10**6)], 8192), local=LOCAL, peer=OTHER, trailer_bytes=0)
-    assert jumbo.packet_bytes(next(each for each in jumbo.likely if each > 2)) <= 1500
+    assert jumbo.packet_bytes(next(pieces for pieces in jumbo.likely if pieces > 2)) <= 1500
     assert sizes.wire_bytes[2] == 2 * (14 + sizes.packet_bytes(2))
     head = sizes.trial(99, 2)
     assert len(head) == sizes.datagram_bytes(2) and trial_of(head, 1) == 99
@@ -139,10 +115,10 @@ def test_sizes_are_those_of_packets_that_common_paths_take():
 def test_a_path_whose_mtu_shrinks_goes_on_and_one_that_loses_most_is_not_taken_for_one(
     kind, longest_s
 ):
-    told = told_by("tests.transport.shrinking_mtu", kind, timeout_s=100)
-    rounds = re.findall(r"(\S+): round (\d) whole True (\S+) s", told)
-    assert len(rounds) == 8, told
-    assert max(float(took_s) for _, _, took_s in rounds) < longest_s, told
-    warned = re.findall(r"warned: the path to 10.9.0.\d takes no packets of 1500 bytes", told)
-    assert len(warned) == (0 if kind == "loss" else 2), told
-    assert ("too-large" in told) == (kind == "interface")
+    output = told_by("tests.transport.shrinking_mtu", kind, timeout_s=100)
+    rounds = re.findall(r"(\S+): round (\d) whole True (\S+) s", output)
+    assert len(rounds) == 8, output
+    assert max(float(took_s) for _, _, took_s in rounds) < longest_s, output
+    warned = re.findall(r"warned: the path to 10.9.0.\d takes no packets of 1500 bytes", output)
+    assert len(warned) == (0 if kind == "loss" else 2), output
+    assert ("too-large" in output) == (kind == "interface")

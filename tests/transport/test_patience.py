@@ -1,5 +1,7 @@
 """When one side gives up the other, and why; in virtual time."""
 
+import math
+
 import pytest
 
 from testbed.transport.core.events import Announced, TransferDone
@@ -44,19 +46,13 @@ def test_a_path_that_is_blocked_for_a_while_delays_a_transfer_by_little_more():
     assert done.report.ended_s < 3.0 + 1.5
 
 
-def test_a_peer_that_sends_nothing_is_given_up_with_the_reason():
+@pytest.mark.parametrize("awaited", [(0,), (0, 2)])
+def test_a_peer_that_sends_nothing_is_given_up_and_the_first_transfer_is_named(awaited):
     two = Two()
-    two.receive(0)
-    two.run()
-    assert gone(two.server) == f"silent: no new chunk of transfer 0 for {TIMEOUT_S:g} s"
-
-
-def test_of_transfers_that_stand_still_alike_the_first_is_named():
-    two = Two()
-    for number in (0, 2):
+    for number in awaited:
         two.receive(number)
     two.run()
-    assert gone(two.server).endswith(f"no new chunk of transfer 0 for {TIMEOUT_S:g} s")
+    assert gone(two.server) == f"silent: no new chunk of transfer 0 for {TIMEOUT_S:g} s"
 
 
 def test_patience_runs_from_the_last_new_chunk():
@@ -66,43 +62,28 @@ def test_patience_runs_from_the_last_new_chunk():
     assert two.simulation.now_s > 2 * TIMEOUT_S
 
 
-def slow():
-    """Each transfer takes less than the patience, several take more."""
+@pytest.mark.parametrize(
+    ("awaited", "sent", "intact", "reason", "longest_s"),
+    [
+        # A transfer is awaited while those before it arrive,
+        (range(4), range(4), [0, 1, 2, 3], None, math.inf),
+        # and one that never comes is given up, wherever it stands.
+        ((0, 1), (0,), [0], f"no new chunk of transfer 1 for {TIMEOUT_S:g} s", 2 * TIMEOUT_S),
+        ((0, 1, 2), (1, 2), [1], "it sends nothing: no new chunk of transfer 0", 2 * TIMEOUT_S),
+    ],
+)
+def test_patience_is_with_each_of_several_transfers(awaited, sent, intact, reason, longest_s):
     chunks = 1500
-    return Two(chunks=chunks, rate_bps=chunks * 8 * wire_bytes(1, 16) / (0.6 * TIMEOUT_S))
-
-
-def test_a_transfer_is_awaited_while_those_before_it_arrive():
-    two = slow()
-    for number in range(4):
+    # Each transfer takes less than the patience, several take more.
+    two = Two(chunks=chunks, rate_bps=chunks * 8 * wire_bytes(1, 16) / (0.6 * TIMEOUT_S))
+    for number in awaited:
         two.receive(number)
-    for number in range(4):
+    for number in sent:
         two.send(number)
     two.run()
-    assert two.intact == [0, 1, 2, 3]
-    assert two.simulation.now_s > 2 * TIMEOUT_S
-
-
-def test_a_transfer_that_never_comes_is_given_up_although_another_was_before_it():
-    two = slow()
-    for number in (0, 1):
-        two.receive(number)
-    two.send(0)
-    two.run()
-    assert two.intact == [0]
-    assert gone(two.server).endswith(f"no new chunk of transfer 1 for {TIMEOUT_S:g} s")
-    assert TIMEOUT_S < two.simulation.now_s < 2 * TIMEOUT_S
-
-
-def test_a_transfer_that_never_comes_is_given_up_while_those_behind_it_arrive():
-    two = slow()
-    for number in (0, 1, 2):
-        two.receive(number)
-    for number in (1, 2):
-        two.send(number)
-    two.run()
-    assert "it sends nothing: no new chunk of transfer 0" in gone(two.server)
-    assert two.intact == [1]
+    assert two.intact == intact
+    assert reason in gone(two.server) if reason else not gone(two.server)
+    assert TIMEOUT_S * (1 if reason else 2) < two.simulation.now_s < longest_s
 
 
 def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
@@ -131,24 +112,18 @@ def test_an_announcement_is_awaited_as_long_as_the_server_lives():
     assert connection.next_deadline_s(two.simulation.now_s) is None  # it asks no more
 
 
-def test_a_server_that_dies_before_its_announcement_is_given_up():
+@pytest.mark.parametrize("dies_s", [0.0, 6 * TIMEOUT_S])
+def test_a_server_that_dies_before_its_announcement_is_given_up(dies_s):
+    """Patience runs from when the announcement was awaited."""
     two = Two()
-    two.run(until_s=3 * TIMEOUT_S)
+    awaited_s = 3 * TIMEOUT_S
+    if not dies_s:
+        two.server.be_busy(1e6)
+    two.run(until_s=awaited_s)
     two.worker.connection.await_announcement(two.simulation.now_s)
     two.worker.work()
-    two.run(until_s=6 * TIMEOUT_S)
-    two.server.be_busy(1e6)
-    two.run(until_s=9 * TIMEOUT_S)
-    assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"
-
-
-def test_patience_with_a_server_runs_from_when_its_announcement_was_awaited():
-    two = Two()
-    two.server.be_busy(1e6)
-    two.run(until_s=3 * TIMEOUT_S)
-    two.worker.connection.await_announcement(two.simulation.now_s)
-    two.worker.work()
-    two.run(until_s=3.9 * TIMEOUT_S)
+    two.run(until_s=max(dies_s, awaited_s + 0.9 * TIMEOUT_S))
     assert two.worker.connection.lost is None
-    two.run(until_s=4 * TIMEOUT_S)
+    two.server.be_busy(1e6)
+    two.run(until_s=max(dies_s + 3 * TIMEOUT_S, awaited_s + TIMEOUT_S))
     assert gone(two.worker) == f"silent for {TIMEOUT_S:g} s"

@@ -107,11 +107,6 @@ def test_the_link_carries_on_while_a_sender_walks():
     assert dear < 1.05 * cheap
 
 
-def test_where_they_do_not_overlap_walk_and_link_add_up():
-    dear, cheap = (transferred(0.0, price=price, overlaps=False)[0] for price in (1.0, 0.0))
-    assert dear == pytest.approx(2 * cheap, rel=0.03)
-
-
 def test_the_sender_waits_at_each_so_many_indices():
     ended_s, _, _ = transferred(0.0, price=0.0, poll_every=100, poll_s=0.02)
     assert ended_s == pytest.approx(_CHUNKS / 100 * 0.02, rel=0.1)

@@ -1,12 +1,9 @@
 """Protocol configurations and presets."""
 
-from typing import Any
-
 import pytest
 
 from testbed.transport import (
     PRESETS,
-    EndpointConfig,
     Fixed,
     Leg,
     Phased,
@@ -14,7 +11,7 @@ from testbed.transport import (
     preset,
 )
 from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly, TimeBound
-from tests.transport.virtual import layout_of
+from tests.transport.loopback import site
 
 
 def test_presets_have_the_published_tolerances():
@@ -101,17 +98,13 @@ def test_mistakes_are_answered_with_what_is_valid(name, overrides, named):
 @pytest.mark.parametrize("name", [*PRESETS, "tcp-reno"])
 def test_a_description_builds_the_protocol_again(name):
     protocol = preset(name)
-    described: dict[str, Any] = dict(protocol.describe())
-    assert ProtocolConfig(**described) == protocol
+    assert ProtocolConfig(**protocol.describe()) == protocol
 
 
-def test_runs_without_hedges_are_described_as_before_there_were_any():
+def test_hedges_and_codings_are_described_where_there_are_any():
     assert "control" not in preset("dblp").describe()
     assert preset("dblp", control="hedged").describe()["control"] == "hedged"
     assert preset("bounded-energy").control == "hedged"
-
-
-def test_runs_that_send_chunks_as_they_are_are_described_as_before_there_were_codings():
     assert "coding" not in preset("tcp").describe()
     assert preset("one-bit").describe()["coding"] == "two-values"
 
@@ -154,16 +147,5 @@ def test_transfers_are_numbered_by_round_and_leg():
     ],
 )
 def test_impossible_endpoints_are_refused(change, named):
-    good: dict[str, Any] = {
-        "session": 1,
-        "name": "server",
-        "bind_address": "127.0.0.1",
-        "peers": {"worker-1": "127.0.0.2", "worker-2": "127.0.0.3"},
-        "is_server": True,
-        "protocol": preset("dblp"),
-        "layout": layout_of(3),
-        "rate_bps": 1e6,
-    }
-    EndpointConfig(**good)
     with pytest.raises(ValueError, match=named):
-        EndpointConfig(**{**good, **change})
+        site(workers=2).server(**change)
