@@ -36,19 +36,18 @@ def test_the_wait_ends_with_what_can_be_read_or_written():
 
 
 def test_a_signal_ends_the_wait():
-    told = []
-    before = signal.signal(signal.SIGALRM, lambda *_: told.append(time.monotonic()))
+    ticks = []
+    before = signal.signal(signal.SIGALRM, lambda *_: ticks.append(time.monotonic()))
     try:
         began_s = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         Waiter().wait_working(began_s + 60, [], [])
-        assert told and time.monotonic() - began_s < 30
+        assert ticks and time.monotonic() - began_s < 30
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
 def waits(monkeypatch):
-    """Counts how often drivers wait, by thread."""
     counted: list[Any] = []
     wait = Driver._wait
 
@@ -95,11 +94,11 @@ def test_what_was_done_counts_although_a_signals_handler_raises(monkeypatch):
     ticks: list[Waiter] = []
 
     def interrupted(self, until_s, going, coming):
-        found = wait_working(self, until_s, going, coming)
-        if any(each.worked for each in (*going, *coming)) and ticks.count(self) < 3:
+        ended = wait_working(self, until_s, going, coming)
+        if any(routine.worked for routine in (*going, *coming)) and ticks.count(self) < 3:
             ticks.append(self)
             raise TickError
-        return found
+        return ended
 
     monkeypatch.setattr(Waiter, "wait_working", interrupted)
 

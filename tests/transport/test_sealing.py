@@ -104,7 +104,6 @@ def test_authentication_is_keyed_blake2b_with_the_senders_side():
 @pytest.mark.skipif(LIBRARY is None, reason=f"compared with C: {WHY_NONE}")
 @pytest.mark.parametrize("is_server", [True, False])
 def test_compiled_authentication_has_the_bytes_and_the_judgement_of_hashlib_s(is_server):
-    """Of every length around the ends of blocks, and every number around eight at a time."""
     assert isinstance(seal("mac", KEY, is_server=is_server), CompiledAuthentication)
     generator = np.random.default_rng(8)
     for size in (1, 7, 8, 127, 128, 129, 255, 256, 257, SIZE):
@@ -115,17 +114,21 @@ def test_compiled_authentication_has_the_bytes_and_the_judgement_of_hashlib_s(is
         )
         for count in (1, 2, 7, 8, 9, 16, 17):
             frames = generator.integers(0, 256, (count, size), dtype=np.uint8)
-            compiled, reference = (each.seal(frames).copy() for each in ours)
+            compiled, reference = (sealing.seal(frames).copy() for sealing in ours)
             assert np.array_equal(compiled, reference)
             guilty = generator.random(count) < 0.3
             for row in np.flatnonzero(guilty):
                 compiled[row, generator.integers(size + 16)] ^= 1 << generator.integers(8)
-            told = []
-            for each in theirs:
+            judgements = []
+            for judge in theirs:
                 counters: Counter[str] = Counter()
-                assert np.array_equal(each.open(compiled, counters), frames[~guilty])
-                told.append(counters)
-            assert told[0] == told[1] == Counter({"forged": guilty.sum()} if any(guilty) else {})
+                assert np.array_equal(judge.open(compiled, counters), frames[~guilty])
+                judgements.append(counters)
+            assert (
+                judgements[0]
+                == judgements[1]
+                == Counter({"forged": guilty.sum()} if any(guilty) else {})
+            )
 
 
 def test_each_bit_of_a_tag_counts():

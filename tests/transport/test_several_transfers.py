@@ -86,7 +86,6 @@ def test_more_transfers_than_may_be_in_flight_are_refused(protocol):
 
 @both
 def test_a_transfer_that_the_other_side_skips_is_an_error_on_both(protocol):
-    """Never a success: nothing was delivered."""
     place = site(protocol, peer_timeout_s=3)
     payload = random_payload(place.layout)
     with joined(place) as (worker, server):
@@ -117,9 +116,9 @@ def test_a_worker_that_was_lost_joins_again_between_rounds(protocol):
         back.set()
         while endpoint.lost:
             endpoint.poll(0.05)
-        found = endpoint.receive(4, 0, buffers)
+        reports = endpoint.receive(4, 0, buffers)
         assert all((buffers[name] == payloads[name]).all() for name in buffers)
-        return found.keys()
+        return reports.keys()
 
     def worker(endpoint, index):
         mine = {"server": payloads[f"worker-{index}"]}
@@ -138,18 +137,22 @@ def test_a_worker_that_was_lost_joins_again_between_rounds(protocol):
     assert received == {"worker-1", "worker-2"}
 
 
+def rejoined(place, server):
+    """A worker that has joined while the server goes on."""
+    joining = in_thread(lambda: open_endpoint(place.worker()))
+    while not joining.done():
+        server.poll(0.01)
+    return joining.result()
+
+
 def test_a_restarted_worker_takes_the_place_of_one_that_was_not_missed_yet():
-    """It is not turned away because its former self, which fell silent, seems to be there."""
     place = site(survive_peers=True)
     payload = random_payload(place.layout)
     opened = in_thread(lambda: open_endpoint(place.server()))
     former = open_endpoint(place.worker(data_port=21300))
     with opened.result(timeout=30) as server:
         into = place.layout.new_buffer()
-        joining = in_thread(lambda: open_endpoint(place.worker()))
-        while not joining.done():
-            server.poll(0.01)
-        with joining.result() as again:
+        with rejoined(place, server) as again:
             sending = in_thread(again.send, 0, {"server": payload})
             server.receive(0, 0, {"worker-1": into})
             sending.result(timeout=30)
@@ -168,10 +171,7 @@ def test_what_a_former_self_has_sent_is_not_taken_for_the_new_ones():
         former.post_send(0, {"server": wrong})
         former.poll(0.2)
         former.close()
-        joining = in_thread(lambda: open_endpoint(place.worker()))
-        while not joining.done():
-            server.poll(0.01)
-        with joining.result() as again:
+        with rejoined(place, server) as again:
             into = place.layout.new_buffer()
             sending = in_thread(again.send, 0, {"server": right})
             server.receive(0, 0, {"worker-1": into})

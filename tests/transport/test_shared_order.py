@@ -50,20 +50,20 @@ def receive(handle, workers, layout, payloads, transfer):
         for name, worker in workers.items()
     ]
     handle.wait()
-    for each in receiving:
-        each.result(timeout=30)
+    for received in receiving:
+        received.result(timeout=30)
     assert all(np.array_equal(into[name], payloads[name]) for name in workers)
 
 
 def test_a_payload_that_all_get_is_arranged_once_and_anew_when_it_has_changed(peers):
     layout, server, workers, computed = peers
     payload = random_payload(layout)
-    for transfer, wanted in ((1, [1]), (3, [1, 3])):
+    for transfer, expected in ((1, [1]), (3, [1, 3])):
         payloads = dict.fromkeys(workers, payload)
         handle = server.post_send(transfer, payloads)
-        assert computed == wanted
+        assert computed == expected
         assert all(order_of(server, name, layout, payload, transfer) for name in workers)
-        del computed[len(wanted) :]  # those of this test's own
+        del computed[len(expected) :]  # those of this test's own
         receive(handle, workers, layout, payloads, transfer)
         payload[: 4 * layout.element_count] = random_payload(layout, 7)[: 4 * layout.element_count]
 

@@ -14,14 +14,11 @@ from testbed.transport.core.states import (
 )
 
 
-def test_stopped_is_final_on_both_sides():
+def test_stopped_is_final_on_both_sides_and_possible_in_every_state_of_the_sender():
     for (state, _), after in SENDER_TRANSITIONS.items():
         assert state is not SenderState.STOPPED or after is SenderState.STOPPED
     for (before, _), then in RECEIVER_TRANSITIONS.items():
         assert before is not ReceiverState.STOPPED or then is ReceiverState.STOPPED
-
-
-def test_a_stop_is_possible_in_every_state_of_the_sender():
     for state in SenderState:
         assert SENDER_TRANSITIONS[state, SenderEvent.STOP] is SenderState.STOPPED
 

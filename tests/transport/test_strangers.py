@@ -43,7 +43,7 @@ def test_a_stranger_gets_no_byte_for_its_datagrams():
 
 @both
 @pytest.mark.parametrize(
-    "said",
+    "words",
     [
         Hello(session=SESSION + 1, name="worker-1", layout=bytes(1000)).message().encode(),
         Hello(session=SESSION, name="worker-1").message().encode(),  # not from its address
@@ -53,7 +53,7 @@ def test_a_stranger_gets_no_byte_for_its_datagrams():
     ],
     ids=["another-session", "another-address", "probes", "http", "noise"],
 )
-def test_a_stranger_gets_no_byte_for_what_it_says_at_a_door(protocol, said):
+def test_a_stranger_gets_no_byte_for_what_it_says_at_a_door(protocol, words):
     place = site(protocol, connect_timeout_s=30)
     opened = in_thread(lambda: open_endpoint(place.server()))
     config = place.server()
@@ -61,7 +61,7 @@ def test_a_stranger_gets_no_byte_for_what_it_says_at_a_door(protocol, said):
     for port in ports:
         connection = connect(config.bind_address, port)
         with connection, contextlib.suppress(OSError):
-            connection.sendall(said)
+            connection.sendall(words)
             assert drained(connection) == 0
     with open_endpoint(place.worker()), opened.result(timeout=30) as server:
         assert sum(server.counters().values()) == len(ports)
@@ -91,16 +91,20 @@ def test_who_cannot_name_the_session_is_shown_out_before_a_long_hello_is_complet
         assert server.counters() == {"stranger-wrong-session": 1}
 
 
+def without_a_port(place):
+    """A connection from the worker's address whose HELLO names no port for its data."""
+    terms, layout = place.server().terms, place.layout.encode()
+    hello = Hello(session=SESSION, name="worker-1", terms=terms, layout=layout).message()
+    connection = connect(place.server_address, 21000, source=place.addresses["worker-1"])
+    connection.sendall(hello.encode())
+    return connection
+
+
 def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
     place = site(connect_timeout_s=30)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    layout = place.layout.encode()
-    terms = place.server().terms
-    hello = Hello(session=SESSION, name="worker-1", terms=terms, layout=layout).message()
-    with connect(place.server_address, 21000, source=place.addresses["worker-1"]) as connection:
-        connection.sendall(hello.encode())
-        with pytest.raises(ProtocolError, match="worker-1 names no port"):
-            opened.result(timeout=30)
+    with without_a_port(place), pytest.raises(ProtocolError, match="worker-1 names no port"):
+        opened.result(timeout=30)
 
 
 def of(control):
@@ -108,7 +112,6 @@ def of(control):
 
 
 def test_sides_of_which_one_alone_measures_the_path_do_not_join_and_hear_why():
-    """The receiver decides by its own control how soon it answers."""
     place = site(of("fixed"), connect_timeout_s=30)
     opened = in_thread(lambda: open_endpoint(place.server()))
     differ = "the transports differ: the server has .* nothing,.* worker-1 .* measures the path,"
@@ -116,24 +119,14 @@ def test_sides_of_which_one_alone_measures_the_path_do_not_join_and_hear_why():
         open_endpoint(place.worker(protocol=of("cubic")))
     with pytest.raises(ProtocolError, match=f"worker-1 cannot join: {differ}"):
         opened.result(timeout=30)
-
-
-def test_two_congestion_controls_that_measure_the_path_may_join():
-    place = site()
+    # Two that measure it may join.
     assert place.server(protocol=of("cubic")).terms == place.worker(protocol=of("bbr")).terms
 
 
 def test_a_hello_that_is_refused_does_not_end_the_connection_of_the_same_name():
     place = site(survive_peers=True)
     with joined(place) as (worker, server):
-        hello = Hello(  # names no port for its data
-            session=SESSION,
-            name="worker-1",
-            terms=place.server().terms,
-            layout=place.layout.encode(),
-        )
-        with connect(place.server_address, 21000, source=place.addresses["worker-1"]) as another:
-            another.sendall(hello.message().encode())
+        with without_a_port(place):
             poll_until(server, lambda: "stranger-refused" in server.counters())
         assert server.counters()["stranger-refused"] == 1
         sending = in_thread(worker.send, 0, {"server": place.layout.new_buffer()})

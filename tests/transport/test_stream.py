@@ -25,6 +25,12 @@ def connected():
     stream.close()
 
 
+def fill(stream):
+    """Writes until the kernel takes no more."""
+    while not stream.has_unsent:
+        stream.write(bytes(1 << 20))
+
+
 def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
     stream, _ = connected
     bitmap = ControlMessage(MessageType.BITMAP, 0, bytes(12_500)).encode()
@@ -52,8 +58,7 @@ def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):
     stream, peer = connected
     stream.give_up_after(10.0)
     now_s = time.monotonic()
-    while not stream.has_unsent:
-        stream.write(bytes(1 << 20))
+    fill(stream)
     stream.write(bytes(4 << 20))
     for later_s in (5.0, 9.0):
         peer.recv(1 << 16)
@@ -78,8 +83,7 @@ def test_a_long_patience_stays_within_what_the_kernel_takes(connected):
 def test_a_peer_that_reads_all_at_last_is_kept(connected):
     stream, peer = connected
     stream.give_up_after(10.0)
-    while not stream.has_unsent:
-        stream.write(bytes(1 << 20))
+    fill(stream)
     while stream.has_unsent:
         peer.recv(1 << 20)
         stream.flush()
@@ -88,7 +92,6 @@ def test_a_peer_that_reads_all_at_last_is_kept(connected):
 
 
 def test_a_peer_that_writes_without_end_is_read_in_turns(connected):
-    """One that fills the connection again as soon as it is read holds nobody up."""
     stream, peer = connected
     over = threading.Event()
 

@@ -1,11 +1,8 @@
 """What is special about the protocol `tcp`."""
 
-import ast
 import dataclasses
-import inspect
 import socket
 import struct
-import sys
 import time
 
 import numpy as np
@@ -30,8 +27,6 @@ from testbed.transport.net.tcp_socket import (
 )
 from tests.transport.loopback import in_thread, joined, run_all, site, tcp_of
 from tests.transport.virtual import random_payload
-
-CORE = "testbed.transport.core."
 
 
 @pytest.mark.parametrize("name", available_congestion_controls())
@@ -67,7 +62,7 @@ def test_what_a_process_may_not_choose_is_left_to_the_route_and_looked_at_later(
 
     with OfNoPowers() as trial:
         default = get_congestion_control(trial)
-        other = next(each for each in available_congestion_controls() if each != default)
+        other = next(name for name in available_congestion_controls() if name != default)
         set_congestion_control(trial, other)
         check_congestion_control(trial, default)
         with pytest.raises(ProtocolError, match=f"'{default}' instead of '{other}'"):
@@ -142,46 +137,23 @@ def test_a_frame_of_another_transfer_ends_the_peer():
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
 
 
-# What a connection asks of transfers by datagrams alone.
-BY_DATAGRAMS = {
-    "outgoing": {"fruitless_rounds", "offer", "overdue_s"},
-    "incoming": {
-        *("adopt", "attentive", "into", "on_datagrams", "gather_s", "missing", "on_message"),
-        "only_answers",
-        *("received", "still_s", "valid_datagrams"),
-        *("arrived", "placement", "quiet", "worth_lacks_s"),
-    },
-}
-
-
-@pytest.mark.parametrize("direction", ["outgoing", "incoming"])
-def test_a_transfer_has_all_that_a_connection_uses(direction):
-    place = site(preset("tcp"))
-    with joined(place) as (worker, _):
-        buffer = {"server": place.layout.new_buffer()}
-        connection = worker._driver.links["server"].connection
-        if direction == "outgoing":
-            worker.post_send(0, buffer)
-            transfer: object = connection.outgoing.senders[0]
-        else:
-            worker.post_receive(0, 0, buffer)
-            transfer = connection.incoming.receivers[0]
-        used = {
-            node.attr
-            for node in ast.walk(ast.parse(inspect.getsource(sys.modules[CORE + direction])))
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("sender", "receiver", "each")
-        }
-        assert {"on_deadline", "next_deadline_s", "poll_messages", "report", "stopped"} <= used
-        assert not {name for name in used - BY_DATAGRAMS[direction] if not hasattr(transfer, name)}
+def trickle(endpoint, numbers, payload, *, pieces, pause_s):
+    """Sends transfers slowly, but never standing still."""
+    endpoint._await_start()
+    data = tcp_of(endpoint)
+    data.setblocking(True)
+    size = endpoint._config.layout.payload_bytes
+    for number in numbers:
+        data.sendall(struct.pack("!IIQ", endpoint._config.session, number, size))
+        for piece in range(pieces):
+            time.sleep(pause_s)
+            data.sendall(payload.data[piece * size // pieces : (piece + 1) * size // pieces])
 
 
 def test_data_that_wait_while_the_server_is_busy_with_another_are_no_reason_to_give_it_up():
     """A sender's payload does not fit into the kernel's buffers; its receiver lives."""
-    place = site(
-        preset("tcp"), layout=PayloadLayout([("w", 5_000_000)]), workers=2, peer_timeout_s=2.0
-    )
+    layout = PayloadLayout([("w", 5_000_000)])
+    place = site(preset("tcp"), layout=layout, workers=2, peer_timeout_s=2.0)
     payload = place.layout.new_buffer()
 
     def server(endpoint):
@@ -192,14 +164,7 @@ def test_data_that_wait_while_the_server_is_busy_with_another_are_no_reason_to_g
         if index == 1:
             endpoint.send(0, {"server": payload})
             return endpoint.send(2, {"server": payload})
-        endpoint._await_start()  # slow, but never standing still
-        data = tcp_of(endpoint)
-        data.setblocking(True)
-        size = place.layout.payload_bytes
-        data.sendall(struct.pack("!IIQ", endpoint._config.session, 0, size))
-        for piece in range(8):
-            time.sleep(0.4)
-            data.sendall(payload.data[piece * size // 8 : (piece + 1) * size // 8])
+        trickle(endpoint, [0], payload, pieces=8, pause_s=0.4)
         return endpoint.poll(2.0)
 
     received, _ = run_all(place, server, worker)
@@ -216,35 +181,29 @@ def test_a_transfer_that_waits_for_an_earlier_one_is_not_given_up():
                 several.post_receive(number, 0, {"worker-1": place.layout.new_buffer()})
 
     def worker(endpoint, index):
-        endpoint._await_start()
-        data = tcp_of(endpoint)
-        data.setblocking(True)
-        size = place.layout.payload_bytes
-        for number in (0, 2):
-            data.sendall(struct.pack("!IIQ", endpoint._config.session, number, size))
-            for piece in range(4):
-                time.sleep(0.3)
-                data.sendall(payload.data[piece * size // 4 : (piece + 1) * size // 4])
+        trickle(endpoint, [0, 2], payload, pieces=4, pause_s=0.3)
         endpoint.poll(0.2)
 
     run_all(place, server, worker)
+
+
+def lost_by(call, *arguments):
+    """Why the call lost its peer."""
+    with pytest.raises(PeerLost) as caught:
+        call(*arguments)
+    return caught.value.reason.removeprefix("it gave up: ")
 
 
 def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
     place = site(preset("tcp"), peer_timeout_s=0.5)
     payload = place.layout.new_buffer()
 
-    def reason(endpoint, transfer, peer):
-        with pytest.raises(PeerLost) as caught:
-            endpoint.send(transfer, {peer: payload})
-        return caught.value.reason.removeprefix("it gave up: ")
-
-    told, others = run_all(
+    reason, [other] = run_all(
         place,
-        lambda endpoint: reason(endpoint, 1, "worker-1"),
-        lambda endpoint, index: reason(endpoint, 0, "server"),
+        lambda endpoint: lost_by(endpoint.send, 1, {"worker-1": payload}),
+        lambda endpoint, index: lost_by(endpoint.send, 0, {"server": payload}),
     )
-    assert [told, *others] == ["both sides send and neither receives, for 0.5 s"] * 2
+    assert reason == other == "both sides send and neither receives, for 0.5 s"
 
 
 SO_MAX_PACING_RATE = 47  # from <asm-generic/socket.h>; Python's socket module lacks it
@@ -278,15 +237,11 @@ def test_a_transfer_that_waits_here_is_no_reason_to_give_up_one_that_still_moves
 
 def control_hello(place):
     """A worker's first words on the control port, from its address."""
-    config = place.server()
-    hello = Hello(
-        session=config.session, name="worker-1", terms=config.terms, layout=place.layout.encode()
-    )
-    connection = socket.create_connection(
-        (config.bind_address, config.control_port),
-        timeout=5,
-        source_address=(place.addresses["worker-1"], 0),
-    )
+    config, address = place.server(), place.addresses["worker-1"]
+    terms, layout = config.terms, place.layout.encode()
+    hello = Hello(session=config.session, name="worker-1", terms=terms, layout=layout)
+    door = config.bind_address, config.control_port
+    connection = socket.create_connection(door, timeout=5, source_address=(address, 0))
     connection.sendall(hello.message().encode())
     return connection
 
@@ -312,9 +267,8 @@ def test_a_worker_that_has_joined_again_by_half_is_still_away(survive_peers):
                     act()
             server.poll(1.2)
             assert "worker-1" not in server._driver.links
-            parser = ControlParser(body_limits(1))
-            said = parser.feed(half.recv(1000))
-            assert [message.type for message in said] == [MessageType.WELCOME]
+            answers = ControlParser(body_limits(1)).feed(half.recv(1000))
+            assert [message.type for message in answers] == [MessageType.WELCOME]
             assert half.recv(1) == b""
         again = in_thread(lambda: open_endpoint(place.worker()))
         server.poll(0.5)
@@ -351,11 +305,11 @@ def test_only_the_most_energetic_chunks_travel_and_both_sides_know_which():
         buffer = layout.new_buffer()
         return sent, endpoint.receive(1, 0, {"server": buffer})["server"], buffer
 
-    (gathered, got, told), [(sent, came, broadcast)] = run_all(place, server, worker)
+    (gathered, got, announced), [(sent, came, broadcast)] = run_all(place, server, worker)
     for buffer in (gathered, broadcast):
         assert np.array_equal(layout.rows(buffer)[expected], layout.rows(payload)[expected])
         assert not layout.rows(buffer)[~expected].any()
-    for report in (got, sent, told, came):
+    for report in (got, sent, announced, came):
         assert np.array_equal(report.received, expected) and report.chunks_received == count
     assert sent.chunks_sent == count
     for carried in (sent.bytes_sent, got.bytes_received):
@@ -372,19 +326,14 @@ def test_a_bitmap_that_names_more_chunks_than_were_agreed_breaks_the_connection(
 
     monkeypatch.setattr(Selection, "pack", pack)
 
-    def reason(call):
-        with pytest.raises(PeerLost) as caught:
-            call()
-        return caught.value.reason
-
-    buffer = layout.new_buffer()
-    told, [others] = run_all(
+    buffer, payload = layout.new_buffer(), layout.new_buffer()
+    reason, [other] = run_all(
         place,
-        lambda endpoint: reason(lambda: endpoint.receive(0, 0, {"worker-1": buffer})),
-        lambda endpoint, index: reason(lambda: endpoint.send(0, {"server": layout.new_buffer()})),
+        lambda endpoint: lost_by(endpoint.receive, 0, 0, {"worker-1": buffer}),
+        lambda endpoint, index: lost_by(endpoint.send, 0, {"server": payload}),
     )
-    assert told == f"it broke the protocol: a bitmap of {layout.chunk_count} chunks instead of 28"
-    assert told in others
+    assert reason == f"it broke the protocol: a bitmap of {layout.chunk_count} chunks instead of 28"
+    assert reason in other
     assert not buffer.any()
 
 
