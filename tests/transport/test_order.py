@@ -102,15 +102,6 @@ def test_shuffled_depends_on_seed_and_transfer_alone():
     assert tuple(ORDERS.create("shuffled", seed=1).permutation(other_payload)) == orders[1, 1]
 
 
-def test_shuffled_gives_every_chunk_every_place_equally_often():
-    layout = layout_of(5)
-    counts = np.zeros((5, 5))
-    for number in range(2000):
-        counts[range(5), order_of("shuffled:seed=4", layout=layout, transfer_number=number)] += 1
-    # Five standard deviations of a binomial count.
-    assert np.abs(counts - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)
-
-
 def test_largest_magnitude_goes_first_by_mean_or_maximum():
     layout = layout_of(3, last_elements=1)
     payload = layout.new_buffer()

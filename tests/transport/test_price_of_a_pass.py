@@ -85,11 +85,6 @@ def test_a_price_that_equals_the_link_time_gives_the_papers_ratio_for_losses_at_
     assert in_network < 4.0  # the time on the wire comes on top
 
 
-def test_where_the_link_carries_on_the_walk_hides_where_the_losses_are():
-    at_sender, in_network = (ratio(price=1.0, **{place: 0.6}) for place in ("share", "lost"))
-    assert at_sender == pytest.approx(in_network, rel=0.1)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.6, 0.9])
 def test_without_a_price_the_ratio_is_that_of_the_bytes(share):
     assert ratio(price=0.0, share=share) == pytest.approx(_BYTE_BOUND, rel=0.1)

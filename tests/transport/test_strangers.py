@@ -111,15 +111,35 @@ def of(control):
     return preset("dblp", repair="streaming", congestion_control=control)
 
 
-def test_sides_of_which_one_alone_measures_the_path_do_not_join_and_hear_why():
-    place = site(of("fixed"), connect_timeout_s=30)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    differ = "the transports differ: the server has .* nothing,.* worker-1 .* measures the path,"
-    with pytest.raises(ProtocolError, match=differ):
-        open_endpoint(place.worker(protocol=of("cubic")))
-    with pytest.raises(ProtocolError, match=f"worker-1 cannot join: {differ}"):
+@pytest.mark.parametrize(
+    ("server", "worker", "named"),
+    [
+        # The receiver decides by its own control how soon it answers.
+        (
+            {"protocol": of("fixed")},
+            {"protocol": of("cubic")},
+            "the server has .* nothing,.* worker-1 .* measures the path,",
+        ),
+        ({}, {"tensor_by_tensor": True}, "datagrams, worker-1 .*, tensor"),
+        ({"protocol": preset("one-bit")}, {"protocol": preset("tcp")}, "coding two-values"),
+        (
+            {"protocol": preset("top-k", keep=0.1)},
+            {"protocol": preset("top-k", keep=0.2)},
+            r"keeping 0\.1 of .* keeping 0\.2 of the chunks",
+        ),
+    ],
+)
+def test_sides_whose_transports_differ_do_not_join_and_hear_why(server, worker, named):
+    place = site(connect_timeout_s=30)
+    opened = in_thread(lambda: open_endpoint(place.server(**server)))
+    with pytest.raises(ProtocolError, match=f"the transports differ: .*{named}"):
+        open_endpoint(place.worker(**worker))
+    with pytest.raises(ProtocolError, match=f"worker-1 cannot join: the transports .*{named}"):
         opened.result(timeout=30)
-    # Two that measure it may join.
+
+
+def test_two_congestion_controls_that_measure_the_path_may_join():
+    place = site()
     assert place.server(protocol=of("cubic")).terms == place.worker(protocol=of("bbr")).terms
 
 

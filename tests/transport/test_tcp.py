@@ -1,6 +1,5 @@
 """What is special about the protocol `tcp`."""
 
-import dataclasses
 import socket
 import struct
 import time
@@ -335,12 +334,3 @@ def test_a_bitmap_that_names_more_chunks_than_were_agreed_breaks_the_connection(
     assert reason == f"it broke the protocol: a bitmap of {layout.chunk_count} chunks instead of 28"
     assert reason in other
     assert not buffer.any()
-
-
-def test_sides_that_keep_different_parts_do_not_join():
-    place = site(preset("top-k", keep=0.1))
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    other = dataclasses.replace(place.worker(), protocol=preset("top-k", keep=0.2))
-    with pytest.raises(ProtocolError, match=r"keeping 0\.1 of .* keeping 0\.2 of the chunks"):
-        open_endpoint(other)
-    assert isinstance(opened.exception(timeout=30), ProtocolError)

@@ -48,9 +48,9 @@ def converse(server: Tls, worker: Tls, piece: int = 1 << 16) -> tuple[bytes, byt
     for _ in range(20):
         moved = False
         for speaker, listener in ((worker, server), (server, worker)):
-            said = speaker.outgoing()
-            for at in range(0, len(said), piece):
-                heard[listener] += listener.feed(said[at : at + piece])
+            words = speaker.outgoing()
+            for at in range(0, len(words), piece):
+                heard[listener] += listener.feed(words[at : at + piece])
                 moved = True
         if not moved:
             break
@@ -60,16 +60,16 @@ def converse(server: Tls, worker: Tls, piece: int = 1 << 16) -> tuple[bytes, byt
 @pytest.mark.parametrize("piece", [1, 7, 1 << 16])
 def test_both_sides_learn_the_others_name_and_read_what_was_said(folder, piece):
     server, worker = server_of(folder), worker_of(folder)
-    said = worker.write(b"HELLO before the handshake")  # kept until then
-    assert b"HELLO" not in said
-    server.feed(said)
+    words = worker.write(b"HELLO before the handshake")  # kept until then
+    assert b"HELLO" not in words
+    server.feed(words)
     heard = converse(server, worker, piece)
     assert (server.identity, worker.identity) == ("worker-1", "server")
     assert heard == (b"HELLO before the handshake", b"")
     large = bytes(range(256)) * 1000
-    said = server.write(large)
-    assert len(said) > len(large) and large[:64] not in said
-    assert b"".join(worker.feed(said[at : at + 999]) for at in range(0, len(said), 999)) == large
+    words = server.write(large)
+    assert len(words) > len(large) and large[:64] not in words
+    assert b"".join(worker.feed(words[at : at + 999]) for at in range(0, len(words), 999)) == large
 
 
 def test_only_pinned_certificates_are_let_in(folder):
@@ -96,43 +96,40 @@ def test_one_more_may_be_trusted_later_also_of_the_same_name(folder):
         ours.trust("nothing")
 
 
-def test_a_certificate_that_a_trusted_one_has_signed_is_not_trusted(folder, tmp_path):
-    """A pinned certificate stands for itself alone."""
+NEW_KEY = ("-newkey", "ed25519", "-nodes")
 
-    key = ("-newkey", "ed25519", "-nodes", "-subj")
+
+def meet(folder: Path, trusted: Path, certificate: Path, key: Path) -> None:
+    """A server that trusts one certificate, and a worker with that certificate and key."""
+    server = Credentials(folder / "server.crt", folder / "server.key", (trusted,))
+    worker = Credentials(certificate, key, (folder / "server.crt",))
+    converse(server.tls(is_server=True), worker.tls(is_server=False))
+
+
+def test_a_certificate_that_a_trusted_one_has_signed_is_not_trusted(folder, tmp_path):
+    key, out, own, signed = (tmp_path / name for name in ("1.key", "1.crt", "2.key", "2.crt"))
     authority = ("-addext", "basicConstraints=critical,CA:TRUE")
-    files = ("-keyout", tmp_path / "worker-1.key", "-out", tmp_path / "worker-1.crt")
-    openssl("req", "-x509", *key, "/CN=worker-1", *authority, *files)
-    asked = openssl("req", *key, "/CN=worker-2", "-keyout", tmp_path / "signed.key")
-    signer = ("-CA", files[3], "-CAkey", files[1], "-CAcreateserial")
-    openssl("x509", "-req", *signer, "-out", tmp_path / "signed.crt", given=asked)
-    server = Credentials(folder / "server.crt", folder / "server.key", (tmp_path / "worker-1.crt",))
-    signed = Credentials(tmp_path / "signed.crt", tmp_path / "signed.key", (folder / "server.crt",))
+    openssl("req", "-x509", *NEW_KEY, "-subj", "/CN=1", *authority, "-keyout", key, "-out", out)
+    request = openssl("req", *NEW_KEY, "-subj", "/CN=worker-2", "-keyout", own)
+    signer = ("-CA", out, "-CAkey", key, "-CAcreateserial")
+    openssl("x509", "-req", *signer, "-out", signed, given=request)
     with pytest.raises(TlsError, match="not one of those that are trusted here"):
-        converse(server.tls(is_server=True), signed.tls(is_server=False))
+        meet(folder, out, signed, own)
 
 
 def test_an_expired_certificate_is_refused(folder, tmp_path):
-    files = {"key": tmp_path / "worker-1.key", "out": tmp_path / "worker-1.crt"}
-    request = ("-newkey", "ed25519", "-nodes", "-subj", "/CN=worker-1", "-keyout", files["key"])
-    asked = openssl("req", *request)
-    openssl(
-        "x509", "-req", "-signkey", files["key"], "-days", "0", "-out", files["out"], given=asked
-    )
-    server = Credentials(folder / "server.crt", folder / "server.key", (tmp_path / "worker-1.crt",))
-    late = Credentials(
-        tmp_path / "worker-1.crt", tmp_path / "worker-1.key", (folder / "server.crt",)
-    )
+    key, out = tmp_path / "worker-1.key", tmp_path / "worker-1.crt"
+    request = openssl("req", *NEW_KEY, "-subj", "/CN=worker-1", "-keyout", key)
+    openssl("x509", "-req", "-signkey", key, "-days", "0", "-out", out, given=request)
     with pytest.raises(TlsError, match="its certificate is refused: certificate has expired"):
-        converse(server.tls(is_server=True), late.tls(is_server=False))
+        meet(folder, out, out, key)
 
 
-def nobody_s(**settings):
+def nobody_s(newest=ssl.TLSVersion.TLSv1_3):
     """A client that proves nothing, what comes for it, and its first words and later ones."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    for name, value in settings.items():
-        setattr(context, name, value)
+    context.maximum_version = newest
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     nobody = context.wrap_bio(incoming, outgoing)
     with pytest.raises(ssl.SSLWantReadError):
@@ -152,17 +149,17 @@ def test_one_without_a_certificate_is_refused(folder):
 
 
 def test_older_versions_are_refused(folder):
-    _, _, outgoing = nobody_s(maximum_version=ssl.TLSVersion.TLSv1_2)
+    _, _, outgoing = nobody_s(ssl.TLSVersion.TLSv1_2)
     with pytest.raises(TlsError, match="unsupported protocol"):
         server_of(folder).feed(outgoing.read())
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", bytes(100), b"\x16\x03\x01" * 50])
-def test_noise_instead_of_a_handshake_is_an_error(folder, said):
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\n\r\n", bytes(100), b"\x16\x03\x01" * 50])
+def test_noise_instead_of_a_handshake_is_an_error(folder, words):
     for tls in (server_of(folder), worker_of(folder)):
         with pytest.raises(TlsError):
             for _ in range(1000):  # what claims to be a record may have to be complete
-                tls.feed(said)
+                tls.feed(words)
         assert tls.identity is None
         assert tls.write(b"secret") == b""  # nothing is said to one who has proven nothing
 
@@ -170,9 +167,9 @@ def test_noise_instead_of_a_handshake_is_an_error(folder, said):
 def test_altered_and_truncated_records_never_become_text(folder):
     server, worker = server_of(folder), worker_of(folder)
     converse(server, worker)
-    said = bytearray(server.write(b"the payload's bitmap"))
-    assert worker.feed(bytes(said[:-1])) == b""  # incomplete: wait
-    altered = bytes([said[-1] ^ 1])
+    words = bytearray(server.write(b"the payload's bitmap"))
+    assert worker.feed(bytes(words[:-1])) == b""  # incomplete: wait
+    altered = bytes([words[-1] ^ 1])
     with pytest.raises(TlsError, match=r"bad|record layer failure"):
         worker.feed(altered)
 
@@ -191,11 +188,10 @@ def test_credentials_name_the_file_that_is_missing_or_unfit(folder, tmp_path):
 
 
 def secure_site(folder: Path, workers: int = 1, **settings):
-    """A site whose sides have credentials, and each side's."""
+    """A site whose sides have credentials, and the server's."""
     layout = PayloadLayout([("w", 100_001)], chunk_bytes=1440)
     place = site(preset("fixed-low", tolerance=0), layout=layout, workers=workers, **settings)
-    server = credentials(folder, "server", *place.addresses)
-    return place, server
+    return place, credentials(folder, "server", *place.addresses)
 
 
 @pytest.mark.parametrize("authenticate", [True, False])
@@ -216,13 +212,13 @@ def test_endpoints_with_credentials_move_payloads(folder, authenticate):
     with open_endpoint(place.server(credentials=trust)) as server:
         server.receive(0, 0, buffers)
         server.send(1, dict.fromkeys(buffers, payload))
-        results = [each.result(timeout=30) for each in workers]
+        results = [working.result(timeout=30) for working in workers]
     assert all((into == payload).all() for into in (*buffers.values(), *results))
 
 
-def joining(place, **worker):
+def refused(place, **settings):
     with pytest.raises((PeerLost, ProtocolError)) as caught:
-        open_endpoint(place.worker(**worker))
+        open_endpoint(place.worker(**settings))
     return str(caught.value)
 
 
@@ -248,7 +244,7 @@ def test_who_does_not_prove_its_name_does_not_join(
         mine = Credentials(mine.certificate, mine.key, (folder / "server.crt",))
     elif worker_has is not None:
         mine = credentials(folder, worker_has, "server")
-    hears = in_thread(lambda: joining(place, credentials=mine))
+    hears = in_thread(lambda: refused(place, credentials=mine))
     with pytest.raises(PeerLost, match="worker-1, worker-2") as caught:
         open_endpoint(place.server(credentials=trust if server_has else None))
     assert re.search(worker_hears, hears.result(timeout=30))
@@ -267,7 +263,6 @@ def test_a_server_whose_certificate_has_another_name_is_left(folder):
 
 
 def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forgeries(folder):
-    """Without the key an address and the session number are worth nothing."""
     place, trust = secure_site(folder)
     payload = random_payload(place.layout)
     mine = credentials(folder, "worker-1", "server")
@@ -293,10 +288,8 @@ def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forg
 
 
 def test_addresses_beyond_this_system_need_credentials():
-    place = site()
-    config = place.worker(peers={"server": "192.0.2.1"})
     with pytest.raises(ValueError, match="credentials"):
-        open_endpoint(config)
+        open_endpoint(site().worker(peers={"server": "192.0.2.1"}))
 
 
 def test_kernel_tcp_with_credentials_is_refused(folder):

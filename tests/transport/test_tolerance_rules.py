@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import Fixed, PayloadLayout, SendingPath, as_policy
+from testbed.transport import Fixed, PayloadLayout, Phased, SendingPath, as_policy
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
@@ -120,14 +120,11 @@ def test_few_looks_at_the_whole_transfer_find_its_end(bounds, late, order):
         steps.append(count + rule.missing(state))
     assert rule.looks < 20
     assert max(steps) <= count  # it never takes more to be missing than are
-    assert min(count + 1 - each for each in steps) >= 1
-    assert all(rule_of(layout, bounds).satisfied(progress(received)) for _ in range(2))
-    received[chunks[count - 1]] = False
-    assert not rule_of(layout, bounds).satisfied(progress(received))
-
-
-def rule_of(layout, bounds):
-    return TensorBounds(layout=layout, bounds=bounds)
+    assert min(count + 1 - step for step in steps) >= 1
+    for enough in (True, False):
+        received[chunks[count - 1]] = enough
+        fresh = TensorBounds(layout=layout, bounds=bounds)
+        assert fresh.satisfied(progress(received)) is enough
 
 
 def test_a_transfer_per_layer_delivers_what_must_arrive():
@@ -202,8 +199,8 @@ def test_a_transfer_closes_at_the_deadline_or_when_all_is_here(
 # Quick losses only.
 
 
-def quick_rule(tolerance=0.4, quiet_s=0.02):
-    return QuickLossOnly(tolerance, quiet_s).stop_rule(critical=False)(TENSORS)
+def quick_rule(tolerance=0.4, layout=TENSORS):
+    return QuickLossOnly(tolerance, quiet_s=0.02).stop_rule(critical=False)(layout)
 
 
 def test_within_the_bound_a_silence_ends_the_transfer():
@@ -237,14 +234,13 @@ def test_a_question_from_before_the_last_chunk_does_not_count():
 
 def test_a_transfer_gives_up_its_tail_within_the_bound():
     layout = layout_of(100)
-    tail_lost = Network(survives=lambda sequence, nth: sequence < 95 or nth >= 2)
-    rule = QuickLossOnly(0.1, 0.02).stop_rule(critical=False)(layout)
-    outcome = transfer(random_payload(layout), layout, rule=rule, network=tail_lost)
-    assert outcome.receiver.received_count == 95
-    too_much = Network(survives=lambda sequence, nth: sequence < 85 or nth >= 2)
-    rule = QuickLossOnly(0.1, 0.02).stop_rule(critical=False)(layout)
-    outcome = transfer(random_payload(layout), layout, rule=rule, network=too_much)
-    assert outcome.receiver.received_count >= 90
+    counts = []
+    for first_lost in (95, 85):
+        network = Network(survives=lambda sequence, nth, at=first_lost: sequence < at or nth >= 2)
+        rule = quick_rule(0.1, layout)
+        outcome = transfer(random_payload(layout), layout, rule=rule, network=network)
+        counts.append(outcome.receiver.received_count)
+    assert counts[0] == 95 and counts[1] >= 90
 
 
 def test_a_question_within_a_pass_does_not_end_a_transfer():
@@ -265,6 +261,8 @@ def test_a_question_within_a_pass_does_not_end_a_transfer():
 @pytest.mark.parametrize(
     "policy",
     [
+        Fixed(0.1 + 0.2),
+        Phased(low=0.008, high=0.408),
         PerLayer(0.1),
         PerLayer(0.1, first=0.2, last=0.0, tensors={"*.bias": 0, "conv[0-9].w": 1 / 3}),
         EarlyClose(0.1, 0.05),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport import PayloadLayout, StopRule
+from testbed.transport import StopRule
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sending_path import SendingPath
@@ -101,7 +101,7 @@ def test_a_chunk_that_is_lost_n_times_takes_n_more_passes(losses, passes):
     outcome = transfer(random_payload(layout), layout, network=network)
     sent, received = outcome.sender.report("r"), outcome.receiver.report("s")
     assert (sent.passes, received.passes) == (passes, passes)
-    assert sent.chunks_sent == 30 + losses
+    assert sent.chunks_sent == 30 + losses and network.sent_of[17] == 1 + losses
     assert sent.retransmitted_bytes == wire_bytes(losses, 16)
 
 
@@ -120,33 +120,15 @@ def test_a_receiver_that_gives_up_before_anything_has_come_was_in_the_first_pass
 
 
 def test_a_receivers_repair_is_told_the_size_of_a_datagram_on_the_wire():
-    told = []
+    sizes = []
 
     class Own(Passes):
         def receiver(self, *, transfer, datagram_wire_bytes):
-            told.append((transfer, datagram_wire_bytes))
+            sizes.append((transfer, datagram_wire_bytes))
             return super().receiver(transfer=transfer, datagram_wire_bytes=datagram_wire_bytes)
 
     transfer(random_payload(layout_of(3)), layout_of(3), repair=Own(), number=6)
-    assert told == [(6, wire_bytes(1, 16))]
-
-
-def test_a_pass_sends_only_what_is_missing():
-    layout = layout_of(40)
-    lost_first = {3, 4, 5, 39}
-    network = Network(survives=lambda sequence, nth: nth > 0 or sequence not in lost_first)
-    transfer(random_payload(layout), layout, network=network)
-    assert {chunk for chunk, count in network.sent_of.items() if count == 2} == lost_first
-    assert max(network.sent_of.values()) == 2
-
-
-def test_what_is_within_the_tolerance_is_not_sent_again():
-    layout = layout_of(1000)
-    network = Network(survives=lambda sequence, nth: sequence >= 8)
-    outcome = transfer(random_payload(layout), layout, tolerance=0.008, network=network)
-    sent = outcome.sender.report("r")
-    assert sent.passes == 1
-    assert outcome.receiver.received_count == 992
+    assert sizes == [(6, wire_bytes(1, 16))]
 
 
 def test_a_stop_in_the_middle_of_a_pass_ends_it_at_once():
@@ -288,10 +270,3 @@ def test_a_sender_that_has_filled_its_window_is_woken_without_being_asked_for_mo
     assert len(frames) == 3
     sender.sent(3, 0.0)  # all are lost, and the driver has other things to do
     assert sender.asked_s is not None or sender.next_deadline_s(0.0) is not None
-
-
-def test_many_tensors_travel_as_one_payload():
-    layout = PayloadLayout([(f"t{index}", index) for index in range(40)], 64)
-    payload = random_payload(layout)
-    outcome = transfer(payload, layout, network=Network(survives=bernoulli(0.4, 2)))
-    assert np.array_equal(layout.floats(outcome.into), layout.floats(payload))

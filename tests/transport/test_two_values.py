@@ -1,16 +1,14 @@
 """Kernel TCP that carries a bit for each element: what arrives, how many bytes, what is refused."""
 
-import dataclasses
 import re
 
 import numpy as np
 import pytest
 
 from testbed.shared.input_error import InputError
-from testbed.transport import PayloadLayout, open_endpoint, preset
-from testbed.transport.core.errors import ProtocolError
+from testbed.transport import PayloadLayout, preset
 from testbed.transport.net.tcp_compression import TwoValues
-from tests.transport.loopback import in_thread, run_all, site
+from tests.transport.loopback import run_all, site
 
 LAYOUT = PayloadLayout([("w", 100_001)])  # the last chunk is shorter than others
 # What is not equal to itself, or equal to another one: bits decide.
@@ -58,9 +56,9 @@ def test_both_legs_of_a_connection_carry_about_a_bit_for_each_element():
         return into, gathered, endpoint.send(1, dict.fromkeys(into, sent))
 
     def worker(endpoint, index):
-        told = endpoint.send(0, {"server": sent})["server"]
+        went_up = endpoint.send(0, {"server": sent})["server"]
         buffer = LAYOUT.new_buffer()
-        return told, endpoint.receive(1, 0, {"server": buffer})["server"], buffer
+        return went_up, endpoint.receive(1, 0, {"server": buffer})["server"], buffer
 
     (into, gathered, broadcast), workers = run_all(place, server, worker)
     for buffer in (*into.values(), *(buffer for _, _, buffer in workers)):
@@ -71,16 +69,21 @@ def test_both_legs_of_a_connection_carry_about_a_bit_for_each_element():
         assert report.received is not None and report.received.all()
         assert report.chunks_received == report.chunk_count == LAYOUT.chunk_count
     # Of 32 bits one goes, and with it two values for 364 elements, headers, and a frame's head.
-    assert all(LAYOUT.payload_bytes / 32 < each.bytes_received for each in came)
-    assert all(each.bytes_received < LAYOUT.payload_bytes / 24 for each in came)
-    assert all(each.bytes_sent < LAYOUT.payload_bytes / 24 for each in went)
+    assert all(LAYOUT.payload_bytes / 32 < report.bytes_received for report in came)
+    assert all(report.bytes_received < LAYOUT.payload_bytes / 24 for report in came)
+    assert all(report.bytes_sent < LAYOUT.payload_bytes / 24 for report in went)
+
+
+def with_a_third_value(sent):
+    """By the last bit alone, in chunk 9."""
+    wrong = sent.copy()
+    LAYOUT.rows(wrong).view("<u4")[9, -1] ^= 1
+    return wrong
 
 
 def test_a_payload_with_a_third_value_is_refused_and_the_next_one_goes():
     place, sent = site(preset("one-bit"), layout=LAYOUT), payload_of(LAYOUT)
-    wrong = sent.copy()
-    words = LAYOUT.rows(wrong).view("<u4")
-    words[9, -1] = words[9, -1] ^ 1  # by the last bit alone
+    wrong = with_a_third_value(sent)
     line = "coding is two-values, and chunk 9 of a payload has more"
 
     def worker(endpoint, index):
@@ -97,8 +100,7 @@ def test_a_payload_with_a_third_value_is_refused_and_the_next_one_goes():
 
 def test_what_goes_to_several_is_coded_once_and_to_all_or_none(monkeypatch):
     place, sent = site(preset("one-bit"), layout=LAYOUT, workers=3), payload_of(LAYOUT)
-    wrong = sent.copy()
-    LAYOUT.rows(wrong).view("<u4")[9, -1] ^= 1
+    wrong = with_a_third_value(sent)
     coded: list[object] = []
     pack = TwoValues.pack
 
@@ -126,12 +128,3 @@ def test_what_goes_to_several_is_coded_once_and_to_all_or_none(monkeypatch):
     assert reached == place.addresses.keys()
     assert received == [sent.tobytes()] * 3
     assert len(coded) == 1
-
-
-def test_sides_with_different_codings_do_not_join():
-    place = site(preset("one-bit"))
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    other = dataclasses.replace(place.worker(), protocol=preset("tcp"))
-    with pytest.raises(ProtocolError, match="coding two-values"):
-        open_endpoint(other)
-    assert isinstance(opened.exception(timeout=30), ProtocolError)

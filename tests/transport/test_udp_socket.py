@@ -31,11 +31,11 @@ def calls(request, monkeypatch):
 def linked(size=SIZE, **options):
     """Two sockets that send to each other."""
     sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size, **options) for _ in range(2)]
-    for each, other in (sockets, sockets[::-1]):
-        each.set_peer(("127.0.0.1", other.port))
+    for udp, other in (sockets, sockets[::-1]):
+        udp.set_peer(("127.0.0.1", other.port))
     yield sockets
-    for each in sockets:
-        each.close()
+    for udp in sockets:
+        udp.close()
 
 
 @pytest.fixture
@@ -103,27 +103,14 @@ def refuse(udp, failures, **options):
     return udp._socket
 
 
-@pytest.mark.parametrize("count", [1, 2, 44])
-def test_a_batch_arrives_as_it_was_sent(pair, count):
-    one, two = pair
-    frames = batch(count)
-    assert one.send(frames) == count
-    assert np.array_equal(collect(two, count), frames)
-    assert two.receive()[1]
-    assert not two.counters
-
-
-def test_several_batches_come_out_of_one_receive(pair):
+def test_several_batches_come_out_of_one_receive_but_not_any_number(pair):
     one, two = pair
     for seed in range(3):
         one.send(batch(44, seed))
     rows, drained = two.receive()
     assert drained
     assert np.array_equal(rows, np.concatenate([batch(44, seed) for seed in range(3)]))
-
-
-def test_one_receive_is_bounded_and_says_that_more_is_there(pair):
-    one, two = pair
+    # One receive is bounded, and says that more is there.
     for seed in range(16):
         one.send(batch(44, seed))
     rows, drained = two.receive()
@@ -187,19 +174,15 @@ def test_what_the_network_loses_counts_as_sent(pair, code, segmentation):
 
 
 def test_a_port_where_nobody_listens_does_not_disturb():
-    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
-    gone = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
-    one.set_peer(("127.0.0.1", gone.port))
-    gone.close()
-    for _ in range(3):
-        assert one.send(batch(3)) == 3
-        assert len(one.receive()[0]) == 0
-    one.close()
+    with linked() as (one, gone):
+        gone.close()
+        for _ in range(3):
+            assert one.send(batch(3)) == 3
+            assert len(one.receive()[0]) == 0
 
 
 @pytest.mark.parametrize("segmentation", [True, False])
 def test_datagrams_that_are_too_large_count_as_sent(pair, segmentation):
-    """Whoever forges an ICMP message, or lowers an interface's MTU, ends nothing."""
     one, two = pair
     one.segmentation = segmentation
     refuse(one, {0: errno.EMSGSIZE})
@@ -219,7 +202,6 @@ def test_a_mistake_of_this_program_is_not_counted_as_loss(pair):
 
 @pytest.mark.parametrize("count", [64, 65, 200])
 def test_many_small_datagrams_go_segmented(count):
-    """One large send carries at most 64 of them, whatever their size."""
     with linked(300) as (one, two):
         frames = batch(count)[:, :300].copy()
         assert one.send(frames) == count
@@ -288,7 +270,6 @@ def test_a_segmented_send_of_another_size_is_counted(pair):
 @pytest.mark.parametrize("segmentation", [True, False])
 @pytest.mark.parametrize("coalescing", [True, False])
 def test_long_batches_arrive_as_they_were_sent(pair, segmentation, coalescing):
-    """In every arrangement, and while the receiver finds out which one fits."""
     one, two = pair
     one.segmentation = segmentation
     two._socket.setsockopt(SOL_UDP, batched_io.UDP_GRO, int(coalescing))
@@ -360,8 +341,8 @@ def test_a_buffer_that_is_not_granted_is_warned_of_once(monkeypatch):
             UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE, buffer_bytes=size).close()
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == 2
-    assert f"sysctl -w net.core.rmem_max={size}" in messages[0]
-    assert f"sysctl -w net.core.wmem_max={size}" in messages[1]
+    assert f"net.core.rmem_max={size}" in messages[0]
+    assert f"net.core.wmem_max={size}" in messages[1]
 
 
 def test_the_granted_buffers_are_reported(pair):
@@ -370,8 +351,7 @@ def test_the_granted_buffers_are_reported(pair):
     assert facts["send_buffer_bytes"] >= 212_992
 
 
-def test_a_taken_port_is_named():
-    one = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE)
-    with pytest.raises(OSError, match=f"cannot bind UDP 127.0.0.1:{one.port}"):
-        UdpSocket(local=("127.0.0.1", one.port), datagram_bytes=SIZE)
-    one.close()
+def test_a_taken_port_is_named(pair):
+    port = pair[0].port
+    with pytest.raises(OSError, match=f"cannot bind UDP 127.0.0.1:{port}"):
+        UdpSocket(local=("127.0.0.1", port), datagram_bytes=SIZE)

@@ -9,30 +9,26 @@ from testbed.transport import PayloadLayout, ProtocolError
 from testbed.transport.core import worth
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
-from tests.transport.energy_rounds import (
-    ARM,
-    CHUNKS,
-    Rounds,
-)
+from tests.transport.energy_rounds import ARM, CHUNKS, Rounds
 from tests.transport.transfer_parts import all_frames, new_receiver
 from tests.transport.two_parties import ended
 from tests.transport.virtual import layout_of, random_payload
 
 
 @given(st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=1, max_size=50))
-def test_an_energy_lies_between_the_bounds_of_its_byte(found):
-    energy = np.array(found)
-    told = worth.encode(energy)
-    assert (worth.LEAST[told] * energy.max() <= energy).all()
-    assert (energy <= worth.MOST[told] * energy.max()).all()
-    assert (told < worth.MUST).all()
+def test_an_energy_lies_between_the_bounds_of_its_byte(energies):
+    energy = np.array(energies)
+    coded = worth.encode(energy)
+    assert (worth.LEAST[coded] * energy.max() <= energy).all()
+    assert (energy <= worth.MOST[coded] * energy.max()).all()
+    assert (coded < worth.MUST).all()
 
 
 def test_what_is_no_number_must_arrive_and_zeros_are_worth_nothing():
     rows = np.ones((4, 8), "<f4")
     rows[1], rows[2, 3], rows[3, 0] = 0, np.nan, 3e38
-    told = worth.encode(worth.energies(rows.view(np.uint8)))
-    assert told.tolist() == [1, 0, worth.MUST, worth.MUST - 1]
+    coded = worth.encode(worth.energies(rows.view(np.uint8)))
+    assert coded.tolist() == [1, 0, worth.MUST, worth.MUST - 1]
 
 
 def test_what_chunks_are_worth_may_come_before_it_is_asked_for():
@@ -74,31 +70,30 @@ def post(connection, transfer):
     connection.post_receive(transfer, ARM.gather.stop_rule(False)(layout), layout.new_buffer(), 0.0)
 
 
-TOLD = b"\177" * CHUNKS
+WORTH = b"\177" * CHUNKS
 
 
 def test_worth_of_a_transfer_that_is_skipped_is_refused():
-    connection = unasked((2, TOLD))
+    connection = unasked((2, WORTH))
     assert connection.lost is None
     post(connection, 4)
     assert "it sends transfer 2, which this side has skipped: it is at 4" in str(connection.lost)
 
 
-@pytest.mark.parametrize("bodies", [[TOLD, TOLD], [TOLD[1:]]])
+@pytest.mark.parametrize("bodies", [[WORTH, WORTH], [WORTH[1:]]])
 def test_worth_that_no_transfer_would_take_is_refused_before_it_is_asked_for(bodies):
     connection = unasked(*((2, body) for body in bodies))
     assert f"bytes; valid: {CHUNKS}, once a transfer" in str(connection.lost)
 
 
 def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
-    told = [(number, TOLD) for number in (2, 4, 6)]
-    connection = unasked(*told[:2], transfers_in_flight=2)
-    assert connection.lost is None
-    connection = unasked(*told, transfers_in_flight=2)
+    three = [(number, WORTH) for number in (2, 4, 6)]
+    connection = unasked(*three, transfers_in_flight=2)
     assert "WORTHs for 3 transfers that nobody asked for; valid: at most 2" in str(connection.lost)
-    connection = unasked(*told[:2], transfers_in_flight=2)
+    connection = unasked(*three[:2], transfers_in_flight=2)
+    assert connection.lost is None
     post(connection, 2)  # which makes room
-    connection.on_control(ControlMessage(MessageType.WORTH, 6, TOLD).encode(), 0.0)
+    connection.on_control(ControlMessage(MessageType.WORTH, 6, WORTH).encode(), 0.0)
     assert connection.lost is None
 
 
@@ -111,7 +106,7 @@ def test_per_tensor_each_counts_for_its_elements(sizes, seed):
     scales = 10.0 ** draws.integers(-6, 6, len(sizes))
     floats[:] = draws.uniform(1, 2, len(floats)) * np.repeat(scales, sizes)
     rows = layout.rows(buffer)
-    found = worth.by_tensor(worth.energies(rows), rows, layout)
+    energies = worth.by_tensor(worth.energies(rows), rows, layout)
     parts = np.square(floats, dtype=np.float64)
     expected = np.zeros(layout.chunk_count)
     ends = np.cumsum(sizes)
@@ -119,7 +114,7 @@ def test_per_tensor_each_counts_for_its_elements(sizes, seed):
         part = slice(end - size, end)
         chunk = np.arange(end - size, end) // layout.elements_per_chunk
         np.add.at(expected, chunk, parts[part] / parts[part].mean())
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert energies == pytest.approx(expected, rel=1e-5)
 
 
 def test_per_tensor_a_nan_spoils_its_own_chunk_and_zeros_are_nothing():
@@ -129,6 +124,6 @@ def test_per_tensor_a_nan_spoils_its_own_chunk_and_zeros_are_nothing():
     floats[:16], floats[32:] = 3.0, 1e-9
     floats[2] = np.nan
     rows = layout.rows(buffer)
-    found = worth.by_tensor(worth.energies(rows), rows, layout)
-    assert np.isnan(found[0])
-    assert found[1:] == pytest.approx([16, 0, 0, 8, 8], rel=1e-5)
+    energies = worth.by_tensor(worth.energies(rows), rows, layout)
+    assert np.isnan(energies[0])
+    assert energies[1:] == pytest.approx([16, 0, 0, 8, 8], rel=1e-5)
