@@ -1,5 +1,7 @@
 """Protocol configurations and presets."""
 
+from typing import Any
+
 import pytest
 
 from testbed.transport import (
@@ -98,7 +100,8 @@ def test_mistakes_are_answered_with_what_is_valid(name, overrides, named):
 @pytest.mark.parametrize("name", [*PRESETS, "tcp-reno"])
 def test_a_description_builds_the_protocol_again(name):
     protocol = preset(name)
-    assert ProtocolConfig(**protocol.describe()) == protocol
+    described: dict[str, Any] = dict(protocol.describe())
+    assert ProtocolConfig(**described) == protocol
 
 
 def test_hedges_and_codings_are_described_where_there_are_any():
