@@ -20,15 +20,11 @@ from testbed.transport.core.wire import (
 from testbed.transport.native import HOT_PATH, WHY_NONE
 from testbed.transport.net import sealing
 
+needs_compiled = pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}")
 BOTH = [
     pytest.param(NUMPY, id="numpy"),
-    pytest.param(
-        HOT_PATH,
-        id="compiled",
-        marks=pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}"),
-    ),
+    pytest.param(HOT_PATH, id="compiled", marks=needs_compiled),
 ]
-needs_compiled = pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}")
 SESSION, TRANSFER = 77, 5
 
 
@@ -144,7 +140,6 @@ def numbered(layout, numbers):
 @pytest.mark.parametrize("hot_path", BOTH)
 @pytest.mark.parametrize("writing", [True, False])
 def test_each_number_is_taken_once_however_old_its_copy_is(hot_path, writing):
-    """18,000 places are more than half of what an ACK can name."""
     layout = layout_of(4 * 16_000)
     it = placement(hot_path, layout)
     window = window_of(layout.chunk_count)
@@ -194,7 +189,6 @@ def test_damaged_numbers_stop_nothing_and_a_long_silence_is_survived(hot_path):
 
 @pytest.mark.parametrize("hot_path", BOTH)
 def test_a_batch_of_which_any_part_was_lost_may_reach_far(hot_path):
-    """A pass over a large payload, of which one call takes all that has come."""
     layout = layout_of(160_000)
     it = placement(hot_path, layout)
     came = np.flatnonzero(np.random.default_rng(3).random(40_000) < 0.4)
@@ -393,7 +387,6 @@ def test_sealed_datagrams_are_placed(hot_path):
 @pytest.mark.parametrize("change", [-TRANSFER, -1, 1, TRANSFER])
 @pytest.mark.parametrize("session", [SESSION, TRANSFER - 1])
 def test_a_batch_that_is_wrong_throughout_is_dropped(hot_path, field, reason, change, session):
-    """None of the looks at a whole batch takes it for a valid one."""
     layout = layout_of(16)
     it = placement(hot_path, layout, session)
     frames = batch(layout, [(session, *good(layout, chunk, chunk)[1:]) for chunk in range(4)])

@@ -54,7 +54,6 @@ def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
 
 
 def test_what_gathered_while_nobody_waited_is_no_longer_left_to_gather():
-    """The application may have been away for long, and the buffer may be nearly full."""
     link = CountingLink()
     link.data = RestingData(math.inf)
     wakes: list[list[Any]] = [[]]
