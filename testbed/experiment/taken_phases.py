@@ -79,12 +79,12 @@ class FinishedRuns:
             raise InputError(f"{name!r}: this run {state}; valid: a run that is ok or invalid")
         log = directory / "events" / "rounds.jsonl"
         try:
-            rounds = {record["round"]: bool(record["critical"]) for record in jsonl.read(log)}
-            if not rounds or list(rounds) != list(range(len(rounds))):
+            records = jsonl.read(log)
+            if not records or [record["round"] for record in records] != [*range(len(records))]:
                 raise ValueError("rounds are missing")
+            return [bool(record["critical"]) for record in records]
         except _DAMAGED as error:
             raise InputError(f"{name!r}: {log}: cannot be read: {error}") from None
-        return list(rounds.values())
 
     def _directory(self, name: str, seed: int, factors: dict[str, Any]) -> Path:
         places = [folder / name for folder in self._folders] if name.strip("/.") else []

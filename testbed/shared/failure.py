@@ -76,8 +76,9 @@ def where(pid: int, log: Path) -> str:
     frames: list[re.Match[str]] = []
     while not frames and time.monotonic() < deadline_s:
         time.sleep(0.02)
-        with contextlib.suppress(OSError):
-            text = log.read_bytes()[before:].decode(errors="replace")
+        with contextlib.suppress(OSError), log.open("rb") as stream:
+            stream.seek(before)
+            text = stream.read().decode(errors="replace")
             frames = [frame for frame in map(_FRAME.fullmatch, text.splitlines()) if frame]
     own = own_code.files()
     lines = (f"{f['file']}: line {f['line']} ({f['function']})" for f in frames if f["file"] in own)

@@ -176,7 +176,7 @@ def _explained(error: yaml.MarkedYAMLError, text: str) -> str:
     mark = error.problem_mark
     if mark is None:
         return said
-    here = text.splitlines()[mark.line][mark.column :]
+    here = "".join(text.splitlines()[mark.line : mark.line + 1])[mark.column :]
     said = next((words for part, words in _HERE.items() if part in said), error.problem or said)
     if "start any token" in said:
         said = f"no value can begin with {here[:1]!r}; put it into quotes"

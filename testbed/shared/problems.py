@@ -27,7 +27,7 @@ _ORDER = {UNKNOWN: 0, MISSING: 2}
 _KINDS = {
     "int_": "must be a whole number",
     **dict.fromkeys(("float_", "finite_"), "must be a number"),
-    "string_": "must be a text",
+    **dict.fromkeys(("string_type", "string_sub_type"), "must be a text"),
     "bool_": "must be true or false",
     **dict.fromkeys(("list_", "tuple_"), "must be a list"),
     **dict.fromkeys(("dict_", "model_", "mapping_"), "must be a mapping of keys to values"),
@@ -92,12 +92,15 @@ def once(problems: list[Problem]) -> list[Problem]:
 
 def explain(problems: list[Problem]) -> str:
     """The first problem as in `lines`, and where more of them are: for one line in all."""
-    first, *more = lines(problems)
+    first, places = lines(problems[:1])[0], dict[str, str]()
+    for place, message, _ in problems:
+        places.setdefault(message, dotted(place))
+    _, *more = places.values()
     if not more:
         return first
-    where = ", ".join(dict.fromkeys(line.partition(": ")[0] for line in more[:_MOST_NAMED]))
-    where += ", ..." if len(more) > _MOST_NAMED else ""
-    return f"{first} (and {len(more)} more problem{'s' if len(more) > 1 else ''}: {where})"
+    where = ", ".join(dict.fromkeys(filter(None, more[:_MOST_NAMED])))
+    where = f": {where}" * bool(where) + ", ..." * (len(more) > _MOST_NAMED)
+    return f"{first} (and {len(more)} more problem{'s' * (len(more) > 1)}{where})"
 
 
 def of_message(message: str) -> Problem:

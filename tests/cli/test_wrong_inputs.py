@@ -146,6 +146,7 @@ IN_LARGE = [
         (b"- a\n", "must be a mapping of keys to values"),
         (b"name: caf\xe9\n", "line 1: not UTF-8 text"),
         (b"name: a\nrounds: 1\x000\n", "line 2: the character U+0000, which YAML forbids"),
+        (b"name: a\n...\n%YAML 1.1\n", "line 4: did not find expected <document start>"),
         (b"rounds: " + 5000 * b"9", "line 1: rounds: a number of 5000 digits; valid: up to 60"),
         (b"rounds: " + 500_000 * b"[", "line 1: nested deeper than 40 levels"),
         (b"a: 1\n" * 300_000, "larger than 1048576 bytes"),

@@ -197,10 +197,16 @@ def test_a_run_that_does_not_fit_is_refused(tmp_path, changes, expected):
         load(write(tmp_path), tmp_path)
 
 
-def test_a_damaged_log_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [('{"round"\n', ""), ('{"round": 0, "critical": false}\n', ": rounds are missing")],
+)
+def test_a_damaged_log_is_refused(tmp_path, damage, expected):
     folder = finished(tmp_path / "runs")
-    (folder / "events" / "rounds.jsonl").write_text('{"round": 0, "critical": true}\n{"round"\n')
-    with pytest.raises(InputError, match=r"quick/dblp-s1-abc.*rounds\.jsonl: cannot be read"):
+    with (folder / "events" / "rounds.jsonl").open("a") as log:
+        log.write(damage)
+    pattern = rf"quick/dblp-s1-abc.*rounds\.jsonl: cannot be read{expected}"
+    with pytest.raises(InputError, match=pattern):
         load(write(tmp_path), tmp_path)
 
 
