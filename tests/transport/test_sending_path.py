@@ -41,6 +41,10 @@ class Own(FixedRate):
 def test_a_rate_at_which_nothing_would_be_sent_is_refused(rate_bps):
     with pytest.raises(InputError, match=r"Own\.rate_bps is .* expected bit/s above 0"):
         SendingPath(congestion=Own(rate_bps=rate_bps), chunk_bytes=16)
+    path = SendingPath(congestion=Own(), chunk_bytes=16)
+    path.congestion = Own(rate_bps=rate_bps)  # as one that has fallen so low on its way
+    with pytest.raises(InputError, match=r"Own\.rate_bps is .* expected bit/s above 0"):
+        path.rate_bps  # noqa: B018 - reading it checks it
 
 
 @pytest.mark.parametrize("number", [1, 1e6, math.inf])

@@ -317,12 +317,12 @@ def test_a_sender_whose_many_answers_name_nothing_for_a_second_sends_less_and_as
     assert sender.fruitless_s is None
 
 
-@pytest.mark.parametrize("upcoming", [[4], [-1]])
+@pytest.mark.parametrize("upcoming", [[4], [-1], [0, 1, 2, 3, 0], []])
 def test_a_repair_that_names_no_chunks_is_told_what_is_valid(upcoming):
     class OwnSender(PassesSender):
         def upcoming(self, limit):
-            return np.array(upcoming)
+            return np.array(upcoming, dtype=np.int64)
 
     sender = new_sender(layout_of(4), rate_bps=math.inf, repair=repair_of(OwnSender))
-    with pytest.raises(InputError, match=r"expected numbers of chunks from 0 to 3$"):
+    with pytest.raises(InputError, match=r"expected 1 to 4 numbers of chunks from 0 to 3$"):
         sender.offer(0.0)

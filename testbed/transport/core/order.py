@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared import own_code
 from testbed.transport.core.layout import PayloadLayout
 
 
@@ -90,4 +91,8 @@ class ChunkOrder(ABC):
 
         The permutation is computed once; several peers may be sent the same payload at once.
         """
-        return Arranger(self.permutation(context))
+        permutation, count = self.permutation(context), context.layout.chunk_count
+        if not np.array_equal(np.sort(permutation), np.arange(count)):  # some would never be sent
+            expected = f"each number from 0 to {count - 1} once, in an array"
+            raise own_code.unfit(self, "permutation", permutation, expected)
+        return Arranger(np.asarray(permutation, dtype=np.int64))

@@ -163,11 +163,12 @@ class Sender:
         if not room:
             return self._path.frames[:0]
         chunks = self._offered = self._repair.upcoming(room)
-        if self._classes is not None:
+        fits = 0 < len(chunks) <= room  # none would be asked for again without end
+        if fits and self._classes is not None:
             chunks = self._offered = self._of_one_class(chunks)
-        count = len(chunks)
-        if not self._composer.compose(chunks, self._datagrams_sent, ask=self._asking(count)):
-            expected = f"numbers of chunks from 0 to {self._layout.chunk_count - 1}"
+        count, first = len(chunks), self._datagrams_sent
+        if not (fits and self._composer.compose(chunks, first, ask=self._asking(count))):
+            expected = f"1 to {room} numbers of chunks from 0 to {self._layout.chunk_count - 1}"
             raise own_code.unfit(self._repair, "upcoming", chunks, expected)
         return self._path.frames[:count]
 

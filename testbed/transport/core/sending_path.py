@@ -47,9 +47,6 @@ class SendingPath:
         self._repairs: list[SenderRepair] = []
         self._held: list[SenderRepair] = []
         datagram_bytes = new_frames(0, chunk_bytes).shape[1]
-        if not (isinstance(congestion.rate_bps, own_code.NUMBER) and congestion.rate_bps > 0):
-            valid = "bit/s above 0, or math.inf for unpaced"
-            raise own_code.unfit(congestion, "rate_bps", congestion.rate_bps, valid)
         infers = congestion.measures and congestion.infers_queue
         congestion.receive_buffer_bytes = receive_buffer_bytes
         # Both are this sender's shares: of the queue, and of the link that empties it.
@@ -81,7 +78,11 @@ class SendingPath:
 
     @property
     def rate_bps(self) -> float:
-        return self.congestion.rate_bps
+        rate_bps = self.congestion.rate_bps
+        if not (isinstance(rate_bps, own_code.NUMBER) and rate_bps > 0):
+            valid = "bit/s above 0, or math.inf for unpaced"
+            raise own_code.unfit(self.congestion, "rate_bps", rate_bps, valid)
+        return rate_bps
 
     @property
     def window_bytes(self) -> float:
