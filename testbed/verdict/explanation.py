@@ -101,7 +101,7 @@ _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
 )
 UNEXPECTED = (
     "The reason and the log's end say what is known.",
-    "Try again with ./lab run. If it stays, please report it with the run directory.",
+    "Try again with ./lab run (if it stays, please report it with the run directory).",
 )
 
 
@@ -173,7 +173,7 @@ def _with_whole_command(text: str, directory: Path) -> str:
         return text.replace("./lab run again", "run the script again")
     verb = "simulate" if config.get("simulated") else "run"
     again = f"./lab {verb} {shlex.quote(str(folder))}"
-    return text.replace("./lab run.", again).replace("./lab run", again)
+    return re.sub(r"\./lab run\b\.?", lambda _: again, text)
 
 
 def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:

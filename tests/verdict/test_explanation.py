@@ -178,6 +178,19 @@ def test_an_unsupported_and_an_interrupted_run_say_what_to_do(tmp_path):
     assert f"./lab run {tmp_path / 'small'}" in shown(interrupted)
 
 
+@pytest.mark.parametrize(
+    ("reason", "simulated"),
+    [("the disk is full", False), ("odd", False), ("the disk is full", True)],
+)
+def test_the_command_that_tries_again_names_its_folder_once(tmp_path, reason, simulated):
+    directory = ended(tmp_path, "failed", reason)
+    run_directory.write_json(directory / "config.json", {"simulated": simulated})
+    folder = str(tmp_path / "small")
+    remedy = explain(directory).remedy
+    assert f"./lab {'simulate' if simulated else 'run'} {folder}" in remedy
+    assert remedy.count(folder) == 1
+
+
 def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_path):
     first = ended(tmp_path, "ok")
     earlier = ended(tmp_path, "invalid", name="dblp-s1-0123456789.attempt1")
