@@ -75,6 +75,7 @@ class Recorder:
         assert self._process.stderr is not None
         said = self._process.stderr.readline().decode()
         if "listening on" not in said:
+            self._process.kill()
             self._process.wait()
             raise OSError(f"{host.name}: {said.strip() or 'tcpdump says nothing'}")
 
