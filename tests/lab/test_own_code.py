@@ -67,7 +67,11 @@ def test_an_own_congestion_control_has_no_power_and_with_a_negative_rate_fails_t
     results = run_small(arms={"dblp": arm}, transport={"peer_timeout_s": 30})
     hosts = ("server", "worker-1", "worker-2")
     tried = set((tmp_path / "tried").read_text().splitlines())
-    assert tried == {"controller EACCES"} | {f"{host}-eth0 EPERM" for host in hosts}
+    refused = {f"{host}-eth0 EPERM" for host in hosts}
+    # The first host that uses the rate ends the run, perhaps before the others made theirs.
+    assert "controller EACCES" in tried
+    assert tried & refused
+    assert tried <= {"controller EACCES"} | refused
     status = results.verdict()
     assert status["verdict"] == "failed"
     process, _, words = status["reason"].partition(": ")

@@ -43,7 +43,6 @@ def test_a_socket_of_the_switch_that_holds_two_frames(wrong_lab: WrongLab):
     assert gate["value"] == ledger(results, "worker-1--s1", "worker-1")["socket_drops"] > 0
 
 
-LOSS = {"kind": "loss", "host": "server", "leg": "gather", "rounds": {"every": 2}, "q": 0.2}
 # Nothing else runs on the processor for 30 ms, five times, as if the hypervisor had given it away:
 # a share of the time that no other gate minds.
 STANDING = """
@@ -59,7 +58,7 @@ for _ in range(5):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give real-time priority")
-def test_refused_frames_late_impairments_and_a_processor_that_stands_still_are_found(
+def test_refused_frames_and_a_processor_that_stands_still_are_found(
     wrong_lab: WrongLab,
 ):
     processor = max(os.sched_getaffinity(0))
@@ -69,22 +68,14 @@ def test_refused_frames_late_impairments_and_a_processor_that_stands_still_are_f
         for mtu in ("600", "1500"):
             lab.run_in(lab.switches(), "ip", "link", "set", "mid0b", "mtu", mtu)
             time.sleep(0.3)
-        controller = lab.process("controllers")
-        for _ in range(12):
-            controller.suspend()
-            time.sleep(0.05)
-            controller.resume()
-            time.sleep(0.02)
         subprocess.run([sys.executable, "-c", STANDING, str(processor)], check=True, timeout=10)
 
     topology = {"name": "star", "workers": 2, "queue_bytes": 150_000, "delay_s": 0.002}
     topology["rate_bps"] = wrong_lab.rate_bps
-    results = wrong_lab.run(meanwhile=disturb, topology=topology, impairments=[LOSS])
+    results = wrong_lab.run(meanwhile=disturb, topology=topology)
     gate = assert_invalid(results, "emulator_losses", where="server--s1")
     refused = ledger(results, "server--s1", "s1")["interface_drops"]
     not_sent = ledger(results, "server--s1", "server")["delay_drops"]
     assert gate["value"] == max(refused, not_sent)
-    late = assert_invalid(results, "impairment_late_s", where="loss-server in round")
-    assert 0.01 < late["value"] < 0.2
     stall = assert_invalid(results, "clock_stall_s", where=f"processor {processor},")
     assert 0.025 < stall["value"] < 0.1
