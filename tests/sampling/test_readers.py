@@ -2,13 +2,74 @@
 
 from __future__ import annotations
 
+import struct
+import sys
+from collections.abc import Callable
+
 import pytest
 
+from testbed import sampling
+from testbed.lab.helpers.process import HelperProcess
 from testbed.lab.kernel import netlink
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
+from testbed.lab.kernel.rtnetlink import NEW_QDISC, ROOT, TCMSG
 from testbed.sampling import queue_reader, tcp_reader
 from testbed.sampling.queue_reader import BACKLOG_BYTES, SENT_BYTES, HostQueues, QueueDump
 from testbed.sampling.tcp_reader import TcpReader
-from tests.sampling.fake_kernel import FakeSocket, done, packed, queue
+
+MULTI = 0x2
+
+
+def packed(kind: int, content: bytes, number: int, flags: int = MULTI) -> bytes:
+    """One message of an answer to request `number`."""
+    header = netlink.HEADER.pack(netlink.HEADER.size + len(content), kind, flags, number, 0)
+    whole = header + content
+    return whole + bytes(-len(whole) % 4)
+
+
+def queue(interface: int, number: int, *, sent: int, backlog: int = 0, packets: int = 0) -> bytes:
+    """The root queue of an interface with these counters."""
+    basic = netlink.attribute(STATS_BASIC, struct.pack("=QIxxxx", sent, sent // 1514))
+    counters = netlink.attribute(STATS_QUEUE, struct.pack("=IIIII", packets, backlog, 0, 0, 0))
+    content = TCMSG.pack(0, interface, 1 << 16, ROOT, 2) + netlink.attribute(
+        STATS2, basic + counters
+    )
+    return packed(NEW_QDISC, content, number)
+
+
+def done(number: int) -> bytes:
+    """The end of a dump."""
+    return packed(netlink.DONE, bytes(4), number)
+
+
+class FakeSocket:
+    """Answers each request by the datagrams that `answer` makes for its number.
+
+    Attributes:
+        waiting: datagrams that are not read yet.
+    """
+
+    def __init__(self, answer: Callable[[int], list[bytes]]) -> None:
+        self.answer = answer
+        self.waiting: list[bytes] = []
+        self.sequence = 0
+        self.strangers = 0
+
+    def send(self, request: bytes | bytearray) -> int:
+        self.waiting += self.answer(netlink.number_of(bytes(request)))
+        return len(request)
+
+    def recv_into(self, room: memoryview) -> int:
+        data = self.recv(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if not self.waiting:
+            raise BlockingIOError
+        return self.waiting.pop(0)[:size]
+
 
 _PART_BYTES = 1 << 15
 
@@ -107,3 +168,30 @@ def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):
     assert reader.strangers == 1
     assert b"the right one" in reader.ask(request)
     assert opened.waiting == []
+
+
+# Answers the first request after the second one has come.
+LATE = """
+import json
+print('{"ready": true}', flush=True)
+first, second = json.loads(input()), json.loads(input())
+print(json.dumps({"number": first["number"], "problems": ["the disk was full"]}), flush=True)
+print(json.dumps({"number": second["number"], "problems": []}), flush=True)
+third = json.loads(input())
+print(json.dumps({"number": third["number"], "problems": ["queues: gone"]}), flush=True)
+"""
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_the_next_ones(monkeypatch):
+    helper = HelperProcess([sys.executable, "-c", LATE], name="sampler")
+    sampler = sampling.RunningSampler(helper)
+    try:
+        with monkeypatch.context() as impatient:
+            impatient.setattr(sampling, "_TIMEOUT_S", 0.05)
+            with pytest.raises(CommandError, match="no answer in time"):
+                sampler.write()
+        sampler.write()
+        with pytest.raises(CommandError, match="no samples: queues: gone"):
+            sampler.write()
+    finally:
+        helper.close()

@@ -89,17 +89,6 @@ class Scene:
         return {each["name"]: each for each in records if each["action"] == "end"}
 
 
-@pytest.mark.parametrize("length", [1, 16, 100])
-def test_a_mask_takes_these_and_no_others(tmp_path, length):
-    losses = {"kind": "loss", "lost_packets": "3,7-9,50", "name": "masked"}
-    entry = {**losses, "link": ["worker-1", "s1"]}
-    scene = Scene(tmp_path, STAR, entry)
-    scene.feed("worker-1", 60, length=length)
-    scene.run()
-    assert scene.came() == [number for number in range(60) if number not in (3, 7, 8, 9, 50)]
-    assert (scene.ended["masked"]["met"], scene.ended["masked"]["dropped"]) == (60, 5)
-
-
 @pytest.mark.parametrize("length", [1, 16])
 def test_a_loss_at_a_switch_port_hits_all_that_passes_it_in_order(tmp_path, length):
     """Both workers' datagrams cross the middle; they are counted together, as they come."""

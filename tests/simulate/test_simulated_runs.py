@@ -1,7 +1,6 @@
 """`./lab simulate`: the training's own rounds in virtual time, in directories as of the lab."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -84,19 +83,6 @@ def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
     directory = executed(tmp_path / "out", run)
     first = records(directory, "transfers-server.jsonl")[:3]
     assert all(each["chunks_received"] > 0.8 * each["chunk_count"] for each in first)
-
-
-def test_compression_over_tcp_sends_its_part_of_the_chunks_and_bytes(chosen, tmp_path):
-    bytes_of = {}
-    for arm, share in (("one-bit", 1), ("tcp-cubic", 1), ("top-k, keep: 0.2", 0.2)):
-        changes = f"arms.tcp={{protocol: {arm}}}", "impairments=[]", "training.pace.scale=0.02"
-        (run,) = chosen("tcp", *changes)
-        simulating.refuse(run)
-        transfers = records(executed(tmp_path / arm[:5], run), "transfers-server.jsonl")
-        for leg in transfers:
-            assert leg["chunks_received"] == math.ceil(share * leg["chunk_count"])
-        bytes_of[arm] = sum(leg["bytes_received"] for leg in transfers)
-    assert 24 < bytes_of["tcp-cubic"] / bytes_of["one-bit"] < 32
 
 
 def test_a_host_does_not_drop_what_its_own_tcp_sends_and_a_switch_does(chosen, tmp_path):

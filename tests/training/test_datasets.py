@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
-from testbed.training.datasets import cache
 from testbed.training.datasets.stdlib_text import OTHER, VOCABULARY
 from testbed.training.model_and_data import ModelAndData
 from tests.training.single_process import need_of
@@ -172,9 +171,6 @@ def test_text_hash_is_that_of_the_sources_whatever_the_sequence_length():
     )
 
 
-# CIFAR-10's binary form, small.
-
-
 def paint(path: Path, colour, size=(40, 30)):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)
@@ -223,18 +219,3 @@ def test_what_is_wrong_with_an_image_folder_is_named(tmp_path):
 def test_an_unknown_data_set_or_key_is_refused(section):
     with pytest.raises(ValidationError):
         datasets.parameters(section)
-
-
-# Before a lab is built.
-
-
-def test_files_in_the_cache_take_their_place_at_once_or_not_at_all(tmp_path):
-    path = tmp_path / "x"
-    with pytest.raises(RuntimeError), cache.replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-    with cache.replacing(path) as temporary:
-        temporary.write_text("whole")
-        assert not path.exists()
-    assert path.read_text() == "whole"

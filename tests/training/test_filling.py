@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+from testbed.shared.input_error import InputError
+from testbed.training.broadcasts import Debts
 from testbed.training.events import nonfinite
-from testbed.training.filling import FILLINGS, PRESET_FILLINGS, ErrorFeedback
+from testbed.training.filling import FILLINGS, ErrorFeedback, Signs
 from testbed.training.vectors import mean_into
-from testbed.transport import PRESETS, PayloadLayout
+from testbed.transport import PayloadLayout
+from testbed.transport.net.tcp_compression import TwoValues
 from tests.shared.entries import every, listed
 from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of, report
-from tests.transport.virtual import transfer
 
 
 def masks(*rows):
@@ -23,10 +25,6 @@ EVERY = [
 ]
 
 
-def test_presets_that_have_a_filling_are_presets():
-    assert set(PRESET_FILLINGS) <= set(PRESETS)
-
-
 @pytest.mark.parametrize("filling", EVERY)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_with_everything_there_it_is_the_plain_mean_bit_for_bit(filling, workers):
@@ -35,48 +33,6 @@ def test_with_everything_there_it_is_the_plain_mean_bit_for_bit(filling, workers
     mean_into(list(gradients), expected)
     result = estimate(filling, gradients, masks(*[[1, 1, 1, 1]] * workers))
     assert result.tobytes() == expected.tobytes()
-
-
-def test_zero_divides_by_all_workers():
-    gradients = gradients_of(2)
-    result = estimate("zero", gradients, masks([1, 0, 1, 0], [1, 1, 0, 0]))
-    expected = [
-        (gradients[0] + gradients[1])[0:4] / 2,
-        gradients[1][4:8] / 2,
-        gradients[0][8:12] / 2,
-        np.zeros(3),
-    ]
-    np.testing.assert_array_equal(result, np.concatenate(expected))
-
-
-def test_rescale_divides_each_element_by_who_contributed_to_it():
-    gradients = gradients_of(3)
-    received = masks([1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 0, 1])
-    result = estimate("rescale", gradients, received)
-    first, second, third = gradients
-    expected = [
-        ((first + second) + third)[0:4] / np.float32(3),
-        (second + third)[4:8] / np.float32(2),
-        first[8:12],
-        third[12:15],
-    ]
-    np.testing.assert_array_equal(result, np.concatenate(expected))
-
-
-def test_rescale_makes_up_for_the_chunks_that_nobody_delivered():
-    gradients = gradients_of(2)
-    result = estimate("rescale", gradients, masks([1, 0, 1, 0], [1, 1, 0, 0]))
-    assert not result[12:].any()
-    np.testing.assert_allclose(result[8:12], gradients[0][8:12] * 4 / 3, rtol=1e-6)
-    np.testing.assert_allclose(result[:4], gradients.mean(axis=0)[:4] * 4 / 3, rtol=1e-6)
-
-
-def test_a_broadcast_is_divided_by_the_share_that_arrived():
-    gradients = gradients_of(1)
-    for filling in ("rescale", "rescale:by=fraction"):
-        result = estimate(filling, gradients, masks([0, 1, 0, 0]))
-        np.testing.assert_array_equal(result[4:8], gradients[0][4:8] * 4)
-        assert np.count_nonzero(result) == 4
 
 
 @pytest.mark.parametrize("filling", ["rescale", "rescale:by=fraction"])
@@ -119,18 +75,6 @@ def test_error_feedback_loses_nothing_for_good(loss):
         total += gradient
         np.testing.assert_array_equal(applied + LAYOUT.floats(memory.owed), total)
     assert np.count_nonzero(applied)
-
-
-def test_each_peer_is_owed_on_its_own():
-    memories = [ErrorFeedback().sender_memory(LAYOUT) for _ in range(2)]
-    gradient = buffer_of(1.0)
-    for memory, mask in zip(memories, masks([1, 1, 1, 0], [1, 1, 1, 1]), strict=True):
-        memory.payload(gradient)
-        memory.settle(report(mask))
-    again = [LAYOUT.floats(memory.payload(gradient)) for memory in memories]
-    assert again[0].tolist() == [1.0] * 12 + [2.0] * 3
-    assert again[1].tolist() == [1.0] * 15
-    assert LAYOUT.floats(gradient).tolist() == [1.0] * 15
 
 
 def test_error_feedback_needs_to_hear_what_arrived_and_owes_nothing_if_that_is_all():
@@ -199,12 +143,6 @@ def test_what_is_not_a_number_is_in_no_later_mean(text, wrong):
         assert step < 2 or nonfinite(mean) == 0
 
 
-def test_the_payload_crosses_the_transport_unchanged_although_it_is_not_a_number():
-    payload = buffer_of(1.0)
-    LAYOUT.floats(payload)[2:5] = [np.nan, np.inf, -np.inf]
-    assert transfer(payload, LAYOUT).into.tobytes() == payload.tobytes()
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -238,3 +176,72 @@ def test_whole_tensors_of_the_mean_are_zeroed_in_rounds_that_are_not_critical():
     assert 120 < len(gone) < 200
     assert np.array_equal(mean(critical=False, seed=1), result)
     assert not np.array_equal(mean(critical=False, seed=2), result)
+
+
+EVERYTHING = np.ones(4, dtype=np.bool_)
+
+
+def sent_by(memory, gradient):
+    """One transfer that delivers all."""
+    payload = memory.payload(buffer_of(gradient)).copy()
+    TwoValues().pack(LAYOUT, payload)  # which refuses any other
+    memory.settle(report(EVERYTHING))
+    return payload
+
+
+def test_elements_become_the_means_of_those_above_0_and_of_the_others_in_their_chunk():
+    gradient = [1, 2, 6, -4, 5, 5, 5, 5, -1, -2, 0, -1, 4, -1, 2]
+    memory = Signs().sender_memory(LAYOUT)
+    payload = sent_by(memory, gradient)
+    expected = [3, 3, 3, -4, 5, 5, 5, 5, -1, -1, -1, -1, 3, -1, 3]
+    assert LAYOUT.floats(payload).tolist() == expected
+    # What follows the last chunk's three elements is no part of their mean, and stays zero.
+    assert not payload[LAYOUT.payload_bytes :].any()
+    assert LAYOUT.floats(memory.owed).tolist() == np.subtract(gradient, expected).tolist()
+
+
+def test_what_was_sent_and_what_is_owed_are_the_sum_of_all_gradients():
+    memory, gradients = Signs().sender_memory(LAYOUT), gradients_of(200) - np.float32(1)
+    sent = np.zeros(LAYOUT.element_count)
+    for gradient in gradients:
+        sent += LAYOUT.floats(sent_by(memory, gradient))
+    total = gradients.sum(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(sent + LAYOUT.floats(memory.owed), total, atol=1e-4)
+    assert np.abs(LAYOUT.floats(memory.owed)).max() < 0.5 * np.abs(gradients).sum(axis=0).min()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_what_is_not_a_number_makes_its_chunk_none_and_is_not_owed(odd):
+    memory, (first, second) = Signs().sender_memory(LAYOUT), gradients_of(2)
+    first[5] = odd
+    payload = LAYOUT.floats(sent_by(memory, first))
+    assert np.flatnonzero(np.isnan(payload)).tolist() == [4, 5, 6, 7]
+    assert np.isfinite(memory.owed.view("<f4")).all()
+    assert np.isfinite(LAYOUT.floats(sent_by(memory, second))).all()
+
+
+def test_numbers_whose_sum_is_too_large_have_a_mean():
+    largest = np.finfo(np.float32).max
+    payload = sent_by(Signs().sender_memory(LAYOUT), np.full(15, largest))
+    assert (LAYOUT.floats(payload) == largest).all()
+
+
+def test_a_broadcast_is_quantised_once_for_all_workers_in_each_round():
+    workers = ["a", "b"]
+    debts, alone = Debts(FILLINGS.create("signs"), LAYOUT, workers), Signs().sender_memory(LAYOUT)
+    for mean in gradients_of(3):
+        payloads = debts.payloads(buffer_of(mean), workers)
+        assert payloads["a"] is payloads["b"]
+        assert payloads["a"].tobytes() == sent_by(alone, mean).tobytes()
+        sent = {name: report(EVERYTHING) for name in workers}
+        assert debts.common(sent) is None
+        debts.settle(sent, None)
+
+
+def test_a_lost_chunk_is_refused_because_nobody_would_owe_it():
+    memory = Signs().sender_memory(LAYOUT)
+    memory.payload(buffer_of(1.0))
+    with pytest.raises(
+        InputError, match="transfer to server does not say that all chunks have arrived"
+    ):
+        memory.settle(report(np.array([True, True, False, True])))

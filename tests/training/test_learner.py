@@ -5,10 +5,7 @@ import pytest
 import torch
 
 from testbed.training import datasets, models
-from testbed.training.filling import FILLINGS
 from testbed.training.learner import Learner, PayloadOnly, Replica
-from testbed.transport import PayloadLayout, preset
-from tests.transport.loopback import run_all, site
 
 SGD = {"name": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
 ADAM = {"name": "adam", "learning_rate": 0.01, "momentum": 0.0, "weight_decay": 0.1}
@@ -82,33 +79,3 @@ def test_payloads_alone_are_numbers_that_are_not_zero_and_need_no_model():
     assert np.isfinite(into).all()
     assert np.count_nonzero(into) == 1000
     assert learner.evaluate() is None
-
-
-@pytest.mark.parametrize("order", ["in-order", "shuffled"])
-def test_the_applied_gradient_is_the_one_that_the_receivers_bitmap_tells(order):
-    learner = replica()
-    sizes = [(name, each.numel()) for name, each in models.trained(learner._model)]
-    layout = PayloadLayout(sizes)
-    # Slow enough (0.2 s) that a receiver without a processor for a moment still stops early.
-    protocol = preset("fixed-low", tolerance=0.4, order=order)
-    place = site(protocol, layout=layout, rate_bps=2e6)
-    sent, arrived, applied = (layout.new_buffer() for _ in range(3))
-    learner.gradient(layout.floats(sent))
-
-    def server(endpoint):
-        return endpoint.receive(0, 0.4, {"worker-1": arrived})["worker-1"]
-
-    def worker(endpoint, _):
-        return endpoint.send(0, {"server": sent})["server"]
-
-    received, (reported,) = run_all(place, server, worker)
-    missing = ~received.received
-    assert 0 < missing.sum() <= 0.4 * layout.chunk_count
-    np.testing.assert_array_equal(reported.received, received.received)
-    FILLINGS.create("zero").estimate_mean(layout, [arrived], [received.received], out=applied)
-    expected = layout.floats(sent).copy()
-    expected[layout.element_mask(missing)] = 0
-    np.testing.assert_array_equal(layout.floats(applied), expected)
-    before = weights(learner)
-    learner.apply(layout.floats(applied), 0.5)
-    np.testing.assert_array_equal(weights(learner), before - np.float32(0.5) * expected)

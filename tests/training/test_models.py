@@ -1,7 +1,8 @@
 """Models: published sizes, equal replicas, flat gradients, and what a user may get wrong."""
 
+from __future__ import annotations
+
 import math
-import os
 import subprocess
 import sys
 from typing import Any
@@ -12,9 +13,10 @@ import torch
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import models
+from testbed.training.datasets import cache
 from testbed.training.learner import flatten_gradient
 from testbed.training.model_and_data import ModelAndData
-from testbed.training.models import MODELS
+from testbed.training.models import MODELS, layer_map_cache
 from testbed.training.tasks import CLASSIFICATION, LANGUAGE_MODELLING
 
 IMAGES = [name for name, entry in MODELS.items() if entry.inputs == "images"]
@@ -125,20 +127,6 @@ def test_replicas_are_equal_learn_equally_and_depend_on_the_seed(name):
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
-def test_another_process_begins_with_the_same_weights():
-    script = (
-        "import torch; from testbed.training import models\n"
-        "m = models.build('gpt2-tiny', 7, classes=97, input_shape=(16,))\n"
-        "print(sum(float(p.detach().double().abs().sum()) for p in m.parameters()).hex())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    here = models.build("gpt2-tiny", 7, **TEXT)
-    total = float(sum(float(each.detach().double().abs().sum()) for each in here.parameters()))
-    assert done.stdout.strip() == total.hex()
-
-
 def test_gpt2_sends_the_tensor_that_is_embedding_and_output_layer_once():
     model: Any = models.build("gpt2-tiny", 1, **TEXT)
     assert model.lm_head.weight is model.transformer.wte.weight
@@ -175,17 +163,6 @@ def test_workers_start_equal_and_drop_out_different_units():
     assert torch.equal(drawn[0][0], drawn[1][0])
     assert not torch.equal(drawn[0][1], drawn[1][1])
     assert torch.equal(drawn[0][1], drawn[2][1])
-
-
-def test_building_and_naming_a_model_needs_no_network_and_no_torch():
-    assert models.BUILDERS.locate("gpt2-small") == "gpt2-small"
-    script = "import sys, testbed.experiment; print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
-    models.layer_map("gpt2-tiny", **TEXT)
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
 # A user's own.
@@ -305,3 +282,43 @@ def test_perplexity_of_a_guess_is_the_vocabulary_s_size():
     wrong = torch.full((97,), -1e4)
     wrong[96] = 0
     assert dataset.task.evaluate(_Constant(wrong), *test_part) == math.inf
+
+
+MADE = [("conv.weight", (8, 1, 3, 3)), ("conv.bias", (8,)), ("scale", ())]
+
+
+def test_what_was_made_comes_back_without_making_it_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+
+    def make():
+        made.append(1)
+        return MADE
+
+    for _ in range(2):
+        assert layer_map_cache.layers("x", 10, (1, 8, 8), make) == MADE
+    assert len(made) == 1
+    layer_map_cache.layers("x", 11, (1, 8, 8), make)
+    assert len(made) == 2
+    for path in cache.folder().glob("layers-*"):
+        path.write_bytes(path.read_bytes()[:-40])
+    assert layer_map_cache.layers("x", 10, (1, 8, 8), make) == MADE
+    assert len(made) == 3
+
+
+def test_a_kept_map_of_a_published_model_is_exact_and_imports_no_package(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    published: dict[str, Any] = {"classes": 1000, "input_shape": (3, 224, 224)}
+    made = models.layer_map("efficientnet-b0", kept=True, **published)
+    assert sum(size for _, size in models.layer_sizes(made)) == 5_288_548
+    assert made == models.layer_map("efficientnet-b0", **published)
+    code = (
+        "import sys; from testbed.training import models;"
+        "found = models.layer_map('efficientnet-b0', kept=True, classes=1000,"
+        " input_shape=(3, 224, 224));"
+        "print(len(found), {'transformers', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == [str(len(made)), "set()"]

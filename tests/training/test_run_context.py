@@ -111,8 +111,3 @@ def test_the_learning_rate_follows_its_schedule_by_epochs():
 def test_impossible_training_is_refused(training):
     with pytest.raises(ValueError, match=r"validation error"):
         context(**training)
-
-
-def test_what_becomes_of_the_training_when_a_worker_dies():
-    assert not context().survives_workers
-    assert context(on_worker_loss="continue").survives_workers

@@ -11,7 +11,7 @@ from testbed.lab.kernel.link_counters import Interface, NamespaceCounters, Queue
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.lab.openflow_statistics import Flow
 from testbed.verdict import conservation, ledgers
-from testbed.verdict.counters import Counters, SwitchCounters, lasting
+from testbed.verdict.counters import Counters, SwitchCounters
 
 HOSTS = {"a": 11, "b": 12}
 NETWORK = LabInfo(
@@ -347,14 +347,6 @@ def test_a_blackout_leaves_no_account_per_port_but_one_per_switch():
     assert (surplus.missing_after, surplus.unexplained) == (-10, 10)
     elsewhere = books([event | {"details": {"switch": "s2"}}], packets=5000)
     assert link(elsewhere, "b--s1", "s1").offered == 5000
-
-
-def test_an_entry_that_was_made_again_is_another():
-    early = [Flow(identity=b"first", packets=1, since_s=(99.3, 99.4))]
-    early += [Flow(identity=b"second", packets=2, since_s=(91.0, 91.1))]
-    later = [Flow(identity=b"first", packets=621, since_s=(99.35, 99.45))]
-    later += [Flow(identity=b"second", packets=9, since_s=(103.0, 103.1))]
-    assert [late.packets for _, late in lasting(early, later)] == [621]
 
 
 def test_drops_that_nobody_could_measure_leave_no_accounts():

@@ -163,18 +163,6 @@ def test_queues_that_are_too_small_to_tell_are_named():
     assert gate.note.endswith("server--s1 from s1 and 2 more")
 
 
-def test_time_in_which_an_impairment_changed_the_rate_is_left_out_and_told():
-    def share(t_s):
-        return 0.3 if 5 <= t_s < 8 else 1.0
-
-    assert rate_gate(link(share=share)).outcome == "failed"
-    found = link(share=share, changed=[(5.0, 8.0)])
-    assert found.left_out_s == pytest.approx(3.0, abs=0.05)
-    gate = rate_gate(found)
-    assert gate.outcome == "passed"
-    assert "3.0 s left out" in gate.note
-
-
 @settings(max_examples=15, deadline=None)
 @given(
     error=st.floats(-0.2, 0.2).filter(lambda error: not 0.02 <= abs(error) <= 0.035),
@@ -246,13 +234,6 @@ def test_clumps_fail_and_their_queue_is_named(clump):
     assert gate.where == "server--s1 from s1"
     # Two of 65 kB fill this queue; one frame of what waits is allowed to have come between reads.
     assert gate.value == pytest.approx(clump * FRAME, rel=0.3)
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_queue_of_clumps_is_not_hidden_by_another_of_packets(first):
-    links = [replace(link(clump=10, lasts_s=2), sender="server"), link(lasts_s=2)]
-    gate = gates(*(links if first else links[::-1]))["packet_bytes"]
-    assert (gate.outcome, gate.where) == ("failed", "server--s1 from server")
 
 
 def counters(*pairs):
