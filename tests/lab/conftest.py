@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -191,16 +191,21 @@ class Results:
 
 
 def start(
-    *words: str, folder: Path, few_paths: bool = False, **changes: Any
+    *words: str,
+    folder: Path,
+    document: Mapping[str, Any] = SMALL,
+    altered_by: Mapping[str, str] | None = None,
+    **changes: Any,
 ) -> subprocess.Popen[str]:
-    """Start a module on SMALL with changes; FILE and OUT stand for the experiment and results."""
+    """Start a module on a document with changes; FILE and OUT stand for the file and results."""
     path = folder.with_suffix(".yaml")
-    path.write_text(yaml.safe_dump({**SMALL, **changes}))
+    path.write_text(yaml.safe_dump({**document, **changes}))
     given = {"FILE": str(path), "OUT": str(folder)}
-    few = altered.environment(folder.with_suffix(".few"), FEW_PATHS) if few_paths else None
+    place = folder.with_suffix(".altered")
+    environment = altered.environment(place, altered_by) if altered_by else None
     return subprocess.Popen(
         [sys.executable, "-m", *(given.get(word, word) for word in words)],
-        env=few,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -208,12 +213,13 @@ def start(
     )
 
 
-_EXECUTE = ("tests.lab.execute", "FILE", "OUT")  # no report is drawn at the end
+EXECUTE = ("tests.lab.execute", "FILE", "OUT")  # no report is drawn at the end
 
 
 def run_to_its_end(folder: Path, *, few_paths: bool = True, **changes: Any) -> Results:
     """Run SMALL with changes, without a report."""
-    process = start(*_EXECUTE, folder=folder, few_paths=few_paths, **changes)
+    altered_by = FEW_PATHS if few_paths else None
+    process = start(*EXECUTE, folder=folder, altered_by=altered_by, **changes)
     try:
         output, _ = process.communicate(timeout=250)
     finally:
@@ -250,7 +256,7 @@ def command(_started: Command) -> Command:
 @pytest.fixture
 def unreported(_started: Command) -> Command:
     """As `command`, but few paths are measured before, and no report is drawn at the end."""
-    return functools.partial(_started, *_EXECUTE, few_paths=True)
+    return functools.partial(_started, *EXECUTE, altered_by=FEW_PATHS)
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ from typing import Any
 
 from testbed.lab import link_control, sandbox
 from testbed.lab.delay import link_report
-from testbed.lab.kernel import packet_steering, rtnetlink, shaping
+from testbed.lab.kernel import packet_steering, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
-from testbed.lab.kernel.rtnetlink import Rtnetlink
-from testbed.lab.kernel.shaping import LinkShape, Output, inside
+from testbed.lab.kernel.shaping import inside
 from testbed.lab.network import HostInfo, Network
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.shared import dscp
@@ -231,30 +230,6 @@ def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
     }
 
 
-def many() -> dict[str, Any]:
-    """How long it takes to shape both ends of 64 links."""
-    sandbox.prepare()
-    with Rtnetlink() as kernel:
-        kernel.send([rtnetlink.veth(f"a{number}", f"b{number}") for number in range(64)])
-    names = [f"{side}{number}" for side in "ab" for number in range(64)]
-    wanted = LinkShape(rate_bps=RATE_BPS, queue_bytes=QUEUE_BYTES)
-    began_s = time.monotonic()
-    shaping.shape_all(Output(interface=name, pid=None, shape=wanted) for name in names)
-    took_s = time.monotonic() - began_s
-    return {
-        "took_s": took_s,
-        "limits": [
-            each["options"]["limit"]
-            for name in ("a0", "b63")
-            for each in shaping.queue_statistics(name)
-            if each["kind"] == "bfifo"
-        ],
-        "offloads": run(["ethtool", "-k", "b63"]),
-        "rate": run(["tc", "class", "show", "dev", "b63"]),
-        "link": run(["ip", "-d", "link", "show", "b63"]),
-    }
-
-
 def marks() -> dict[str, Any]:
     """TCP with ECN over a link that marks (needs RED): what its queue counted."""
     built = network(
@@ -320,7 +295,7 @@ def classes() -> dict[str, Any]:
 
 
 TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
-    **{each.__name__: each for each in (delays, steered, losses, changes, many, marks, classes)},
+    **{each.__name__: each for each in (delays, steered, losses, changes, marks, classes)},
     "woken": functools.partial(changes, delay_s=0.0, frame_bytes=500),
     **{name: functools.partial(chosen, name) for name in ("netem", "relay")},
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.lab.delay.relay import GRAIN_S
+from tests.own_network import printed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -118,18 +119,8 @@ def test_data_that_no_link_loses_are_no_measurement_of_loss(tmp_path):
 
 
 def test_the_delay_line_adds_its_delay():
-    done = subprocess.run(
-        [
-            *("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork"),
-            *("--kill-child", "--mount-proc", sys.executable, "-c", PING),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    measured = json.loads(done.stdout)
+    spaces = ("--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child")
+    measured = printed(PING, before=("unshare", *spaces, "--mount-proc"))
     times_ms = sorted(measured["times"])
     assert len(times_ms) == 40
     # On either way, a frame may leave half a grain before its time.

@@ -14,7 +14,6 @@ import yaml
 from scapy.layers.inet import IP
 from scapy.utils import rdpcap
 
-from testbed import experiment
 from testbed.capture import reading
 from testbed.capture.layers import Control, Datagram, HelloBody
 from testbed.transport.core.messages import MessageType
@@ -85,15 +84,3 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path, capsys)
     told = capsys.readouterr().out
     assert told.startswith("transfer 4: round 2, gather")
     assert "PROBE" in told and told.count("datagrams in") > 1  # what was lost, again
-
-
-@pytest.mark.long
-def test_pcap_alone_records_the_server_and_is_no_part_of_the_runs_key(tmp_path):
-    results = run(tmp_path, "--pcap", "--seeds", "1", rounds=2)
-    results.assert_trained()
-    # The same experiment without a capture would have the same key.
-    [planned] = experiment.load(str(tmp_path / "x.yaml"))
-    assert results.run().name == planned.key
-    [capture] = (results.run() / "pcap").iterdir()
-    assert capture.name == "server.pcap"
-    assert capture.stat().st_size > 10_000

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from typing import Any
 
 import pytest
+
+from tests.own_network import printed
 
 pytestmark = pytest.mark.lab
 
@@ -58,15 +57,8 @@ print(json.dumps(dict(
 """
 
 
-def inside(script: str) -> Any:
-    argv = ["unshare", "-n", sys.executable, "-c", script]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_a_switch_s_queue_is_felt_by_no_sender_and_overflows():
-    found = inside(SCENE)
+    found = printed(SCENE)
     assert found["bound"] < 100, "the kernel frees senders by itself: is this still needed?"
     assert found["waiting"] > 0.8 * found["bound"], found  # in the queue two links away
     assert found["free"] == 400

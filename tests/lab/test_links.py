@@ -116,34 +116,6 @@ def test_a_switchs_port_with_two_queues_drops_what_is_not_protected():
     assert found["drops"] == [0, 60 - others, 60 - others]
 
 
-def test_64_links_are_shaped_in_a_moment():
-    found = measured("many")
-    assert found["took_s"] < 1.0
-    assert found["limits"] == [150_000, 150_000]
-    for feature in ("tx-checksumming", "generic-segmentation-offload", "generic-receive-offload"):
-        assert f"{feature}: off" in found["offloads"]
-    assert "rate 100Mbit ceil 100Mbit" in found["rate"]
-    assert "gso_max_segs 1 " in found["link"]
-
-
-def test_training_over_delayed_links_has_their_round_trip(run_small):
-    topology = {"name": "star", "workers": 2, "rate_bps": 100_000_000, "delay_s": 0.005}
-    results = run_small(few_paths=False, topology=topology)
-    results.assert_trained()
-    calibration = json.loads((results.run() / "calibration.json").read_text())
-    rtts_s = [each["rtt_s"] for each in calibration["links"]]
-    assert len(rtts_s) == 4
-    # What a busy or an emulated processor adds is less than half of it.
-    assert all(0.0199 <= rtt_s < 0.030 for rtt_s in rtts_s), rtts_s
-    record = json.loads((results.run() / "delay.json").read_text())
-    assert len(record["directions"]) == 6
-    assert sum(each["frames_out"] for each in record["directions"]) > 3000
-    assert not any(each["dropped"] for each in record["directions"])
-    if record["by"] == "relay":
-        assert record["late_p50_s"] < LATE_S
-        assert record["cpu_s"] < record["wall_s"]
-
-
 def test_marking_links_mark_or_the_run_is_unsupported(run_small, found_capabilities):
     topology = {
         "name": "star",

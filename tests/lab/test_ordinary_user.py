@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -49,14 +48,10 @@ exit $status
 """
 
 
-def run_as_ordinary_user(
-    tmp_path: Path, **impairment: Any
-) -> tuple[int, dict[str, Any], dict[str, Any], str]:
-    """A small run with one impairment: exit status, status, manifest, what was printed."""
-    experiment = tmp_path / "small.yaml"
-    hit = {"leg": "gather", "rounds": [2], **impairment}
+def test_an_ordinary_user_gets_the_same_lab(tmp_path, ok_or_stalled):
+    experiment, facts = tmp_path / "small.yaml", tmp_path / "facts"
+    hit = {"kind": "loss", "host": "server", "q": 0.5, "leg": "gather", "rounds": [2]}
     experiment.write_text(yaml.safe_dump({**SMALL, "impairments": [hit]}))
-    facts = tmp_path / "facts"
     done = subprocess.run(
         [
             *("unshare", "--mount", "bash", "-c", SCRIPT, "bash"),
@@ -69,34 +64,16 @@ def run_as_ordinary_user(
     )
     if done.returncode == 77:
         pytest.skip(f"needs capability user namespaces: {done.stderr.strip()}")
-    printed = done.stdout + done.stderr
-    decoder = json.JSONDecoder()
-    text = facts.read_text()
+    printed, text = done.stdout + done.stderr, facts.read_text()
     assert text, printed
-    status, end = decoder.raw_decode(text)
-    manifest, _ = decoder.raw_decode(text[end:].lstrip() or "{}")
-    return done.returncode, status, manifest, printed
-
-
-def test_an_ordinary_user_gets_the_same_lab(tmp_path, ok_or_stalled):
-    code, status, manifest, printed = run_as_ordinary_user(
-        tmp_path, kind="loss", host="server", q=0.5
-    )
+    status, end = json.JSONDecoder().raw_decode(text)
     ok_or_stalled(status)
-    assert code == (0 if status["verdict"] == "ok" else 1), printed
+    assert done.returncode == (0 if status["verdict"] == "ok" else 1), printed
+    manifest = json.loads(text[end:])
     assert manifest["user_namespace"] is True
     [capture] = manifest["captures"]
     assert capture["packets"] > 1000
     assert not capture["failure"]
-
-
-@pytest.mark.long  # tests/run/test_requirements.py
-def test_loss_that_needs_root_is_unsupported_and_not_a_failure(tmp_path):
-    _, status, _, printed = run_as_ordinary_user(
-        tmp_path, kind="loss", link=["worker-1", "s1"], q=0.5
-    )
-    assert status["verdict"] == "unsupported", printed
-    assert status["reason"].endswith("loss on a link into a switch needs real root")
 
 
 def test_without_root_frames_may_overtake_on_several_processors_and_the_lab_knows():

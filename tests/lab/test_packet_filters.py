@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from typing import Any
 
 import pytest
+
+from tests.own_network import printed
 
 pytestmark = pytest.mark.lab
 
@@ -69,14 +67,6 @@ how = sys.argv[1]
 """
 
 
-def inside(script: str, how: str) -> Any:
-    """What a script prints as JSON that goes on from the scene."""
-    argv = ["unshare", "-n", sys.executable, "-c", SCENE + script, how]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(params=["nftables", "XDP"])
 def how(request: pytest.FixtureRequest) -> str:
     if request.param == "XDP" and os.geteuid() != 0:
@@ -108,7 +98,7 @@ send()
 found["after"] = filtered.take()
 print(json.dumps(found))
 """
-    found = inside(script, how)
+    found = printed(SCENE + script, how)
     hit = {case for case, counts in found.items() if counts == [1, 1]}
     assert all(counts == [0, 0] for case, counts in found.items() if case not in hit)
     data = {"to the first port", "to the last port", "from a data port", "by TCP"}
@@ -129,7 +119,7 @@ with Rtnetlink() as kernel:
         kernel.disable_offloads(end)
 print(json.dumps([filtered.take(), passed()]))
 """
-    (met, dropped), left = inside(script, how)
+    (met, dropped), left = printed(SCENE + script, how)
     assert met == 1000 == dropped + left
     assert 350 < dropped < 650
 
@@ -161,7 +151,7 @@ send(1000)
 print(json.dumps([both, mine.take(), [int(each) for each in theirs],
                   DropCounter(os.getpid()).total()]))
 """
-    mine, (met_alone, dropped_alone), theirs, total = inside(script, "nftables")
+    mine, (met_alone, dropped_alone), theirs, total = printed(SCENE + script, "nftables")
     (met_first, dropped_first), (met_then, dropped_then) = sorted((mine, theirs), reverse=True)
     assert met_first == met_alone == 1000
     assert met_then == 1000 - dropped_first
@@ -201,7 +191,7 @@ sender.join()
 more = filtered.take()
 print(json.dumps([sent, met + more.met, dropped + more.dropped, passed(), changes]))
 """
-    sent, met, dropped, passed, changes = inside(script, how)
+    sent, met, dropped, passed, changes = printed(SCENE + script, how)
     assert changes > 50
     assert met > 100
     assert dropped == sent - passed
@@ -216,7 +206,7 @@ filtered.lose(data_ports=PORTS)
 send({packets})
 print(json.dumps(filtered.take()))
 """
-    met, dropped = inside(script, how)
+    met, dropped = printed(SCENE + script, how)
     assert met == packets
     # Poisson with a mean of 20: below 2 or above 60 once in more than a million.
     assert dropped == met if q == 1 else 2 <= dropped <= 60
@@ -237,7 +227,7 @@ except CommandError as error:
 send(100)
 print(json.dumps([said, filtered.take()]))
 """
-    said, counts = inside(script, "XDP")
+    said, counts = printed(SCENE + script, "XDP")
     assert "far: another impairment" in said
     assert counts == [100, 100]
 
@@ -287,7 +277,7 @@ for table in (mask, short, share(0.2, "one"), share(0.2, "two")):
         found.append([hit, table.losses(occurrence, packets).tolist(), *filtered.take()])
 print(json.dumps([packets, found]))
 """
-    packets, found = inside(script, how)
+    packets, found = printed(SCENE + script, how)
     for lost, planned, met, dropped in found:
         assert lost == planned
         assert (met, dropped) == (packets, len(planned))

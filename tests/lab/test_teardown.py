@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 import signal
@@ -14,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from testbed.lab import sandbox
 from tests.lab.conftest import (
     SMALL,
     Results,
@@ -88,7 +90,22 @@ def test_a_command_that_is_killed_at_any_moment_leaves_nothing(
         assert not list((tmp_path / f"out{number}").rglob("status.json"))
 
 
-# A controller that fails: test_controller_dies.py; a worker that is killed: the impairment `crash`.
+def test_a_contradiction_of_impairments_that_only_shows_during_the_run_fails_it_at_once(run_small):
+    """The controller ends, and its own words are the reason."""
+    hold = {"kind": "loss", "name": "always", "q": 0.1, "leg": "round", "rounds": {"every": 1}}
+    clash = {"kind": "loss", "name": "late", "q": 0.1, "at_s": [0.05], "duration_s": 0.1}
+    results = run_small(rounds=200, impairments=[hold, clash])
+    assert results.status == 1
+    status = results.verdict()
+    assert status["verdict"] == "failed"
+    assert status["reason"].startswith("controller: impairment late begins while always holds ser")
+    assert status["reason"].endswith("; see logs/controller.log")
+    log = results.run() / "logs" / "controller.log"
+    ended_s = datetime.datetime.fromisoformat(status["ended_at"]).timestamp()
+    assert ended_s - log.stat().st_mtime < 5
+
+
+# A controller that fails: above; a worker that is killed: the impairment `crash`.
 @pytest.mark.parametrize(
     ("part", "which", "reason"),
     [
@@ -137,3 +154,24 @@ def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(comman
     if done["verdict"] == "ok":  # else it was tried again
         assert json.loads((first / "status.json").read_text()) == done
     assert len([each for each in out.glob("small/dblp-s*") if not each.suffix]) == 2
+
+
+def python(code: str) -> tuple[str, ...]:
+    """Arguments of a module that runs some code once and prints how long that took."""
+    return ("timeit", "-n", "1", "-r", "1", code)
+
+
+def test_what_a_sandbox_says_beside_its_output_does_not_stop_it():
+    """More than a pipe holds, before the first word of output."""
+    output, errors = sandbox.output_of(*python("import sys; sys.stderr.write('x' * 1_000_000)"))
+    assert output.startswith(b"1 loop")
+    assert errors == "x" * 1_000_000
+
+
+def test_a_sandbox_that_takes_too_long_is_ended_and_says_so():
+    began_s = time.monotonic()
+    endless = python("print('a word', flush=True); import time; time.sleep(100)")
+    output, errors = sandbox.output_of(*endless, timeout_s=1.5)
+    assert time.monotonic() - began_s < 20
+    assert output == b"a word\n"
+    assert errors == "timeit: not done within 1.5 s"

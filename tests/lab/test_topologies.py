@@ -77,3 +77,48 @@ def test_flows_share_the_paths_and_go_around_a_link_that_fails(tmp_path):
     # A device whose carrier is back drops what it is given until the kernel has woken its queue.
     lost = sorted(set(everything) - set(seen["recovering"]["arrived"]))
     assert not lost or lost[-1] < 20, f"lost from {lost[0]} to {lost[-1]}, of one each 0.5 ms"
+
+
+PAYLOADS: dict[str, Any] = {
+    "training": {"model": "mlp", "batch_size": 1, "pace": {"kind": "payload-only", "scale": 0.1}},
+    "arms": {"exact": {"protocol": "dblp", "low": 0, "high": 0}},
+}
+
+
+def exchanged(directory: Path) -> set[tuple[Any, ...]]:
+    """Every transfer of a run with what does not depend on the time."""
+    found = set()
+    for log in (directory / "events").glob("transfers-*.jsonl"):
+        for each in map(json.loads, log.read_text().splitlines()):
+            once_bytes = each["bytes_sent"] - each["retransmitted_bytes"]
+            names = ("round", "leg", "role", "host", "peer", "chunk_count", "chunks_received")
+            found.add((*(each[name] for name in names), once_bytes))
+    return found
+
+
+def test_workers_that_share_a_process_exchange_what_others_do(run_small, tmp_path):
+    results = run_small(
+        **PAYLOADS,
+        rounds=3,
+        topology=SMALL["topology"] | {"workers": 3},
+        factors={"training.pace.workers_per_process": [1, 2]},
+    )
+    results.assert_trained()
+    apart, together = sorted(
+        (path for path in (tmp_path / "out").glob("*/exact-s*") if path.is_dir()),
+        key=lambda path: json.loads((path / "config.json").read_text())["factors"].popitem()[1],
+    )
+    assert len(exchanged(apart)) == 3 * 2 * 2 * 3  # rounds, legs, ends, workers
+    assert exchanged(together) == exchanged(apart)
+    logs = {path.name for path in (together / "logs").glob("worker*")}
+    assert logs == {"worker-1-to-2.log", "worker-3.log"}
+
+
+@pytest.mark.long
+def test_128_hosts_are_a_lab_in_30_s(tmp_path):
+    topology = {"name": "fat-tree", "k": 8, "workers": 127, "rate_bps": 10_000_000}
+    seen = inside(tmp_path, topology, "server", training=PAYLOADS["training"])
+    assert seen["pairs"] == 2 * 127
+    assert seen["ready_s"] < 30
+    assert seen["torn_down_s"] < 5
+    assert seen["memory_bytes"] < 6 << 30

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.lab.delay import DelaySettings, DirectionCounters, Middle, RelayReport, netem
-from testbed.lab.delay.delay_settings import DirectionDelay
+from testbed.lab.delay import DelaySettings, Middle, netem
 from testbed.lab.delay.punctuality import Punctuality, Stretch
 from testbed.lab.delay.relayed_direction import generators, jitter_ns, kept
 from testbed.lab.kernel.commands import CommandError
@@ -68,35 +67,6 @@ def test_a_delay_beyond_the_memory_is_refused_with_the_longest_that_fits(
     words = f"link a--b: a delay of {then_s} s at 100 Mbit/s does not fit .* {frames} frames; "
     with pytest.raises(ValueError, match=f"{words}valid: up to {most_s} s"):
         middle(delay_s=first_s).require_room(then_s)
-
-
-def test_descriptions_survive_json():
-    made = middle(delay_s=0.005, jitter_s=0.001, loss=0.1)
-    assert Middle.from_json(json.loads(json.dumps(asdict(made)))) == made
-    counters = DirectionCounters(
-        link="a--b", sender="a", frames_in=10, frames_out=5, dropped=1, lost=2
-    )
-    delay = DirectionDelay(
-        link="a--b", sender="a", delay_s=0.005, jitter_s=0.0, loss=0.0, slots=512, frames=7
-    )
-    report = RelayReport(
-        scheduling="nice",
-        cpu_s=1.0,
-        wall_s=2.0,
-        late_p50_s=0.1,
-        late_p99_s=0.2,
-        late_max_s=0.3,
-        early_max_s=0.0,
-        worst=Stretch(at_s=3.0, frames=5, late_p99_s=0.2, late_max_s=0.3, link="a--b", sender="b"),
-        delays=[delay],
-        directions=[counters],
-    )
-    document = json.loads(json.dumps(report.as_json()))
-    for part in (document["directions"][0], document["delays"][0]):
-        assert (part["link"], part["from"]) == ("a--b", "a")
-    assert document["worst"]["from"] == "b"
-    assert RelayReport.from_json(document) == report
-    assert report.dropped == 1
 
 
 WAYS = [("a--b", "a"), ("a--b", "b")]

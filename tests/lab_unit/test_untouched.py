@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.own_network import printed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -92,15 +91,7 @@ print(json.dumps(seen))
 
 
 def test_a_take_over_that_fails_leaves_nothing_behind_and_can_be_tried_again(tmp_path: Path):
-    done = subprocess.run(
-        ["unshare", "--net", sys.executable, "-c", SCENE, str(tmp_path / "delay.sock")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    seen = printed(SCENE, str(tmp_path / "delay.sock"))
     for late in (False, True):  # whether the kernel did as it was told all the same
         assert seen[f"{late}: error"] == "tc: no answer"
         assert seen[f"{late}: still"] < 0.04

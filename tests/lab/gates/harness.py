@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from testbed.lab.kernel.shaping import inside
 from testbed.verdict.gate import STOPPING
-from tests.lab.conftest import FEW_PATHS, Results, find_process, training_has_begun, wait_for
-from tests.lab.gates import altered
+from tests.lab.conftest import (
+    EXECUTE,
+    FEW_PATHS,
+    Results,
+    find_process,
+    start,
+    training_has_begun,
+    wait_for,
+)
 
 _LONGEST_S = 110
 
@@ -88,27 +93,16 @@ class WrongLab:
         meanwhile: Callable[[RunningLab], object] | None = None,
         every_path: bool = False,
         after_s: float = 0.3,
-        reported: bool = False,
         retries: int = 0,
         **changes: Any,
     ) -> Results:
         """Run it to its end."""
-        path = self.folder / "gates.yaml"
-        path.write_text(yaml.safe_dump(experiment(self.rate_bps, **changes)))
         results = self.folder / "out"
-        words = ["tests.lab.execute", str(path), str(results), str(retries)]
-        if reported:
-            words = ["testbed", "run", str(path), "--out", str(results)]
-            words += ["--retries", str(retries)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words],
-            env=altered.environment(
-                self.folder / "altered", ({} if every_path else FEW_PATHS) | dict(altered_by or {})
-            ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        process = start(
+            *(*EXECUTE, str(retries)),
+            folder=results,
+            document=experiment(self.rate_bps, **changes),
+            altered_by=({} if every_path else FEW_PATHS) | dict(altered_by or {}),
         )
         try:
             if meanwhile is not None:

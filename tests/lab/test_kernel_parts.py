@@ -1,13 +1,10 @@
-"""Netem's overflow is told from its losses, in a network namespace of its own."""
+"""Netem's two counts and paced frames, in network namespaces of their own."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Any
-
 import pytest
+
+from tests.own_network import printed
 
 pytestmark = pytest.mark.lab
 
@@ -33,14 +30,6 @@ def send(count):
 """
 
 
-def inside(script: str) -> Any:
-    """What a script prints as JSON that goes on from the scene."""
-    argv = ["unshare", "-n", sys.executable, "-c", SCENE + script]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_a_redirection_counts_the_frames_that_the_next_queue_refuses():
     """On every kernel, with a token bucket in place of netem: the count that netem's relies on."""
     script = """
@@ -53,7 +42,7 @@ parts = json.loads(run("tc -s -j actions list action mirred".split()))
 (action,) = [each for part in parts for each in part.get("actions", ())]
 print(json.dumps([action["to_dev"], action["stats"], queue]))
 """
-    device, action, queue = inside(script)
+    device, action, queue = printed(SCENE + script)
     assert device == "midb"
     assert action["packets"] == 500
     assert action["overlimits"] == queue["drops"] > 400
@@ -75,7 +64,7 @@ before = [vars(each) for each in netem.counters([middle])]
 send(2 * middle.slots)
 print(json.dumps(["", middle.slots, before, [vars(each) for each in netem.counters([middle])]]))
 """
-    reason, slots, *found = inside(script)
+    reason, slots, *found = printed(SCENE + script)
     if reason:
         pytest.skip(f"this kernel delays no frames by itself: {reason}")
     first, later = (each[0] for each in found)
@@ -86,3 +75,37 @@ print(json.dumps(["", middle.slots, before, [vars(each) for each in netem.counte
     assert later["frames_in"] == 3 * slots
     assert later["dropped"] == 3 * slots - later["lost"] - slots
     assert abs(later["lost"] - 3 * slots / 4) < 6 * (3 * slots * 3 / 16) ** 0.5
+
+
+# In a network namespace of its own: a veth pair stands for the link.
+INSIDE = """
+import json, time
+from pathlib import Path
+from testbed.lab.kernel.rtnetlink import bring_up_silent
+from testbed.lab.kernel import rtnetlink
+from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.lab.paced_frames import PacedFrames
+
+def counted(interface, what):
+    return int(Path(f"/sys/class/net/{interface}/statistics/{what}_packets").read_text())
+
+with Rtnetlink() as kernel:
+    kernel.send([rtnetlink.veth("near", "far")])
+for end in ("near", "far"):
+    bring_up_silent(end)
+paced = PacedFrames("near", bytes(100), rate_bps=3e6, link_rate_bps=1e6)
+time.sleep(1.5)  # IPv6 would have spoken by now
+unasked = counted("paced0a", "tx") + counted("paced0b", "tx") + counted("far", "rx")
+waiting = paced.send(203)
+time.sleep(0.5)
+print(json.dumps([paced.copies, unasked, waiting, counted("far", "rx")]))
+"""
+
+
+def test_what_was_sent_arrives_and_nothing_comes_of_its_own_accord():
+    # sysfs shows the interfaces of the namespace that it was mounted in.
+    mounted = 'mount -t sysfs sysfs /sys && exec "$@"'
+    before = ["unshare", "-r", "-n", "-m", "sh", "-c", mounted, "-"]
+    copies, unasked, waiting, arrived = printed(INSIDE, before=before)
+    assert (copies, unasked) == (4, 0)
+    assert waiting == arrived == 200  # in whole clumps

@@ -1,0 +1,260 @@
+"""Labs that are broken from outside while they train: each time a gate says what and where."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from testbed.lab.kernel.process_sockets import sockets_of
+from tests.busy import busy_process
+from tests.lab.conftest import OkOrStalled, Results
+from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
+
+pytestmark = pytest.mark.lab
+
+
+def test_a_leak_that_nobody_counts_is_found_and_its_link_named(wrong_lab: WrongLab):
+    rules = (
+        "add table netdev leak; add chain netdev leak hole "
+        '{ type filter hook ingress device "server-eth0" priority 5; }; '
+        "add rule netdev leak hole meta length > 500 numgen inc mod 2000 0 drop"
+    )
+    results = wrong_lab.run(meanwhile=lambda lab: lab.run_in(lab.host("server"), "nft", rules))
+    gate = assert_invalid(results, "conservation", where="server--s1 from s1")
+    assert gate["value"] > gate["limit"]
+
+
+@pytest.mark.long
+def test_programs_that_take_the_processors_are_found_and_named(wrong_lab: WrongLab):
+    with contextlib.ExitStack() as programs:
+
+        def begin(lab: RunningLab) -> None:
+            # In sessions of their own, or the kernel would let all share one part of the time.
+            for _ in range(4):
+                programs.enter_context(busy_process(start_new_session=True))
+
+        results = wrong_lab.run(meanwhile=begin)
+    gate = assert_invalid(results, "cpu_others", where="python")
+    assert gate["value"] > gate["limit"]
+
+
+def ledger(results: Results, link: str, sender: str) -> dict[str, Any]:
+    books = json.loads((results.run() / "conservation.json").read_text())
+    assert not any(each["unexplained"] for each in books["links"] + books["switches"]), books
+    return next(
+        dict(each) for each in books["links"] if (each["link"], each["from"]) == (link, sender)
+    )
+
+
+@pytest.mark.long
+def test_a_socket_of_the_switch_that_holds_two_frames(wrong_lab: WrongLab):
+    def shrink(lab: RunningLab) -> None:
+        for each in sockets_of(lab.switches(), socket.AF_PACKET):
+            with each:
+                if each.getsockname()[0] == "s1-eth2":
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
+    results = wrong_lab.run(meanwhile=shrink)
+    place = "worker-1--s1 from worker-1: the socket of the switch's port"
+    gate = assert_invalid(results, "emulator_losses", where=place)
+    assert gate["value"] == ledger(results, "worker-1--s1", "worker-1")["socket_drops"] > 0
+
+
+# Nothing else runs on the processor for 30 ms, five times, as if the hypervisor had given it away:
+# a share of the time that no other gate minds.
+STANDING = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+for _ in range(5):
+    until_s = time.monotonic() + 0.03
+    while time.monotonic() < until_s:
+        pass
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give real-time priority")
+def test_refused_frames_and_a_processor_that_stands_still_are_found(
+    wrong_lab: WrongLab,
+):
+    processor = max(os.sched_getaffinity(0))
+
+    def disturb(lab: RunningLab) -> None:
+        # What comes to it from the switch is refused, and what the middle of the link hands to it.
+        for mtu in ("600", "1500"):
+            lab.run_in(lab.switches(), "ip", "link", "set", "mid0b", "mtu", mtu)
+            time.sleep(0.3)
+        subprocess.run([sys.executable, "-c", STANDING, str(processor)], check=True, timeout=10)
+
+    topology = {"name": "star", "workers": 2, "queue_bytes": 150_000, "delay_s": 0.002}
+    topology["rate_bps"] = wrong_lab.rate_bps
+    results = wrong_lab.run(meanwhile=disturb, topology=topology)
+    gate = assert_invalid(results, "emulator_losses", where="server--s1")
+    refused = ledger(results, "server--s1", "s1")["interface_drops"]
+    not_sent = ledger(results, "server--s1", "server")["delay_drops"]
+    assert gate["value"] == max(refused, not_sent)
+    stall = assert_invalid(results, "clock_stall_s", where=f"processor {processor},")
+    assert 0.025 < stall["value"] < 0.1
+
+
+LOSS = {"kind": "loss", "host": "server", "leg": "gather", "rounds": {"every": 2}, "q": 0.2}
+
+
+def test_an_impairment_that_begins_late_is_found(wrong_lab: WrongLab):
+    def stop_now_and_then(lab: RunningLab) -> None:
+        controller = lab.process("controllers")
+        for _ in range(18):
+            controller.suspend()
+            time.sleep(0.05)
+            controller.resume()
+            time.sleep(0.02)
+
+    results = wrong_lab.run(meanwhile=stop_now_and_then, impairments=[LOSS], rounds=30)
+    gate = assert_invalid(results, "impairment_late_s", where="loss-server in round")
+    assert 0.01 < gate["value"] < 0.2
+
+
+IDLE = {"host": "traffic-1", "rounds": [2, 4]}
+
+
+def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found(
+    wrong_lab: WrongLab,
+):
+    def cut_and_kill(lab: RunningLab) -> None:
+        words = ["qdisc", "change", "dev", "s1-eth1", "parent", "1:10", "handle", "10:"]
+        lab.run_in(lab.switches(), "tc", *words, "bfifo", "limit", "15000")
+        lab.process("testbed.sampling").kill()
+
+    topology = {
+        "name": "star",
+        "workers": 2,
+        "extra_hosts": 1,
+        "rate_bps": wrong_lab.rate_bps,
+        "queue_bytes": 150_000,
+    }
+    entries = [
+        {"kind": "loss", "name": "real", "host": "server", "rounds": [3], "q": 0.1},
+        {"kind": "loss", "name": "idle-loss", "q": 0.1, **IDLE},
+        {"kind": "police", "name": "idle-police", "rate_bps": 1_000_000, **IDLE},
+        {"kind": "blackout", "name": "idle-blackout", **IDLE},
+        {"kind": "queue", "name": "idle-queue", "rate_factor": 0.5, **IDLE},
+    ]
+    results = wrong_lab.run(
+        meanwhile=cut_and_kill, topology=topology, impairments=entries, rounds=20
+    )
+    where = "server--s1 from s1: queue_bytes 15000 in place of 150000 after the training"
+    assert assert_invalid(results, "link_settings", where=where)["value"] == 1
+    gone = assert_invalid(results, "samples_missing", outcome="not measured")
+    assert "samples/sampler.json is missing" in gone["note"]
+    unmet = assert_invalid(results, "impairments_unmet", where="idle-loss")
+    named = set(unmet["where"].split(", "))
+    assert named == {"idle-loss", "idle-police", "idle-blackout", "idle-queue"}
+    assert unmet["value"] == 4
+
+
+def set_rate(lab: RunningLab, rate_bps: float) -> None:
+    """Set what the first switch sends to the server, as its shaper has it."""
+    bucket = str(int(rate_bps * 0.0005 / 8))
+    rate = ["rate", f"{round(rate_bps)}bit", "burst", bucket, "cburst", bucket]
+    words = ["class", "change", "dev", "s1-eth1", "parent", "1:", "classid", "1:10", "htb"]
+    lab.run_in(lab.switches(), "tc", *words, *rate, "quantum", "1514")
+
+
+def test_a_rate_that_changes_by_a_twentieth_is_found_and_its_link_named(
+    wrong_lab: WrongLab,
+):
+    rate_bps = wrong_lab.rate_bps
+    results = wrong_lab.run(
+        meanwhile=lambda lab: set_rate(lab, rate_bps * 0.95),
+        after_s=0.0,
+        arms={"tcp": {"protocol": "tcp"}},
+        # Deep enough that it cannot run empty between two samples.
+        topology={"name": "star", "workers": 3, "rate_bps": rate_bps, "queue_bytes": 300_000},
+    )
+    gate = assert_invalid(results, "rate_under_load", where="server--s1 from s1", arm="tcp")
+    # Late timers let credit of a bucket of half a millisecond expire, so a busy machine sends less.
+    assert 0.03 < gate["value"] < 0.1
+
+
+@pytest.mark.long
+def test_a_sampler_that_stops_for_a_while_is_found(wrong_lab: WrongLab):
+    def stop(lab: RunningLab) -> None:
+        sampler = lab.process("testbed.sampling")
+        sampler.suspend()
+        time.sleep(2)
+        sampler.resume()
+
+    gate = assert_invalid(wrong_lab.run(meanwhile=stop), "samples_missing", where="was late")
+    assert 0.2 < gate["value"] < 0.9
+    assert "the longest time without a sample was 2." in gate["note"]
+
+
+def pause(processes: list[psutil.Process], stopped_s: float) -> None:
+    for each in processes:
+        each.suspend()
+    time.sleep(stopped_s)
+    for each in processes:
+        each.resume()
+
+
+FILTER = (
+    "add table ip leak; add chain ip leak hole { type filter hook input priority 0; }; "
+    "add rule ip leak hole meta length > 500 numgen random mod 5 0 drop"
+)
+
+
+def test_a_switch_that_is_stopped_a_queue_that_falls_and_a_host_s_filter_are_found(
+    wrong_lab: WrongLab,
+):
+    def disturb(lab: RunningLab) -> None:
+        pause([lab.process("ovs-vswitchd")], 0.1)
+        queue = ["qdisc", "change", "dev", "s1-eth1", "parent", "1:10", "handle", "10:", "bfifo"]
+        lab.run_in(lab.switches(), "tc", *queue, "limit", "20000")
+        lab.run_in(lab.host("server"), "nft", FILTER)
+        time.sleep(1)
+        lab.run_in(lab.switches(), "tc", *queue, "limit", "150000")
+        lab.run_in(lab.host("server"), "nft", "delete table ip leak")
+
+    results = wrong_lab.run(meanwhile=disturb)
+    gate = assert_invalid(results, "standstill_s", where="ovs-vswitchd stopped in round")
+    assert 0.05 < gate["value"] < 0.2
+    where = "server--s1 from s1: queue_bytes 20000 in place of 150000 in round"
+    assert assert_invalid(results, "link_settings", where=where)["value"] == 1
+    gate = assert_invalid(results, "conservation", where="the kernel of server")
+    assert 0.005 < gate["value"] < 0.2
+
+
+@pytest.mark.long
+def test_a_sandbox_that_is_stopped_is_found(wrong_lab: WrongLab):
+    def stop_all(lab: RunningLab) -> None:
+        supervisor = lab.process("testbed.run.supervisor")
+        pause([supervisor, *supervisor.children(recursive=True)], 0.3)
+
+    gate = assert_invalid(
+        wrong_lab.run(meanwhile=stop_all, rounds=26), "standstill_s", where="the whole sandbox"
+    )
+    assert 0.25 < gate["value"] < 0.6
+
+
+@pytest.mark.long  # tests/verdict/test_standstill.py, tests/sampling/test_processes.py
+def test_a_worker_that_is_stopped_is_named_in_a_run_that_counts(
+    wrong_lab: WrongLab, ok_or_stalled: OkOrStalled
+):
+    def stop_worker(lab: RunningLab) -> None:
+        pause([lab.trainer("worker-2")], 2)
+
+    results = wrong_lab.run(meanwhile=stop_worker, rounds=26)
+    ok_or_stalled(results.verdict())
+    reason = results.verdict()["reason"]
+    assert re.search(r"worker-2 stood still for (1\.9|2\.[012]) s in round \d", reason), reason
