@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.loss_table import LossModel
 from tests.lab.conftest import wait_for
 from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 
-CHANNEL = {"p_good_to_bad": 0.02, "p_bad_to_good": 0.2, "loss_bad": 0.9}
 UPLINK = ["worker-1", "leaf-2"]
 # A switch that has confirmed a rule still forwards by its cache for up to about 3 ms.
 CACHED_S = 0.03
@@ -21,8 +19,6 @@ MASK = {"kind": "loss", "lost_packets": "0,7-9,100-149;3-4", "record_mask": True
 ENTRIES: list[dict[str, Any]] = [
     {"kind": "loss", "name": "random", "host": "server", "rounds": [0], "q": 0.4},
     {"kind": "loss", "name": "random-up", "link": UPLINK, "rounds": [1], "q": 0.4},
-    {"kind": "loss", "name": "runs", "host": "server", "rounds": [2], **CHANNEL},
-    {"kind": "loss", "name": "runs-up", "link": UPLINK, "rounds": [3], **CHANNEL},
     {"kind": "burst", "name": "burst", "host": "server", "rounds": [4], "duration_s": 0.2},
     {
         "kind": "burst",
@@ -157,21 +153,6 @@ def test_exactly_the_packets_of_a_mask_are_missing_and_are_recorded(lab, number,
         assert_clean(flow)
     recorded = (lab.records / f"{name}.mask").read_text()
     assert recorded == "# of 400 packets\n0\n7-9\n100-149\nnext\n# of 400 packets\n3-4\n"
-
-
-@pytest.mark.parametrize(("number", "name"), [(2, "runs"), (3, "runs-up")])
-def test_gilbert_elliott_loss_comes_in_runs(lab, number, name):
-    theory = LossModel(**CHANNEL)
-    with lab.flow("worker-1", "server") as flow:
-        lab.begin(number)
-        sent = flow.send(20_000)
-        received = flow.received()
-        lab.end(number)
-        assert share_lost(sent, received) == pytest.approx(theory.mean_loss, abs=0.02)
-        runs = runs_lost(sent, received)
-        assert statistics.mean(runs) == pytest.approx(1 / (1 - 0.8 * 0.9), rel=0.2)
-        assert lab.ended(name)["dropped"] == len(sent) - len(received)
-        assert_clean(flow)
 
 
 @pytest.mark.parametrize(("number", "name"), [(4, "burst"), (5, "burst-core")])

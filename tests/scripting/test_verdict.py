@@ -5,19 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections import Counter
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import polars as pl
 import pytest
 
 from testbed.sampling import other_programs
 from testbed.scripting import lab as scripting_lab
-from testbed.scripting.steward import Steward
 from testbed.shared.input_error import InputError
-from testbed.verdict.gate import Gate, compared, not_measured
+from testbed.verdict.gate import compared, not_measured
 from tests.busy import busy_process
 
 # Answers as a steward does, and judges by what it is told of other programs.
@@ -63,25 +58,6 @@ def test_a_lab_that_is_not_judged_samples_no_programs(monkeypatch):
     monkeypatch.setattr(scripting_lab.sandbox, "start", start)
     with scripting_lab.Lab({}, out=None, calibrated=False):
         assert "other-programs" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_the_steward_judges_by_the_programs_that_it_is_told_of(tmp_path: Path):
-    told: list[str | None] = []
-
-    def judge(*, others: str | None) -> list[Gate]:
-        told.append(others)
-        return []
-
-    steward: Any = object.__new__(Steward)
-    steward._verdict = None
-    steward._impairments, steward._config, steward._begun = {}, {"impairments": []}, Counter()
-    steward._controller = SimpleNamespace(finish=lambda: None)
-    steward._watched = SimpleNamespace(close=lambda: None)
-    steward._directory, steward._began_at, steward._began_s = tmp_path, "", 0.0
-    steward._lab = SimpleNamespace(impairment_log=tmp_path / "none")
-    steward._observed = SimpleNamespace(judge=judge, remark=lambda: "")
-    answer, _ = steward.do_verdict({"do": "verdict", "others": "the-hog 0.50"}, [])
-    assert (answer["status"], told) == ("ok", ["the-hog 0.50"])
 
 
 def test_a_verdict_and_samples_are_one_line_when_printed():
