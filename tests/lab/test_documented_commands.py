@@ -32,7 +32,7 @@ _LONG = (
 # As shown with --long; else without runs that differ from others in the seed or the arm alone, and
 # with as many rounds as the pages look at: row 27 of the first run is one of a burst.
 _SHORTER = {
-    "./lab run quick": " --seeds 1 --arms dblp,tcp-cubic",
+    "./lab run quick": " --seeds 1 --arms dblp --set rounds=30 --set 'impairments.0.rounds=[26]'",
     "./lab run my.yaml": " --arms dblp --set 'factors={impairments.0.q: [0.9]}'",
     "./lab run my_detour.yaml": " --arms dblp",
 }

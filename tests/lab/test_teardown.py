@@ -6,8 +6,6 @@ import datetime
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 
@@ -17,6 +15,7 @@ import pytest
 
 from testbed.lab import sandbox
 from tests.lab.conftest import (
+    FEW_PATHS,
     SMALL,
     Results,
     find_process,
@@ -127,7 +126,8 @@ def test_killing_a_part_fails_the_run_and_says_which(unreported, tmp_path, part,
 
 
 def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(command, tmp_path):
-    process = command(seeds=[1, 2], rounds=30)
+    changes = {"seeds": [1, 2], "rounds": 30}
+    process = command(altered_by=FEW_PATHS, **changes)
     out = tmp_path / "out"
     # Not while it is still named .partial: that run would be interrupted.
     wait_for(lambda: list(out.glob("small/dblp-s1-??????????/status.json")))
@@ -142,15 +142,9 @@ def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(comman
     assert json.loads((second / "status.json").read_text())["verdict"] == "interrupted"
     done = json.loads((first / "status.json").read_text())
 
-    words = ("run", f"{out}.yaml", "--out", str(out), "--retries", "0")
-    resumed = subprocess.run(
-        [sys.executable, "-m", "testbed", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    Results(resumed.returncode, resumed.stdout + resumed.stderr, out).assert_trained()
+    resumed = command(**changes)
+    output, _ = resumed.communicate(timeout=60)
+    Results(resumed.returncode, output, out).assert_trained()
     if done["verdict"] == "ok":  # else it was tried again
         assert json.loads((first / "status.json").read_text()) == done
     assert len([each for each in out.glob("small/dblp-s*") if not each.suffix]) == 2
