@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from pathlib import Path
 
@@ -70,8 +69,3 @@ def test_addresses_and_neighbours_are_as_ip_sees_them(host):
         "00:00:00:00:00:09",
         ["PERMANENT"],
     )
-
-
-def test_a_socket_can_be_made_in_it(host):
-    with namespaces.socket_in(host, socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        opened.bind(("0.0.0.0", 0))
