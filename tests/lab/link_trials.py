@@ -30,17 +30,10 @@ RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
 _DRAINED_WITHIN_S = 2.0
 
 
-def network(
-    delayed_by: str = "auto", adjustable: bool = False, /, **links: dict[str, Any]
-) -> Network:
-    """Hosts around one switch that forwards as an ordinary one; a link's options by its host."""
-    return switched(delayed_by, adjustable, **links)[0]
-
-
 def switched(
     delayed_by: str = "auto", adjustable: bool = False, /, **links: dict[str, Any]
 ) -> tuple[Network, OpenVSwitch]:
-    """The same, and the switch's daemon."""
+    """Hosts around one switch that forwards as an ordinary one; a link's options by its host."""
     from mininet.topo import Topo
 
     class Star(Topo):
@@ -88,7 +81,7 @@ def record_without_frames_in_flight(built: Network) -> dict[str, Any]:
 
 def delays() -> dict[str, Any]:
     """Round trips over links of several delays."""
-    built = network(
+    built, _ = switched(
         near={},
         plain={},
         one={"delay_s": 0.001},
@@ -106,7 +99,7 @@ def delays() -> dict[str, Any]:
 def chosen(delayed_by: str) -> dict[str, Any]:
     """A link that is delayed by one of the two means, and by no other."""
     try:
-        built = network(delayed_by, near={}, far={"delay_s": 0.02})
+        built, _ = switched(delayed_by, near={}, far={"delay_s": 0.02})
     except shaping.MissingCapabilityError as error:
         return {"unsupported": str(error)}
     hosts = built.info.hosts
@@ -118,7 +111,7 @@ def chosen(delayed_by: str) -> dict[str, Any]:
 
 def steered() -> dict[str, Any]:
     """The processors that take an interface's frames, before and after they were chosen."""
-    built = network(near={}, far={"delay_s": 0.001})
+    built, _ = switched(near={}, far={"delay_s": 0.001})
     hosts = built.info.hosts
     (inner, _) = next(link.middle for link in built.info.links if link.middle is not None)
     ends = [(hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
@@ -134,7 +127,7 @@ def _processors(pid: int | None, interface: str) -> int:
 
 def losses() -> dict[str, Any]:
     """Pings over a link that loses a fifth of the frames in one direction only."""
-    built = network(near={}, lossy={"delay_s": 0.001})
+    built, _ = switched(near={}, lossy={"delay_s": 0.001})
     hosts = built.info.hosts
     links = link_control.LinkControl(built.info.as_json())
     ping(hosts["near"], hosts["lossy"], count=1)
@@ -155,7 +148,9 @@ def losses() -> dict[str, Any]:
 
 def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
     """One UDP flow that never pauses, while rate, queue and delay of its way change."""
-    built = network("auto", not delay_s, near={"rate_bps": 10_000_000}, far={"delay_s": delay_s})
+    built, _ = switched(
+        "auto", not delay_s, near={"rate_bps": 10_000_000}, far={"delay_s": delay_s}
+    )
     hosts = built.info.hosts
     links = link_control.LinkControl(built.info.as_json())
     ping(hosts["near"], hosts["far"], count=2)
@@ -232,7 +227,7 @@ def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
 
 def marks() -> dict[str, Any]:
     """TCP with ECN over a link that marks (needs RED): what its queue counted."""
-    built = network(
+    built, _ = switched(
         near={}, far={"rate_bps": 20_000_000, "delay_s": 0.002, "ecn_threshold_bytes": 30_000}
     )
     near, far = (built.info.hosts[name] for name in ("near", "far"))

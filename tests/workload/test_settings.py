@@ -56,12 +56,6 @@ def test_a_dry_run_without_time_limits_says_that_nobody_knows_the_time(tmp_path:
     assert total == "1 run to do; how long is unknown: no time_limit_s is given"
 
 
-def test_an_experiment_that_trains_knows_nothing_of_it() -> None:
-    run = experiment.load("quick")[0]
-    assert "workload" not in run.config()
-    assert "workload" not in run.settings
-
-
 def test_a_list_and_a_text_are_the_same_run_and_another_command_is_none(tmp_path: Path) -> None:
     (one,) = load(tmp_path, SMALL)
     (same,) = load(tmp_path, with_programs({**SERVER, "run": ["true", "-s"]}, CLIENT))

@@ -41,6 +41,21 @@ def experiment(rate_bps: int, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def delayed(rate_bps: int, *, rounds: int = 20) -> dict[str, Any]:
+    """The small experiment on links that the relay delays by 5 ms and that are hardly ever idle."""
+    star = {"name": "star", "workers": 2, "rate_bps": rate_bps, "queue_bytes": 150_000}
+    return {
+        "topology": {**star, "delay_s": 0.005, "delayed_by": "relay"},
+        "training": {
+            "model": "efficientnet-b0",
+            "pace": {"kind": "payload-only", "scale": 0.05},
+            "evaluate_every": 1000,
+        },
+        "phases": {"detector": "never-critical"},
+        "rounds": rounds,
+    }
+
+
 class RunningLab:
     """The lab of a command, as a test sees it that breaks it from outside."""
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.lab.gates.harness import WrongLab, assert_invalid
+from tests.lab.gates.harness import WrongLab, assert_invalid, delayed
 
 pytestmark = pytest.mark.lab
 
@@ -206,3 +206,22 @@ def test_a_slow_link_an_odd_queue_and_lost_probes_are_found(wrong_lab: WrongLab,
     assert 0.1 < odd["value"] <= 0.21
     lost = assert_invalid(results, "idle_loss", where="server")
     assert 0.05 <= lost["value"] <= 0.2
+
+
+def test_links_that_are_a_fifth_too_long_from_the_start_are_found(wrong_lab: WrongLab):
+    longer = """
+_right_set = DelayLine.set
+
+def _set(self, settings):
+    from dataclasses import replace
+    _right_set(self, replace(settings, delay_s=1.2 * settings.delay_s))
+
+DelayLine.set = _set
+"""
+    results = wrong_lab.run(
+        altered_by={"testbed.lab.delay.relayed_direction": longer},
+        **delayed(wrong_lab.rate_bps, rounds=6),
+    )
+    # Two links there and two back.
+    assert assert_invalid(results, "rtt_error")["value"] > 0.0039
+    assert assert_invalid(results, "delay_error_s")["value"] > 0.0009

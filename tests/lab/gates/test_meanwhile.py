@@ -15,10 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
+from testbed.lab.delay.relay_client import RelayClient
 from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.sandbox import PRIVATE_DIRECTORY
 from tests.busy import busy_process
 from tests.lab.conftest import OkOrStalled, Results
-from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid
+from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid, delayed
 
 pytestmark = pytest.mark.lab
 
@@ -261,3 +263,35 @@ def test_a_worker_that_is_stopped_is_named_in_a_run_that_counts(
     ok_or_stalled(results.verdict())
     reason = results.verdict()["reason"]
     assert re.search(r"worker-2 stood still for (1\.9|2\.[012]) s in round \d", reason), reason
+
+
+STOPPED_S = 0.03
+
+
+@pytest.mark.long
+def test_a_relay_that_was_stopped_for_30_ms_is_found(wrong_lab: WrongLab):
+    def stop(lab: RunningLab) -> None:
+        relay = lab.process("testbed.lab.delay.relay")
+        relay.suspend()
+        time.sleep(STOPPED_S)
+        relay.resume()
+
+    results = wrong_lab.run(meanwhile=stop, **delayed(wrong_lab.rate_bps))
+    gate = assert_invalid(results, "relay_late_s")
+    assert gate["value"] < STOPPED_S + 0.02
+    assert_invalid(results, "relay_late_max_s")
+
+
+@pytest.mark.long
+def test_a_delay_that_changed_meanwhile_is_found_and_its_link_named(wrong_lab: WrongLab):
+    def lengthen(lab: RunningLab) -> None:
+        root = f"/proc/{lab.switches()}/root{PRIVATE_DIRECTORY}"
+        client = RelayClient(f"{root}/delay.sock")
+        client.change("server--s1", "s1", delay_s=0.006)
+        time.sleep(0.5)
+        client.change("server--s1", "s1", delay_s=0.005)
+        client.close()
+
+    results = wrong_lab.run(meanwhile=lengthen, **delayed(wrong_lab.rate_bps))
+    gate = assert_invalid(results, "delay_error_s", where="server--s1 from s1")
+    assert 0.0005 < gate["value"] < 0.002
