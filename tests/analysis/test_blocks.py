@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from analysis.data.load import load
 from analysis.data.per_run import per_run
 from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
-from analysis.tables import by_sweep_point, ratios
+from analysis.tables import ratios
 from analysis.tables.main_table import main_table
 from analysis.words import cautions, headline
 from tests.analysis.build import ResultsBuilder, edited
@@ -117,37 +116,6 @@ def test_seeds_measured_whole_elsewhere_are_pairs(tmp_path):
     assert (ratio.value, ratio.n) == (pytest.approx(2.0), 3)
     assert "no_pairs" not in summary
     assert "different machines: " in caution
-
-
-def test_a_sweep_loses_the_point_and_not_the_seed(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    for seed in (1, 2):
-        for q, longer in ((0.6, 2), (0.9, 4)):
-            machine = "Other CPU" if (seed, q) == (2, 0.9) else "Test CPU"
-            build.run(arm="dblp", seed=seed, burst_s=1, factors={"q": q}, machine=machine)
-            build.run(arm="fixed-low", seed=seed, burst_s=longer, factors={"q": q})
-    summary, caution = cautioned(tmp_path)
-    assert (
-        f"no pairs: 1 of 2 seeds of {PAIR} ({ON_MACHINES}, at some point of the sweep)" in caution
-    )
-    ratio = entry(summary, "ratios", PAIR, LATENCY)
-    assert ratio.n == 2 and sorted(ratio.values) == pytest.approx([2.0, math.sqrt(8)])
-    assert [point.get("no_pairs", {}) for point in summary["points"]] == [
-        {},
-        {PAIR: {"seeds": [2], "of": 2, "differ": ["machine"]}},
-    ]
-    (table,) = by_sweep_point.ratio_tables(summary, only=(LATENCY,))
-    assert [row[1].note for row in table.rows] == ["", f"without seed 2: {ON_MACHINES}"]
-    assert table.rows[1][1].text == "4.00"
-
-
-def test_a_point_without_any_pair_says_why(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    for q, machine in ((0.6, "Test CPU"), (0.9, "Other CPU")):
-        build.run(arm="dblp", seed=1, factors={"q": q})
-        build.run(arm="fixed-low", seed=1, factors={"q": q}, machine=machine)
-    (table,) = by_sweep_point.ratio_tables(cautioned(tmp_path)[0], only=(LATENCY,))
-    assert table.rows[1][1].detail == "no seed in common on one machine with the same code"
 
 
 def test_an_arm_is_compared_with_itself_on_one_machine_only(tmp_path):

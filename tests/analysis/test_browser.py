@@ -132,12 +132,6 @@ def test_a_table_sorts_by_numbers_and_filters_by_words(browser):
     assert browser.find_element("css selector", "#run-by-run output").text == "3 of 18"
 
 
-def test_names_from_experiments_stay_text(browser):
-    assert HOSTILE in browser.find_element("css selector", "#results table").text
-    assert browser.find_elements("css selector", "img, main b:not(.verdicts b)") == []
-    assert browser.title == "quick: report"
-
-
 def test_the_policy_stops_what_would_run_or_send_all_the_same(browser):
     stopped = browser.execute_async_script(
         """
@@ -179,27 +173,3 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser, dark):
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
-def test_without_programs_the_table_is_there(browser):
-    try:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-        browser.refresh()
-        browser.find_element("css selector", "#run-by-run summary").click()
-        links = browser.find_elements("css selector", "#run-by-run tbody td a")
-        assert f"timeline.html#{OUTLIER}&round=4" in {
-            (each.get_attribute("href") or "").rpartition("/")[2] for each in links
-        }
-        assert links[0].is_displayed()
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-
-
-def test_paper_has_everything_open_and_no_controls(browser):
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-        assert browser.find_elements("css selector", "details:not([open])") == []
-        assert browser.find_element("css selector", "#run-by-run tbody td").is_displayed()
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import analysis
 from analysis.statistics.intervals import holm
-from analysis.summary.lookup import entry
-from analysis.tables.by_sweep_point import contrast_table
 from tests.analysis.build import ResultsBuilder, summary_of
 
 GATHER = "gather_latency_s.burst_mean"
@@ -70,14 +67,6 @@ def test_a_contrast_is_paired_by_seed_and_corrected_over_its_family(tmp_path):
     assert grows["p_value"] < grows["p_value_corrected"] < 0.001 < stays["p_value_corrected"]
 
 
-def test_below_five_seeds_a_contrast_has_values_and_no_test(tmp_path):
-    sweep(tmp_path, {1: 1.0, 2: 2.0})
-    (first, *_) = summary_of(tmp_path)["contrasts"]
-    found = first["ratios"][PAIR]["round_latency_s"]["burst_mean"]
-    assert found["low"] is found["p_value"] is found["p_value_corrected"] is None
-    assert len(found["values"]) == 2
-
-
 @pytest.mark.parametrize(
     ("arms", "machine"), [(("dblp",), "Test CPU"), (("dblp", "fixed-low"), "Other CPU")]
 )
@@ -90,23 +79,3 @@ def test_a_point_that_lacks_an_arm_or_was_measured_elsewhere_has_no_contrast(
     for arm in arms:
         build.run(arm=arm, seed=1, factors={"price": "1"}, machine=machine)
     assert summary_of(tmp_path)["contrasts"] == []
-
-
-def test_the_report_has_them_as_a_table(tmp_path, undrawn):
-    sweep(tmp_path)
-    summary = summary_of(tmp_path)
-    table = contrast_table(summary)
-    assert table.columns == ["From", "To", PAIR]
-    ends = ("place = lan, price = 0", "place = lan, price = 1")
-    (grows,) = (row[2] for row in table.rows if (row[0].text, row[1].text) == ends)
-    assert grows.text == "2.00" and grows.detail.endswith("n = 5, p < 0.001")
-    assert entry(summary["contrasts"][0], "ratios", PAIR, GATHER).n == 5
-    page = analysis.write_report(tmp_path).index.read_text()
-    assert "how ratios change between neighbouring points" in page
-
-
-def test_without_a_sweep_there_are_none(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    for arm in ("dblp", "fixed-low"):
-        build.run(arm=arm, seed=1)
-    assert "contrasts" not in summary_of(tmp_path)

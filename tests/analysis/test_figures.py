@@ -16,8 +16,7 @@ from matplotlib.patches import Patch
 from analysis.data.load import load
 from analysis.figures import catalogue, latency, learning, parts, ratios, style
 from analysis.summary.document import summarise
-from tests.analysis.build import ResultsBuilder, edited, summary_of
-from tests.analysis.test_metrics import without_gather
+from tests.analysis.build import ResultsBuilder, summary_of
 from tests.analysis.test_sweep_points import FACTOR, TOLERANCES, sweep
 
 STYLES = style.arm_styles(["dblp", "dblp-stream"])
@@ -166,31 +165,6 @@ def test_panels_share_a_scale_that_shows_all_of_them_and_a_price_of_0_is_not_cro
         )[:, 0]
         gaps = np.diff([0, *at, 1])
         assert gaps[1:-1].min() > 0.2 and gaps[0] == pytest.approx(gaps[-1], abs=0.01)
-
-
-def test_bounds_stand_only_beside_the_ratio_that_they_are_about(tmp_path):
-    sweep(tmp_path / "gathers")
-    styles = style.arm_styles(["dblp", "fixed-low"])
-
-    def drawn(folder: Path, metric: str) -> set[str]:
-        figure = ratios.along_factor(summary_of(folder), styles)
-        assert figure is not None
-        assert figure.axes[0].get_ylabel().startswith(metric)
-        (legend,) = figure.legends
-        flat = {round(y_of(line)[0], 2) for line in figure.axes[0].lines if len(y_of(line)) == 2}
-        assert ("byte bound" in {each.get_text() for each in legend.texts}) == (1.68 in flat)
-        return {each.get_text() for each in legend.texts}
-
-    assert {"byte bound", "pass limit"} <= drawn(tmp_path / "gathers", "Gather in bursts")
-    sweep(tmp_path / "older")
-    for log in (tmp_path / "older").rglob("rounds.jsonl"):
-        without_gather(log)
-    assert {"byte bound", "pass limit"} <= drawn(tmp_path / "older", "Burst round latency")
-    for log in (tmp_path / "older").rglob("rounds.jsonl"):
-        with edited(log) as rounds:
-            for record in rounds:
-                record["impairments"] = []
-    assert not {"byte bound", "pass limit"} & drawn(tmp_path / "older", "Mean round latency")
 
 
 def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):

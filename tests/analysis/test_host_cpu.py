@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.data import samples
 from analysis.data.load import load
 from analysis.data.programs import measured
 from analysis.tables.setup import host_cpu_table
@@ -28,11 +27,6 @@ def add_processes(run: Path) -> None:
     columns = ["t_s", "name", "pid", "host", "cpu_s"]
     frame = pl.DataFrame(ROWS, schema=columns, orient="row").with_columns(rss_bytes=0)
     frame.write_parquet(run / "samples" / "processes.parquet")
-
-
-def test_the_last_value_of_each_process_in_a_host_is_added_up(tmp_path):
-    add_processes(tmp_path)
-    assert samples.cpu_s_of_hosts(tmp_path) == {"h1": 2.75, "h2": 4.0}
 
 
 def test_the_table_has_a_row_per_arm_and_host(tmp_path):

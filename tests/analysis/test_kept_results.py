@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -62,44 +61,6 @@ def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     assert paper.endswith("| not reproduced at 1 of 2, reproduced at 1 of 2 |")
     assert (folder / "ratio-along-factor.png").is_file()
     assert sum(path.stat().st_size for path in folder.glob("*.json")) < 60_000
-
-
-def test_several_tables_of_a_sweep_say_what_each_is(tmp_path, undrawn):
-    build = ResultsBuilder(tmp_path / "runs", experiment="workers")
-    for means, calm_s in (("netem", 0.1), ("relay", 0.2)):
-        factors = {"topology.delayed_by": means}
-        build.run(arm="dblp", seed=1, factors=factors, calm_s=calm_s, burst_s=1.0)
-    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
-    calm, _, burst = kept_pages.block(folder).partition("Round latency, burst rounds (s), by point")
-    assert calm.startswith("Round latency, calm rounds (ms), by point of the sweep:\n\n| Point | ")
-    assert "| delayed\\_by = netem | 100 " in calm and "| delayed\\_by = relay | 200 " in calm
-    assert "| delayed\\_by = relay | 1.00 " in burst
-
-
-def test_the_command_that_began_it_comes_first_and_all_are_named(tmp_path, undrawn):
-    sweep(tmp_path / "runs", seeds=1)
-    commands = ["./lab run quick", "./lab resume quick --seeds 1", "./lab resume quick; true"]
-    with edited(tmp_path / "runs" / "quick" / "plan.json") as plan:
-        plan["commands"] = commands
-    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
-    provenance = json.loads((folder / "provenance.json").read_text())
-    assert provenance["command"] == commands[0]
-    made_by = " and ".join(f"`{command}" for command in commands).replace(" and", "` and")
-    assert f"Made by {made_by}" in kept_pages.block(folder)
-
-
-def test_a_wide_table_stands_in_parts(tmp_path, undrawn):
-    build = ResultsBuilder(tmp_path / "runs", experiment="workers")
-    arms = [f"an-arm-with-a-{'very-' * 9}long-name-{number}" for number in range(7)]
-    for means in ("netem", "relay"):
-        for arm in arms:
-            build.run(arm=arm, seed=1, factors={"topology.delayed_by": means})
-    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
-    lines = kept_pages.block(folder).splitlines()
-    headings = [line for line in lines if line.startswith("| Point |")]
-    shown = [arm for line in headings for arm in line.strip("| ").split(" | ")[1:]]
-    assert shown == arms * 2  # of the calm rounds, and of bursts
-    assert len(headings) == 6
 
 
 def test_a_figure_that_looks_otherwise_is_drawn_again(tmp_path):
@@ -202,29 +163,6 @@ def test_what_cannot_be_written_leaves_readme_as_before(
     with pytest.raises(ValueError, match=message):
         kept_pages.write_readme(root=place)
     assert (place / "README.md").read_text() == readme
-
-
-def test_the_overview_sets_each_published_value_beside_all_its_points(tmp_path, undrawn):
-    # The builder's experiment is called quick; what counts is the name under which it is kept.
-    sweep(tmp_path / "runs", seeds=5)
-    place = root(tmp_path / "project", OVERVIEW)
-    folder = kept_results.keep(tmp_path / "runs", root=place)
-    folder.rename(folder.with_name("burst-latency"))
-    (place / "experiments" / "results" / "README.md").write_text("# Results\n\n" + OVERVIEW)
-    page = place / "docs" / "measured" / "paper.md"
-    page.parent.mkdir(parents=True)
-    page.write_text("# Paper\n\n" + OVERVIEW)
-    assert kept_pages.write_readme(root=place) == ["overview"] * 3
-    assert "2.00\u20134.00 x" in page.read_text()
-    text = (place / "README.md").read_text()
-    assert (
-        "| Tables II to VI: Send latency at a burst iteration (quick) | fixed-low/dblp | "
-        "4.00\u20135.97 x (EfficientNet-B0 and ResNet-50) | "
-        "2.00\u20134.00 x (small-cnn, 2 points, n = 5 seeds each) | "
-        "not reproduced at 1 of 2, reproduced at 1 of 2 |" in text
-    )
-    assert "old" not in text
-    assert "2.00\u20134.00 x" in (place / "experiments" / "results" / "README.md").read_text()
 
 
 def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +15,6 @@ from analysis.data import common_part, keeping, kept_rows
 from analysis.data.load import load
 from analysis.data.per_run import per_run
 from analysis.summary.document import summarise
-from analysis.tables.main_table import main_table
-from analysis.tables.ratios import ratio_table
-from analysis.tables.rendering import to_markdown
 from analysis.words import cautions
 from tests.analysis.build import ResultsBuilder, edited
 from tests.analysis.test_report import three_arms
@@ -80,23 +76,6 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
     for was, is_now in zip(results.runs, read.runs, strict=True):
         assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)
         assert is_now.config == was.config
-
-
-def test_rows_that_were_kept_before_a_metric_was_are_still_read(tmp_path):
-    three_arms(tmp_path / "runs")
-    folder = kept(tmp_path / "runs", tmp_path / "kept")
-    whole = summarise(kept_rows.read(folder))
-    gather = "gather_latency_s.burst_mean"
-    assert whole["ratios"]["fixed-low/dblp"]["gather_latency_s"]["burst_mean"]["value"]
-    assert gather in whole["published"]
-    rows = pl.read_csv(folder / kept_rows.ROWS, infer_schema=False)
-    rows.drop(gather).write_csv(folder / kept_rows.ROWS)
-    older = summarise(kept_rows.read(folder))
-    assert gather not in older["published"]
-    assert older["arms"]["dblp"]["gather_latency_s"]["burst_mean"]["value"] is None
-    shown = "Gather, burst rounds"
-    assert shown in to_markdown(main_table(whole)) and shown in to_markdown(ratio_table(whole))
-    assert shown not in to_markdown(main_table(older)) + to_markdown(ratio_table(older))
 
 
 def test_no_folder_of_the_machine_is_kept(tmp_path):

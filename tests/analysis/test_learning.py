@@ -76,11 +76,6 @@ def test_a_pace_is_printed_and_what_overran_it(tmp_path):
     assert any(each.startswith("slower than the pace: up to 10.0 %") for each in sentences)
 
 
-def test_a_real_pace_has_no_overruns(tmp_path):
-    assert row(tmp_path)["pace_overrun_share"] is None
-    assert shown(tmp_path)[2] == []
-
-
 def test_effects_of_loss_are_averaged_and_the_divergence_is_the_last(tmp_path):
     found = row(tmp_path, layers=3, workers=2)
     assert found["relative_error.gathered"] == pytest.approx(0.1)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from analysis.data.load import load
-from analysis.figures import catalogue, learning
+from analysis.figures import learning
 from analysis.figures.style import arm_styles
-from analysis.report import kept_pages, kept_results
 from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
 from analysis.tables import ratios
@@ -42,22 +41,6 @@ def numbers(summary: dict[str, Any]) -> list[str]:
     return [f"{cell.text} ({cell.detail})" for cell in (ours, paper, our, papers)]
 
 
-def test_where_the_models_differ_each_number_names_its_own(tmp_path):
-    summary = beside(tmp_path, "fig2-latency", "small-cnn")
-    assert summary["published"] == {}  # k was not swept
-    summary = beside(tmp_path / "two", "dblp-training-time-mean-v1", "small-cnn")
-    (found,) = summary["published"]["training_time_s"]
-    assert (found["model"], found["our_model"]) == (["not stated"], ["small-cnn"])
-    assert numbers(summary) == [
-        "1.00 (small-cnn, values 1.00, 1.00, n = 2)",
-        "1.24 (model not stated, mean over the paper's runs)",
-        "1.00 x (small-cnn, values 1.00, 1.00, n = 2)",
-        "1.24 x (model not stated)",
-    ]
-    record = experiment_table(summary).records[0]
-    assert (record["model"], record["our_model"]) == ("not stated", "small-cnn")
-
-
 def test_the_papers_own_model_needs_no_word(tmp_path):
     found = numbers(beside(tmp_path, RESNET, "resnet50"))
     assert found[2:] == ["0.00 points (values 0.00, 0.00, n = 2)", "-0.48 points ()"]
@@ -69,11 +52,6 @@ def test_a_payload_of_a_model_is_not_the_model(tmp_path):
     (found,) = summary["published"]["training_time_s"]
     assert found["our_model"] == ["payload of resnet50"]
     assert numbers(summary)[2] == "1.00 x (payload of resnet50, values 1.00, 1.00, n = 2)"
-
-
-def test_a_limit_by_arithmetic_is_of_any_model(tmp_path):
-    _, ours, paper, *_ = experiment_table(beside(tmp_path, "limit-bytes", "small-cnn")).rows[0]
-    assert "small-cnn" not in ours.detail and paper.detail.startswith("(1 - 0.8 %)")
 
 
 @pytest.fixture
@@ -137,32 +115,6 @@ def test_a_point_that_was_not_measured_yet_is_no_other_task(two_tasks):
     assert entry(summary, "arms", "dblp", "accuracy").value == pytest.approx(0.9)
 
 
-def test_an_arm_is_compared_with_itself_in_each_task(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    build.published = ["fig2-accuracy-flat", "fig2-latency"]
-    for model, lost in (("small-cnn", 0.0), ("mlp", 0.1)):
-        for k in (20, 30, 40):
-            config = {
-                "training": {"model": model, "dataset": "digits"},
-                "protocol": {"gather": f"phased:low=0.008,high={0.008 + k / 100}"},
-            }
-            for seed in range(1, 6):
-                build.run(
-                    arm="dblp",
-                    seed=seed,
-                    accuracy=0.9 - lost * (k > 20),
-                    factors={"k": k, "task": model},
-                    config=config,
-                )
-    published = summarise(load(tmp_path))["published"]
-    found = {each["our_model"][0]: each for each in published["accuracy"]}
-    assert found["small-cnn"]["ours"]["value"] == pytest.approx(0)
-    assert found["mlp"]["ours"]["value"] == pytest.approx(0.1)
-    assert found["mlp"]["compared"] == "difference dblp: k = 0.2 - k = 0.3, mlp on digits"
-    (latency,) = published["round_latency_s.mean"]
-    assert latency["our_model"] == ["small-cnn", "mlp"]
-
-
 def test_each_task_has_a_panel_of_its_curves(two_tasks):
     results = load(two_tasks / "runs")
     tasks = {run.key: f"{run.factors['task']} on digits" for run in results.ok_runs}
@@ -176,12 +128,3 @@ def test_each_task_has_a_panel_of_its_curves(two_tasks):
     }
     assert ends["mlp on digits"] == pytest.approx([90.0, 95.0])
     assert ends["small-cnn on digits"] == pytest.approx([89.5, 90.0])
-
-
-def test_a_kept_block_says_with_which_model_a_value_is_reproduced(two_tasks, monkeypatch):
-    monkeypatch.setattr(catalogue, "draw_all", lambda *_: [])
-    place = two_tasks / "project"
-    (place / "experiments" / "results").mkdir(parents=True)
-    block = kept_pages.block(kept_results.keep(two_tasks / "runs", root=place))
-    for ours, verdict in APART:
-        assert f"| -0.48 points (ResNet-50) | {ours} | {verdict} |" in block

@@ -57,12 +57,6 @@ def test_a_ratio_is_the_geometric_mean_of_the_paired_ratios():
     assert inverse.value == pytest.approx(0.5)  # neither arm is favoured
 
 
-def test_pairing_removes_what_the_seeds_have_in_common():
-    slow_seeds = [1.0, 2.0, 4.0, 8.0, 16.0]
-    estimate = ratio_interval([2 * time_s for time_s in slow_seeds], slow_seeds)
-    assert (estimate.low, estimate.high) == pytest.approx((2.0, 2.0))
-
-
 def test_a_ratio_with_a_value_of_zero_has_no_interval_and_one_to_nothing_no_value():
     estimate = ratio_interval([0.0, 1.0, 1.0, 1.0, 1.0], [2.0] * 5)
     assert (estimate.value, estimate.low, estimate.n) == (0.4, None, 5)
@@ -103,12 +97,6 @@ def test_the_p_value_is_that_of_scipys_paired_t_test_and_fits_the_interval(n, ra
 def test_below_five_pairs_and_without_a_logarithm_there_is_no_p_value():
     assert paired_p_value([1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 6.0], ratio=False) is None
     assert paired_p_value([0.0] * 5, [1.0] * 5, ratio=True) is None
-
-
-def test_equal_samples_differ_by_chance():
-    same = [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert paired_p_value(same, same, ratio=True) == 1
-    assert paired_p_value(same, [each - 1 for each in same], ratio=False) == 0
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,6 @@ def test_one_sample_of_a_full_queue_and_its_drops_stay_visible(tmp_path):
     assert [round(each * data["step"], 1) for each in peak] == [3.3]
 
 
-def test_reducing_keeps_the_extremes_of_each_interval():
-    clock = timeline._Clock(0.0, 1.0, 10)
-    times = pl.Series([0.01, 0.02, 0.03, 0.55, 0.56]).to_numpy()
-    values = pl.Series([5.0, 9.0, 1.0, 2.0, 2.0]).to_numpy()
-    assert clock.reduce(times, values) == [[0, 1, 9], [5, 2, 2]]
-    assert clock.reduce(times, values * float("nan")) == []
-
-
 def test_rounds_workers_and_impairments_lie_on_the_same_axis(tmp_path):
     run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     add_times(run)
@@ -203,18 +195,6 @@ def test_the_pages_size_is_bounded_by_leaving_out_later_seeds(tmp_path, monkeypa
     assert {(each["arm"], each["seed"]) for each in shown(page)} >= {("dblp", 1), ("fixed-low", 1)}
     assert len(shown(page)) < 6
     assert f"{6 - len(shown(page))} more runs are left out" in page
-
-
-def test_of_many_runs_one_of_every_arm_and_point_comes_first(tmp_path, monkeypatch):
-    builder = ResultsBuilder(tmp_path)
-    for seed in (1, 2):
-        for q in (0.6, 0.9):
-            add_times(run := builder.run(arm="dblp", seed=seed, factors={"q": q}))
-            add_samples(run)
-    monkeypatch.setattr(timeline, "_MOST_RUNS", 2)
-    page = page_of(tmp_path)
-    assert [each["key"] for each in shown(page)] == ["dblp-s1-0.6", "dblp-s1-0.9"]
-    assert "2 more runs are left out" in page
 
 
 def test_of_runs_that_do_not_fit_the_outliers_stay(tmp_path, monkeypatch):

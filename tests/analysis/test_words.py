@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import analysis
 from analysis.data.load import load
 from analysis.summary.document import summarise
 from analysis.tables import published_values, verdicts
@@ -13,19 +12,6 @@ from analysis.tables.rendering import to_markdown
 from analysis.words import cautions, headline, methods
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import sweep
-
-
-def test_results_of_different_machines_are_flagged_at_the_top(tmp_path, undrawn):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1)
-    build.run(arm="fixed-low", seed=1)
-    build.run(arm="dblp", seed=3, machine="Other CPU", verdict="failed", reason="it broke")
-    page = analysis.write_report(tmp_path).index.read_text()
-    assert "different machines" not in page
-    build.run(arm="dblp", seed=2, machine="Other CPU")
-    page = analysis.write_report(tmp_path).index.read_text()
-    assert "different machines: 2 on Test CPU" in page
-    assert page.index("different machines") < page.index('id="results"')
 
 
 def test_a_pause_is_told_of_a_run_that_counts_alone(tmp_path):
@@ -118,26 +104,19 @@ def test_an_experiment_of_one_arm_tells_its_time(tmp_path):
     assert line.startswith("dblp \u00b7 Training time \u00b7 ")
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "expected"),
-    [
-        (("invalid",), []),
-        (("ok",), ["Each number comes from one seed: there is no interval."]),
-        (
-            ("ok", "ok"),
-            [
-                "Each number is a mean over seeds, with the values of the seeds.",
-                "Fewer than 5 seeds give no interval; here n = 2.",
-            ],
-        ),
-    ],
-)
-def test_the_main_table_says_once_what_its_intervals_are(tmp_path, verdicts, expected):
+def test_the_main_table_says_that_one_seed_has_no_interval(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    expected = ["Each number comes from one seed: there is no interval."]
+    assert main_table(summary_of(tmp_path)).notes == expected
+
+
+def test_a_published_value_that_nobody_knows_is_told(tmp_path):
     build = ResultsBuilder(tmp_path)
-    for seed, verdict in enumerate(verdicts):
-        build.run(arm="dblp", seed=seed, verdict=verdict, reason="slow")
-    notes = main_table(summary_of(tmp_path)).notes
-    assert [note for note in notes if not note.startswith("Left out")] == expected
+    build.published = ["no-such-id"]
+    build.run(arm="dblp", seed=1)
+    results = load(tmp_path)
+    lines = cautions.lines(results, summarise(results))
+    assert any(line.startswith("published: 'no-such-id' is unknown; valid: ") for line in lines)
 
 
 def test_waived_gates_are_told_in_a_caution_the_main_table_and_the_tables_of_gates(tmp_path):

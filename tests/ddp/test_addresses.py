@@ -94,21 +94,6 @@ def test_ports_are_held_until_all_ranks_have_theirs():
     addresses.check_free("127.0.0.1", first, 2)
 
 
-def seeded(rank):
-    """All ranks draw the same numbers, as scripts let them."""
-    random.seed(0)
-    state = BoundedLoss(timeout_s=60)
-    parameters = [torch.zeros(size) for size in SIZES]
-    for step in range(3):
-        random.seed(0)
-        exchange(state, drawn(SIZES, rank, step), parameters)
-    return last(state).carried_by
-
-
-def test_ranks_with_the_same_seed_exchange():
-    assert values(launch(seeded, 3)) == ["transport"] * 3
-
-
 def beyond(rank, interface, collective):
     """Exchanges with keys; returns what was seen of them."""
     state = BoundedLoss(mode="reliable", collective=collective, interface=interface, timeout_s=60)

@@ -4,8 +4,6 @@ All ranks share the first GPU. Gloo allows that; for NCCL each rank says that it
 """
 
 import io
-import json
-import os
 from typing import Any
 
 import numpy as np
@@ -20,19 +18,14 @@ from testbed.training.learner import Replica
 from tests.ddp.ranks import (
     Books,
     drawn,
-    exchange,
     last,
     launch,
     lossy,
-    model,
     require_paid_or_owed,
-    train,
     values,
-    weights,
 )
-from tests.ddp.test_equal_to_ddp import RELIABLE, assert_equal, both, hooked
+from tests.ddp.test_equal_to_ddp import RELIABLE, assert_equal, both
 from tests.ddp.test_fsdp import all_ways, assert_alike
-from tests.ddp.test_loss import assert_bounded, lossy_training
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA")
 SETTINGS: Any = RELIABLE
@@ -52,44 +45,6 @@ def test_weights_are_those_of_the_all_reduce_and_replicas_identical(collective):
 def test_any_process_group_that_knows_the_gpu_will_do(backend):
     told = values(launch(both, 2, backend=backend, collective="sharded", device=DEVICE))
     assert_equal(told)
-
-
-@needs_cuda
-@pytest.mark.parametrize("collective", ["server", "sharded"])
-def test_with_loss_replicas_stay_identical_and_losses_within_their_bound(collective):
-    assert_bounded(values(launch(lossy_training, 3, collective=collective, device=DEVICE)))
-
-
-def in_each_type(rank):
-    """Whether each mean is that in rank order, bit for bit; then the weights of a training."""
-    right: dict[str, list[bool]] = {}
-    trained = {}
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        state = BoundedLoss(**SETTINGS)
-        parameters = [torch.zeros(size, device=DEVICE) for size in SIZES]
-        for step in range(4):
-            everyone = [[each.to(dtype) for each in drawn(SIZES, other, step)] for other in (0, 1)]
-            mine = [each.to(DEVICE) for each in everyone[rank]]
-            for mean, one, two in zip(exchange(state, mine, parameters), *everyone, strict=True):
-                expected = ((one.float() + two.float()) / 2).to(dtype)
-                same = mean.is_cuda and torch.equal(mean.cpu(), expected)
-                right.setdefault(str(dtype), []).append(same)
-        assert last(state).carried_by == "transport"
-        state.close()
-        ddp, state = hooked(model(dtype).to(DEVICE))
-        train(ddp, 5, rank, dtype=dtype, device=DEVICE)
-        state.close()
-        trained[str(dtype)] = weights(ddp)
-    return right, trained
-
-
-@needs_cuda
-def test_means_are_those_in_rank_order_in_each_type():
-    told = values(launch(in_each_type, 2))
-    for right, trained in told:
-        assert all(all(each) for each in right.values()), right
-        for name, ours in trained.items():
-            assert np.array_equal(ours, told[0][1][name]), name
 
 
 class Late(torch.autograd.Function):
@@ -189,21 +144,6 @@ def test_what_an_average_lost_is_owed_and_paid_after_a_checkpoint():
     for _, paid in outcomes:
         np.testing.assert_allclose(2 * paid, owed, rtol=1e-5, atol=1e-5)
     assert np.abs(owed).max() > 0
-
-
-def with_another_hook(rank, told):
-    os.environ["BOUNDED_LOSS"] = json.dumps(told)
-    ddp, state = hooked(model().to(DEVICE))
-    train(ddp, 4, rank, device=DEVICE)
-    return weights(ddp), last(state).step
-
-
-@needs_cuda
-@pytest.mark.parametrize("told", [{"hook": "gloo"}, {"hook": "fp16_compress"}], ids=str)
-def test_pytorchs_own_hooks_stand_instead(told):
-    (ours, step), (theirs, _) = values(launch(with_another_hook, 2, told=told))
-    assert np.array_equal(ours, theirs)
-    assert step == 3
 
 
 # Not with Gloo: there the ranks have not come to the end of this, and we do not know why.
