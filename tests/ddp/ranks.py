@@ -22,9 +22,16 @@ from torch.nn.parallel import DistributedDataParallel
 from testbed.ddp import BoundedLoss
 from testbed.transport import preset
 
-# Torch is imported once, not by each rank.
+# Imported once, not by each rank: DDP imports `torch._dynamo` when it begins.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "testbed.ddp", __name__])
+_PRELOADED = [
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "testbed.ddp",
+]
+_CONTEXT.set_forkserver_preload([*_PRELOADED, __name__])
 _WITHIN_S = 100
 
 

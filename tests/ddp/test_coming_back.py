@@ -84,7 +84,9 @@ def coming(port, keys, results):
     results.put((2, (weights(ddp), alone, report.carried_by, report.step == end - 1)))
 
 
-@pytest.mark.parametrize("keys", [False, True], ids=["no keys", "keys"])
+@pytest.mark.parametrize(
+    "keys", [pytest.param(False, marks=pytest.mark.long), True], ids=["no keys", "keys"]
+)
 def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path, keys):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     results = _CONTEXT.Queue()

@@ -34,9 +34,8 @@ def torchrun(script, *arguments, status=0, **more):
     return done
 
 
-@pytest.mark.parametrize("script", [TRAIN, LANGUAGE, SELDOM], ids=lambda path: path.stem)
-def test_its_help_needs_no_docstrings(script):
-    command = [sys.executable, "-OO", script, "--help"]
+def test_its_help_needs_no_docstrings():
+    command = [sys.executable, "-OO", TRAIN, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--protocol" in done.stdout

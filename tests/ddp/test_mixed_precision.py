@@ -53,11 +53,15 @@ def scaled(rank, hook):
     return scales, weights(ddp)
 
 
+def plain_and_ours(rank):
+    return scaled(rank, hook=False), scaled(rank, hook=True)
+
+
 def test_one_overflow_skips_one_step_as_over_plain_ddp():
-    plain, _ = values(launch(scaled, 3, hook=False))[0]
-    for scales, ours in (told := values(launch(scaled, 3, hook=True))):
+    told = values(launch(plain_and_ours, 3))
+    for (plain, _), (scales, ours) in told:
         assert scales == plain
-        assert np.array_equal(ours, told[0][1])
+        assert np.array_equal(ours, told[0][1][1])
         assert np.isfinite(ours).all()
 
 
@@ -90,7 +94,7 @@ def accounts(rank, filling, collective):
     ("filling", "collective"),
     [
         *(("error-feedback", collective) for collective in ("sharded", "server")),
-        *((filling, "sharded") for filling in ("zero", "rescale")),
+        ("rescale", "sharded"),
     ],
 )
 def test_what_is_not_finite_reaches_all_ranks_once_and_debts_stay(filling, collective):

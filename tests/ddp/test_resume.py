@@ -10,7 +10,7 @@ STEPS = 8
 SAVED_AFTER = 4
 
 
-def run(rank, folder, collective, *, until=STEPS, resume=False):
+def run(rank, folder, *, until=STEPS, resume=False):
     """Trains up to `until`; saves after SAVED_AFTER steps; is killed if that is not the end."""
     file = folder / f"rank-{rank}.pt"
     net = model()
@@ -20,7 +20,7 @@ def run(rank, folder, collective, *, until=STEPS, resume=False):
         net.load_state_dict(saved["model"])
         first = SAVED_AFTER
     ddp = wrapped(net)
-    state = BoundedLoss(mode="reliable", collective=collective, timeout_s=60)
+    state = BoundedLoss(mode="reliable", timeout_s=60)
     ddp.register_comm_hook(state, state.hook)
     optimiser = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     if saved is not None:
@@ -37,10 +37,9 @@ def run(rank, folder, collective, *, until=STEPS, resume=False):
 
 
 def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path):
-    for collective in ("server", "sharded"):
-        whole = values(launch(run, 2, folder=tmp_path, collective=collective))
-        for file in tmp_path.iterdir():
-            file.unlink()
-        launch(run, 2, killed=[0, 1], folder=tmp_path, collective=collective, until=6)
-        resumed = values(launch(run, 2, folder=tmp_path, collective=collective, resume=True))
-        assert all(np.array_equal(each, whole[0]) for each in (*whole, *resumed))
+    whole = values(launch(run, 2, folder=tmp_path))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    launch(run, 2, killed=[0, 1], folder=tmp_path, until=6)
+    resumed = values(launch(run, 2, folder=tmp_path, resume=True))
+    assert all(np.array_equal(each, whole[0]) for each in (*whole, *resumed))
