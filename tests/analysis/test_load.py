@@ -65,16 +65,6 @@ def test_the_last_attempt_speaks_for_a_run_that_has_nothing_else(tmp_path):
     assert [(run.verdict, run.reason) for run in load(tmp_path).runs] == [("invalid", "last")]
 
 
-def test_a_cut_off_last_line_is_left_out_and_reported(tmp_path):
-    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    log = directory / "events" / "transfers-server.jsonl"
-    log.write_bytes(log.read_bytes()[:-20])
-    results = load(tmp_path)
-    assert results.transfers.height == 39
-    problem = "events/transfers-server.jsonl: last line (line 20) is cut off"
-    assert results.runs[0].problems == [problem]
-
-
 def test_a_broken_line_in_the_middle_is_left_out_and_reported(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     log = directory / "events" / "rounds.jsonl"
@@ -159,14 +149,6 @@ def test_a_run_that_cannot_be_trusted_counts_as_failed(tmp_path, name, content, 
     (run,) = load(tmp_path).runs
     assert run.verdict == "failed"
     assert reason in run.reason
-
-
-def test_factors_become_columns(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1, factors={"impairments.0.q": 0.9})
-    results = load(tmp_path)
-    assert results.factor_columns == ["factor.impairments.0.q"]
-    assert results.rounds["factor.impairments.0.q"][0] == "0.9"
 
 
 def test_arms_follow_the_experiments_order(tmp_path):

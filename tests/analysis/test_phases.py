@@ -10,9 +10,8 @@ import pytest
 import analysis
 from analysis.data.load import load
 from analysis.summary.document import summarise
-from analysis.tables.critical_rounds import critical_rounds_table
 from analysis.words import cautions
-from tests.analysis.build import ResultsBuilder, edited, summary_of
+from tests.analysis.build import ResultsBuilder, edited
 
 PHASED = {"protocol": {"name": "dblp", "gather": "phased:low=0.008,high=0.408"}}
 FIXED = {"protocol": {"name": "fixed-low", "gather": "fixed:tolerance=0.008"}}
@@ -73,11 +72,6 @@ def test_a_tolerance_of_own_code_is_known_by_what_was_logged(tmp_path):
             with edited(directory / "events" / "rounds.jsonl") as rounds:
                 rounds[0]["tolerance_gather"] = 0.4
     assert "by up to 60.00 points (mine)" in cautions_of(tmp_path)[0]
-
-
-def test_an_experiment_without_such_an_arm_has_no_such_table(tmp_path):
-    ResultsBuilder(tmp_path).run(arm="tcp", seed=1, config=FIXED)
-    assert critical_rounds_table(summary_of(tmp_path)).rows == []
 
 
 def test_cautions_stand_above_the_numbers_and_in_the_summary(tmp_path, undrawn):

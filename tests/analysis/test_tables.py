@@ -102,13 +102,6 @@ def test_numbers_have_three_digits(value, text):
     assert formatting.number(value) == text
 
 
-def test_units_fit_the_greatest_number_of_a_row():
-    assert formatting.unit_for("s", [0.5, 0.02]).symbol == "ms"
-    assert formatting.unit_for("s", [0.02, 2.5, None]).symbol == "s"
-    assert formatting.unit_for("bytes", [2_500_000.0]).symbol == "MB"
-    assert formatting.unit_for("s", []).symbol == "s"
-
-
 def test_an_interval_has_the_decimals_of_its_value():
     unit = formatting.Unit("ms", 1e3)
     estimate = Estimate(value=0.6124, low=0.59811, high=0.64, n=2)
