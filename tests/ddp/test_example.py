@@ -70,16 +70,19 @@ def test_bad_input_is_one_line():
     assert "exitcode  : 2" in done.stderr
 
 
+def moved(lines):
+    """By how much the mean moved the parameters, in each of the four rounds."""
+    return [float(line.partition("moved by ")[2].partition(",")[0]) for line in lines[:4]]
+
+
 @pytest.mark.timeout(240)
-def test_ranks_that_meet_seldom_train_as_with_all_reduces():
+@pytest.mark.parametrize("beside_gloo", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_ranks_that_meet_seldom_train_as_with_all_reduces(beside_gloo):
     """Without loss, the means differ by rounding at most."""
     over_ours = torchrun(SELDOM, "--mode", "reliable").stdout.splitlines()
-    over_gloo = torchrun(SELDOM, "--protocol", "gloo").stdout.splitlines()
-    ours, gloos = (
-        [float(line.partition("moved by ")[2].partition(",")[0]) for line in lines[:4]]
-        for lines in (over_ours, over_gloo)
-    )
-    assert ours == pytest.approx(gloos, rel=1e-3)
-    assert min(ours) > 0
+    assert min(moved(over_ours)) > 0
     assert "carried_by='transport'" in over_ours[4]
-    assert len(over_gloo) == 4
+    if beside_gloo:
+        over_gloo = torchrun(SELDOM, "--protocol", "gloo").stdout.splitlines()
+        assert moved(over_ours) == pytest.approx(moved(over_gloo), rel=1e-3)
+        assert len(over_gloo) == 4
