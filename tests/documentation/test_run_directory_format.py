@@ -12,7 +12,7 @@ from analysis.data.frame_columns import FRAMES
 from testbed.documentation.reference import sections
 from tests.documentation.described import undescribed, unknown_keys
 
-GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "summary.json"
+GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "runs" / "summary.json"
 
 
 @pytest.mark.parametrize(
