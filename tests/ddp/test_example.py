@@ -35,7 +35,7 @@ def torchrun(script, *arguments, status=0, **more):
 
 
 def test_its_help_needs_no_docstrings():
-    command = [sys.executable, "-OO", TRAIN, "--help"]
+    command = [sys.executable, "-OO", str(TRAIN), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--protocol" in done.stdout
