@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from testbed import experiment
 from testbed.bench import layers, rates
 from testbed.cli.verbs import app
-from testbed.run import planning, simulating
-from testbed.shared import jsonl
+from testbed.run import planning
 from testbed.shared.yaml_input import InputError
 from testbed.training.learner import Replica
 from testbed.training.run_context import RunContext
@@ -303,39 +302,3 @@ def test_plot_needs_a_profile(small):
         "bounds are those of protocol: per-layer"
     )
     assert experiment.load(small(arms={"a": {"protocol": "per-layer"}}))
-
-
-# In virtual time.
-
-BOUNDS = {"1.weight": 0.4, "3.weight": 0.1}
-
-
-def tensor_losses(path, folder):
-    """By tensor, the largest share that a gather of the only arm went without."""
-    run = experiment.load(path, seeds=1)[0].in_virtual_time()
-    outcome = simulating.execute(folder, run, lambda record: None)
-    assert (outcome.verdict, outcome.reason) == ("ok", "")
-    lines = jsonl.read(outcome.directory / "events" / "transfers-server.jsonl")
-    found = [each["tensor_loss"] for each in lines if each["leg"] == "gather"]
-    context = RunContext.without_network(run.config(), ["server", "worker-1", "worker-2"])
-    names = [name for name, _ in context.layout.tensors]
-    assert len(found) == 2 * 4
-    return dict(zip(names, np.max(found, axis=0).tolist(), strict=True))
-
-
-@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
-def test_in_virtual_time_no_tensor_lacks_more_than_its_bound(small, tmp_path, repair):
-    hit = {"kind": "loss", "host": "server", "leg": "gather", "rounds": [1, 2], "q": 0.9}
-    settings = {
-        "training": {**SMALL["training"], "measure_every": 1},
-        "impairments": [hit],
-    }
-    arms = {"plot": {"protocol": "plot", "tensors": BOUNDS, "repair": repair}}
-    lost = tensor_losses(small(arms=arms, **settings), tmp_path / "plot")
-    assert all(share <= BOUNDS.get(name, 0) for name, share in lost.items())
-    assert lost["1.weight"] > BOUNDS["3.weight"]
-    assert lost["3.weight"] > 0
-    # One bound for all of them lets the second tensor lose as much as the first.
-    arms = {"mlt": {"protocol": "mlt", "tolerance": 0.4, "repair": repair, "order": "shuffled"}}
-    lost = tensor_losses(small(arms=arms, **settings), tmp_path / "mlt")
-    assert lost["3.weight"] > 0.1

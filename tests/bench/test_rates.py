@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -15,10 +14,6 @@ from testbed import experiment
 from testbed.bench import rates
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
-from testbed.training.filling.error_feedback import Residual
-from testbed.training.filling.hadamard import Turned
-from testbed.training.learner import Replica
-from testbed.training.run_context import RunContext
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -39,95 +34,6 @@ def small(tmp_path):
         return str(path)
 
     return write
-
-
-def only(path: str, arm: str, rate: float) -> rates.Record:
-    found = rates.trials(experiment.load(path, arms=[arm]))
-    return next(trial for trial in found if trial["learning_rate"] == rate)
-
-
-def test_without_loss_it_is_the_mean_of_the_workers_gradients_on_what_is_left(small):
-    trial = only(small(), "none", 0.032)
-    context = RunContext.without_network(trial["config"], ["server", "worker-1", "worker-2"])
-    assert context.model_and_data.dataset.facts["evaluated_on"] == "validation"
-    learners = [context.learner(name) for name in context.workers]
-    parts = [np.zeros(context.layout.element_count, dtype=np.float32) for _ in learners]
-    for _ in range(6):
-        for learner, part in zip(learners, parts, strict=True):
-            learner.gradient(part)
-        mean = (parts[0] + parts[1]) / np.float32(2)
-        for learner in learners:
-            learner.apply(mean, 0.032)
-    record = rates.train(trial)
-    assert record["value"] == pytest.approx(np.mean([each.evaluate() for each in learners]))
-    assert record == rates.train(trial)
-
-
-def test_an_arm_loses_what_its_tolerance_and_the_phase_allow(small, monkeypatch):
-    zeros = []
-    apply = Replica.apply
-
-    def spy(self, update, learning_rate):
-        zeros.append(float((update == 0).mean()))
-        apply(self, update, learning_rate)
-
-    monkeypatch.setattr(Replica, "apply", spy)
-    rates.train(only(small(), "dblp", 0.032))
-    lost = [each > 0.5 for each in zeros[::2]]
-    # What the schedule says after a round holds from its broadcast on.
-    assert lost == [False, False, False, True, True, True]
-
-
-def test_an_arm_that_bounds_energy_or_keeps_a_part_gets_the_chunks_that_hold_the_most(
-    small, monkeypatch
-):
-    delivered = []
-    settle = Residual.settle
-
-    def spy(self, report):
-        energy = np.square(self._layout.floats(self._sent).astype(np.float64)).sum()
-        settle(self, report)
-        owed = np.square(self._layout.floats(self.owed).astype(np.float64)).sum()
-        delivered.append((1 - owed / energy, report.chunks_received / report.chunk_count))
-
-    monkeypatch.setattr(Residual, "settle", spy)
-    arms = {
-        "ours": {"protocol": "bounded-energy", "share": 0.7, "at_most": 1},
-        "top-k": {"protocol": "top-k", "keep": 0.3},
-    }
-    rates.train(only(small(arms=arms), "ours", 0.032))
-    assert all(share >= 0.7 - 1e-6 for share, _ in delivered)
-    assert min(chunks for _, chunks in delivered) < 0.6
-    delivered.clear()
-    rates.train(only(small(arms=arms), "top-k", 0.032))
-    assert all(chunks == pytest.approx(0.3, abs=0.02) for _, chunks in delivered)
-    assert all(share > chunks for share, chunks in delivered)
-
-
-def test_an_arm_that_time_alone_ends_gives_up_nothing_and_has_its_filling(small, monkeypatch):
-    payloads = []
-    turned = Turned.payload
-
-    def spy(self, gradient):
-        payloads.append(not np.allclose(turned(self, gradient), gradient))
-        return turned(self, gradient)
-
-    monkeypatch.setattr(Turned, "payload", spy)
-    arms = {"timed": {"protocol": "optireduce"}, "none": {"protocol": "none"}}
-    timed, whole = (
-        rates.train(only(small(arms=arms), name, 0.032))["value"] for name in ("timed", "none")
-    )
-    assert timed == pytest.approx(whole, abs=0.01)
-    assert payloads and all(payloads)
-
-
-def test_the_schedule_s_rate_is_applied(small, monkeypatch):
-    applied = []
-    monkeypatch.setattr(Replica, "apply", lambda self, update, rate: applied.append(rate))
-    cosine = {**SMALL["training"], "schedule": {"kind": "cosine"}}
-    rates.train(only(small(training=cosine), "none", 0.064))
-    assert applied[0] == pytest.approx(0.064)
-    assert applied[-1] == pytest.approx(0.0)
 
 
 def test_points_that_train_the_same_are_one(small):

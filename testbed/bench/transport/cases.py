@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from testbed.bench import repetition
 from testbed.bench.transport.network import LinkKind
+from testbed.transport import CONGESTION_CONTROLS, REPAIRS
 from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES
 
 OURS = "ours"
@@ -20,6 +21,13 @@ _MODEL_BYTES = 244_000_000  # of float32 gradients: AlexNet's 61 million
 _MAC_BYTES, _CRC_BYTES = 16, 4  # appended to a datagram, which must not grow
 LOSSES = (0.0, 0.01, 0.1, 0.3, 0.6, 0.9)
 TOLERANCES = (0.0, 0.008, 0.408)
+# `once` repairs nothing, so no reliable transfer would end with it; DCTCP needs marks of the path.
+_REPAIRS = tuple(name for name in REPAIRS if name != "once")
+_CONTROLS = tuple(name for name in CONGESTION_CONTROLS if name != "dctcp")
+_TWO_REPAIRS = ("passes", "streaming")
+_ONCE_OR_TWICE: dict[str, Any] = {"repeats": 2, "most": 2, "warm_ups": 0, "limit_s": 4}
+# Past 10 % loss TCP's back-off takes minutes: once is enough to say that.
+_HOPELESS: dict[str, Any] = {"repeats": 1, "most": 1, "warm_ups": 0, "limit_s": 6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +69,6 @@ class Case:
         return self.tolerance if self.peer == OURS or self.is_other else 0.0
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:g}%"
-
-
-@dataclass(frozen=True)
-class _Axes:
-    repairs: tuple[str, ...]
-    controls: tuple[str, ...]
-    quick: bool
-
-
 Size = Literal["quick", "usual", "full"]
 """A few cases, those of a usual run, or also those that take long."""
 
@@ -86,131 +83,134 @@ class Selection:
 
     def cases(self) -> list[Case]:
         """The cases whose name matches, ordered by link so that each is made once."""
-        wanted = [case for case in self._all() if fnmatch.fnmatchcase(case.name, self.pattern)]
+        every = _all(self.size)
+        if self.other is not None:
+            every = _beside_other(self.other, self.size == "quick")
+        wanted = [case for case in every if fnmatch.fnmatchcase(case.name, self.pattern)]
         order = list(dict.fromkeys(case.link for case in wanted))
         return sorted(wanted, key=lambda case: order.index(case.link))
 
-    def _all(self) -> Iterator[Case]:
-        if self.other is not None:
-            yield from _beside_other(self.other, quick=self.size == "quick")
-            return
-        from testbed.transport import CONGESTION_CONTROLS, REPAIRS
 
-        # DCTCP needs marks of the path, which no link here makes.
-        controls = tuple(name for name in CONGESTION_CONTROLS if name != "dctcp")
-        # `once` repairs nothing, so no reliable transfer would end with it.
-        repairs = tuple(name for name in REPAIRS if name != "once")
-        axes = _Axes(repairs=repairs, controls=controls, quick=self.size == "quick")
-        for part in _PARTS[self.size]:
-            yield from part(axes)
+def _percent(share: float) -> str:
+    return f"{share * 100:g}%"
 
 
-def _of_peer(base: Case, peer: str, **changes: Any) -> Case:
-    """The same transfer by a kernel TCP, whose name ends with its congestion control."""
-    control = peer.removeprefix("tcp-")
-    return replace(
-        base, name=f"{base.name}/{peer}", peer=peer, congestion_control=control, **changes
-    )
+def _each(base: Case, axis: str, names: Iterable[str], **changes: Any) -> Iterator[Case]:
+    """The same transfer with each repair or congestion control, after which it is named."""
+    for name in names:
+        yield replace(base, name=f"{base.name}/{name}", **(changes | {axis: name}))
 
 
-def _by_loss(axes: _Axes) -> Iterator[Case]:
+def _by_tcp(base: Case, peers: Iterable[str], **changes: Any) -> Iterator[Case]:
+    """The same transfer by kernel TCPs, whose names end with their congestion control."""
+    for peer in peers:
+        control = peer.removeprefix("tcp-")
+        yield from _each(base, "peer", [peer], congestion_control=control, **changes)
+
+
+def _by_loss(quick: bool) -> Iterator[Case]:
     """100 Mbit/s without added delay: every repair against every loss, tolerances, and TCP."""
-    losses: Iterable[float] = (0.0, 0.6) if axes.quick else LOSSES
-    for loss in losses:
-        link = LinkKind(rate_bps=_100M, loss=loss)
-        base = Case(name=f"100M/loss-{_percent(loss)}", link=link)
-        if axes.quick:
-            base = replace(base, repeats=2, most=2, warm_ups=0, limit_s=4)
-        for repair in axes.repairs:
-            for tolerance in TOLERANCES if not axes.quick else TOLERANCES[1:2]:
-                yield replace(
-                    base,
-                    name=f"{base.name}/P-{_percent(tolerance)}/{repair}",
-                    tolerance=tolerance,
-                    repair=repair,
-                )
-        for peer in TCP if loss <= 0.1 or not axes.quick else ():
-            # Past 10 % loss TCP's back-off takes minutes: once is enough to say that.
-            hopeless = {"repeats": 1, "most": 1, "warm_ups": 0, "limit_s": 6} if loss > 0.1 else {}
-            yield _of_peer(base, peer, **hopeless)
+    for loss in (0.0, 0.6) if quick else LOSSES:
+        base = Case(name=f"100M/loss-{_percent(loss)}", link=LinkKind(rate_bps=_100M, loss=loss))
+        if quick:
+            base = replace(base, **_ONCE_OR_TWICE)
+        for repair in _REPAIRS:
+            for tolerance in TOLERANCES[1:2] if quick else TOLERANCES:
+                name = f"{base.name}/P-{_percent(tolerance)}/{repair}"
+                yield replace(base, name=name, tolerance=tolerance, repair=repair)
+        if loss <= 0.1 or not quick:
+            yield from _by_tcp(base, TCP, **(_HOPELESS if loss > 0.1 else {}))
         # Gloo chooses its own ports and congestion control, so its loss would not be the others'.
         if loss == 0:
-            limit_s = 4.0 if axes.quick else 8.0
-            yield replace(base, name=f"{base.name}/gloo", peer=GLOO, limit_s=limit_s)
+            yield from _each(base, "peer", [GLOO], limit_s=4.0 if quick else 8.0)
 
 
-def _by_rtt(axes: _Axes) -> Iterator[Case]:
+def _by_rtt(quick: bool) -> Iterator[Case]:
     """Round trips of 1 and 10 ms: the same megabyte, and payloads of two round trips."""
-    for rtt_s in (0.01,) if axes.quick else (0.001, 0.01):
-        for loss in (0.6,) if axes.quick else (0.0, 0.01, 0.6, 0.9):
+    for rtt_s in (0.01,) if quick else (0.001, 0.01):
+        for loss in (0.6,) if quick else (0.0, 0.01, 0.6, 0.9):
             link = LinkKind(rate_bps=_100M, rtt_s=rtt_s, loss=loss)
-            base = Case(
-                name=f"100M/rtt-{rtt_s * 1e3:g}ms/loss-{_percent(loss)}", link=link, tolerance=0.008
+            name = f"100M/rtt-{rtt_s * 1e3:g}ms/loss-{_percent(loss)}"
+            base = Case(name=name, link=link, tolerance=0.008)
+            if quick:
+                base = replace(base, **_ONCE_OR_TWICE)
+            short = replace(
+                base,
+                name=f"{name}/short",
+                payload_bytes=int(2 * rtt_s * _100M / 8 * 0.95),
+                repeats=2 if quick else 5,
             )
-            if axes.quick:
-                base = replace(base, repeats=2, most=2, warm_ups=0, limit_s=4)
-            short = int(2 * rtt_s * _100M / 8 * 0.95)
-            for repair in axes.repairs:
-                yield replace(base, name=f"{base.name}/{repair}", repair=repair)
+            for repair in _REPAIRS:
+                yield from _each(base, "repair", [repair])
                 if loss >= 0.6 and rtt_s >= 0.01:
-                    yield replace(
-                        base,
-                        name=f"{base.name}/short/{repair}",
-                        repair=repair,
-                        payload_bytes=short,
-                        repeats=2 if axes.quick else 5,
-                    )
-            for peer in TCP if loss <= 0.1 and not axes.quick else ():
-                yield _of_peer(base, peer, tolerance=0.0)
+                    yield from _each(short, "repair", [repair])
+            yield from _by_tcp(base, TCP if loss <= 0.1 and not quick else (), tolerance=0.0)
 
 
-def _incast(axes: _Axes) -> Iterator[Case]:
-    """Eight senders into one 100 Mbit/s link, once per congestion control."""
-    workers = 4 if axes.quick else 8
-    base = Case(
+def _incast_of(
+    workers: int, limit_s: float = 30, repair: str = "streaming", **changes: Any
+) -> Case:
+    """Many senders into one 100 Mbit/s link, which together send 16 MB."""
+    defaults: dict[str, Any] = {"payload_bytes": 16_000_000 // workers, "repeats": 2, "most": 3}
+    link = LinkKind(rate_bps=_100M, workers=workers)
+    return Case(
         name=f"100M/incast-{workers}",
-        link=LinkKind(rate_bps=_100M, workers=workers),
-        payload_bytes=1_000_000 if axes.quick else 2_000_000,
-        repair=axes.repairs[-1],
+        link=link,
+        repair=repair,
         tolerance=0.008,
-        repeats=1 if axes.quick else 2,
-        most=1 if axes.quick else 3,
-        limit_s=20,
+        limit_s=limit_s,
+        **(defaults | changes),
     )
-    for control in axes.controls[:1] if axes.quick else axes.controls:
-        yield replace(base, name=f"{base.name}/{control}", congestion_control=control)
-    for peer in TCP[1:2] if axes.quick else TCP:
-        yield _of_peer(base, peer, tolerance=0.0)
 
 
-def _unshaped(axes: _Axes) -> Iterator[Case]:
+def _incast(quick: bool) -> Iterator[Case]:
+    """Eight senders, once per congestion control."""
+    base = _incast_of(8, 20, _REPAIRS[-1])
+    if quick:
+        base = _incast_of(4, 20, _REPAIRS[-1], payload_bytes=1_000_000, repeats=1, most=1)
+    yield from _each(base, "congestion_control", _CONTROLS[:1] if quick else _CONTROLS)
+    yield from _by_tcp(base, TCP[1:2] if quick else TCP, tolerance=0.0)
+
+
+def _wide_incast(workers: int) -> Iterator[Case]:
+    base = _incast_of(workers)
+    yield from _each(base, "congestion_control", ["fixed"])
+    yield from _by_tcp(base, TCP[1:2], tolerance=0.0)
+
+
+def _bare(offloads: bool, size: int, **changes: Any) -> Case:
     """One stream over a bare veth pair: what the transport itself costs."""
-    for offloads in (True, False):
-        base = Case(
-            name=f"veth/offloads-{'on' if offloads else 'off'}",
-            link=LinkKind(offloads=offloads),
-            payload_bytes=(64 if axes.quick else 256 if offloads else 128) << 20,
-            repeats=2 if axes.quick else 5,
-            most=2 if axes.quick else repetition.MOST,
-        )
-        for repair in axes.repairs:
-            yield replace(base, name=f"{base.name}/{repair}", repair=repair)
-        for peer in TCP[1:2] if axes.quick else TCP:
-            yield _of_peer(base, peer)
+    name = f"veth/offloads-{'on' if offloads else 'off'}"
+    link = LinkKind(offloads=offloads)
+    return Case(name=name, link=link, payload_bytes=size << 20, **{"repeats": 5, **changes})
+
+
+def _unshaped(quick: bool) -> Iterator[Case]:
+    for offloads, size in ((True, 256), (False, 128)):
+        base = _bare(offloads, 64, repeats=2, most=2) if quick else _bare(offloads, size)
+        yield from _each(base, "repair", _REPAIRS)
+        yield from _by_tcp(base, TCP[1:2] if quick else TCP)
         if offloads:
-            yield replace(base, name=f"{base.name}/gloo", peer=GLOO)
+            yield from _each(base, "peer", [GLOO])
             yield replace(
                 base,
-                name=f"{base.name}/{axes.repairs[0]}+crc32c",
-                repair=axes.repairs[0],
+                name=f"{base.name}/{_REPAIRS[0]}+crc32c",
+                repair=_REPAIRS[0],
                 checksum=True,
                 chunk_bytes=DEFAULT_CHUNK_BYTES - _CRC_BYTES,
             )
 
 
-def _authenticated(_: _Axes) -> Iterator[Case]:
+def _in_orders(repair: str, offloads: bool, size: int) -> Iterator[Case]:
+    """Chunks that are not sent in the order in which they lie: compare with the plain repair."""
+    base = _bare(offloads, size, repair=repair)
+    for order, short in (("shuffled", "shuffled"), (LARGEST_FIRST, "largest-first")):
+        yield replace(base, name=f"{base.name}/{repair}+{short}", order=order)
+
+
+def _authenticated() -> Iterator[Case]:
     """The paced cases with 16 bytes on every datagram; their cost is that of `P-0%` beside them."""
-    for repair in ("passes", "streaming"):
+    for repair in _TWO_REPAIRS:
         yield Case(
             name=f"100M/loss-0%/P-0%/{repair}+auth",
             link=LinkKind(rate_bps=_100M),
@@ -220,112 +220,61 @@ def _authenticated(_: _Axes) -> Iterator[Case]:
         )
 
 
-def _fast_links(_: _Axes) -> Iterator[Case]:
+def _fast_links() -> Iterator[Case]:
     """Paced at 1 and 10 Gbit/s: a small model's gradients, and a large one's."""
     small = Case(name="1G/20MB", link=LinkKind(rate_bps=_1G), payload_bytes=20_000_000)
     # A queue that lets single packets go at this rate costs more than the transport.
     link = LinkKind(offloads=True)
     large = Case(name="10G/244MB", link=link, payload_bytes=_MODEL_BYTES, pace_bps=_10G)
     for base, peers in ((small, TCP), (large, TCP[1:2])):
-        for repair in ("passes", "streaming"):
-            yield replace(base, name=f"{base.name}/{repair}", repair=repair)
-        for peer in peers:
-            yield _of_peer(base, peer, pace_bps=None)
+        yield from _each(base, "repair", _TWO_REPAIRS)
+        yield from _by_tcp(base, peers, pace_bps=None)
 
 
-def _large_and_lossy(_: _Axes) -> Iterator[Case]:
+def _large_and_lossy() -> Iterator[Case]:
     """A large model's gradients over 1 Gbit/s that loses."""
     for loss in (0.0, 0.01, 0.1):
-        link = LinkKind(rate_bps=_1G, loss=loss)
-        base = Case(
-            name=f"1G/244MB/loss-{_percent(loss)}",
-            link=link,
-            payload_bytes=_MODEL_BYTES,
-            limit_s=30,
-        )
-        for repair in ("passes", "streaming"):
-            yield replace(base, name=f"{base.name}/{repair}", repair=repair)
+        link, name = LinkKind(rate_bps=_1G, loss=loss), f"1G/244MB/loss-{_percent(loss)}"
+        base = Case(name=name, link=link, payload_bytes=_MODEL_BYTES, limit_s=30)
+        yield from _each(base, "repair", _TWO_REPAIRS)
         # Past 1 % TCP's back-off takes minutes.
-        yield from (_of_peer(base, peer) for peer in TCP[1:] if loss <= 0.01)
+        yield from _by_tcp(base, TCP[1:] if loss <= 0.01 else ())
 
 
-def _incast_of(workers: int, controls: Iterable[str], peers: Iterable[str] = ()) -> Iterator[Case]:
-    """Many senders, which together send what the eight of the usual incast do."""
-    base = Case(
-        name=f"100M/incast-{workers}",
-        link=LinkKind(rate_bps=_100M, workers=workers),
-        payload_bytes=16_000_000 // workers,
-        repair="streaming",
-        tolerance=0.008,
-        repeats=2,
-        most=3,
-        limit_s=30,
-    )
-    for control in controls:
-        yield replace(base, name=f"{base.name}/{control}", congestion_control=control)
-    for peer in peers:
-        yield _of_peer(base, peer, tolerance=0.0)
-
-
-def _wide_incast(_: _Axes) -> Iterator[Case]:
-    yield from _incast_of(32, ("fixed",), peers=TCP[1:2])
-
-
-def _wider_incast(axes: _Axes) -> Iterator[Case]:
-    yield from _incast_of(32, [name for name in axes.controls if name != "fixed"])
-    yield from _incast_of(64, ("fixed",), peers=TCP[1:2])
-
-
-def _in_orders(repair: str, *, offloads: bool) -> Iterator[Case]:
-    """Chunks that are not sent in the order in which they lie: compare with the plain repair."""
-    for order, short in (("shuffled", "shuffled"), (LARGEST_FIRST, "largest-first")):
-        yield Case(
-            name=f"veth/offloads-{'on' if offloads else 'off'}/{repair}+{short}",
-            link=LinkKind(offloads=offloads),
-            payload_bytes=(256 if offloads else 128) << 20,
-            repair=repair,
-            order=order,
-            repeats=5,
-        )
-
-
-def _by_order(_: _Axes) -> Iterator[Case]:
-    yield from _in_orders("passes", offloads=True)
-
-
-def _by_order_elsewhere(_: _Axes) -> Iterator[Case]:
-    yield from _in_orders("streaming", offloads=True)
-    yield from _in_orders("passes", offloads=False)
-    yield from _in_orders("streaming", offloads=False)
-
-
-def _beside_other(other: str, *, quick: bool) -> Iterator[Case]:
+def _beside_other(other: str, quick: bool) -> Iterator[Case]:
     """Another implementation, and beside it ours and kernel TCP: each the same payload and link."""
-    losses: dict[str, tuple[float, ...]] = {
-        "100M": (0.0, 0.6) if quick else (0.0, 0.01, 0.1, 0.6, 0.9)
-    }
+    slow = (0.0, 0.6) if quick else (0.0, 0.01, 0.1, 0.6, 0.9)
+    places = [("100M", _100M, 1_000_000, loss) for loss in slow]
     if not quick:
-        losses["1G"] = (0.0, 0.01, 0.6)
-    for speed, loss in ((speed, loss) for speed, each in losses.items() for loss in each):
-        rate_bps, payload_bytes = {"100M": (_100M, 1_000_000), "1G": (_1G, 20_000_000)}[speed]
-        link = LinkKind(rate_bps=rate_bps, loss=loss)
-        name = f"{speed}/loss-{_percent(loss)}"
+        places += [("1G", _1G, 20_000_000, loss) for loss in (0.0, 0.01, 0.6)]
+    for speed, rate_bps, payload_bytes, loss in places:
+        link, name = LinkKind(rate_bps=rate_bps, loss=loss), f"{speed}/loss-{_percent(loss)}"
         base = Case(name=name, link=link, payload_bytes=payload_bytes)
         if quick:
-            base = replace(base, repeats=2, most=2, warm_ups=0, limit_s=8)
+            base = replace(base, **_ONCE_OR_TWICE | {"limit_s": 8})
         for tolerance in TOLERANCES[1:2] if quick else TOLERANCES[1:]:
-            name = f"{base.name}/P-{_percent(tolerance)}"
-            yield replace(base, name=f"{name}/{other}", peer=other, tolerance=tolerance)
-            for repair in ("passes",) if quick else ("passes", "streaming"):
-                yield replace(base, name=f"{name}/{repair}", repair=repair, tolerance=tolerance)
+            lossy = replace(base, name=f"{name}/P-{_percent(tolerance)}", tolerance=tolerance)
+            yield from _each(lossy, "peer", [other])
+            yield from _each(lossy, "repair", _TWO_REPAIRS[:1] if quick else _TWO_REPAIRS)
         if loss <= 0.1:
-            yield _of_peer(base, TCP[1])
+            yield from _by_tcp(base, TCP[1:2])
 
 
-_QUICK: tuple[Callable[[_Axes], Iterator[Case]], ...] = (_by_loss, _by_rtt, _incast, _unshaped)
-_USUAL = (*_QUICK, _authenticated, _fast_links, _wide_incast, _by_order)
-_PARTS = {
-    "quick": _QUICK,
-    "usual": _USUAL,
-    "full": (*_USUAL, _large_and_lossy, _wider_incast, _by_order_elsewhere),
-}
+def _all(size: Size) -> Iterator[Case]:
+    for part in (_by_loss, _by_rtt, _incast, _unshaped):
+        yield from part(size == "quick")
+    if size == "quick":
+        return
+    yield from _authenticated()
+    yield from _fast_links()
+    yield from _wide_incast(32)
+    yield from _in_orders("passes", True, 256)
+    if size == "usual":
+        return
+    yield from _large_and_lossy()
+    others = [name for name in _CONTROLS if name != "fixed"]
+    yield from _each(_incast_of(32), "congestion_control", others)
+    yield from _wide_incast(64)
+    yield from _in_orders("streaming", True, 256)
+    yield from _in_orders("passes", False, 128)
+    yield from _in_orders("streaming", False, 128)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from testbed.bench import record_file, repetition
 from testbed.bench.peer.adapter import Peer
 from testbed.bench.transport import cases, comparison, figure, measurement
 from testbed.bench.transport.cases import Selection
+from testbed.bench.transport.records import INTERVALS
 from testbed.experiment import durations
 from testbed.shared.yaml_input import InputError
 
@@ -93,7 +94,7 @@ def _measure(
                     console.print(f"{len(records)}/{expected} {' '.join(cells(record))}")
     finally:
         if console.is_terminal and records:
-            console.print(_table(_COLUMNS, map(cells, records)))
+            _show(console, _COLUMNS, map(cells, records))
 
 
 def _no_case(selection: Selection) -> str:
@@ -108,11 +109,18 @@ def _no_case(selection: Selection) -> str:
     return f"--cases {selection.pattern}: matches none; they begin with {kinds}; such as {such}"
 
 
-def _table(columns: tuple[str, ...], rows: Any) -> Table:
+def _show(console: Console, columns: tuple[str, ...], rows: Iterable[list[str]]) -> None:
+    """Print rows: on a terminal as a table, else as lines."""
     table = Table(*columns, box=None)
+    if not console.is_terminal:
+        console.print(" | ".join(columns))
     for row in rows:
-        table.add_row(*row)
-    return table
+        if console.is_terminal:
+            table.add_row(*row)
+        else:
+            console.print(" ".join(row))
+    if console.is_terminal:
+        console.print(table)
 
 
 def cells(record: Mapping[str, Any]) -> list[str]:
@@ -126,31 +134,23 @@ def cells(record: Mapping[str, Any]) -> list[str]:
     if record["jain"] is not None:
         notes += [f"link {record['link_busy']:.1%} busy", f"Jain {record['jain']:.3f}"]
     return [
-        record["case"],
-        _time(record["completion_s"]),
-        _spread(record),
-        str(record["n"]),
+        *(record["case"], _time(record["completion_s"]), _spread(record), str(record["n"])),
         _number(record["ratio_to_bound"], ".2f"),
         f"{record['goodput_bps'] / 1e6:.4g} Mbit/s",
-        _number(record["cpu_s_per_gb_sender"], ".2f"),
-        _number(record["cpu_s_per_gb_receiver"], ".2f"),
-        _number(record["cpu_s_per_gb_wire_sender"], ".2f"),
-        _number(record["cpu_s_per_gb_wire_receiver"], ".2f"),
-        _number(record["control_share"], ".2%"),
-        ", ".join(notes),
+        *(_number(record[key], ".2f") for key in INTERVALS[1:]),
+        *(_number(record["control_share"], ".2%"), ", ".join(notes)),
     ]
 
 
 def _spread(record: Mapping[str, Any]) -> str:
     """The interval; of a few values that scatter it says little: those at their ends."""
-    ends = ("completion_low_s", "completion_high_s")
-    if record["n"] == 1 or None in (record[key] for key in ends):
+    low_s, high_s = record["completion_low_s"], record["completion_high_s"]
+    if record["n"] == 1 or low_s is None:
         return "-"
     if record["n"] < _FEW and not record["narrow"]:
-        return "min {}, max {}".format(
-            *(_time(record[key]) for key in ("completion_min_s", "completion_max_s"))
-        )
-    return "..".join(_time(record[key]) for key in ends)
+        least, most = record["completion_min_s"], record["completion_max_s"]
+        return f"min {_time(least)}, max {_time(most)}"
+    return f"{_time(low_s)}..{_time(high_s)}"
 
 
 def compare_with(
@@ -166,17 +166,9 @@ def compare_with(
     )
     for remark in comparison.remarks(earlier, facts):
         console.print(f"{path}: {remark}")
-    rows = [
-        _changes(record, comparison.of(record, earlier[record["case"]]))
-        for record in records
-        if record["case"] in earlier
-    ]
-    if console.is_terminal:
-        console.print(_table(_CHANGES, rows))
-    else:
-        console.print(" | ".join(_CHANGES))
-        for row in rows:
-            console.print(" ".join(row))
+    both = [record for record in records if record["case"] in earlier]
+    changes = (comparison.of(record, earlier[record["case"]]) for record in both)
+    _show(console, _CHANGES, map(_changes, both, changes))
 
 
 def _changes(record: Mapping[str, Any], changes: dict[str, comparison.Change] | str) -> list[str]:
