@@ -13,9 +13,9 @@ from rich.table import Table
 from controllers.controller_socket import ControllerClient, ControllerError
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LinkEnds
-from testbed.run import manual_link_changes
+from testbed.run import by_hand
 from testbed.run.assembly import Lab
-from testbed.run.manual_impairments import ManualImpairment
+from testbed.run.by_hand import ManualImpairment
 from testbed.shared import jsonl, units
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean, one_of
@@ -111,7 +111,7 @@ class Prompt(CLI):
             self._say(f"set: {error}")
         except CommandError as error:  # the controller's words, with the keys of a topology
             said = str(error)
-            for word, key in manual_link_changes.WORDS.items():
+            for word, key in by_hand.WORDS.items():
                 said = said.replace(key, word)
             self._say(f"set: {said}")
 
@@ -123,14 +123,14 @@ class Prompt(CLI):
         if not rest:
             raise InputError(f"{word}: to which value? {_valid(word)}")
         value, *more = rest
-        if more and units.number(manual_link_changes.WORDS[word], value + more[0]) is not None:
+        if more and units.number(by_hand.WORDS[word], value + more[0]) is not None:
             value += more.pop(0)
         if more and (more[1:] or more[0] not in ends):
             raise InputError(f"toward {' '.join(more)!r}: {one_of(more[0], ends)}")
         changes = _checked(word, value)
         with closing(self._client()) as client:
-            for way in manual_link_changes.ways(ends, more[0] if more else None):
-                manual_link_changes.made(client, way, changes)
+            for way in by_hand.ways(ends, more[0] if more else None):
+                by_hand.made(client, way, changes)
         self._show_links([link])
 
     def _show_links(self, links: Iterable[LinkEnds]) -> None:
@@ -141,9 +141,9 @@ class Prompt(CLI):
         with closing(self._client()) as client:
             for link in links:
                 ends = (link.first.node, link.second.node)
-                for way in manual_link_changes.ways(ends, None):
-                    now = manual_link_changes.made(client, way, {})["now"]
-                    keys = manual_link_changes.WORDS
+                for way in by_hand.ways(ends, None):
+                    now = by_hand.made(client, way, {})["now"]
+                    keys = by_hand.WORDS
                     cells = [show(now[keys[word]]) for word, show in _SHOWN.items()]
                     table.add_row(link.name, way[1], *cells)
         self._console.print(table)
@@ -229,9 +229,9 @@ class Prompt(CLI):
 
 def _checked(word: str, value: str) -> dict[str, Any]:
     """The change that a value stands for; InputError in the words of this prompt."""
-    key = manual_link_changes.WORDS[word]
+    key = by_hand.WORDS[word]
     try:
-        return manual_link_changes.checked({key: value})
+        return by_hand.checked({key: value})
     except InputError:
         said = f"{word} {value!r}: {_valid(word)}{units.hint(key, value)}"
         raise InputError(said) from None
@@ -239,7 +239,7 @@ def _checked(word: str, value: str) -> dict[str, Any]:
 
 def _valid(word: str) -> str:
     """The bounds of a setting, from the section of a topology's links."""
-    bounds = LinkParameters.model_fields[manual_link_changes.WORDS[word]].metadata
+    bounds = LinkParameters.model_fields[by_hand.WORDS[word]].metadata
     found = {
         name: getattr(each, name) for each in bounds for name in ("ge", "le") if hasattr(each, name)
     }

@@ -51,11 +51,11 @@ def main() -> None:
     place = inside.prepare(config)
     # Imported here, beside the controller's own imports.
     from testbed.prompt.commands import Prompt
-    from testbed.run import manual_impairments
+    from testbed.run import by_hand
     from testbed.run.assembly import Lab
     from testbed.verdict import calibration
 
-    impairments = manual_impairments.by_name(config["impairments"])
+    impairments = by_hand.impairments(config["impairments"])
     named = {"impairments": [each.document for each in impairments.values()]}
     lab = Lab(config | named | {"adjustable": True}, place)
     calibration.warm_up(lab.network.info)

@@ -25,16 +25,10 @@ EXPECTED = (InputError, CommandError, ProcessError, ConnectionError)
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """A sandbox that is ready for a lab.
+    """A sandbox that is ready for a lab."""
 
-    Attributes:
-        private: the sandbox's private folder, which goes with it.
-        directory: of the run.
-        processes: starts and watches the lab's processes.
-    """
-
-    private: Path
-    directory: Path
+    private: Path  # a folder that goes with the sandbox
+    directory: Path  # of the run
     processes: Processes
 
     @property

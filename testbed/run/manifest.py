@@ -135,16 +135,14 @@ def _in_user_namespace() -> bool:
 
 
 def commit() -> str | None:
-    """The commit of the lab's code, with `+changes` where the code differs from it.
-
-    A file that git does not know counts where runs import it.
-    """
+    """The commit of the lab's code, with `+changes` where the code differs from it."""
     try:
         head = _git("rev-parse", "HEAD")
         changed = _git("diff", "--name-only", "HEAD", "--", *_SOURCES)
+        new = _git("ls-files", "--others", "-z", "--", *_SOURCES).split("\0")
     except (OSError, subprocess.CalledProcessError):
         return None  # an unpacked archive, or somebody else's checkout
-    return head + ("+changes" if changed or _untracked().intersection(_code()) else "")
+    return head + ("+changes" if changed or {_ROOT / name for name in new} & {*_code()} else "")
 
 
 def sources() -> dict[str, str] | None:
@@ -164,56 +162,25 @@ def code_sha256() -> str:
 
     Runs of one hash are of one code, whatever else lies in the folder and whatever its commit.
     """
-    found = hashlib.sha256()
+    code = hashlib.sha256()
     for package in _PACKAGES:
-        found.update(f"{package}=={_version(package)}\n".encode())
-    for path, content in _code().items():
-        sha256 = hashlib.sha256(content).hexdigest()
-        found.update(f"{path.relative_to(_ROOT)} {sha256}\n".encode())
-    return found.hexdigest()
+        code.update(f"{package}=={_version(package)}\n".encode())
+    for path in _code():
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        code.update(f"{path.relative_to(_ROOT)} {sha256}\n".encode())
+    return code.hexdigest()
 
 
-def _code() -> dict[Path, bytes]:
-    """The sources that runs import, with their content.
-
-    Of files that git does not know, those that no code imports are left out.
-    """
-    found = {
-        path: path.read_bytes()
+def _code() -> list[Path]:
+    """The sources that runs may import."""
+    return [
+        path
         for folder in _SOURCES
         for path in sorted((_ROOT / folder).rglob("*.*"))
         if path.suffix in (".py", ".c", ".h")
         and path.is_file()  # an editor's lock is a link to nothing
         and "/".join(path.relative_to(_ROOT).parts[:2]) not in _ABOVE_RUNS
-    }
-    unknown = _untracked().intersection(found)
-    used = found.keys() - unknown
-    while more := {
-        path
-        for path in unknown - used
-        if any(_importing(path).search(found[user]) for user in used)
-    }:
-        used |= more
-    return {path: content for path, content in found.items() if path in used}
-
-
-def _importing(path: Path) -> re.Pattern[bytes]:
-    """What stands in a source that imports a Python file, or includes one of C."""
-    folder, name, file = (
-        re.escape(text.encode())
-        for text in (".".join(path.relative_to(_ROOT).parent.parts), path.stem, path.name)
-    )
-    imported = rb"\bfrom %s import (?:\([^)]*|[^\n]*)\b%s\b" % (folder, name)
-    return re.compile(rb'\b%s\.%s\b|%s|["/]%s"' % (folder, name, imported, file))
-
-
-def _untracked() -> set[Path]:
-    """The files below the sources that git does not know, ignored ones too."""
-    try:
-        listed = _git("ls-files", "--others", "-z", "--", *_SOURCES)
-    except (OSError, subprocess.CalledProcessError):
-        return set()
-    return {_ROOT / name for name in listed.split("\0") if name}
+    ]
 
 
 def _git(*arguments: str) -> str:

@@ -44,12 +44,7 @@ def extend(
 ) -> list[str]:
     """Add runs of one experiment to its plan, in their order; returns remarks for the user.
 
-    Args:
-        results: the folder that holds all experiments' results.
-        runs: what is planned.
-        selections: the options of each command that selected them, to select them again.
-        shards: the part of the sweep that a run is of, by its key. All machines plan all parts, so
-            that a report of some says what the others lack.
+    All machines plan all `shards` (by a run's key), so that a report of some says what others lack.
     """
     experiment = runs[0].experiment
     folder = results / experiment.name

@@ -22,8 +22,6 @@ from testbed.shared.run_directory import RunDirectory, Verdict
 from testbed.verdict.gate import STOPPING
 
 OnProgress = Callable[[dict[str, Any]], None]
-
-
 # A run takes some megabytes, and its samples take more until they are packed at its end.
 LEAST_FREE_BYTES = 32_000_000
 
@@ -34,29 +32,18 @@ class DiskFullError(InputError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended.
-
-    Attributes:
-        executed: False when it had been done before.
-        may_differ: it is invalid, and may go better another time.
-    """
+    """How one run ended."""
 
     run: Run
     directory: Path
     verdict: Verdict
     reason: str
-    executed: bool
-    may_differ: bool = False
+    executed: bool  # not done before
+    may_differ: bool = False  # it is invalid, and may go better another time
 
 
 def directory_of(results: Path, run: Run) -> RunDirectory:
     return RunDirectory(results / run.experiment.name / run.key)
-
-
-def set_aside(results: Path, runs: Sequence[Run]) -> None:
-    """Keep what there is of these runs as attempts, so that they are executed anew."""
-    for run in runs:
-        directory_of(results, run).set_aside()
 
 
 def require_space(results: Path, run: Run) -> None:
@@ -94,21 +81,6 @@ def require_writable(results: Path) -> None:
 def _existing(folder: Path) -> Path:
     """The folder, or the one above it that there is."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-
-
-def execute(
-    results: Path, run: Run, on_progress: OnProgress, *, capture: Sequence[str] = ()
-) -> Outcome:
-    """Execute one run unless it is done with verdict ok."""
-    place = directory_of(results, run)
-    if place.verdict() != "ok" and place.finish_left_over():
-        privileges.hand_over_below(place.path)  # to this its command did not come
-    if place.verdict() == "ok":
-        return Outcome(run, place.path, "ok", "", executed=False)
-    # What is recorded changes nothing of what is run: it is not in the key.
-    config = run.config() | {"capture": list(capture)}
-    carry_out(place, config, on_progress)
-    return outcome(run, place)
 
 
 def outcome(run: Run, place: RunDirectory) -> Outcome:
@@ -154,15 +126,24 @@ def attempts(
     capture: Sequence[str] = (),
     retries: int = 0,
 ) -> Iterator[Outcome]:
-    """Execute one run, again while it may go better, up to `retries` times; yields every outcome.
+    """Execute a run unless it is ok, again while it may go better; yields every outcome.
 
     Mostly, invalid means that the machine, not the protocol, was the limit. Directories of earlier
     attempts are kept.
     """
+    place = directory_of(results, run)
+    if place.verdict() != "ok" and place.finish_left_over():
+        privileges.hand_over_below(place.path)  # to this its command did not come
+    if place.verdict() == "ok":
+        yield Outcome(run, place.path, "ok", "", executed=False)
+        return
+    # What is recorded changes nothing of what is run: it is not in the key.
+    config = run.config() | {"capture": list(capture)}
     for _ in range(retries + 1):
-        outcome = execute(results, run, on_progress, capture=capture)
-        yield outcome
-        if not outcome.may_differ:
+        carry_out(place, config, on_progress)
+        ended = outcome(run, place)
+        yield ended
+        if not ended.may_differ:
             return
 
 

@@ -27,17 +27,11 @@ _MANY_WORKERS, _TOGETHER = 16, 32
 
 @dataclass(frozen=True, kw_only=True)
 class HostTask:
-    """What one of the training's hosts does, in a process or thread of its own.
+    """What one of the training's hosts does, in a process or thread of its own."""
 
-    Attributes:
-        host_pid: a process or thread in the host's network namespace.
-        open_sockets: opens what needs root's powers, and runs nothing of the user's own.
-        run: is given these sockets, and runs without root's powers.
-    """
-
-    host_pid: int
-    open_sockets: Callable[[], DataSockets]
-    run: Callable[[DataSockets], None]
+    host_pid: int  # of a process or thread in the host's network namespace
+    open_sockets: Callable[[], DataSockets]  # with root's powers: runs nothing of the user's own
+    run: Callable[[DataSockets], None]  # without them
 
     def prepare(self) -> Callable[[], None]:
         """Settle the calling thread in the host, without root's powers; returns what is to run."""

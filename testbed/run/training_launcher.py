@@ -6,11 +6,15 @@ Importing once and forking makes a worker ready in about 50 ms and shares memory
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
 import secrets
+import select
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from controllers.controller_socket import ControllerClient
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import privileges
-from testbed.run import shared_processes, training_children
+from testbed.run import shared_processes
+from testbed.run.processes import killed_by
 from testbed.run.shared_processes import HostTask
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
 
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
+OWN_FAULT, ANOTHERS_FAULT = 1, 3  # exit statuses of server and workers
+# An endpoint that closes lingers for a second, and its peers notice at once.
+_CULPRIT_PATIENCE_S = 3.0
+_SERVER = "server"
 _FAULTS_OF_OTHERS = (PeerLost, ConnectionError, TimeoutError)
 
 
@@ -104,7 +113,7 @@ def main() -> None:
         children[child] = process
         pids |= dict.fromkeys(group, child)
     _open_gate(gate, context, pids)
-    status = training_children.wait(children, directory, outlive=context.survives_workers)
+    status = wait_for(children, directory, outlive=context.survives_workers)
     sys.stderr.flush()
     os._exit(status)  # skips torch's clean-up, which takes most of a second
 
@@ -140,7 +149,7 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
     if child:
         return child
     try:
-        os.environ[failure.REASON_FILE] = str(training_children.reason_of(directory, name))
+        os.environ[failure.REASON_FILE] = str(reason_of(directory, name))
         log = os.open(directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for standard in (1, 2):
             os.dup2(log, standard)
@@ -184,7 +193,100 @@ def _end(error: BaseException, name: str) -> NoReturn:
         failure.record(error, name)
     finally:
         others = isinstance(error, _FAULTS_OF_OTHERS)
-        os._exit(training_children.ANOTHERS_FAULT if others else training_children.OWN_FAULT)
+        os._exit(ANOTHERS_FAULT if others else OWN_FAULT)
+
+
+def wait_for(children: dict[int, str], directory: Path, *, outlive: bool) -> int:
+    """Wait for all children; when one fails, name the cause, end the others and return 1."""
+    while children:
+        name, status = _next(children)
+        if not status:
+            continue
+        if not (outlive and name != _SERVER and os.WIFSIGNALED(status)):
+            _fail(name, status, children, directory, outlive=outlive)
+            return 1
+        why = _cause(name, os.WTERMSIG(status), directory)
+        with (directory / "logs" / run_directory.LOST_WORKERS).open("a", encoding="utf-8") as file:
+            file.write(f"{name}: {why}\n")
+    return 0
+
+
+def _next(children: dict[int, str]) -> tuple[str, int]:
+    """The next that ends, and its status, the server first."""
+    while True:
+        with contextlib.ExitStack() as opened:
+            poll = select.poll()
+            for pid in children:
+                descriptor = os.pidfd_open(pid)
+                opened.callback(os.close, descriptor)
+                poll.register(descriptor, select.POLLIN)
+            poll.poll()
+        for pid in children:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return children.pop(pid), status
+
+
+def _fail(
+    name: str, status: int, children: dict[int, str], directory: Path, *, outlive: bool
+) -> None:
+    """Say why the run fails, of all who failed by now; end the others."""
+    code = os.waitstatus_to_exitcode(status)
+    # A server that outlives its workers did not fail of one that died in the same moment.
+    if not (outlive and name == _SERVER and code != ANOTHERS_FAULT):
+        name, code = _culprit((name, code), children)
+    words = reason_of(directory, name)
+    if code < 0:
+        words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")
+    said = words.read_text(encoding="utf-8").strip() if words.exists() else ""
+    said = said or f"{name}: ended with status {code}"
+    if code == ANOTHERS_FAULT:
+        said += _whereabouts(children, directory)
+    reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")
+    for other in children:
+        os.kill(other, signal.SIGKILL)
+
+
+def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int]:
+    """Name and exit code of the process that failed by itself: a signal, its own fault, another's.
+
+    Peers fail soon after a process that fails, and sometimes before it has ended.
+    """
+    failed = [first, *_already_dead(children)]
+    deadline_s = time.monotonic() + _CULPRIT_PATIENCE_S
+    while {code for _, code in failed} <= {0, ANOTHERS_FAULT} and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+        failed += _already_dead(children)
+    return min((each for each in failed if each[1]), key=lambda each: each[1])
+
+
+def _whereabouts(children: Mapping[int, str], directory: Path) -> str:
+    """Where those are that go on: one that is in own code has kept the others waiting."""
+    said = []
+    for pid, name in children.items():
+        if words := failure.where(pid, directory / "logs" / f"{name}.log"):
+            said.append(f"; {name} was in {words}, see logs/{name}.log")
+    return "".join(said)
+
+
+def _cause(name: str, number: int, directory: Path) -> str:
+    """Describe the signal that ended a process, and the impairment that sent it."""
+    by = killed_by(name, directory) if number == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(number).name}{by}"
+
+
+def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:
+    dead = []
+    for pid in list(children):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            dead.append((children.pop(pid), os.waitstatus_to_exitcode(status)))
+    return dead
+
+
+def reason_of(directory: Path, name: str) -> Path:
+    """The file in which a process leaves its reason to end, for the status."""
+    return directory / "logs" / f"{name}.reason"
 
 
 if __name__ == "__main__":

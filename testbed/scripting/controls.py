@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.run import manual_link_changes
+from testbed.run import by_hand
 from testbed.scripting.host import Ask
 
 _POLL_S = 0.02
@@ -79,8 +79,8 @@ class Link:
             "loss": loss,
         }
         given = {key: each for key, each in given.items() if each is not None}
-        changes = manual_link_changes.checked(given)
-        for way in manual_link_changes.ways(self.ends, toward):
+        changes = by_hand.checked(given)
+        for way in by_hand.ways(self.ends, toward):
             self._ask({"do": "link", "way": way, "changes": changes})
 
     def settings(self, toward: str | None = None) -> LinkSettings:
@@ -93,11 +93,11 @@ class Link:
             InputError: no such end, or the directions differ and `toward` does not say which.
         """
         found = []
-        for way in manual_link_changes.ways(self.ends, toward):
+        for way in by_hand.ways(self.ends, toward):
             answer, _ = self._ask({"do": "link", "way": way, "changes": {}})
             found.append(LinkSettings(**answer["now"]))
         if found[0] != found[-1]:
-            raise manual_link_changes.differ(self.name, self.ends)
+            raise by_hand.differ(self.name, self.ends)
         return found[0]
 
 

@@ -20,11 +20,10 @@ from testbed.lab import host_program, leftovers
 from testbed.lab.kernel import process_sockets, process_status, socket_defaults
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo, LabInfo
-from testbed.run import manual_impairments
+from testbed.run import by_hand
 from testbed.run.assembly import Lab
+from testbed.run.by_hand import ManualImpairment, made
 from testbed.run.inside import EXPECTED, Inside
-from testbed.run.manual_impairments import ManualImpairment
-from testbed.run.manual_link_changes import made
 from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError
 from testbed.scripting.channel import Channel, ChannelError
@@ -47,7 +46,7 @@ class Steward:
         self._began_at, self._began_s = run_directory.now(), time.monotonic()
         self._config: dict[str, Any] = order["config"]
         self._directory, self._processes = inside.directory, inside.processes
-        self._impairments = manual_impairments.by_name(self._config["impairments"])
+        self._impairments = by_hand.impairments(self._config["impairments"])
         self._config["impairments"] = [each.document for each in self._impairments.values()]
         self._watched = ExitStack()
         self._observed: ObservedLab | None = None

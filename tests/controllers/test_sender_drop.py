@@ -8,7 +8,7 @@ import pytest
 
 from controllers import impairment_plan
 from controllers.impairments.sender_drop import SenderDrop, SenderDropParameters
-from testbed.run import manual_impairments, requirements
+from testbed.run import by_hand, requirements
 from testbed.shared import drop_order
 from testbed.transport import protocols
 
@@ -106,4 +106,4 @@ def test_a_tcp_arm_is_unsupported_and_a_udp_arm_is_not():
 
 
 def test_a_shell_which_has_no_sender_leaves_it_out():
-    assert not manual_impairments.by_name(resolved())
+    assert not by_hand.impairments(resolved())

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from testbed.run import supervisor, training_children
+from testbed.run import supervisor, training_launcher
 from testbed.shared import failure, run_directory
 from testbed.shared.run_directory import read_json
 
@@ -32,28 +32,28 @@ def forked(after_s, status, reason_file=None):
 def reason_after(directory, children, *, outlive):
     """What is said after the wait for these children, of which one at least failed."""
     forks = list(children)
-    assert training_children.wait(children, directory, outlive=outlive) == 1
+    assert training_launcher.wait_for(children, directory, outlive=outlive) == 1
     for fork in forks:  # those that it killed are left to their parent, which ends
         with contextlib.suppress(ChildProcessError):
             os.waitpid(fork, 0)
-    return training_children.reason_of(directory, "training").read_text()
+    return training_launcher.reason_of(directory, "training").read_text()
 
 
 @pytest.mark.parametrize(
     ("after_s", "status", "patience_s", "reason"),
     [
-        (0.3, training_children.OWN_FAULT, 20.0, "worker-1: words"),
+        (0.3, training_launcher.OWN_FAULT, 20.0, "worker-1: words"),
         (60, 0, 0.5, "server: words"),  # nobody else is at fault
-        (0.2, training_children.ANOTHERS_FAULT, 2.0, "server: words"),  # all of it is waited for
+        (0.2, training_launcher.ANOTHERS_FAULT, 2.0, "server: words"),  # all of it is waited for
     ],
 )
 def test_a_process_that_lost_its_peer_is_not_the_cause_if_the_peer_failed(
     tmp_path, monkeypatch, after_s, status, patience_s, reason
 ):
     (logs := tmp_path / "logs").mkdir()
-    monkeypatch.setattr(training_children, "_CULPRIT_PATIENCE_S", patience_s)
+    monkeypatch.setattr(training_launcher, "_CULPRIT_PATIENCE_S", patience_s)
     monkeypatch.setattr(failure, "where", lambda pid, log: "")
-    server = forked(0.0, training_children.ANOTHERS_FAULT, logs / "server.reason")
+    server = forked(0.0, training_launcher.ANOTHERS_FAULT, logs / "server.reason")
     worker = forked(after_s, status, logs / "worker-1.reason")
     children = {server: "server", worker: "worker-1"}
     assert reason_after(tmp_path, children, outlive=False).strip() == reason

@@ -91,30 +91,16 @@ def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
         return found
 
     (tmp_path / "testbed" / "run" / ".#part.py").symlink_to("user@host.7")  # of an editor
-    new = ("mine.yaml", "mine.py", "testbed/mine.py", "topologies/my notes.txt")
+    new = ("mine.yaml", "mine.py", "topologies/my notes.txt")
     assert {name: change(name) for name in (*others[:3], *new)} == dict.fromkeys(
         (*others[:3], *new), (False, False)
     )
     assert change("testbed/cli/verbs.py") == (False, True)
+    code = (*code, "testbed/mine.py")  # which git does not know
     assert {name: change(name) for name in code} == dict.fromkeys(code, (True, True))
-    # A file that git does not know counts once a run imports it.
-    (tmp_path / code[0]).write_text("from testbed import mine\n")
-    git(tmp_path, "commit", "-q", "-a", "-m", "two")
-    clean = manifest.code_sha256()
-    assert change("testbed/mine.py") == (True, True)
-    # Files that name each other, or whose name is a word of a comment, do not.
-    (tmp_path / code[0]).write_text("# See notes, and old ones.\nfrom testbed import mine\n")
-    git(tmp_path, "commit", "-q", "-a", "-m", "three")
-    clean = manifest.code_sha256()
-    (tmp_path / "testbed" / "old.py").write_text("from testbed import notes\n")
-    (tmp_path / "testbed" / "notes.py").write_text("from testbed import old\n")
-    assert manifest.code_sha256() == clean
-    (tmp_path / "testbed" / "mine.py").write_text("import testbed.notes\n")
-    assert len(manifest._code()) == len(code) + 1 + 3
     # Other packages are other code.
-    now = manifest.code_sha256()
     monkeypatch.setattr(manifest, "_version", lambda package: "0")
-    assert manifest.code_sha256() != now
+    assert manifest.code_sha256() != clean
 
 
 def test_outside_a_checkout_no_code_is_named(tmp_path: Path, monkeypatch: Any):

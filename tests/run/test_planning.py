@@ -125,7 +125,7 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
         Sweep(name=path, arms="dblp", seeds=1),
         Sweep(name=path, arms="fixed-low", seeds=3, congestion_control="reno"),
     ):
-        planning.extend(out, selection.runs(), [selection.stored()])
+        planning.extend(out, selection.loaded(), [selection.stored()])
     every = {each["key"] for each in read_json(out / "small" / "plan.json")["runs"]}
     assert len(every) == 4
     for name in ("small", str(out / "small")):
@@ -140,16 +140,16 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
 def test_seeds_that_were_never_begun_leave_the_plan_where_fewer_are_wanted(tmp_path):
     out, path = tmp_path / "out", write(tmp_path)
     ten = Sweep(name=path, seeds=10)
-    planning.extend(out, ten.runs(), [ten.stored()])
-    runs = {(run.arm, run.seed): run for run in ten.runs()}
+    planning.extend(out, ten.loaded(), [ten.stored()])
+    runs = {(run.arm, run.seed): run for run in ten.loaded()}
     measure(out, [runs["dblp", 1], runs["dblp", 7]])  # then it was interrupted, in a run
     aborted = runner.directory_of(out, runs["fixed-low", 7]).partial
     aborted.mkdir()
     two = Sweep(name=path, seeds=2)
     with run_directory._locked(aborted):  # while it goes on, it comes to them yet
-        assert planning.check(out, two.runs()) == []
-    (remark,) = planning.check(out, two.runs())
-    assert planning.extend(out, two.runs(), [two.stored()]) == [remark]
+        assert planning.check(out, two.loaded()) == []
+    (remark,) = planning.check(out, two.loaded())
+    assert planning.extend(out, two.loaded(), [two.stored()]) == [remark]
     assert "14 planned runs leave the plan, never begun: seed 3, 4, 5, 6, 8, " in remark
     kept = [(arm, seed) for arm in ARMS for seed in (1, 2, 7)]
     assert planned(out) == sorted(kept)
@@ -161,9 +161,9 @@ def test_seeds_that_were_never_begun_leave_the_plan_where_fewer_are_wanted(tmp_p
 def test_other_arms_and_points_that_were_never_begun_stay_in_the_plan(tmp_path):
     out, path = tmp_path / "out", write(tmp_path, factors={"impairments.0.q": [0.5, 0.7]})
     every = Sweep(name=path, seeds=3)
-    planning.extend(out, every.runs(), [every.stored()])
+    planning.extend(out, every.loaded(), [every.stored()])
     fewer = Sweep(name=path, seeds=1, arms="dblp")
-    (remark,) = planning.extend(out, fewer.runs(), [fewer.stored()])
+    (remark,) = planning.extend(out, fewer.loaded(), [fewer.stored()])
     assert "4 planned runs leave the plan, never begun: seed 2, 3; " in remark
     assert planned(out) == sorted([("dblp", 1)] * 2 + [("fixed-low", s) for s in (1, 2, 3)] * 2)
     assert len(planning.selections(out / "small")) == 2
@@ -172,7 +172,7 @@ def test_other_arms_and_points_that_were_never_begun_stay_in_the_plan(tmp_path):
 def test_further_options_come_on_top_of_what_was_planned(tmp_path):
     out, path = tmp_path / "out", write(tmp_path)
     first = Sweep(name=path, arms="dblp", seeds=1, settings=["rounds=30"])
-    planning.extend(out, first.runs(), [first.stored()])
+    planning.extend(out, first.loaded(), [first.stored()])
     for name, results in ((str(out / "small"), tmp_path), ("small", out)):
         more = Sweep(name=name, seeds=3, out=results)
         more.require(results)

@@ -12,8 +12,8 @@ import torch
 
 from controllers.controller_socket import ControllerClient
 from testbed.experiment.schema import Transport
-from testbed.run import training_children
-from testbed.run.training_children import ANOTHERS_FAULT, OWN_FAULT
+from testbed.run import training_launcher
+from testbed.run.training_launcher import ANOTHERS_FAULT, OWN_FAULT
 from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.training import coordination, server, worker
@@ -91,7 +91,7 @@ class Whole:
         for name in context.workers:
             children[self._fork(name, functools.partial(work, name))] = name
         try:
-            return training_children.wait(
+            return training_launcher.wait_for(
                 children, self.directory, outlive=context.survives_workers
             )
         finally:
@@ -105,7 +105,7 @@ class Whole:
             return child
         status = OWN_FAULT
         try:
-            os.environ[failure.REASON_FILE] = str(training_children.reason_of(self.directory, name))
+            os.environ[failure.REASON_FILE] = str(training_launcher.reason_of(self.directory, name))
             live()
             status = 0
         except (ConnectionError, TimeoutError, PeerLost) as error:

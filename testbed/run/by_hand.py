@@ -1,0 +1,104 @@
+"""What is done to a lab by hand, at the prompt or in Python: changes of links, and impairments.
+
+An impairment of the experiment begins and ends by command: it is anchored to a round of its own
+number, which whoever commands announces to the controller, since no rounds go by there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from controllers.controller_socket import ControllerClient, ControllerError
+from controllers.impairments import parameters_of
+from testbed.lab.kernel.commands import CommandError
+from testbed.shared import problems, units
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import one_of
+from topologies.settings import LinkParameters
+
+LONGEST_S = 600.0
+_ANCHORS = ("rounds", "at_s", "leg", "offset_s", "at_most_s")
+# The words of a command, for the keys of a topology's links.
+WORDS = {
+    "rate": "rate_bps",
+    "delay": "delay_s",
+    "jitter": "jitter_s",
+    "loss": "loss",
+    "queue": "queue_bytes",
+}
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes as plain numbers, within the bounds that a topology's links have."""
+    try:
+        found = LinkParameters.model_validate(units.converted(dict(given)))
+    except ValidationError as error:
+        raise InputError(problems.explain(problems.of(error, LinkParameters))) from None
+    return found.model_dump(include=set(WORDS.values()), exclude_none=True)
+
+
+def ways(ends: tuple[str, str], toward: str | None) -> list[tuple[str, str]]:
+    """The directions of a link that are meant, as pairs of sender and receiver."""
+    both = [ends, (ends[1], ends[0])]
+    if toward is None:
+        return both
+    if toward not in ends:
+        raise InputError(f"toward: {toward!r}: {one_of(toward, ends)}")
+    return [way for way in both if way[1] == toward]
+
+
+def made(
+    controller: ControllerClient, way: tuple[str, str], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Let the controller change a direction, so that its impairments know of it; its reply."""
+    try:
+        return controller.link(*way, changes)
+    except ControllerError as error:
+        raise CommandError(str(error).removeprefix("controller: ")) from None
+
+
+def differ(name: str, ends: tuple[str, str]) -> InputError:
+    """The error that one answer was wanted of a link whose directions differ."""
+    return InputError(f"{name}: its directions differ; say toward which end: {' or '.join(ends)}")
+
+
+@dataclass(frozen=True)
+class ManualImpairment:
+    """One impairment of the experiment, as the controller reads it, and its round."""
+
+    name: str
+    round_number: int
+    document: dict[str, Any]
+    ends_by_itself: bool  # it has a duration
+
+    @property
+    def kind(self) -> str:
+        return str(self.document["kind"])
+
+
+def impairments(configured: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment]:
+    """A resolved configuration's impairments without their own anchors, by name.
+
+    A kind that always has a duration (a burst) keeps it and ends by itself; any other lasts until
+    it is told to end, at most `LONGEST_S`. Kinds that need training are left out.
+    """
+    by_name: dict[str, ManualImpairment] = {}
+    for impairment in configured:
+        model = parameters_of(impairment["kind"])
+        slows_a_process = impairment.get("resource", "") == "cpu"
+        if not model.lasts or slows_a_process or model.of_our_transport:
+            continue  # a crash, a slow process, drops at a sender: a shell has no training process
+        number = len(by_name)
+        ends_by_itself = model.model_fields["duration_s"].default is not None
+        document = {key: value for key, value in impairment.items() if key not in _ANCHORS}
+        document |= {"rounds": [number], "leg": "round"}
+        if not ends_by_itself:
+            document.pop("duration_s", None)
+            document["at_most_s"] = LONGEST_S
+        name = model.model_validate(document).label
+        by_name[name] = ManualImpairment(name, number, document, ends_by_itself)
+    return by_name
