@@ -39,9 +39,9 @@ AXES: dict[str, Registry[Any]] = {
     **{key: each for key, each in REGISTRIES.items() if each is not POLICIES},
     "filling": FILLINGS,
 }
-_FILES = Path(__file__).with_name("run_directory_format.yaml")
-_PART = r"(<!-- reference ({}): begin -->\n).*?(<!-- reference \2: end -->)"
-_OWN_UNITS = {"count": "", "per_s": "1/s"}
+_FORMAT: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
+    Path(__file__).with_name("run_directory_format.yaml").read_text("utf-8")
+)
 _BOUNDS = {
     "minimum": "at least {}",
     "exclusiveMinimum": "above {}",
@@ -53,14 +53,8 @@ _BOUNDS = {
     "maxLength": "up to {} characters",
     "pattern": "`{}`",
 }
-_TYPES = {
-    "integer": "whole number",
-    "string": "text",
-    "array": "list",
-    "boolean": "true or false",
-    "object": "mapping",
-}
-_MODELS = "testbed.training.models"
+_TYPES = {"integer": "whole number", "string": "text", "array": "list", "object": "mapping"}
+_TYPES |= {"boolean": "true or false"}
 Schema = Mapping[str, Any]
 
 
@@ -89,12 +83,14 @@ def keys() -> str:
     """A section for each part of an experiment, a table of keys in each."""
     found = json_schema.build()
     walk = _Walk(found["$defs"])
-    text = "".join([*walk.section("The experiment", found, "##"), *walk.below("", found)])
-    arms = {"arms.NAME": "Arm", "arms.NAME, of programs": "ProgramsArm"}
-    arms["arms.NAME, of torchrun"] = "TorchrunArm"
-    return text + "".join(
-        part for title, name in arms.items() for part in walk.nested(title, found["$defs"][name])
-    )
+    text = "".join(walk.table("The experiment", "", found, marks="##"))
+    for title, arm in (
+        ("", "Arm"),
+        (", of programs", "ProgramsArm"),
+        (", of torchrun", "TorchrunArm"),
+    ):
+        text += "".join(walk.sections(f"arms.NAME{title}", found["$defs"][arm]))
+    return text
 
 
 class _Walk:
@@ -102,86 +98,78 @@ class _Walk:
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self._definitions = definitions
-        self._told: set[str] = set()
+        self._met: set[str] = set()
 
-    def section(self, title: str, schema: Schema, marks: str = "###") -> Iterator[str]:
-        rows = [
-            self._row(key, each, key in schema.get("required", ()))
-            for key, each in schema["properties"].items()
-            if isinstance(each, Mapping)
-        ]
-        introduction = schema.get("description", "")
-        yield f"{marks} {title}\n\n" + (f"{introduction}\n\n" if introduction else "")
-        yield _table("key", "value", "default", "meaning", rows=rows) + "\n" if rows else ""
+    def table(self, title: str, path: str, schema: Schema, marks: str = "###") -> Iterator[str]:
+        """A section of its own, then those of the keys in it that have keys themselves."""
+        keys = {
+            key: each for key, each in schema["properties"].items() if isinstance(each, Mapping)
+        }
+        required = schema.get("required", ())
+        about = schema.get("description", "")
+        yield f"{marks} {title}\n\n" + f"{about}\n\n" * bool(about)
+        if rows := [_row(key, each, required=key in required) for key, each in keys.items()]:
+            yield _table("key", "value", "default", "meaning", rows=rows) + "\n"
+        for key, each in keys.items():
+            yield from self.sections(f"{path}{key}", each)
 
-    def below(self, path: str, schema: Schema) -> Iterator[str]:
-        for key, each in schema["properties"].items():
-            if isinstance(each, Mapping):
-                yield from self.nested(f"{path}{key}", each)
-
-    def nested(self, path: str, schema: Schema) -> Iterator[str]:
-        """The sections of a key that has keys itself."""
-        if (name := schema.get("$ref", "")) in self._told:
+    def sections(self, path: str, schema: Schema) -> Iterator[str]:
+        """The sections of a key, where it has keys itself."""
+        if (name := schema.get("$ref", "")) in self._met or name.startswith("#/$defs/axis."):
             return
-        if name.startswith("#/$defs/axis."):
-            return
-        self._told |= {name} - {""}
+        self._met |= {name} - {""}
         schema = self._resolved(schema)
         schema = schema.get("else", schema)  # a name alone, or a mapping
         for each in schema.get("anyOf", schema.get("oneOf", ())):
-            yield from self.nested(path, each)
-        if rules := self._rules(schema):
-            yield from self._variants(path, rules)
-        elif schema.get("properties"):
-            yield from self.section(path, schema)
-            yield from self.below(f"{path}.", schema)
+            yield from self.sections(path, each)
+        tables = self._kinds(path, schema)
+        if not tables and schema.get("properties"):
+            tables = {path: schema}
+        for title, each in tables.items():
+            yield from self.table(title, f"{path}.", each)
         for key, mark in (("items", "[]"), ("additionalProperties", ".NAME")):
             if isinstance(schema.get(key), Mapping):
-                yield from self.nested(path + mark, schema[key])
+                yield from self.sections(path + mark, schema[key])
 
-    def _variants(self, path: str, rules: Mapping[tuple[str, str], Schema]) -> Iterator[str]:
-        """The keys of all kinds, and those of each kind."""
-        (key, _), first = next(iter(rules.items()))
-        same = {
-            name: each
-            for name, each in first["properties"].items()
-            if all(rule["properties"].get(name) == each for rule in rules.values())
-        }
-        if same:
-            yield from self.section(f"{path}: keys of all kinds", {"properties": same})
-            yield from self.below(f"{path}.", {"properties": same})
-        for (_, value), rule in rules.items():
-            of_kind = {
-                name: each
-                for name, each in rule["properties"].items()
-                if name not in same and name != key
-            }
-            yield from self.section(f"{path}: `{key}: {value}`", {**rule, "properties": of_kind})
-            yield from self.below(f"{path}.", {"properties": of_kind})
-
-    def _rules(self, schema: Schema) -> dict[tuple[str, str], Schema]:
-        """(Key that decides, its value) -> the section that it brings with it."""
-        found: dict[tuple[str, str], Schema] = {}
+    def _kinds(self, path: str, schema: Schema) -> dict[str, Schema]:
+        """By title: the keys of all kinds, and those of each kind that another key names."""
+        kinds: dict[str, tuple[str, Schema]] = {}
         for rule in schema.get("allOf", ()):
             for key, value in rule["if"].get("properties", {}).items():
                 if "const" in value or rule["then"].get("additionalProperties") is False:
-                    then = self._resolved(rule["then"])
-                    found[key, value.get("const", "tcp-NAME")] = then
-        return found
+                    title = f"{path}: `{key}: {value.get('const', 'tcp-NAME')}`"
+                    kinds[title] = key, self._resolved(rule["then"])
+        named = [of_kind["properties"].items() for _, of_kind in kinds.values()]
+        same = {
+            key: each for key, each in (named or [()])[0] if all((key, each) in n for n in named)
+        }
+        tables: dict[str, Schema] = {}
+        if same:
+            tables[f"{path}: keys of all kinds"] = {"properties": same}
+        for title, (key, of_kind) in kinds.items():
+            own = {k: each for k, each in of_kind["properties"].items() if k not in (key, *same)}
+            tables[title] = {**of_kind, "properties": own}
+        return tables
 
     def _resolved(self, schema: Schema) -> Schema:
         name = schema.get("$ref", "").removeprefix("#/$defs/")
         return {**schema, **self._definitions[name]} if name else schema
 
-    def _row(self, key: str, schema: Schema, required: bool) -> Sequence[str]:
-        unit = units.of(key)
-        forms = schema.get("anyOf", schema.get("oneOf", [schema]))
-        if unit:
-            forms = [each for each in forms if each != json_schema.with_unit(unit)]
-        values = dict.fromkeys(_value(each) for each in forms if each.get("type") != "null")
-        default = "required" if required else _default(schema)
-        value = " or ".join(values) + (f", in {unit.words}" if unit else "")
-        return f"`{key}`", value, default, _sentence(schema.get("description", ""))
+
+def _row(key: str, schema: Schema, *, required: bool) -> Sequence[str]:
+    unit, default = units.of(key), schema.get("default")
+    forms = schema.get("anyOf", schema.get("oneOf", [schema]))
+    with_unit = json_schema.with_unit(unit) if unit else None
+    shown = [_value(each) for each in forms if each != with_unit and each.get("type") != "null"]
+    value = " or ".join(dict.fromkeys(shown)) + (f", in {unit.words}" if unit else "")
+    told = "none" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
+    told = "see below" if isinstance(default, dict) and default else told
+    return (
+        f"`{key}`",
+        value,
+        "required" if required else told,
+        _sentence(schema.get("description", "")),
+    )
 
 
 def _value(schema: Schema) -> str:
@@ -192,23 +180,14 @@ def _value(schema: Schema) -> str:
     if schema.get("pattern") == own_code.PATTERN:
         return "code of your own"
     kind = schema.get("type", "name or mapping" if "else" in schema else "mapping")
-    kinds = kind if isinstance(kind, list) else [kind]
-    parts = [" or ".join(_TYPES.get(str(each), str(each)) for each in kinds if each != "null")]
-    parts += [form.format(_number(schema[key])) for key, form in _BOUNDS.items() if key in schema]
+    kinds = [str(each) for each in (kind if isinstance(kind, list) else [kind]) if each != "null"]
+    parts = [" or ".join(_TYPES.get(each, each) for each in kinds)]
+    for key, form in _BOUNDS.items():
+        if (bound := schema.get(key)) is not None:
+            parts.append(form.format(f"{bound:,}" if isinstance(bound, int) else bound))
     if schema.get("items"):
         parts.append(f"each {_value(schema['items'])}")
     return ", ".join(filter(None, parts))
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value}"
-
-
-def _default(schema: Schema) -> str:
-    default = schema.get("default")
-    if isinstance(default, dict) and default:
-        return "see below"
-    return "none" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
 
 
 def axes() -> str:
@@ -220,15 +199,13 @@ def axes() -> str:
         rows = [row for name, each in entries.items() for row in _entry(name, each, files)]
         parts.append(f"## {registry.axis}\n\nKey: `arms.NAME.{key}`.\n")
         parts.append(_table("name", "option", "default", "meaning", rows=rows))
-    models = [
-        (
-            f"`{name}`",
-            each.inputs,
-            docstrings.first_sentence(
-                pkgutil.resolve_name(f"{_MODELS}.{each.module}:{each.function}")
-            ),
-        )
+    builders = {
+        name: pkgutil.resolve_name(f"testbed.training.models.{each.module}:{each.function}")
         for name, each in MODELS.items()
+    }
+    models = [
+        (f"`{name}`", MODELS[name].inputs, docstrings.first_sentence(build))
+        for name, build in builders.items()
     ]
     parts.append("## models\n\nKey: `training.model`.\n")
     parts.append(_table("name", "takes", "what it is", rows=models))
@@ -260,64 +237,57 @@ def gates() -> str:
 
 
 @cache
-def _written() -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, Any] = yaml.safe_load(_FILES.read_text(encoding="utf-8"))
-    return found
-
-
-@cache
 def sections() -> dict[str, dict[str, dict[str, str]]]:
     """What the files of results hold: section -> file -> key path -> meaning."""
     return {
-        section: {name: _keys_of_file(entry["keys"]) for name, entry in files.items()}
-        for section, files in _written().items()
+        section: {name: _keys_of_file(entry["keys"]) for name, entry in of_files.items()}
+        for section, of_files in _FORMAT.items()
     }
 
 
 def _keys_of_file(written: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, meaning in written.items():
+    keys: dict[str, str] = {}
+    for above, meaning in written.items():
         if isinstance(meaning, str):
-            found[key] = meaning
+            keys[above] = meaning
             continue
         columns = FRAMES[meaning["frame"]].columns if "frame" in meaning else ()
-        told = {each.name + "[]" * (each.type == "texts"): each.meaning for each in columns}
+        of_file = {each.name + "[]" * (each.type == "texts"): each.meaning for each in columns}
         if "from" in meaning:
-            told = docstrings.arguments(pkgutil.resolve_name(meaning["from"])) | told
-        for each, text in {**told, **meaning.get("keys", {})}.items():
-            if each not in meaning.get("leave_out", ()):
-                found.setdefault(f"{key}.{each}" if key else each, text)
-    return found
+            of_file = docstrings.arguments(pkgutil.resolve_name(meaning["from"])) | of_file
+        for key, text in {**of_file, **meaning.get("keys", {})}.items():
+            if key not in meaning.get("leave_out", ()):
+                keys.setdefault(f"{above}.{key}" if above else key, text)
+    return keys
 
 
-def files(section: str) -> str:
+def _files(section: str) -> str:
     """A heading and a table for each file of a section."""
     return "\n".join(
-        f"## {name}\n\n{_written()[section][name]['what']}\n\n"
-        + _table(*("key", "unit", "meaning"), rows=_of_file(keys))
+        f"## {name}\n\n{_FORMAT[section][name]['what']}\n\n"
+        + _meanings("key", [(key, unit_of(key), text) for key, text in keys.items()])
         for name, keys in sections()[section].items()
     )
 
 
-def _of_file(keys: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    return ((f"`{key}`", unit_of(key), _sentence(text)) for key, text in keys.items())
+def _meanings(what: str, named: Iterable[tuple[str, str, str]]) -> str:
+    rows = [(f"`{name}`", unit, _sentence(text)) for name, unit, text in named]
+    return _table(what, "unit", "meaning", rows=rows)
 
 
-def all_files() -> str:
+def files() -> str:
     """The list of all files with what they are."""
-    places = {"documents": "", "events": "events/", "samples": "samples/"}
     rows = [
-        (f"`{place}{name}`", about["what"])
-        for section, place in places.items()
-        for name, about in _written()[section].items()
+        (f"`{folder}{name}`", about["what"])
+        for section, folder in (("documents", ""), ("events", "events/"), ("samples", "samples/"))
+        for name, about in _FORMAT[section].items()
     ]
     return _table("file", "what it holds", rows=rows)
 
 
 def frames() -> str:
     """A heading and a table for each frame that results have."""
-    labels = [(f"`{each.name}`", "", _sentence(each.meaning)) for each in LABELS]
-    parts = ["## All frames\n\n" + _table("column", "unit", "meaning", rows=labels)]
+    parts = ["## All frames\n\n" + _meanings("column", [(e.name, "", e.meaning) for e in LABELS])]
     for name, frame in FRAMES.items():
         rows = [
             (f"`{each.name}`", each.type.removesuffix("s"), each.unit, _sentence(each.meaning))
@@ -332,38 +302,28 @@ def metrics() -> str:
     """The metrics of `summary.json` with their units and meanings."""
     named = [(each.name, each.unit, each.meaning) for each in METRICS]
     named += [
-        (f"{part}.NAME.{what}", unit, told) for (part, what), (unit, _, told) in KINDS.items()
+        (f"{part}.NAME.{what}", unit, text) for (part, what), (unit, _, text) in KINDS.items()
     ]
-    rows = [
-        (f"`{name}`", _OWN_UNITS.get(unit, unit), _sentence(told)) for name, unit, told in named
-    ]
-    return _table("metric", "unit", "meaning", rows=rows)
+    units_here = {"count": "", "per_s": "1/s"}
+    return _meanings("metric", [(name, units_here.get(u, u), text) for name, u, text in named])
 
 
 def parts() -> dict[str, str]:
     """All parts by name."""
-    made: dict[str, Callable[[], str]] = {"files": all_files}
-    made |= {each.__name__: each for each in (verbs, keys, axes, gates, frames, metrics)}
-    return {**{name: make() for name, make in made.items()}, **{s: files(s) for s in sections()}}
+    made = {each.__name__: each() for each in (files, verbs, keys, axes, gates, frames, metrics)}
+    return made | {section: _files(section) for section in _FORMAT}
 
 
-def written(page: str, found: Mapping[str, str]) -> str:
+def written(page: str, made: Mapping[str, str]) -> str:
     """A page with its parts as they should be."""
-    names = "|".join(map(re.escape, found))
-    return re.sub(
-        _PART.format(names), lambda m: f"{m[1]}\n{found[m[2]]}\n{m[3]}", page, flags=re.DOTALL
-    )
-
-
-def main() -> None:
-    """Write all pages that have parts."""
-    found = parts()
-    for path in sorted(DOCS.rglob("*.md")):
-        before = path.read_text(encoding="utf-8")
-        if (after := written(before, found)) != before:
-            path.write_text(after, encoding="utf-8")
-            print(path.relative_to(DOCS.parent))
+    part = rf"(<!-- reference ({'|'.join(made)}): begin -->\n).*?(<!-- reference \2: end -->)"
+    return re.sub(part, lambda m: f"{m[1]}\n{made[m[2]]}\n{m[3]}", page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    main()
+    made = parts()
+    for path in sorted(DOCS.rglob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        if (current := written(page, made)) != page:
+            path.write_text(current, encoding="utf-8")
+            print(path.relative_to(DOCS.parent))

@@ -7,30 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.data import records, samples
 from analysis.data.frame_columns import FRAMES
 from testbed.documentation.reference import sections
 from tests.documentation.described import undescribed, unknown_keys
 
 GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "runs" / "summary.json"
-
-
-@pytest.mark.parametrize(
-    ("section", "name", "columns"),
-    [
-        ("events", "rounds.jsonl", records.ROUNDS),
-        ("events", "transfers-HOST.jsonl", records.TENSOR_LOSS),
-        ("events", "training-HOST.jsonl", records.TRAINING),
-        ("events", "impairments.jsonl", records.IMPAIRMENTS),
-        ("events", "effects.jsonl", records.EFFECTS),
-        ("samples", "queues.parquet", samples.QUEUES),
-        ("samples", "flows.parquet", samples.FLOWS),
-        ("samples", "processes.parquet", samples.PROCESSES),
-    ],
-)
-def test_what_the_analysis_reads_is_described(section: str, name: str, columns: object) -> None:
-    assert isinstance(columns, dict) and columns
-    assert list(unknown_keys(dict.fromkeys(columns), sections()[section][name])) == []
 
 
 @pytest.mark.parametrize(

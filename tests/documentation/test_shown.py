@@ -144,19 +144,3 @@ def test_every_python_block_runs_or_at_least_imports_what_exists(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_the_extraction_finds_what_a_page_shows(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "Use `./lab plan quick`.\n\n<!-- not run: long -->\n\n```console\n$ LAB_TORCH=0 ./lab run x"
-        " | tee y && ./lab report > z\nshown\n```\n\n1. Save it:\n\n   <!-- file: a.yaml -->\n\n"
-        "   ```yaml\n   a:\n     b: 1\n   ```\n"
-    )
-    console, saved = shown.blocks(page)
-    assert console.not_run == "long"
-    assert [list(shown.lab_calls(each)) for each in console.commands] == [
-        [["run", "x"], ["report"]]
-    ]
-    assert (saved.file, saved.text) == ("a.yaml", "a:\n  b: 1\n")
-    assert list(shown.inline_commands(page)) == ["./lab plan quick"]
