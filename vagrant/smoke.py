@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Measures whether this machine's kernel has what the lab uses of a stock Debian kernel.
 
-Run it as root in the project's folder: `sudo .venv/bin/python vagrant/smoke.py [STEP ...]`. It
-prints one line per step, then PASS. It stops at the first failure, with exit status 1.
+Run it as root in the project's folder: `sudo .venv/bin/python vagrant/smoke.py`. It prints one line
+per step, then PASS. It stops at the first failure, with exit status 1.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import socket
 import struct
 import subprocess
@@ -17,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from testbed.lab.kernel.shaping import inside  # noqa: E402
 from testbed.lab.network import Network  # noqa: E402
 from testbed.lab.openvswitch import OpenVSwitch  # noqa: E402
 from testbed.machine import capabilities  # noqa: E402
+from testbed.shared import jsonl  # noqa: E402
 
 _STOCK_CAPABILITIES = (
     *capabilities.QUICK,
@@ -53,8 +52,8 @@ _TRAINING: dict[str, Any] = {
     "topology": {
         "name": "star",
         "workers": 2,
-        "rate_bps": 20_000_000,
-        "queue_bytes": 60_000,
+        "rate_bps": 2e7,
+        "queue_bytes": 6e4,
         "delay_s": 0.005,
     },
     "training": {"model": "small-cnn", "dataset": "digits", "batch_size": 8, "evaluate_every": 3},
@@ -82,28 +81,11 @@ class SmokeError(Exception):
 
 
 def expect(condition: object, message: str) -> None:
-    """Raise `SmokeError` unless the condition holds."""
     if not condition:
         raise SmokeError(message)
 
 
 # The steps. Each returns its findings in a few words.
-
-
-def modules() -> str:
-    """Check that the kernel has all modules of modules.conf, without loading any."""
-    wanted = [
-        line.strip()
-        for line in (_HERE / "modules.conf").read_text().splitlines()
-        if line.strip() and not line.startswith("#")
-    ]
-    loaded = {line.split()[0] for line in Path("/proc/modules").read_text().splitlines()}
-    builtin = Path("/lib/modules", platform.release(), "modules.builtin")
-    if builtin.exists():
-        loaded |= {Path(line).stem.replace("-", "_") for line in builtin.read_text().splitlines()}
-    absent = [name for name in wanted if name not in loaded]
-    expect(not absent, f"not loaded: {' '.join(absent)}; run provision.sh, or reboot")
-    return f"{len(wanted)} modules of kernel {platform.release()}"
 
 
 def checked() -> str:
@@ -154,8 +136,8 @@ def training() -> str:
         expect(found, f"./lab run: exit status {done.returncode}: {printed[-400:]}")
         status, directory = json.loads(found[0].read_text()), found[0].parent
         expect(status["verdict"] == "ok", f"{status['verdict']}: {status['reason']}")
-        rounds = _lines(directory / "events" / "rounds.jsonl")
-        bursts = _lines(directory / "events" / "impairments.jsonl")
+        rounds = jsonl.read(directory / "events" / "rounds.jsonl")
+        bursts = jsonl.read(directory / "events" / "impairments.jsonl")
         manifest = json.loads((directory / "manifest.json").read_text())
     numbers = {each["round"] for each in rounds}
     expect(len(numbers) == 3, f"rounds {sorted(numbers)}")
@@ -168,10 +150,6 @@ def training() -> str:
         f"{ended[0]['frames_sent']} frames by the controller, {ended[0]['dropped']} of them "
         "dropped by the full queue"
     )
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 # Inside a sandbox.
@@ -232,28 +210,19 @@ def _dctcp() -> dict[str, Any]:
     }
 
 
-_STEPS: dict[str, Callable[[], str]] = {
-    each.__name__.replace("_", "-"): each for each in (modules, checked, dctcp, training)
-}
-
-
 def main() -> int:
-    """Run the steps in order; exit status 0, 1 after a failure, 2 for a wrong call."""
-    names = sys.argv[1:] or list(_STEPS)
-    if wrong := [name for name in names if name not in _STEPS]:
-        print(f"smoke: unknown step {wrong[0]!r}; valid: {', '.join(_STEPS)}", file=sys.stderr)
-        return 2
+    """Run the steps in order; exit status 0, 1 after a failure, 2 without root."""
     if not sandbox.is_root():
         print("smoke: needs root: sudo .venv/bin/python vagrant/smoke.py", file=sys.stderr)
         return 2
-    for name in names:
+    for step in (checked, dctcp, training):
         began_s = time.monotonic()
         try:
-            found = _STEPS[name]()
+            told = step()
         except (SmokeError, OSError) as error:
-            print(f"FAIL {name}: {error}", flush=True)
+            print(f"FAIL {step.__name__}: {error}", flush=True)
             return 1
-        print(f"ok   {name}: {found} ({time.monotonic() - began_s:.1f} s)", flush=True)
+        print(f"ok   {step.__name__}: {told} ({time.monotonic() - began_s:.1f} s)", flush=True)
     print("PASS")
     return 0
 

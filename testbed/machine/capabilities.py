@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -35,7 +37,9 @@ TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "we
 REQUIRED = ("sandbox", "tun-device", "hosts", "shaping", "packet-filter", "switch")
 # What `./lab run quick` needs beyond: its controller, and kernel TCP's algorithm for its third arm.
 QUICK = (*REQUIRED, framework_choice.preferred(), "tcp-cubic")
-_STOCK = "else a stock Debian kernel, also in a virtual machine"
+with Path(__file__).with_suffix(".csv").open(encoding="utf-8") as _file:
+    # What each capability enables, and how to get it.
+    _ABOUT = {each.pop("name"): each for each in csv.DictReader(_file)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,21 +58,19 @@ class Capability:
 
 def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
     """Try the wanted capabilities, or all; the machine is as before afterwards."""
+    probed, refused = {}, ""
     try:
         output, error = sandbox.output_of(__spec__.name, *wanted)
+        probed = json.loads(output)
     except FileNotFoundError as absent:
-        return {"sandbox": _sandbox(available=False, reason=f"{absent.filename}: not installed")}
-    try:
-        found = json.loads(output)
+        refused = f"{absent.filename}: not installed"
     except ValueError:
         words = "".join(error.splitlines()[-1:])
-        refused = words.startswith(("unshare:", "setpriv:"))
-        reason = f"cannot make namespaces: {words}" if refused else f"the probe failed: {words}"
-        return {"sandbox": _sandbox(available=False, reason=reason)}
-    kind = "as root" if sandbox.is_root() else "in a user namespace"
-    return {"sandbox": _sandbox(available=True, reason=kind)} | {
-        name: Capability(**fields) for name, fields in found.items()
-    }
+        what = "cannot make namespaces" if words.startswith(("unshare:", "setpriv:")) else ""
+        refused = f"{what or 'the probe failed'}: {words}"
+    reason = refused or ("as root" if sandbox.is_root() else "in a user namespace")
+    found = {"sandbox": Capability(available=not refused, reason=reason, **_ABOUT["sandbox"])}
+    return found | {name: Capability(**fields) for name, fields in probed.items()}
 
 
 def missing(found: Mapping[str, Capability], wanted: Sequence[str] = REQUIRED) -> list[str]:
@@ -113,29 +115,14 @@ def show(found: Mapping[str, Capability], console: Console) -> None:
         console.print("\n./lab run quick can work here.", style="bold green")
 
 
-def _sandbox(*, available: bool, reason: str) -> Capability:
-    return Capability(
-        available=available,
-        reason=reason,
-        enables="every run: a private network",
-        how="apt-get install util-linux; sudo, or sysctl kernel.unprivileged_userns_clone=1 "
-        "(Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
-    )
-
-
 # The inside
 
 
-# What tries a capability, what it enables, and how to get it.
-_Trial = tuple[Callable[[], str | None], str, str]
-
-
-def _attempt(trial: Callable[[], str | None], enables: str, how: str) -> Capability:
+def _attempt(name: str, trial: Callable[[], str | None]) -> Capability:
     try:
-        available, reason = True, trial() or ""
+        return Capability(available=True, reason=trial() or "", **_ABOUT[name])
     except (OSError, CommandError, ImportError) as error:
-        available, reason = False, " ".join(str(error).split())
-    return Capability(available=available, reason=reason, enables=enables, how=how)
+        return Capability(available=False, reason=" ".join(str(error).split()), **_ABOUT[name])
 
 
 def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
@@ -144,97 +131,31 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
     for name in ("probe0", "probe1"):
         run(["ip", "link", "set", name, "up"])
     switch = OpenVSwitch(private, private)
-    found: dict[str, Capability] = {}
-    trials: dict[str, _Trial] = {
-        "tun-device": (
-            _tun_device,
-            "every run: Open vSwitch",
-            "modprobe tun; for ordinary users: sudo chmod 0666 /dev/net/tun",
+    red = "red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"
+    trials: dict[str, Callable[[], str | None]] = {
+        "tun-device": _tun_device,
+        "hosts": _host,
+        "shaping": _shaping,
+        "packet-filter": _packet_filter,
+        "switch": lambda: _switch(switch),
+        "ryu": partial(_framework, "ryu"),
+        "os-ken": partial(_framework, "os-ken"),
+        "iperf3": lambda: run(["iperf3", "--version"]).split(" (")[0],
+        "switch-kernel": lambda: _unless(
+            datapath.missing() if probed["switch"].available else "Open vSwitch does not run"
         ),
-        "hosts": (
-            _host,
-            "every run: its hosts",
-            "apt-get install mininet; in a container: options of docs/how-to/container.md",
-        ),
-        "shaping": (
-            _shaping,
-            "every run: rates and queues (HTB, bfifo)",
-            "apt-get install iproute2; modprobe sch_htb",
-        ),
-        "packet-filter": (
-            _packet_filter,
-            "every run: impairments (nftables)",
-            "apt-get install nftables python3-nftables; modprobe nf_tables",
-        ),
-        "switch": (
-            lambda: _switch(switch),
-            "every run: userspace datapath",
-            "apt-get install openvswitch-switch",
-        ),
-        "ryu": (
-            lambda: _framework("ryu"),
-            "every run: the controller, where it is installed",
-            "os-ken runs instead; to try again: rm .venv/ready, ./lab check",
-        ),
-        "os-ken": (
-            lambda: _framework("os-ken"),
-            "the controller without Ryu, or with --controller os-ken",
-            "./lab installs it into .venv",
-        ),
-        "iperf3": (
-            lambda: run(["iperf3", "--version"]).split(" (")[0],
-            "impairment background: TCP flows; measuring in the shell",
-            "apt-get install iperf3",
-        ),
-        "switch-kernel": (
-            lambda: _unless(
-                datapath.missing() if found["switch"].available else "Open vSwitch does not run"
-            ),
-            "datapath: kernel, which auto takes (else userspace)",
-            f"modprobe openvswitch nft_dup_netdev; {_STOCK}",
-        ),
-        "deep-switch-buffers": (
-            _deep_buffers,
-            "queues beyond net.core.wmem_max",
-            "sudo, or raise sysctl net.core.wmem_max",
-        ),
-        "netem": (
-            lambda: _unless(netem.missing("probe0", "probe1")),
-            "delay, jitter in the kernel (else by a relay)",
-            f"modprobe sch_netem; {_STOCK}",
-        ),
-        "even-bursts": (
-            _even_bursts,
-            "impairment burst: frames paced into a port's queue",
-            f"modprobe sch_ingress cls_u32 act_mirred; {_STOCK}",
-        ),
-        "ecn-marking": (
-            lambda: _qdisc("red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"),
-            "ECN marks, DCTCP",
-            f"modprobe sch_red; {_STOCK}",
-        ),
-        "udp-segmentation": (
-            _udp_segmentation,
-            "UDP batches of up to 64 datagrams",
-            "Linux 4.18 or newer",
-        ),
-        "compiled-hot-path": (
-            lambda: _unless(WHY_NONE),
-            "datagrams by C code, in less processor time than by numpy",
-            "apt-get install gcc libc6-dev; rm .venv/ready; ./lab check",
-        ),
-        **{
-            f"tcp-{name}": (
-                lambda name=name: _congestion_control(name),  # type: ignore[misc]
-                f"kernel TCP with {name}",
-                f"modprobe tcp_{name}; {_STOCK}",
-            )
-            for name in TCP_CONGESTION_CONTROLS
-        },
+        "deep-switch-buffers": _deep_buffers,
+        "netem": lambda: _unless(netem.missing("probe0", "probe1")),
+        "even-bursts": _even_bursts,
+        "ecn-marking": partial(_qdisc, red),
+        "udp-segmentation": _udp_segmentation,
+        "compiled-hot-path": partial(_unless, WHY_NONE),
+        **{f"tcp-{name}": partial(_congestion_control, name) for name in TCP_CONGESTION_CONTROLS},
     }
+    probed: dict[str, Capability] = {}
     for name in wanted or trials:
-        found[name] = _attempt(*trials[name])
-    return found
+        probed[name] = _attempt(name, trials[name])
+    return probed
 
 
 def _tun_device() -> None:

@@ -91,24 +91,22 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
 
 def stale_folders(out: Path) -> list[StaleFolder]:
     """Abandoned runs, earlier attempts, and what is half written, below `out`, or `out` itself."""
-    found = []
-    for path in sorted([out, *out.glob("*"), *out.glob("*/*")]):
-        if why := why_stale(path):
-            found.append(StaleFolder(path=path, why=why, size_bytes=sizes.bytes_below(path)))
-    for path in sorted([*out.glob(".report-*"), *out.glob("*/.report-*")]):
-        match = _REPORT.fullmatch(path.name)
-        if match is None or not _is_own_folder(path) or _touched_lately(path):
-            continue
-        if match["old"] and not path.with_name("report").is_dir():
-            continue  # the last whole report
-        found.append(
-            StaleFolder(path=path, why="a half-written report", size_bytes=sizes.bytes_below(path))
-        )
-    for path in sorted(out.glob("*/.fetched-*")):
-        if _FETCHED.fullmatch(path.name) and _is_own_folder(path) and not _touched_lately(path):
-            why, size_bytes = "results half fetched from a worker", sizes.bytes_below(path)
-            found.append(StaleFolder(path=path, why=why, size_bytes=size_bytes))
-    return found
+    paths = sorted([out, *out.glob("*"), *out.glob("*/*")])
+    return [
+        StaleFolder(path=path, why=why, size_bytes=sizes.bytes_below(path))
+        for path in paths
+        if (why := why_stale(path) or _half_written(path))
+    ]
+
+
+def _half_written(path: Path) -> str:
+    """What a folder was to become that nobody writes any more; "" if it may be of use."""
+    report, fetched = _REPORT.fullmatch(path.name), _FETCHED.fullmatch(path.name)
+    if not (report or fetched) or not _is_own_folder(path) or _touched_lately(path):
+        return ""
+    if report and report["old"] and not path.with_name("report").is_dir():
+        return ""  # the last whole report
+    return "a half-written report" if report else "results half fetched from a worker"
 
 
 def why_stale(path: Path) -> str:

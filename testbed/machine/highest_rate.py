@@ -50,16 +50,13 @@ _PORT = 47500
 class Trial:
     """One rate: what arrived of it, and what the machine spent on it; rates in Ethernet frames."""
 
-    # `idle` is the share of all processors' time that was left, `lab_cores` that of all processes
-    # of the lab in cores, `rtt_s` the median round trip before anything else was sent.
-
     rate_bps: int
     incast_bps: float
     broadcast_bps: float
-    idle: float
-    lab_cores: float
+    idle: float  # share of all processors' time that was left
+    lab_cores: float  # of all processes of the lab
     switch_cores: float
-    rtt_s: float = 0.0
+    rtt_s: float = 0.0  # median, before anything else was sent
     datapath: Datapath = "userspace"
 
     @property
@@ -128,10 +125,11 @@ class Highest:
 _rate = attrgetter("rate_bps")
 
 
-def printer(console: Console) -> Callable[[Trial], None]:
-    """A function that prints a trial as one line."""
-
-    def show(trial: Trial) -> None:
+def search(console: Console, datapath: Wanted = "auto") -> Highest:
+    """Climb the ladder of rates until one is not held, then halve the step; about a minute."""
+    trials = []
+    for trial in climb(partial(attempt, datapath=datapath), time.monotonic() + _LONGEST_S - _LAB_S):
+        trials.append(trial)
         console.print(
             f"{trial.datapath:9} {trial.rate_bps / 1e6:6g} Mbit/s -> "
             f"incast {trial.incast_bps / 1e6:.0f}, "
@@ -139,22 +137,6 @@ def printer(console: Console) -> Callable[[Trial], None]:
             f"{'held' if trial.held else 'not held'}",
             highlight=False,
         )
-
-    return show
-
-
-def searches(*, kernel: bool) -> dict[str, Wanted]:
-    """What there is to search for: by its key in `check --deep --json`, the datapath."""
-    wanted: dict[str, Wanted] = {"highest-link-rate": "auto"}
-    return wanted | ({"highest-link-rate-userspace": "userspace"} if kernel else {})
-
-
-def search(on_trial: Callable[[Trial], None], datapath: Wanted = "auto") -> Highest:
-    """Climb the ladder of rates until one is not held, then halve the step; about a minute."""
-    trials = []
-    for trial in climb(partial(attempt, datapath=datapath), time.monotonic() + _LONGEST_S - _LAB_S):
-        trials.append(trial)
-        on_trial(trial)
     return Highest(trials)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import ConsoleDimensions, Group, JustifyMethod, RenderableType
+from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -127,13 +127,9 @@ def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
     measures = [(each["drops"], each["highest_bytes"], each["sent_bps"]) for each in queues]
     busiest = sorted(range(len(queues)), key=lambda place: measures[place], reverse=True)
     chosen = [queues[place] for place in sorted(busiest[:rows])]
-    table = Table.grid(padding=(0, 2))
     bar_columns = max(8, min(40, width - 64))
-    for name in ("queue", "", "now", "drops", "", "rate"):
-        table.add_column(justify="left" if name in ("queue", "") else "right", no_wrap=True)
     left_out = f" (busiest of {len(queues)})" if len(chosen) < len(queues) else ""
-    heading = [f"queue{left_out}", "", "kB", "drops", "new", "Mbit/s"]
-    table.add_row(*(Text(each, style="bold underline") for each in heading))
+    table = _table(f"queue{left_out}", "", "kB", "drops", "new", "Mbit/s")
     for each in chosen:
         share = min(1.0, each["highest_bytes"] / max(1, each["queue_bytes"]))
         filled = round(share * bar_columns)
@@ -151,18 +147,18 @@ def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
     return table
 
 
-def _table(justified: Mapping[str, JustifyMethod]) -> Table:
-    """A table with these headings in its first row."""
+def _table(*headings: str) -> Table:
+    """A table with these headings in its first row; all columns but the first are numbers."""
     table = Table.grid(padding=(0, 2))
-    for justify in justified.values():
-        table.add_column(justify=justify, no_wrap=True)
-    table.add_row(*(Text(each, style="bold underline") for each in justified))
+    for number, heading in enumerate(headings):
+        table.add_column(justify="right" if number and heading else "left", no_wrap=True)
+    table.add_row(*(Text(heading, style="bold underline") for heading in headings))
     return table
 
 
 def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
     more = f" ({rows - 1} of {len(flows)})" if len(flows) > rows else ""
-    table = _table({f"flow{more}": "left", "window": "right", "RTT": "right", "Mbit/s": "right"})
+    table = _table(f"flow{more}", "window", "RTT", "Mbit/s")
     for each in flows[: rows if not more else rows - 1]:
         window, rtt_s, rate_bps = each.get("cwnd_bytes"), each.get("rtt_s"), each.get("rate_bps")
         table.add_row(
@@ -175,7 +171,7 @@ def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
 
 
 def _processes(processes: list[dict[str, Any]], rows: int) -> Table:
-    table = _table({"process": "left", "CPU": "right", "MB": "right"})
+    table = _table("process", "CPU", "MB")
     busiest = sorted(processes, key=lambda each: -(each.get("cpu") or 0.0))
     for each in busiest[:rows]:
         cpu = each.get("cpu")
