@@ -5,11 +5,11 @@
 
 It needs `pip install '.[ddp]'` and no data: it reads the sources of Python's standard library, one
 character after the other, and prints how well it foretells files that it has not read (perplexity:
-128 at first, 1 would be perfect). Nothing of the lab is used.
+128 at first, 1 would be perfect). Nothing of the lab is used; `ddp_train.py` beside it has what the
+examples share.
 """
 
 import argparse
-import os
 import sys
 import sysconfig
 import time
@@ -17,11 +17,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ddp_train import common_options, device, exchange, run
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-
-from testbed.ddp import BoundedLoss, InputError, PeerLost
 
 CHARACTERS = 128  # ASCII; the last one stands for all others
 TEST_WINDOWS = 64
@@ -74,13 +73,7 @@ class Gpt(nn.Module):
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for DDP's own")
-    parser.add_argument("--collective", default="sharded", help="sharded or server")
-    parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")
-    parser.add_argument("--rate-bps", type=float, help="what a rank's link carries")
-    parser.add_argument("--interface", help="this rank's network interface")
-    parser.add_argument("--insecure", action="store_true", help="no keys between machines")
+    parser = common_options(__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every", type=int, default=50, help="steps from one test to the next")
     parser.add_argument("--batch", type=int, default=16, help="texts of a step, on each rank")
@@ -96,29 +89,22 @@ def loss_of(net: nn.Module, texts: torch.Tensor) -> torch.Tensor:
 
 
 def train(given: argparse.Namespace) -> None:
-    rank, device = dist.get_rank(), torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", rank % torch.cuda.device_count())
+    rank = dist.get_rank()
     torch.manual_seed(0)
-    net = Gpt(given.places, given.width, given.heads, given.layers).to(device)
+    net = Gpt(given.places, given.width, given.heads, given.layers).to(device())
     ddp = DistributedDataParallel(net)
     optimiser = torch.optim.AdamW(ddp.parameters(), lr=3e-3)
-    state = None
-    if given.protocol != "gloo":
-        state = BoundedLoss(
-            given.protocol, collective=given.collective, mode=given.mode,
-            rate_bps=given.rate_bps, interface=given.interface, insecure=given.insecure,
-        )  # fmt: skip
+    if state := exchange(given):
         ddp.register_comm_hook(state, state.hook)
 
     windows = read(test=False).unfold(0, given.places + 1, 1)
     tests = read(test=True).unfold(0, given.places + 1, 1)
-    tests = tests[torch.linspace(0, len(tests) - 1, TEST_WINDOWS).long()].to(device)
+    tests = tests[torch.linspace(0, len(tests) - 1, TEST_WINDOWS).long()].to(device())
     draws, began_s = torch.Generator().manual_seed(rank), time.monotonic()
     for step in range(1, given.steps + 1):
         chosen = torch.randint(len(windows), (given.batch,), generator=draws)
         optimiser.zero_grad()
-        loss_of(ddp, windows[chosen].to(device)).backward()
+        loss_of(ddp, windows[chosen].to(device())).backward()
         optimiser.step()
         if rank == 0 and step % given.every == 0:
             with torch.no_grad():
@@ -130,18 +116,6 @@ def train(given: argparse.Namespace) -> None:
             print(said, flush=True)
 
 
-def main() -> int:
-    given = arguments()
-    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # for NCCL
-    dist.init_process_group("nccl" if enough else "gloo")
-    try:
-        train(given)
-    except (InputError, PeerLost) as error:
-        print(error, file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
-    dist.destroy_process_group()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    given = arguments()
+    sys.exit(run(lambda: train(given)))

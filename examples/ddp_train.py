@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,20 @@ def model(width: int) -> nn.Module:
     )
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def common_options(description: str | None) -> argparse.ArgumentParser:
+    """The options of all examples beside this one, too."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for DDP's own")
     parser.add_argument("--collective", default="sharded", help="sharded or server")
     parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")
     parser.add_argument("--rate-bps", type=float, help="what a rank's link carries")
     parser.add_argument("--interface", help="this rank's network interface")
     parser.add_argument("--insecure", action="store_true", help="no keys between machines")
+    return parser
+
+
+def arguments() -> argparse.Namespace:
+    parser = common_options(__doc__)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=4000, help="of an epoch, on all ranks")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
@@ -68,22 +75,29 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def device() -> torch.device:
+    """Where this rank computes."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
+    return torch.device("cpu")
+
+
+def exchange(given: argparse.Namespace) -> BoundedLoss | None:
+    """What averages the gradients; None: DistributedDataParallel's own all-reduce."""
+    if given.protocol == "gloo":
+        return None
+    options = {key: getattr(given, key) for key in ("collective", "mode", "rate_bps", "interface")}
+    return BoundedLoss(given.protocol, insecure=given.insecure, **options)
+
+
 def train(given: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.manual_seed(0)
-    net = model(given.width).to(device)
+    net = model(given.width).to(device())
     ddp = DistributedDataParallel(net)
     optimiser = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     parts: dict[str, Any] = {"model": net, "optimiser": optimiser}
-
-    if given.protocol != "gloo":
-        state = BoundedLoss(
-            given.protocol, collective=given.collective, mode=given.mode,
-            rate_bps=given.rate_bps, interface=given.interface, insecure=given.insecure,
-        )  # fmt: skip
+    if state := exchange(given):
         ddp.register_comm_hook(state, state.hook)
         parts["exchange"] = state
 
@@ -93,9 +107,9 @@ def train(given: argparse.Namespace) -> None:
         first = saved.pop("epoch")
         for name, part in parts.items():
             part.load_state_dict(saved[name])
-    tests = [each.to(device) for each in draw(1000, seed=10**6)]
+    tests = [each.to(device()) for each in draw(1000, seed=10**6)]
     for epoch in range(first, given.epochs):
-        images, digits = (each.to(device) for each in draw(given.images, seed=epoch))
+        images, digits = (each.to(device()) for each in draw(given.images, seed=epoch))
         began_s = time.monotonic()
         for start in range(0, given.images - world * 32 + 1, world * 32):
             optimiser.zero_grad()
@@ -111,25 +125,23 @@ def train(given: argparse.Namespace) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             saved = {name: part.state_dict() for name, part in parts.items()}
             torch.save({**saved, "epoch": epoch + 1}, file)
-    if rank == 0 and given.protocol != "gloo":
+    if rank == 0 and state:
         print(f"the last step: {state.last}")
 
 
-def main() -> int:
-    given = arguments()
+def run(train: Callable[[], None]) -> int:
+    """Train in the process group that torchrun describes; returns the exit status."""
     enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # for NCCL
     dist.init_process_group("nccl" if enough else "gloo")
     try:
-        train(given)
-    except InputError as error:
+        train()
+    except (InputError, PeerLost) as error:
         print(error, file=sys.stderr)
-        return 2
-    except PeerLost as error:
-        print(error, file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InputError) else 1
     dist.destroy_process_group()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    given = arguments()
+    sys.exit(run(lambda: train(given)))

@@ -11,27 +11,20 @@ It needs `pip install '.[ddp]'` and no data, as `ddp_train.py` beside it, whose 
 """
 
 import argparse
-import os
 import sys
 import time
 
 import torch
 import torch.distributed as dist
-from ddp_train import draw, model
+from ddp_train import common_options, device, draw, exchange, model, run
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-
-from testbed.ddp import BoundedLoss, InputError, PeerLost
 
 BATCH = 32
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for all-reduces")
-    parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")
-    parser.add_argument("--rate-bps", type=float, help="what a rank's link carries")
-    parser.add_argument("--interface", help="this rank's network interface")
+    parser = common_options(__doc__)
     parser.add_argument("--rounds", type=int, default=12, help="outer steps")
     parser.add_argument("--every", type=int, default=20, help="inner steps between two outer ones")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
@@ -43,9 +36,8 @@ def arguments() -> argparse.Namespace:
 
 def inner_steps(net: nn.Module, optimiser: torch.optim.Optimizer, every: int, seed: int) -> None:
     """What a rank does by itself."""
-    device = next(net.parameters()).device
-    images, digits = (each.to(device) for each in draw(every * BATCH, seed))
-    for chosen in torch.arange(every * BATCH, device=device).split(BATCH):
+    images, digits = (each.to(device()) for each in draw(every * BATCH, seed))
+    for chosen in torch.arange(every * BATCH, device=device()).split(BATCH):
         optimiser.zero_grad()
         nn.functional.cross_entropy(net(images[chosen]), digits[chosen]).backward()
         optimiser.step()
@@ -53,23 +45,14 @@ def inner_steps(net: nn.Module, optimiser: torch.optim.Optimizer, every: int, se
 
 def train(given: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.manual_seed(0)  # equal weights on all ranks
-    net = model(given.width).to(device)
+    net = model(given.width).to(device())
     inner = torch.optim.AdamW(net.parameters(), lr=given.inner_rate)
     weights = nn.Parameter(parameters_to_vector(net.parameters()).detach().clone())
-    outer = torch.optim.SGD(
-        [weights], lr=given.outer_rate, momentum=given.momentum, nesterov=True
-    )  # fmt: skip
-
-    state = None
-    if given.protocol != "gloo":
-        state = BoundedLoss(
-            given.protocol, mode=given.mode, rate_bps=given.rate_bps, interface=given.interface
-        )
-    tests = [each.to(device) for each in draw(1000, seed=10**6)]
+    momentum = {"momentum": given.momentum, "nesterov": True}
+    outer = torch.optim.SGD([weights], lr=given.outer_rate, **momentum)
+    state = exchange(given)
+    tests = [each.to(device()) for each in draw(1000, seed=10**6)]
     for number in range(given.rounds):
         began_s = time.monotonic()
         inner_steps(net, inner, given.every, seed=number * world + rank)
@@ -98,21 +81,6 @@ def train(given: argparse.Namespace) -> None:
         print(f"the last outer step: {state.last}")
 
 
-def main() -> int:
-    given = arguments()
-    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # for NCCL
-    dist.init_process_group("nccl" if enough else "gloo")
-    try:
-        train(given)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except PeerLost as error:
-        print(error, file=sys.stderr)
-        return 1
-    dist.destroy_process_group()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    given = arguments()
+    sys.exit(run(lambda: train(given)))

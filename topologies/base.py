@@ -75,7 +75,7 @@ class LabTopo(Topo):
         is_switch = options.get("isSwitch", False)
         given = {key: value for key, value in options.items() if key != "isSwitch"}
         try:
-            (mininet_options.check_switch if is_switch else mininet_options.check_host)(given)
+            mininet_options.check_node(given, is_switch=is_switch)
         except ValueError as error:
             raise ValueError(f"{'switch' if is_switch else 'host'} {name}: {error}") from None
         # The lab makes all nodes alike but for a switch's dpid.

@@ -65,7 +65,7 @@ def described(topo: Topo) -> dict[str, Any]:
         for name in (*hosts, *switches):
             place = f"{'host' if name in hosts else 'switch'} {name}"
             options = {key: each for key, each in topo.nodeInfo(name).items() if key != "isSwitch"}
-            (mininet_options.check_host if name in hosts else mininet_options.check_switch)(options)
+            mininet_options.check_node(options, is_switch=name in switches)
         for _, _, info in topo.links(sort=False, withInfo=True):
             ends = {key: info[key] for key in ("node1", "node2", "port1", "port2")}
             place = f"link {ends['node1']}--{ends['node2']}"

@@ -19,29 +19,18 @@ _UNITS_S = {"s": 1.0, "sec": 1.0, "secs": 1.0, "ms": 1e-3, "msec": 1e-3, "msecs"
 _UNITS_S |= {"us": 1e-6, "usec": 1e-6, "usecs": 1e-6}
 _TRANSLATED = ("bw", "delay", "jitter", "max_queue_size", "enable_ecn", "use_htb")
 _LINK_CLASSES = ("Link", "TCLink", "TCULink", "OVSLink")
-_HOST_CLASSES = ("Host", "CPULimitedHost")
-_SWITCH_CLASSES = ("OVSSwitch", "OVSKernelSwitch")
-
+_NODE_CLASSES = {False: ("Host", "CPULimitedHost"), True: ("OVSSwitch", "OVSKernelSwitch")}
 _REFUSED_ON_LINKS = {
-    **dict.fromkeys(
-        ("use_tbf", "use_hfsc", "latency_ms", "r2q", "speedup"), "the lab shapes links with HTB"
-    ),
+    "use_tbf use_hfsc latency_ms r2q speedup": "the lab shapes links with HTB",
     "enable_red": "the lab's queues drop only when they are full",
-    **dict.fromkeys(("gro", "txo", "rxo", "disable_gro"), "the lab sets offloads itself"),
-    **dict.fromkeys(
-        ("params1", "params2", "cls1", "cls2"), "a link is the same in both directions"
-    ),
-    **dict.fromkeys(("intfName1", "intfName2"), "the lab names interfaces itself"),
-    **dict.fromkeys(("addr1", "addr2"), "the lab gives addresses itself"),
+    "gro txo rxo disable_gro": "the lab sets offloads itself",
+    "params1 params2 cls1 cls2": "a link is the same in both directions",
+    "intfName1 intfName2": "the lab names interfaces itself",
+    "addr1 addr2": "the lab gives addresses itself",
 }
-_REFUSED_ON_HOSTS = {
-    **dict.fromkeys(
-        ("cpu", "cores", "sched", "period_us"),
-        "the lab's hosts share all processors",
-    ),
-    **dict.fromkeys(("ip", "mac", "defaultRoute"), "the lab gives addresses itself"),
-}
-_REFUSED_ON_SWITCHES = {
+_REFUSED_ON_NODES = {
+    "cpu cores sched period_us": "the lab's hosts share all processors",
+    "ip mac defaultRoute": "the lab gives addresses itself",
     "stp": "the lab's controller routes over loops",
     "datapath": "the lab's switches run in user space",
     "failMode": "the lab's switches obey its controller alone",
@@ -59,7 +48,7 @@ def link_keys(options: Mapping[str, Any], *, loss_in_percent: bool) -> dict[str,
     keys = {key: given.pop(key) for key in LinkParameters.model_fields if key in given}
     mininet = {key: given.pop(key) for key in _TRANSLATED if key in given}
     for key, value in given.items():
-        reason = _REFUSED_ON_LINKS.get(key)
+        reason = _reason(_REFUSED_ON_LINKS, key)
         if reason is None:
             valid = [*LinkParameters.model_fields, *_TRANSLATED]
             raise ValueError(f"unknown option {key!r}; {one_of(key, valid)}")
@@ -95,30 +84,24 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def check_host(options: Mapping[str, Any]) -> None:
-    """Raises ValueError for an option of `addHost` that has no meaning here."""
+def check_node(options: Mapping[str, Any], *, is_switch: bool) -> None:
+    """Raises ValueError for an option of `addHost` or `addSwitch` that has no meaning here."""
     for key, value in options.items():
-        if value is None:
+        if value is None or (is_switch and _LAB_SWITCH.get(key, ...) == value):
             continue
-        if key == "cls" and getattr(value, "__name__", "") in _HOST_CLASSES:
+        if key == "cls" and getattr(value, "__name__", "") in _NODE_CLASSES[is_switch]:
             continue
-        reason = _REFUSED_ON_HOSTS.get(key, "the lab makes hosts itself")
-        raise ValueError(f"{key}={_named(value)}: {reason}; leave it out")
-
-
-def check_switch(options: Mapping[str, Any]) -> None:
-    """Raises ValueError for an option of `addSwitch` that has no meaning here."""
-    for key, value in options.items():
-        if value is None or _LAB_SWITCH.get(key, ...) == value:
-            continue
-        if key == "cls" and getattr(value, "__name__", "") in _SWITCH_CLASSES:
-            continue
-        if key == "dpid":
+        if key == "dpid" and is_switch:
             if not (isinstance(value, str) and re.fullmatch(r"[0-9a-fA-F]{1,16}", value)):
                 raise ValueError(f"dpid={value!r}: valid: a text of 1 to 16 hexadecimal digits")
             continue
-        reason = _REFUSED_ON_SWITCHES.get(key, "the lab makes switches itself")
+        itself = f"the lab makes {'switches' if is_switch else 'hosts'} itself"
+        reason = _reason(_REFUSED_ON_NODES, key) or itself
         raise ValueError(f"{key}={_named(value)}: {reason}; leave it out")
+
+
+def _reason(refused: Mapping[str, str], key: str) -> str | None:
+    return next((reason for keys, reason in refused.items() if key in keys.split()), None)
 
 
 def _number(key: str, value: Any, *, most: float = math.inf) -> float:

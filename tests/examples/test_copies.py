@@ -155,27 +155,6 @@ def test_a_copied_topology_is_built_with_its_edit(tmp_path, kind, name, old, new
     assert (after.nodes(), after.link_options()) != (before.nodes(), before.link_options())
 
 
-def test_edited_defaults_of_copies_hold(tmp_path):
-    for kind, name, old, new, seen in (
-        ("congestion_control", "cubic", "beta: float = 0.7", "beta: float = 0.6", "_beta"),
-        ("order", "shuffled", "seed: int = 0", "seed: int = 9", "seed"),
-        ("repair", "streaming", "residual: float = 0.02", "residual: float = 0.5", "residual"),
-    ):
-        reference = edited_copy(tmp_path, kind, name, old, new)
-        run = load(tmp_path, kind, name, reference)
-        registry = REGISTRIES[kind]
-        made = registry.create(getattr(run.protocol, kind))
-        assert getattr(made, seen) == float(new.rpartition(" ")[2])
-
-
-@pytest.mark.parametrize("name", ["digits", "stdlib-text"])
-def test_a_copied_data_set_gives_the_same_examples(tmp_path, name):
-    run = load(tmp_path, "dataset", name, copied(tmp_path, "dataset", name))
-    ours = run.experiment.training.dataset.load(None)
-    theirs = DATASETS.entry(name)(name=name, **NEEDS.get(name, {})).load(None)
-    assert ours.facts["sha256"] == theirs.facts["sha256"]
-
-
 COUNTED = ["burst", "loss", "sender-drop", "police", "blackout", "link-down", "crash"]
 
 
