@@ -26,19 +26,12 @@ class _Selected(NamedTuple):
 
 @dataclass(kw_only=True)
 class Chosen:
-    """The runs that a verb is to execute or to show, and what selected them.
+    """The runs that a verb is to execute or to show, and what selected them."""
 
-    Attributes:
-        options: of the command.
-        results: the folder of all results.
-        selections: what the runs are of: the options alone, or with what was planned before.
-        simulated: they happen in virtual time; no lab is going to be built for them.
-    """
-
-    options: Sweep
-    results: Path
-    selections: Sequence[Sweep]
-    simulated: bool = False
+    options: Sweep  # of the command
+    results: Path  # the folder of all results
+    selections: Sequence[Sweep]  # the options alone, or with what was planned before
+    simulated: bool = False  # they happen in virtual time, not in a lab
 
     @property
     def execution(self) -> Execution:

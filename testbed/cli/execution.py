@@ -155,37 +155,33 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
     """Store the plan, and say what becomes of runs that earlier commands have begun."""
     runner.require_space(chosen.results, chosen.runs[0])
     if chosen.execution.anew:
-        runner.set_aside(chosen.results, chosen.runs)
+        for run in chosen.runs:
+            runner.directory_of(chosen.results, run).set_aside()
     try:
         selections = [each.stored() for each in chosen.selections]
         remarks = planning.extend(chosen.results, chosen.planned, selections, chosen.shards)
     except OSError as error:
         raise InputError(f"{error.filename or chosen.results}: {error.strerror}") from None
     begun = [f"{count} {verdict}" for verdict, count in verdicts.items() if verdict]
-    if begun:
-        follows = "goes on with the others" if verdicts["ok"] else "goes on"
-        if verdicts["ok"] == len(chosen.runs):
-            follows = "nothing is left to do"
-        if verdicts["ok"]:
-            follows += "; --anew executes what is ok again"
-        if chosen.execution.anew:
-            follows = "all are executed anew; what was there is kept as an attempt"
-        standing = f"of {len(chosen.runs)} runs {', '.join(begun)}"
-        remarks.insert(0, f"{chosen.folder}: {standing}: {follows}")
-    for remark in remarks:
+    follows = "goes on with the others" if verdicts["ok"] else "goes on"
+    if verdicts["ok"] == len(chosen.runs):
+        follows = "nothing is left to do"
+    if verdicts["ok"]:
+        follows += "; --anew executes what is ok again"
+    if chosen.execution.anew:
+        follows = "all are executed anew; what was there is kept as an attempt"
+    standing = f"{chosen.folder}: of {len(chosen.runs)} runs {', '.join(begun)}: {follows}"
+    for remark in [standing, *remarks] if begun else remarks:
         say(console, remark)
 
 
 def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """What became of each run, for programs."""
+    keys = ("verdict", "reason", "executed")
     return [
         plan_view.facts(each.run)
-        | {
-            "verdict": each.verdict,
-            "reason": each.reason,
-            "executed": each.executed,
-            "directory": str(each.directory),
-        }
+        | {key: getattr(each, key) for key in keys}
+        | {"directory": str(each.directory)}
         for each in outcomes
     ]
 

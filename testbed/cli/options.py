@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from testbed.shared.input_error import InputError
-from testbed.shared.registry import did_you_mean
 from testbed.shared.run_directory import PLAN, RESULTS, is_name
 
 Name = Annotated[
@@ -77,12 +76,6 @@ class Selection:
 
         is_planned = is_name(self.name) and (results / self.name / PLAN).is_file()
         return self.name not in experiment.names() and (Path(self.name).is_dir() or is_planned)
-
-    def runs(self) -> list[Any]:
-        """The runs, in the order in which they are executed."""
-        from testbed import experiment
-
-        return experiment.ordered(self.loaded())
 
     def loaded(self, profile: str | None = None, *, results: Path = RESULTS) -> list[Any]:
         """The runs, in the order of the file; `profile` is another one than was asked for."""
@@ -196,12 +189,10 @@ def _check_published(run: Any) -> None:
     from analysis.data import published
 
     if wrong := published.unknown(run.experiment.published):
-        valid = published.all_ids()
-        nearest = difflib.get_close_matches(wrong[0], valid, cutoff=0)
-        near = did_you_mean(wrong[0], valid) or f"; nearest: {', '.join(nearest)}"
+        nearest = difflib.get_close_matches(wrong[0], published.all_ids(), cutoff=0)
         raise InputError(
             f"{run.source}: published: unknown id {wrong[0]!r}; valid: the ids in "
-            f"analysis/data/published.yaml{near}"
+            f"analysis/data/published.yaml; nearest: {', '.join(nearest)}"
         )
 
 
@@ -217,11 +208,13 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     }
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(verb).parameters.items():
-        if name in groups:
-            parameters += _fields(groups[name])
-        else:
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(kind=keyword, annotation=hints[name]))
+        fields = (
+            inspect.signature(groups[name]).parameters.values() if name in groups else [parameter]
+        )
+        types = typing.get_type_hints(groups.get(name, verb), include_extras=True)
+        parameters += [
+            each.replace(kind=each.KEYWORD_ONLY, annotation=types[each.name]) for each in fields
+        ]
 
     @functools.wraps(verb)
     def with_groups(**options: Any) -> None:
@@ -235,16 +228,3 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     with_groups.__annotations__ = {each.name: each.annotation for each in parameters}
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_groups
-
-
-def _fields(group: Any) -> list[inspect.Parameter]:
-    hints, empty = typing.get_type_hints(group, include_extras=True), inspect.Parameter.empty
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=empty if field.default is dataclasses.MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in dataclasses.fields(group)
-    ]

@@ -42,13 +42,9 @@ _TITLES = {
 def records(results: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What `show_runs` prints, for programs; a verdict is null where there is none yet."""
     lacking = _lacking(runs)
+    verdicts = {run.key: runner.directory_of(results, run).verdict() for run in runs}
     return [
-        facts(run)
-        | {
-            "verdict": runner.directory_of(results, run).verdict(),
-            "lacking": lacking.get(run.key),
-        }
-        for run in runs
+        facts(run) | {"verdict": verdicts[run.key], "lacking": lacking.get(run.key)} for run in runs
     ]
 
 
@@ -81,17 +77,15 @@ def show_unsupported(runs: Sequence[Run], console: Console) -> None:
 
 def show_rounds(runs: Sequence[Run], console: Console) -> None:
     """Say, of a script for torchrun, what follows from the number of steps that it takes."""
-    of_it = runs[0].experiment
-    if not isinstance(of_it.workload, Torchrun):
+    if not isinstance(runs[0].experiment.workload, Torchrun):
         return
     line = "rounds: one for each step that the script takes"
-    if of_it.rounds:
-        line += f"; {of_it.rounds} are expected. "
-        timelines = [run.experiment.resolved_impairments(run.seed) for run in runs]
-        rounds = [
-            number for each in timelines for entry in each for number in entry.get("rounds", ())
-        ]
-        if needed := 1 + max(rounds, default=-1):
+    if expected := runs[0].experiment.rounds:
+        line += f"; {expected} are expected. "
+        timelines = (entry for r in runs for entry in r.experiment.resolved_impairments(r.seed))
+        if needed := 1 + max(
+            (n for entry in timelines for n in entry.get("rounds", ())), default=-1
+        ):
             line += (
                 f"If it takes fewer than {needed}, impairments do not begin, and runs are invalid. "
             )
@@ -322,10 +316,10 @@ def _paired(
     ours, theirs = [], []
     for run, numbers in found:
         same_arm = [each for each in reference if each[0].arm == run.arm]
-        same_point = [each for each in same_arm if each[0].factors == run.factors]
+        same_arm.sort(key=lambda each: each[0].factors != run.factors)
         if same_arm:
             ours.append(numbers)
-            theirs.append((same_point or same_arm)[0][1])
+            theirs.append(same_arm[0][1])
     return ours, theirs
 
 

@@ -45,14 +45,12 @@ def asking(yes: bool) -> Callable[[str], bool]:
     """What asks the user a question; with `--yes` it does not ask."""
 
     def confirm(question: str) -> bool:
-        if yes:
-            return True
         try:
-            answer = typer.confirm(question)
+            answer = yes or typer.confirm(question)
         except typer.Abort:  # no one is there to answer
             print("\nnothing was removed; --yes does not ask")
             return False
-        if not sys.stdin.isatty():
+        if not yes and not sys.stdin.isatty():
             print()  # nobody pressed the key that ends the line
         if not answer:
             print("nothing was removed")

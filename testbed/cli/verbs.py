@@ -67,6 +67,7 @@ def check(
     ] = False,
 ) -> None:
     """Try what this machine and user can do, what that enables, and how to get the rest."""
+    from testbed.lab.datapath import Wanted
     from testbed.machine import capabilities, highest_rate, steadiness
 
     screen = console(stderr=as_json)
@@ -76,9 +77,11 @@ def check(
         capabilities.show(probed, screen)
         screen.print(f"now: {steadiness.watch().sentence()}", highlight=False)
     if deep and not capabilities.missing(probed):
-        kernel = probed["switch-kernel"].available
-        for key, datapath in highest_rate.searches(kernel=kernel).items():
-            highest = highest_rate.search(highest_rate.printer(screen), datapath)
+        searches: dict[str, Wanted] = {"highest-link-rate": "auto"}
+        if probed["switch-kernel"].available:
+            searches["highest-link-rate-userspace"] = "userspace"
+        for key, datapath in searches.items():
+            highest = highest_rate.search(screen, datapath)
             document[key] = highest.as_json()
             screen.print(highest.sentence())
     if as_json:
@@ -96,14 +99,8 @@ def list_experiments(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps([dataclasses.asdict(each) for each in shipped], indent=1))
         return
-    show_table(
-        console(),
-        ("experiment", "runs", "profiles", "what it shows"),
-        (
-            (each.name, str(each.runs), ", ".join(each.profiles), each.description)
-            for each in shipped
-        ),
-    )
+    rows = ((e.name, str(e.runs), ", ".join(e.profiles), e.description) for e in shipped)
+    show_table(console(), ("experiment", "runs", "profiles", "what it shows"), rows)
 
 
 @_verb(_BEGIN, "plan quick --arms dblp,fixed-low --seeds 5")

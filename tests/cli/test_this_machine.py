@@ -56,7 +56,7 @@ def test_a_slow_machine_takes_half_the_rate_and_says_so_in_one_line(monkeypatch)
     assert "profile slow instead of laptop" in said
     assert "there arrived 50% of 100, 60% of 100 Mbit/s" in said
     monkeypatch.undo()
-    config = Sweep(name="quick", profile="slow").runs()[0].config()
+    config = Sweep(name="quick", profile="slow").loaded()[0].config()
     assert (config["profile"], config["topology"]["rate_bps"]) == ("slow", 50_000_000)
     assert all(each < config["rounds"] for each in config["impairments"][0]["rounds"])
 

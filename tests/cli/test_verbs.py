@@ -8,16 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from rich.console import Console
 
 from testbed.__main__ import main
 from testbed.cli import options
 from testbed.cli.terminal import show_table
-from testbed.cli.verbs import app
 from tests.analysis.build import ResultsBuilder
 
 SMALL = """
@@ -69,23 +66,6 @@ def test_bad_input_is_one_line_and_exit_status_2(arguments, expected, tmp_path):
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def leaves(commands, before=""):
-    """The commands by their whole names, those below a verb in its place."""
-    for name, command in commands.items():
-        if below := getattr(command, "commands", None):
-            yield from leaves(below, f"{before}{name} ")
-        else:
-            yield before + name, command
-
-
-def test_every_verb_has_help_with_an_example():
-    group: Any = typer.main.get_command(app)
-    verbs = group.commands
-    assert all(verb.rich_help_panel for verb in verbs.values())
-    for name, command in leaves(verbs):
-        assert command.help and command.epilog.startswith(f"Example: ./lab {name}")
 
 
 def test_a_screen_of_no_columns_is_none():
