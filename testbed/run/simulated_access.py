@@ -44,13 +44,7 @@ class SimulatedLinks(LinkControl):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedAccess:
-    """What the simulated kinds use of `LabAccess`, and the simulated network itself.
-
-    Attributes:
-        clock: the simulation.
-        simulated: the network.
-        records, shared: as those of `LabAccess`.
-    """
+    """What the simulated kinds use of `LabAccess`, and the simulated network itself."""
 
     clock: Simulation
     simulated: SimulatedNetwork

@@ -218,11 +218,7 @@ class SimulatedBurst(Impairment[BurstParameters]):
 
 
 class SimulatedHostBurst(Impairment[HostBurstParameters]):
-    """Sends datagrams from one host to another, no faster than the sender's own link.
-
-    Attributes:
-        settles_s: until when after its end all has arrived that is going to.
-    """
+    """Sends datagrams from one host to another, no faster than the sender's own link."""
 
     changes_rates = "no"
 
@@ -233,7 +229,7 @@ class SimulatedHostBurst(Impairment[HostBurstParameters]):
         rate_bps = parameters.rate_bps or narrowest_bps * (parameters.rate_factor or 0)
         sent_bps = min(rate_bps, lab.hosts[parameters.from_].rate_bps)
         self._gap_s = 8 * parameters.frame_bytes / sent_bps
-        self.settles_s = 0.0
+        self.settles_s = 0.0  # after so long from its end all has arrived that is going to
         self._traffic = _Traffic([], parameters.frame_bytes)
 
     def begin(self) -> None:

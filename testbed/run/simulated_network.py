@@ -72,13 +72,10 @@ def _host(own: Port, other: Port, link: LinkEnds, number: int) -> HostInfo:
 
 @dataclass
 class RoutedWay(Way):
-    """A way that follows the network's routes.
+    """A way that follows the network's routes."""
 
-    Attributes:
-        broken: whether no path is left. Control messages then wait until there is one; on a real
-            network TCP sends them again, some time later still.
-    """
-
+    # No path is left. Control messages then wait until there is one; on a real network TCP sends
+    # them again, some time later still.
     broken: bool = field(default=False, init=False)
     _held: list[Callable[[], None]] = field(default_factory=list, init=False)
 
@@ -108,11 +105,6 @@ class SimulatedNetwork:
     A direction of a link is its sender's output: a queue in bytes for this port alone, then the
     rate, then the delay. Switches store and forward: a datagram enters the next queue once all of
     it has come.
-
-    Attributes:
-        info: its description, as `LabInfo.as_json`.
-        links: by sender and receiver, each direction on its own.
-        arrivals: by host, its interface.
     """
 
     def __init__(
@@ -130,7 +122,7 @@ class SimulatedNetwork:
         switches choose a path for each datagram, not for each flow.
         """
         self.info = info.as_json()
-        self.links: dict[tuple[str, str], Link] = {}
+        self.links: dict[tuple[str, str], Link] = {}  # by sender and receiver
         self._simulation = simulation
         self._routes = Routes(self.info, seed=seed)
         self._spray = spray

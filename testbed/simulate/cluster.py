@@ -16,14 +16,7 @@ _PORT = 47000
 
 
 class Cluster:
-    """A server and workers, each pair joined by two ways.
-
-    Attributes:
-        simulation: the clock.
-        servers: the server's side of each worker's latest connection.
-        workers: each worker's own side.
-        refused: why newcomers were turned away, in order.
-    """
+    """A server and workers, each pair joined by two ways."""
 
     def __init__(
         self,
@@ -38,9 +31,9 @@ class Cluster:
         """`ways`: worker -> its way to the server, and back. `settings` and `path` make those of a
         side, `server` or a worker's name, for each connection anew; so does `party`."""
         self.simulation = simulation
-        self.servers: dict[str, Party] = {}
-        self.workers: dict[str, Party] = {}
-        self.refused: list[str] = []
+        self.servers: dict[str, Party] = {}  # the server's side of each worker's latest connection
+        self.workers: dict[str, Party] = {}  # each worker's own side
+        self.refused: list[str] = []  # why newcomers were turned away, in order
         self._ways = dict(ways)
         self._settings = settings
         self._path = path

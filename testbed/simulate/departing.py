@@ -21,16 +21,11 @@ _NOTHING = np.empty((0, 0), np.uint8)
 
 
 class Schedule(NamedTuple):
-    """When batches go.
+    """When batches go."""
 
-    Attributes:
-        times_s, sizes: of each, shape (batches,).
-        tokens: what the first ones leave of the pacer's; the others leave none.
-    """
-
-    times_s: NDArray[np.float64]
+    times_s: NDArray[np.float64]  # of each, shape (batches,)
     sizes: NDArray[np.int64]
-    tokens: list[float]
+    tokens: list[float]  # what the first ones leave of the pacer's; the others leave none
 
 
 def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
@@ -72,16 +67,9 @@ def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
 
 
 class Ahead:
-    """Datagrams that were sent ahead.
+    """Datagrams that were sent ahead."""
 
-    Attributes:
-        batch: on the links; whoever made it sets it.
-        frames: the datagrams, as `headers.kept`.
-        size_bytes: of each.
-        times_s: when each departs, shape (count,).
-    """
-
-    batch: Batch
+    batch: Batch  # on the links; whoever made it sets it
 
     def __init__(self, departures: Departures, now_s: float) -> None:
         self._departures = departures
@@ -89,7 +77,7 @@ class Ahead:
         count = min(len(departures.chunks), _MOST)
         beyond = departures.beyond + len(departures.chunks) - count
         self._schedule = schedule(departures.pacer, now_s, count, beyond)
-        self.times_s = self._schedule.times_s.repeat(self._schedule.sizes)
+        self.times_s = self._schedule.times_s.repeat(self._schedule.sizes)  # of departure
         count = len(self.times_s)
         room, parts = len(composer.frames), []
         for begin in range(0, count, room):

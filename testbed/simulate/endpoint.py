@@ -177,20 +177,14 @@ def _path(config: EndpointConfig) -> SendingPath:
 
 
 class Endpoint:
-    """One side's transfers; see `testbed.transport.Endpoint`.
-
-    Attributes:
-        config: of this side.
-        measured: whether the congestion control measures the path, so that nothing may gather.
-        signal: told whenever something has happened.
-        lost: peers that are gone, where this side goes on without them: nobody is lost here.
-    """
+    """One side's transfers; see `testbed.transport.Endpoint`."""
 
     def __init__(self, world: World, config: EndpointConfig) -> None:
         self.config = config
+        # Where the congestion control measures the path, nothing may gather.
         self.measured = not _is_tcp(config) and _path(config).congestion.measures
-        self.signal = Signal(world.tasks)
-        self.lost: dict[str, str] = {}
+        self.signal = Signal(world.tasks)  # told whenever something has happened
+        self.lost: dict[str, str] = {}  # nobody is lost here
         self._world = world
         self._parties: dict[str, Party] = {}
         self._gone: dict[str, str] = {}

@@ -33,15 +33,7 @@ _ROUNDING_BYTES = 0.01
 
 
 class Link:
-    """A rate, a propagation delay, a queue of so many bytes with tail drop, and random harm.
-
-    Attributes:
-        sent, dropped, lost, marked: datagrams that came, that found the queue full, that were
-            lost at random after the queue, and that were marked, of those that have been served.
-        most_queued_bytes: the longest that the queue ever was.
-        idle_s: how long it has had nothing to send between its first datagram and its last.
-        on_change: called when its rate or its delay has changed.
-    """
+    """A rate, a propagation delay, a queue of so many bytes with tail drop, and random harm."""
 
     def __init__(
         self,
@@ -68,9 +60,11 @@ class Link:
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
         self.duplicate = duplicate
+        # Of datagrams that were served: all, those that found the queue full, those lost at random
+        # after it, those marked.
         self.sent = self.dropped = self.lost = self.marked = 0
-        self.most_queued_bytes = self.idle_s = 0.0
-        self.on_change: list[Callable[[], None]] = []
+        self.most_queued_bytes = self.idle_s = 0.0  # idle between its first datagram and its last
+        self.on_change: list[Callable[[], None]] = []  # of its rate or its delay
         self._delay_s = delay_s
         self._loss = loss
         self._simulation = simulation

@@ -25,21 +25,7 @@ _NOTHING, _NEVER = np.empty((0, 0), np.uint8), np.empty(0)
 
 
 class Party:
-    """One side of a connection.
-
-    Attributes:
-        connection: what it drives.
-        way: to the other side.
-        other: the other side; None before `link_up`, and once the stream is cut.
-        events: all that the connection has told, in order.
-        on_event: called with each event as it comes.
-        leave_out: as in `EndpointConfig`.
-        overflows: datagrams that found the receive buffer full while this side was busy.
-        batches: when how many datagrams were offered.
-        unread_until_s: until when arrivals gather; -math.inf: each is read as it comes.
-        rank: as in `Batch`, of what it sends.
-        inbox: what arrives, until it is read.
-    """
+    """One side of a connection."""
 
     def __init__(
         self,
@@ -60,16 +46,16 @@ class Party:
         routine costs no event: what is sent goes ahead, and what comes is read when it counts. That
         is for hosts that need no time: one with a `processor` does it batch by batch."""
         self.connection = connection
-        self.way = way
-        self.other: Party | None = None
-        self.events: list[Event] = []
+        self.way = way  # to the other side
+        self.other: Party | None = None  # before `link_up`, and once the stream is cut
+        self.events: list[Event] = []  # all that the connection has told
         self.on_event: Callable[[Event], None] = lambda event: None
-        self.overflows = 0
-        self.leave_out: LeaveOut | None = None
-        self.batches: list[tuple[float, int]] = []
-        self.unread_until_s = -math.inf
-        self.rank = simulation.number()
-        self.inbox = Pool()
+        self.overflows = 0  # datagrams that found the receive buffer full while this side was busy
+        self.leave_out: LeaveOut | None = None  # as in `EndpointConfig`
+        self.batches: list[tuple[float, int]] = []  # when how many datagrams were offered
+        self.unread_until_s = -math.inf  # until when arrivals gather; else each is read as it comes
+        self.rank = simulation.number()  # as in `Batch`, of what it sends
+        self.inbox = Pool()  # what arrives, until it is read
         self.arrivals = arrivals or Arrivals(simulation)
         self._simulation = simulation
         self._buffer_bytes = receive_buffer_bytes

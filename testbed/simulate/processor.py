@@ -11,30 +11,20 @@ from testbed.simulate.engine import Simulation
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What a host needs, in seconds of its processor.
+    """What a host needs, in seconds of its processor."""
 
-    Attributes:
-        sent_s, received_s: for each datagram.
-        batch_s: for each batch of datagrams that is sent or received, beside what these cost.
-    """
-
-    sent_s: float = 0.0
+    sent_s: float = 0.0  # for each datagram
     received_s: float = 0.0
-    batch_s: float = 0.0
+    batch_s: float = 0.0  # for each batch that is sent or received, beside what its datagrams cost
 
 
 class Processor:
-    """One processor, for all connections of a host.
-
-    Attributes:
-        free_s: when all is done that has been asked for.
-        busy_s: how long it has been busy and is going to be with that.
-    """
+    """One processor, for all connections of a host."""
 
     def __init__(self, simulation: Simulation, costs: Costs) -> None:
         self.costs = costs
-        self.free_s = simulation.now_s
-        self.busy_s = 0.0
+        self.free_s = simulation.now_s  # when all is done that has been asked for
+        self.busy_s = 0.0  # how long it has been busy and is going to be with that
         self._simulation = simulation
         self._waiting: list[Callable[[], None]] = []
         self._worked_s = -1.0  # the latest time at which anything was asked for

@@ -39,17 +39,14 @@ class Lateness:
 
 
 class Stream:
-    """One end of a connection.
-
-    Attributes:
-        then: does what comes in as soon as its program runs: at once, or late.
-    """
+    """One end of a connection."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._signal = Signal(tasks)
         self._came = bytearray()
         self._closed = False
         self._other: Stream | None = None
+        # Does what comes in as soon as its program runs: at once, or late.
         self.then: Callable[[Callable[[], None]], None] = lambda do: do()
 
     @classmethod

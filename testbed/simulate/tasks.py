@@ -17,15 +17,11 @@ class _CancelledError(BaseException):
 
 
 class Tasks:
-    """The programs of a simulation.
-
-    Attributes:
-        left: the names of those that have not ended.
-    """
+    """The programs of a simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
         """Made where the simulation runs."""
-        self.left: dict[str, None] = {}
+        self.left: dict[str, None] = {}  # the names of those that have not ended
         self._simulation = simulation
         self._outside = greenlet.getcurrent()
         self._all: list[greenlet.greenlet] = []

@@ -16,21 +16,18 @@ from numpy.typing import NDArray
 
 
 class Entrance(Protocol):
-    """What trains can be sent over.
-
-    Attributes:
-        least_s: what nothing can pass it faster than, of so many bytes.
-        free_s: before this time nothing else leaves its queue.
-        next_s: before this time nothing comes in that it does not know of.
-    """
+    """What trains can be sent over."""
 
     @property
-    def free_s(self) -> float: ...
+    def free_s(self) -> float:
+        """Before this time nothing else leaves its queue."""
 
-    def least_s(self, size_bytes: int) -> float: ...
+    def least_s(self, size_bytes: int) -> float:
+        """What nothing can pass it faster than, of so many bytes."""
 
     @property
-    def next_s(self) -> float: ...
+    def next_s(self) -> float:
+        """Before this time nothing comes in that it does not know of."""
 
     def catch_up(self) -> None:
         """Passes on what has come by now."""
@@ -44,45 +41,28 @@ class Entrance(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Spray:
-    """How datagrams of a batch spread over paths.
-
-    Attributes:
-        paths: of which each datagram takes one.
-        common: so many links at their beginnings are the same.
-        takes: which of them each datagram takes, shape (k,).
-    """
+    """How datagrams of a batch spread over paths."""
 
     paths: Sequence[Sequence[Entrance]]
-    common: int
-    takes: NDArray[np.int64]
+    common: int  # so many links at their beginnings are the same
+    takes: NDArray[np.int64]  # which of them each datagram takes, shape (k,)
 
 
 @dataclass(eq=False, kw_only=True)
 class Batch:
-    """What trains are cut from.
+    """What trains are cut from."""
 
-    Attributes:
-        size_bytes: of each datagram on the wire.
-        links: what they pass, one after the other.
-        spray: how they spread over several paths, in place of `links`.
-        deliver: is called with each train that comes out of the last link, when it is known when:
-            its times may lie ahead.
-        frames: the datagrams themselves, shape (k, bytes that matter), where they do.
-        pulled: whether someone at their end looks for them. Otherwise they are delivered unasked,
-            each before its time.
-        rank: of datagrams that come to a link at the same time the lowest goes first, and of those
-            with the same rank who was announced first.
-        trains: those under way, and those that nobody has taken at their end.
-    """
-
-    size_bytes: int
+    size_bytes: int  # of each datagram on the wire
     links: Sequence[Entrance]
+    # Is called with each train that comes out of the last link; its times may lie ahead.
     deliver: "Callable[[Train], None]"
-    frames: NDArray[np.uint8] | None = None
-    spray: Spray | None = None
-    pulled: bool = False
+    frames: NDArray[np.uint8] | None = None  # shape (k, bytes that matter), where they do
+    spray: Spray | None = None  # in place of `links`
+    pulled: bool = False  # someone at their end looks for them; else each comes before its time
+    # Of datagrams that come to a link at the same time the lowest goes first, and of those with the
+    # same rank who was announced first.
     rank: int = 0
-    trains: "dict[Train, None]" = field(default_factory=dict)
+    trains: "dict[Train, None]" = field(default_factory=dict)  # those that nobody has taken yet
 
     def recall(self, now_s: float) -> None:
         """What has not departed by now does not depart at all."""
@@ -92,23 +72,14 @@ class Batch:
 
 @dataclass(eq=False, slots=True)
 class Train:
-    """Some datagrams of a batch, in order, at the entrance of a link or at their end.
-
-    Attributes:
-        batch: of which they are.
-        links: what they pass; where paths part, a train of each path goes on.
-        index: their numbers in it, shape (n,).
-        times_s: when each is there, ascending.
-        marked: which of them a queue has marked.
-        hop: how many links they have passed.
-    """
+    """Some datagrams of a batch, in order, at the entrance of a link or at their end."""
 
     batch: Batch
-    links: Sequence[Entrance]
-    index: NDArray[np.int64]
-    times_s: NDArray[np.float64]
+    links: Sequence[Entrance]  # where paths part, a train of each path goes on
+    index: NDArray[np.int64]  # their numbers in the batch, shape (n,)
+    times_s: NDArray[np.float64]  # when each is there, ascending
     marked: NDArray[np.bool_]
-    hop: int = 0
+    hop: int = 0  # how many links they have passed
 
     def take(self, now_s: float) -> "Train":
         """Cuts off what is there by now."""

@@ -21,25 +21,15 @@ class Way:
 
     Control messages are reliable and in order, as on TCP; they wait in the links' queues like
     anything else, and are not slowed down by losses.
-
-    Attributes:
-        links: what datagrams pass, one after the other; and control messages, in any case.
-        paths: where datagrams are sprayed, all paths that they take in turn.
-        sprayed: how many have gone so.
-        control_delay_s: what control messages need; None for what the links need.
-        blocked: whether the path swallows all datagrams, while control messages pass.
-        survives: asked of each datagram as it is sent; what does not is lost behind the links.
-        altered: what becomes of each datagram that survives.
-        on_change: called when it has got other links.
     """
 
-    links: Sequence[Link]
-    control_delay_s: float | None = None
-    blocked: bool = False
-    survives: Callable[[Frame], bool] | None = None
-    altered: Callable[[Frame], Frame] | None = None
-    on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
-    paths: Sequence[Sequence[Link]] = ()
+    links: Sequence[Link]  # what datagrams pass, one after the other; control messages in any case
+    control_delay_s: float | None = None  # None: what the links need
+    blocked: bool = False  # it swallows all datagrams, while control messages pass
+    survives: Callable[[Frame], bool] | None = None  # others are lost behind the links
+    altered: Callable[[Frame], Frame] | None = None  # what becomes of one that survives
+    on_change: list[Callable[[], None]] = field(default_factory=list, init=False)  # of links
+    paths: Sequence[Sequence[Link]] = ()  # where datagrams are sprayed: all, taken in turn
     sprayed: int = field(default=0, init=False)
     _last_control_s: float = field(default=-math.inf, init=False)
 
