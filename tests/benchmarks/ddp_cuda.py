@@ -11,17 +11,16 @@ and the medians of the turns' ratios to Gloo and to the copy. The slowest rank c
 """
 
 import argparse
-import statistics
 import time
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.ddp import BoundedLoss
+from tests.benchmarks.ddp_step import show
 from tests.ddp.ranks import launch, values
 
 # DDP's own all-reduce; hooks that only copy; ours.
@@ -94,21 +93,7 @@ def main() -> None:
     for millions in given.millions:
         told = values(launch(work, given.ranks, within_s=600, millions=millions, turns=given.turns))
         print(f"{millions:g} million parameters, {given.ranks} ranks on one {told[0]['gpu']}")
-        show([each["took_s"] for each in told])
-
-
-def show(told: list[dict[str, list[float]]]) -> None:
-    """Prints what all ranks' turns took, by kind."""
-    slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in told[0]}
-    for kind, took_s in slowest.items():
-        line = (
-            f"{kind:18} {statistics.median(took_s):.4f} s ({min(took_s):.4f} to {max(took_s):.4f})"
-        )
-        for other in ("gloo", "copy"):
-            ratios = took_s / slowest[other]
-            line += f"  x {other} {statistics.median(ratios):.2f}"
-            line += f" ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(line, flush=True)
+        show([each["took_s"] for each in told], beside=("gloo", "copy"))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import ctypes
 import re
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,17 +165,22 @@ def main() -> None:
     print(f"the hook's own share of gloo's step: {statistics.median(more):.1%}")
 
 
-def show(told: list[dict[str, list[float]]]) -> dict[str, NDArray[np.float64]]:
+def show(
+    told: list[dict[str, list[float]]], beside: Sequence[str] = ("gloo",)
+) -> dict[str, NDArray[np.float64]]:
     """Prints what all ranks' turns took, by kind; returns the slowest rank's seconds."""
-    kinds = list(told[0])
-    slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in kinds}
+    slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in told[0]}
     for kind, took_s in slowest.items():
-        ratios = took_s / slowest["gloo"]
-        print(
-            f"{kind:18} {statistics.median(took_s):.4f} s ({min(took_s):.4f} to {max(took_s):.4f})"
-            f"  x gloo {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
+        line = f"{kind:18} {_median_and_range(took_s, 4, ' s')}"
+        for other in beside:
+            line += f"  x {other} {_median_and_range(took_s / slowest[other], 2)}"
+        print(line, flush=True)
     return slowest
+
+
+def _median_and_range(values: NDArray[np.float64], digits: int, unit: str = "") -> str:
+    low, high = min(values), max(values)
+    return f"{statistics.median(values):.{digits}f}{unit} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 if __name__ == "__main__":

@@ -36,21 +36,13 @@ _SINGLE_PACKETS = ("tx", "rx", "tso", "gso", "gro")
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKind:
-    """Everything about the links of a case.
+    """Everything about the links of a case."""
 
-    Attributes:
-        rate_bps: of each host's link, Ethernet frames; None for unshaped.
-        rtt_s: added round trip of a single pair, half of it each way; 0 for none.
-        loss: Bernoulli, of data datagrams towards the server (and of TCP segments with data).
-        workers: 1 for a single veth pair; more share the server's link through a bridge.
-        offloads: whether segmentation and coalescing are left to the interfaces.
-    """
-
-    rate_bps: int | None = None
-    rtt_s: float = 0.0
-    loss: float = 0.0
-    workers: int = 1
-    offloads: bool = False
+    rate_bps: int | None = None  # of each host's link, Ethernet frames; None for unshaped
+    rtt_s: float = 0.0  # added round trip of a single pair, half of it each way
+    loss: float = 0.0  # Bernoulli, towards the server: data datagrams, TCP segments with data
+    workers: int = 1  # 1: a single veth pair; more share the server's link through a bridge
+    offloads: bool = False  # segmentation and coalescing are left to the interfaces
 
 
 @dataclass
