@@ -33,23 +33,19 @@ SLOW_PROFILE = "slow"
 _CAPTURES_SHOWN = 6
 
 
-def run(options: Execution) -> bool:
+def run(options: Execution, *, simulated: bool = False) -> bool:
     """Execute what of an experiment is not ok yet; return whether none failed or was invalid."""
-    chosen, screen = choosing.chosen(options), console(stderr=options.as_json)
+    screen = console(stderr=options.as_json)
+    chosen = choosing.chosen(options, simulated=simulated)
     runner.require_writable(chosen.results)
+    if simulated:
+        for remark in not_of_a_lab(chosen):
+            say(screen, remark)
+        return _carry_out(chosen, screen)
     _ = chosen.capture  # a wrong host is told before seconds of probing
     divided = bool(chosen.shards or options.scheduler)  # then all machines must execute the same
     if not options.dry_run and not divided:
         chosen = sized(chosen, screen)
-    return _carry_out(chosen, screen)
-
-
-def simulate(options: Execution) -> bool:
-    """Execute an experiment in virtual time; otherwise as `run`."""
-    chosen, screen = choosing.chosen(options, simulated=True), console(stderr=options.as_json)
-    runner.require_writable(chosen.results)
-    for remark in not_of_a_lab(chosen) if not options.dry_run else []:
-        say(screen, remark)
     return _carry_out(chosen, screen)
 
 
@@ -103,8 +99,6 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
     if options.dry_run:
         if options.anew:
             raise InputError("--anew and --dry-run: only one of them")
-        if chosen.simulated:
-            not_of_a_lab(chosen)
         plan_view.show_durations(results, runs, console)
         if options.as_json:
             print(json.dumps({"runs": plan_view.records(results, runs)}, indent=1))

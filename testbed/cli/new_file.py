@@ -27,21 +27,16 @@ class Kind:
     setting: str
 
 
-def _of_arm(key: str) -> Kind:
-    return Kind(f"arms: {{ mine: {{ protocol: dblp, {key}: FILE }} }}", f"arms.dblp.{key}=FILE")
-
-
+_HIT = "kind: FILE, host: server, rounds: [5], share: 0.2"
+_KEYS_OF_ARM = {"congestion-control": "congestion_control", "tolerance": "gather"}
 KINDS = {
     "topology": Kind("topology: { name: FILE, hops: 3 }", "topology.name=FILE"),
-    "impairment": Kind(
-        "impairments: [{ kind: FILE, host: server, rounds: [5], share: 0.2 }]",
-        "impairments=[{kind: FILE, host: server, rounds: [5], share: 0.2}]",
-    ),
-    "congestion-control": _of_arm("congestion_control"),
-    "tolerance": _of_arm("gather"),
-    "repair": _of_arm("repair"),
-    "order": _of_arm("order"),
-    "filling": _of_arm("filling"),
+    "impairment": Kind(f"impairments: [{{ {_HIT} }}]", f"impairments=[{{{_HIT}}}]"),
+    **{
+        kind: Kind(f"arms: {{ mine: {{ protocol: dblp, {key}: FILE }} }}", f"arms.dblp.{key}=FILE")
+        for kind in ("congestion-control", "tolerance", "repair", "order", "filling")
+        for key in (_KEYS_OF_ARM.get(kind, kind),)
+    },
     "detector": Kind("phases: { detector: FILE, share: 0.7 }", "phases={detector: FILE}"),
     "model": Kind("training: { model: FILE }", "training.model=FILE"),
     "dataset": Kind("training: { dataset: FILE }", "training.dataset=FILE"),

@@ -45,9 +45,8 @@ class RunProgress:
 
     def record(self, label: str, record: dict[str, Any]) -> None:
         """Show a progress record of a run; an empty one says that it still goes on."""
-        if "rounds" in record:
-            share = record["round"] / record["rounds"]
-            self._under_way[label] = f"round {record['round']}/{record['rounds']}", share
+        if rounds := record.get("rounds"):
+            self._under_way[label] = f"round {record['round']}/{rounds}", record["round"] / rounds
         elif "stage" in record:
             self._under_way[label] = str(record["stage"]), 0.0
         what, _ = self._under_way[label]

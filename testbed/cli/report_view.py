@@ -57,18 +57,11 @@ def write(
 
 def records(written: Sequence[ReportPaths]) -> list[dict[str, Any]]:
     """What `write` prints, for programs; `main` is the main table with unrounded numbers."""
+    keys = ("experiment", "verdicts", "invalid_included", "cautions", "resumable")
     return [
-        {
-            "experiment": each.experiment,
-            "report": str(each.index),
-            "summary": str(each.summary),
-            "verdicts": each.verdicts,
-            "invalid_included": each.invalid_included,
-            "cautions": each.cautions,
-            "damaged": dict(each.damaged),
-            "resumable": each.resumable,
-            "main": each.main_table.records,
-        }
+        {key: getattr(each, key) for key in keys}
+        | {"report": str(each.index), "summary": str(each.summary)}
+        | {"damaged": dict(each.damaged), "main": each.main_table.records}
         for each in written
     ]
 
@@ -105,17 +98,13 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
     stored = planning.selections(paths.index.parents[1])
     name = shlex.quote(str(stored[0].get("name") if stored else paths.experiment))
-    return [
-        f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
-        f"  wait until it is idle (./lab check says so), then ./lab run {folder}",
-        *(
-            [f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR"]
-            if len(busy) == len(paths.beyond_limits)  # else a cause must be found first
-            else []
-        ),
-        f"  need no idle machine: ./lab simulate {name} --out DIR",
-        f"  {look}",
+    lines = [
+        f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:"
     ]
+    lines.append(f"  wait until it is idle (./lab check says so), then ./lab run {folder}")
+    if len(busy) == len(paths.beyond_limits):  # else a cause must be found first
+        lines.append(f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR")
+    return [*lines, f"  need no idle machine: ./lab simulate {name} --out DIR", f"  {look}"]
 
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:

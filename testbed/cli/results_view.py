@@ -37,10 +37,9 @@ def compare(first: Path, second: Path, json_file: Path | None, console: Console)
     """Print the comparison, and write all of it to a file."""
     from analysis import comparison  # imports what reads results, which takes a second
 
-    are_runs = places.is_run(first), places.is_run(second)
-    if are_runs[0] != are_runs[1]:
+    if (are_runs := places.is_run(first)) != places.is_run(second):
         raise InputError(f"{first} and {second}: valid: two results of an experiment, or two runs")
-    compared_by = comparison.compare_runs if are_runs[0] else comparison.compare
+    compared_by = comparison.compare_runs if are_runs else comparison.compare
     try:
         compared = compared_by(comparison.evidence(first), comparison.evidence(second))
     except ValueError as error:
@@ -108,14 +107,12 @@ def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
 
 
 def _other_gate(gate: GateFinding) -> tuple[str, ...]:
-    record = gate.record
-    value = "" if record["value"] is None else f": {record['value']:.4g}"
-    remarks = [record["waived"] and f"waived: {record['waived']}"]
-    if record["value"] is None:
-        remarks.append(record["note"])
-    words = "; ".join(filter(None, (record["name"], *remarks)))
-    outcome = record["outcome"] + value
-    return gate.about.title, record["key"], outcome, f"{record['limit']:g}", words
+    record, value = gate.record, gate.record["value"]
+    waived = record["waived"] and f"waived: {record['waived']}"
+    words = (record["name"], waived, record["note"] if value is None else "")
+    outcome = record["outcome"] + ("" if value is None else f": {value:.4g}")
+    told = "; ".join(filter(None, words))
+    return gate.about.title, record["key"], outcome, f"{record['limit']:g}", told
 
 
 def _facts(console: Console, facts: dict[str, str]) -> None:

@@ -204,7 +204,7 @@ def simulate(options: Execution) -> None:
     """Execute an experiment in virtual time, without a network; otherwise as run."""
     from testbed.cli import execution
 
-    if not execution.simulate(options):
+    if not execution.run(options, simulated=True):
         raise typer.Exit(1)
 
 
