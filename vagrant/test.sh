@@ -4,8 +4,8 @@
 #   package the transport without the lab: pip installs it into a bare tree of Debian 12, or 13; then tests/transport/alone.py
 #   chroot  provision.sh twice in a bare tree of Debian 12, or 13; the second time must change nothing. Then
 #           `./lab check` and `./lab run quick` in it (root, mmdebstrap, rsync; minutes in which the machine should rest)
-#   boot    the tree of `chroot 12` as a machine with its own kernel, in software emulation if need be; then smoke.py
-#   up      the local box by a real `vagrant up`, provisioned by Vagrant; then smoke.py; then destroyed
+#   boot    the tree of `chroot 12` as a machine with its own kernel, in software emulation if need be; then its kernel is tried
+#   up      the local box by a real `vagrant up`, provisioned by Vagrant; then its kernel is tried; then destroyed
 # For machines whose package sources are configured in a special way:
 #   LAB_TEST_CA=FOLDER      certificates (*.crt) that the tested system is to trust
 #   LAB_TEST_COPY="FILE..." configuration of this machine's apt and pip, used in the tree at the same place
@@ -244,7 +244,7 @@ boot() {
   say "image of $(du -h "$image" | cut -f1)"
   start_machine "$image" "$log"
   say "the machine answers"
-  smoke guest || fail "smoke.py"
+  stock_kernel guest || fail "the kernel"
   [ -n "${LAB_TEST_KEEP:-}" ] || stop_machine
   say "PASS boot"
 }
@@ -282,8 +282,12 @@ stop_machine() {
   [ -n "${LAB_TEST_KEEP:-}" ] || kill "$pid" 2>/dev/null || true
 }
 
-smoke() {  # COMMAND...: how to run something in the machine
-  "$@" 'cd /vagrant && sudo .venv/bin/python vagrant/smoke.py'
+stock_kernel() {  # COMMAND...: how to run something in the machine
+  "$@" 'cd /vagrant && sudo ./lab check --json' | python3 -c '
+import json, sys
+stock = ("switch-kernel", "netem", "ecn-marking", "even-bursts", "tcp-")
+lacking = [name for name, each in json.load(sys.stdin).items() if name.startswith(stock) and not each["available"]]
+sys.exit(", ".join(lacking))' && "$@" 'cd /vagrant && sudo ./lab test tests/lab/test_links.py -k marking'
 }
 
 # up
@@ -304,8 +308,8 @@ up() {
   say "up and provisioned"
   vagrant provision || fail "vagrant provision, second time"
   say "provisioned again"
-  smoke vagrant ssh lab-1 -c || fail "smoke.py"
-  say "smoke.py"
+  stock_kernel vagrant ssh lab-1 -c || fail "the kernel"
+  say "the kernel has what a stock one has"
   # An emulated processor may make a run invalid, which is exit status 1 and not this folder's fault.
   vagrant ssh lab-1 -c 'cd /vagrant && ./lab run quick --arms dblp --seeds 1 --retries 0; [ $? -le 1 ]' || fail "./lab run"
   bash "$here/results.sh" lab-1 "$build/results" || fail "results.sh"

@@ -226,7 +226,7 @@ def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
 
 
 def marks() -> dict[str, Any]:
-    """TCP with ECN over a link that marks (needs RED): what its queue counted."""
+    """TCP with ECN, DCTCP if there is one, over a link that marks (RED): what its queue counted."""
     built, _ = switched(
         near={}, far={"rate_bps": 20_000_000, "delay_s": 0.002, "ecn_threshold_bytes": 30_000}
     )
@@ -238,7 +238,10 @@ def marks() -> dict[str, Any]:
     listener.bind((far.address, 5000))
     listener.listen()
     source = socket_in(near.pid, socket.AF_INET, socket.SOCK_STREAM)
-    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    for each in (listener, source):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+        with contextlib.suppress(FileNotFoundError):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"dctcp")
     source.connect(listener.getsockname())
     sink, _ = listener.accept()
 
