@@ -12,6 +12,7 @@ import json
 import os
 import selectors
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -50,12 +51,6 @@ class Player:
     def fail(self, words: str) -> None:
         """It cannot go on; the words become one line."""
         self._say({"error": " ".join(words.split())[:_LONGEST], "at_s": time.monotonic()})
-
-    def kept_on_exec(self) -> tuple[int, int]:
-        """The two descriptors, which the next program of this process has too."""
-        for descriptor in (self._reading, self._writing):
-            os.set_inheritable(descriptor, True)
-        return self._reading, self._writing
 
     def _say(self, message: Mapping[str, Any]) -> None:
         left = json.dumps(message).encode() + b"\n"
@@ -151,6 +146,7 @@ def start(begin: Callable[[Player], None], *, heard: bool = False) -> Process:
         if printing is not None:
             os.dup2(printing, 1)
             os.dup2(printing, 2)
+            sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         player = Player(turns, told)
         try:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from testbed.bench import conductor
+from testbed.bench.peer import player
 from testbed.bench.peer.adapter import BUILT_IN, End, UnfitError, named
 from testbed.bench.peer.dblp_authors import DblpAuthors
-from testbed.bench.peer.player import Task
 from testbed.bench.transport.cases import Selection
 from testbed.bench.transport.network import LinkKind
 from testbed.bench.transport.records import record_of
@@ -71,11 +71,9 @@ def played(checkout, adapter, *, limit_s=30.0, transfers=3):
         "elements": ELEMENTS,
     }
     processes = {
-        name: Task(
-            adapter=adapter,
-            checkout=str(checkout),
-            end=End(is_server=name == "server", **common),
-        ).start(lambda: None, checkout)
+        name: player.start(
+            adapter, checkout, lambda: None, checkout, End(is_server=name == "server", **common)
+        )
         for name in ("server", "worker-1")
     }
     pids = [process.pid for process in processes.values()]
@@ -197,7 +195,7 @@ def is_running(pid):
 
 
 def checked(checkout, adapter):
-    process = Task(adapter=adapter, checkout=str(checkout)).start(lambda: None, checkout)
+    process = player.start(adapter, checkout, lambda: None, checkout)
     return conductor.lead({"": process}, warm_ups=0, limit_s=30.0, enough=lambda _: True)[0]
 
 

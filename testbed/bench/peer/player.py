@@ -1,84 +1,54 @@
-"""The process at one end of another implementation's transfers; the only one that loads it.
-
-    python -m testbed.bench.peer.player JSON READING WRITING
-
-JSON is a `Task`, the numbers are descriptors of the conductor's pipes. What the implementation
-prints goes wherever this process's output goes.
-"""
+"""The process at one end of another implementation's transfers; the only one that loads it."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from testbed.bench.conductor import Player, Process, start
+from testbed.bench import conductor
+from testbed.bench.conductor import Player, Process
 from testbed.bench.peer.adapter import Adapter, End, Payload, UnfitError, load
 from testbed.lab.kernel import privileges
-from testbed.shared import python_module
 from testbed.shared.input_error import InputError
 
-_MODULE = "testbed.bench.peer.player"
+
+def start(
+    adapter: str, checkout: Path, enter: Callable[[], None], folder: Path, end: End | None = None
+) -> Process:
+    """Start the process, in a folder to write into; without an end it checks the checkout alone."""
+
+    def begin(player: Player) -> None:
+        enter()
+        os.chdir(folder)
+        sys.dont_write_bytecode = True  # nothing is left in the user's clone
+        privileges.give_up()
+        _play(adapter, checkout, end, player)
+
+    return conductor.start(begin, heard=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What this process does."""
-
-    adapter: str
-    checkout: str
-    end: End | None = None
-
-    def start(self, enter: Callable[[], None], folder: Path) -> Process:
-        """Start the process."""
-
-        def begin(player: Player) -> None:
-            enter()
-            os.chdir(folder)
-            task = json.dumps(dataclasses.asdict(self), default=str)
-            descriptors = map(str, player.kept_on_exec())
-            command = python_module.command(_MODULE, task, *descriptors)
-            # Nothing is left in the user's clone.
-            environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-            os.execve(command[0], command, environment)  # noqa: S606 (no shell is wanted)
-
-        return start(begin, heard=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Task:
-        """What `start` hands to the process."""
-        values = json.loads(text)
-        if (end := values["end"]) is not None:
-            values["end"] = End(**(end | {"checkout": Path(end["checkout"])}))
-        return cls(**values)
-
-
-def main(words: list[str]) -> None:
-    """Do the task; what goes wrong is told to the conductor."""
-    task, player = Task.from_json(words[0]), Player(int(words[1]), int(words[2]))
-    privileges.give_up()
+def _play(adapter: str, checkout: Path, end: End | None, player: Player) -> None:
+    """Do what is asked; what goes wrong is told to the conductor."""
     doing = "check"
     try:
-        kind = load(task.adapter)
-        kind.check(Path(task.checkout))
-        if task.end is None:
+        kind = load(adapter)
+        kind.check(checkout)
+        if end is None:
             player.ready()
             if player.turn():
                 player.tell({})
             return
         doing = "open"
-        adapter = kind(task.end)
-        adapter.open()
+        side = kind(end)
+        side.open()
         player.ready()
-        doing = "receive" if task.end.is_server else "send"
-        _transfers(adapter, task.end, player)
+        doing = "receive" if end.is_server else "send"
+        _transfers(side, end, player)
     except (InputError, UnfitError) as error:
         player.fail(str(error))
     except BaseException as error:  # SystemExit too: the code is not ours
@@ -126,7 +96,3 @@ def _arrived(received: Payload, sent: Payload, end: End) -> int:
         share = 1 - count / end.elements
         raise ValueError(f"{share:.2%} of the payload is missing, of at most {end.tolerance:.2%}")
     return count
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -15,8 +15,8 @@ import numpy as np
 
 from testbed.bench import repetition
 from testbed.bench.conductor import OPEN_LIMIT_S, Figures, Player, Process, lead, start
+from testbed.bench.peer import player as other_player
 from testbed.bench.peer.adapter import End, Peer
-from testbed.bench.peer.player import Task
 from testbed.bench.transport import records
 from testbed.bench.transport.cases import GLOO, LARGEST_FIRST, OURS, Case
 from testbed.bench.transport.network import Host, Network, queue_bytes
@@ -68,8 +68,7 @@ def _processes(case: Case, network: Network, peer: Peer | None) -> dict[str, Pro
 
 def check(peer: Peer) -> str | None:
     """What is wrong with another implementation's folder or its adapter, in words."""
-    task = Task(adapter=peer.adapter, checkout=str(peer.checkout))
-    process = task.start(lambda: None, _folder())
+    process = other_player.start(peer.adapter, peer.checkout, lambda: None, _folder())
     status, _ = lead({"": process}, warm_ups=0, limit_s=OPEN_LIMIT_S, enough=lambda _: True)
     return None if status == "ok" else status.removeprefix("failed: : ")
 
@@ -86,8 +85,8 @@ def _start_other(case: Case, host: Host, network: Network, peer: Peer) -> Proces
         chunk_bytes=case.chunk_bytes,
         elements=case.payload_bytes // 4,
     )
-    task = Task(adapter=peer.adapter, checkout=str(peer.checkout), end=end)
-    return task.start(functools.partial(enter, host.pid), _folder())
+    inside = functools.partial(enter, host.pid)
+    return other_player.start(peer.adapter, peer.checkout, inside, _folder(), end)
 
 
 def _folder() -> Path:
