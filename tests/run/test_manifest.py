@@ -96,8 +96,8 @@ def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
         (*others[:3], *new), (False, False)
     )
     assert change("testbed/cli/verbs.py") == (False, True)
-    code = (*code, "testbed/mine.py")  # which git does not know
-    assert {name: change(name) for name in code} == dict.fromkeys(code, (True, True))
+    counted = (*code, "testbed/mine.py")  # which git does not know
+    assert {name: change(name) for name in counted} == dict.fromkeys(counted, (True, True))
     # Other packages are other code.
     monkeypatch.setattr(manifest, "_version", lambda package: "0")
     assert manifest.code_sha256() != clean
