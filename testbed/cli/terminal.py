@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -39,21 +37,3 @@ def show_table(console: Console, headings: Sequence[str], rows: Iterable[Sequenc
 def say(console: Console, text: str) -> None:
     """Print a text as it is: one line however long, and brackets in it are no markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def asking(yes: bool) -> Callable[[str], bool]:
-    """What asks the user a question; with `--yes` it does not ask."""
-
-    def confirm(question: str) -> bool:
-        try:
-            answer = yes or typer.confirm(question)
-        except typer.Abort:  # no one is there to answer
-            print("\nnothing was removed; --yes does not ask")
-            return False
-        if not yes and not sys.stdin.isatty():
-            print()  # nobody pressed the key that ends the line
-        if not answer:
-            print("nothing was removed")
-        return answer
-
-    return confirm

@@ -1,12 +1,15 @@
 """The verbs `docs`, `test` and `clean`: the site, the lab's own checks, what runs left behind."""
 
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+import typer
 
 from testbed.cli import places
 from testbed.machine import clean as leftovers
@@ -97,12 +100,12 @@ def test(pytest_arguments: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def clean(what: str | None, out: Path, confirm: Callable[[str], bool]) -> bool:
+def clean(what: str | None, out: Path, *, yes: bool) -> bool:
     """Show and remove what was left behind, or all results of one experiment.
 
     Returns whether nothing is left that should have gone.
     """
-    place = places.find(what, out)
+    place, confirm = places.find(what, out), functools.partial(_confirmed, yes)
     left_behind = what is not None and bool(leftovers.why_stale(Path(what)))
     if place.key is not None and not left_behind:
         raise InputError(
@@ -120,3 +123,17 @@ def clean(what: str | None, out: Path, confirm: Callable[[str], bool]) -> bool:
 
         analysis.write_index(place.results)
     return done
+
+
+def _confirmed(yes: bool, question: str) -> bool:
+    """Whether the user says yes, or `--yes`."""
+    try:
+        answer = yes or typer.confirm(question)
+    except typer.Abort:  # no one is there to answer
+        print("\nnothing was removed; --yes does not ask")
+        return False
+    if not yes and not sys.stdin.isatty():
+        print()  # nobody pressed the key that ends the line
+    if not answer:
+        print("nothing was removed")
+    return answer

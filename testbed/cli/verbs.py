@@ -10,7 +10,7 @@ import typer
 
 from testbed.cli import benchmarks
 from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped
-from testbed.cli.terminal import asking, console, say, show_table
+from testbed.cli.terminal import console, say, show_table
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
 
@@ -404,5 +404,5 @@ def clean(
     """Show, then remove, what runs and labs left behind; or all results of one experiment."""
     from testbed.cli import upkeep
 
-    if not upkeep.clean(what, out, asking(yes)):
+    if not upkeep.clean(what, out, yes=yes):
         raise typer.Exit(1)
