@@ -24,39 +24,7 @@ _BULKY = ("samples", "pcap")  # of a run: drawn in timelines and read by people;
 _REPORT = "report"
 _TABLES = (".json", ".csv", ".md")  # of a report: what can be compared with another one's
 _LOCKS = ("pyproject.toml", "vagrant/build-tools.lock", "vagrant/requirements.lock")
-_README = """\
-# Results of {name}
-
-{description}
-{runs} run directories: {verdicts}. Packed by version {version} of the lab.
-
-| here | what |
-| --- | --- |
-| results/{name}/ | the plan, the resolved experiment, a folder for each run{left_out} |
-| expected/ | the tables and summary.json that were computed from them |
-| environment/ | the pinned packages; packages.txt: all that was installed where this was packed |
-| code/ | files of the experimenter's own that runs executed, if there are any |
-| SHA256SUMS | of every other file |
-
-- Commits: {commits}
-- Machines: {machines}
-- Commands: {commands}
-
-## Recompute the tables
-
-In this folder, with REPOSITORY the address of the lab:
-
-    sha256sum -c SHA256SUMS
-    git clone REPOSITORY lab && git -C lab checkout {checkout}
-    lab/lab report results/{name}
-    diff expected/main.csv results/{name}/report/main.csv
-
-## Repeat the runs
-
-Another machine gives other times, but the same simulated ones.
-
-    {again}
-"""
+_README = Path(__file__).with_name("archive.md")
 
 
 def refuse(folder: Path, target: Path) -> None:
@@ -154,7 +122,7 @@ def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
     )
     commands = [str(each) for each in plan.get("commands", [])] or [f"./lab run {folder.name}"]
     described = run_directory.read_or_empty(folder / "experiment.json").get("description", "")
-    return _README.format(
+    return _README.read_text(encoding="utf-8").format(
         name=folder.name,
         description=f"{described}\n" if described else "",
         runs=len(runs),
