@@ -25,7 +25,7 @@ class SimulatedLinks(LinkControl):
     def offered(self, first: str, second: str) -> tuple[int, int]:
         self._require(first, second)
         link = self._network.links[first, second]
-        link.serve()
+        link.catch_up()
         return link.sent - link.dropped, link.dropped
 
     def _set_shape(self, way: tuple[str, str], key: str, shape: LinkShape) -> None:

@@ -183,7 +183,7 @@ class _Traffic:
 
     def effect(self) -> Effect:
         for link in self._links:
-            link.serve()
+            link.catch_up()
         return Effect(met=self.sent, dropped=self.sent - self.arrived, frames_sent=self.sent)
 
 

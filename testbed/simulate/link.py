@@ -81,7 +81,7 @@ class Link:
         self._feeders: list[tuple[float, int, Entrance]] = []
         self._fed_s: dict[Entrance, float] = {}
         self._number = itertools.count()
-        self._alarm = Alarm(simulation, self.serve)
+        self._alarm = Alarm(simulation, self.catch_up)
         # One generator for each sort of harm: what one draws changes nothing of the others.
         self._losing, self._delaying, self._doubling = (
             np.random.default_rng([seed, sort]) for sort in range(3)
@@ -94,7 +94,7 @@ class Link:
 
     @loss.setter
     def loss(self, loss: float | Callable[[], bool]) -> None:
-        self.serve()
+        self.catch_up()
         self._loss = loss
 
     @property
@@ -104,7 +104,7 @@ class Link:
 
     @delay_s.setter
     def delay_s(self, delay_s: float) -> None:
-        self.serve()
+        self.catch_up()
         self._delay_s = delay_s
         self._changed()
 
@@ -114,7 +114,7 @@ class Link:
         Datagrams that wait keep their times of arrival, which were decided as they entered; those
         that come later wait until the queue is empty at the new rate.
         """
-        self.serve()
+        self.catch_up()
         now_s = self._simulation.now_s
         left_s = max(0.0, self._free_s - now_s)
         self._work_s += left_s * (self.rate_bps / rate_bps - 1)
@@ -163,11 +163,11 @@ class Link:
 
     def out_s(self) -> float:
         """When something without size comes out that comes now: with what came just before."""
-        self.serve()
+        self.catch_up()
         return max(self._free_s, self._simulation.now_s) + self._delay_s
 
     def _left_s(self) -> float:
-        self.serve()
+        self.catch_up()
         return max(0.0, self._free_s - self._simulation.now_s)
 
     @property
@@ -206,12 +206,8 @@ class Link:
         """Nothing can come in before that is not known to be served."""
         return min(self._waiting.first_s, self._feeders[0][0] if self._feeders else math.inf)
 
-    def serve(self) -> None:
-        """Lets in all that has come by now. It is done as it is due; more often changes nothing."""
-        self.catch_up()
-
     def catch_up(self) -> None:
-        """Lets in all that has come by now, here and before."""
+        """Lets in all that has come by now, here and before; oftener changes nothing."""
         now_s, feeders = self._simulation.now_s, self._feeders
         while feeders and feeders[0][0] <= now_s:
             first_s, _, feeder = heapq.heappop(feeders)

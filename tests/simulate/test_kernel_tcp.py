@@ -26,7 +26,7 @@ def departures(net, sender="worker-1"):
     seen, link = [], net.links[sender, "switch"]
 
     def look():
-        link.serve()
+        link.catch_up()
         seen.append((net.simulation.now_s, link.sent))
         net.simulation.at(net.simulation.now_s + 0.001, look)
 
@@ -65,7 +65,7 @@ def test_bytes_are_delivered_exactly_and_packets_accounted_for(control):
         for report in (*each.gathered.values(), *each.broadcast.values()):
             assert report.chunks_received in (150, None)
     for link in net.links.values():
-        link.serve()
+        link.catch_up()
     came = sum(net.links["switch", name].sent for name in (*net.names, "server"))
     into = [net.links[name, "switch"] for name in (*net.names, "server")]
     assert came == sum(link.sent - link.dropped - link.lost for link in into)
@@ -220,5 +220,5 @@ def test_head_bitmap_and_bits_take_their_segments_on_the_link(protocol, contents
     for report in only.gathered.values():
         assert report.bytes_received == segments * (CHUNK_BYTES + 66)
     for name in net.names:
-        net.links[name, "switch"].serve()
+        net.links[name, "switch"].catch_up()
         assert net.links[name, "switch"].sent == segments
