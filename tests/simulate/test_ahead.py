@@ -74,7 +74,7 @@ class Two(Parties):
     def ended(self):
         """The reports of both."""
         self.simulation.run(limit=200_000)
-        self.simulation.at(self.simulation.now_s + 1, self.link.serve)  # nobody looks any more
+        self.simulation.at(self.simulation.now_s + 1, self.link.catch_up)  # nobody looks any more
         self.simulation.run()
         return [self.reports(party)[0] for party in (self.worker, self.server)]
 
