@@ -7,11 +7,11 @@
 The rooms, each of which imports only those above it (`pyproject.toml` holds the contract):
 
     data        what the run directories hold, the registry of metrics, the papers' numbers
-    statistics  intervals, pairs of runs, theoretical bounds
-    summary     all numbers of an experiment: the content of `summary.json`
-    words       numbers and findings in words: headline, cautions, methods
+    statistics  intervals, tests, equivalence, theoretical bounds
+    summary     pairs of runs, and all numbers of an experiment: the content of `summary.json`
+    formatting  numbers in words
     tables      the tables                  figures     the figures (neither imports the other)
-    report      the report's folder, the timeline, and the results that are kept
+    report      the report's folder, cautions, the timeline, and the results that are kept
 
 To add to a room, see its docstring. Importing this package is cheap: the first call imports
 polars, scipy and matplotlib.
@@ -53,9 +53,9 @@ def load(
         ValueError: one line: no such folder, no runs, an unknown experiment, arm, seed or level. A
             frame raises it where a log has a wrong value, with its file and line.
     """
-    from analysis.data import choosing, frames, load
+    from analysis.data import frames, load, run_directories
 
-    chosen = choosing.Chosen(arms=arms, seeds=seeds, point=point)
+    chosen = run_directories.Chosen(arms=arms, seeds=seeds, point=point)
     return frames.Frames(load.load(Path(results_dir), experiment, chosen=chosen))
 
 
@@ -89,9 +89,9 @@ def write_index(results_dir: Path | str) -> Path | None:
     Returns:
         The page; None where no experiment has a report: then the folder is removed.
     """
-    from analysis.report import index
+    from analysis.report import writing
 
-    return index.write(Path(results_dir))
+    return writing.write_index(Path(results_dir))
 
 
 def update_readme(results_dir: Path | str, experiment: str | None = None) -> Path:

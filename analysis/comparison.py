@@ -11,9 +11,9 @@ import polars as pl
 
 from analysis.data import kept_rows
 from analysis.data.evidence import FACTOR_PREFIX, Evidence
+from analysis.data.frames import metric_names, per_run
 from analysis.data.load import load
-from analysis.data.per_run import metric_names, per_run
-from analysis.statistics.intervals import Estimate, mean_interval, ratio_interval
+from analysis.statistics import Estimate, mean_interval, ratio_interval
 
 SCHEMA = 1
 
@@ -61,65 +61,52 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
             for side in (first, second)
         ]
         raise ValueError(f"{first.experiment}: factors {each_has[0]}; the other's: {each_has[1]}")
-    on = ["arm", *columns, "seed"]
-    one, two = per_run(first), per_run(second)
-    metrics = [name for name in metric_names(one) if name in two.columns]
-    paired = one.select(*on, *metrics).join(
-        two.select(*on, *metrics), on=on, suffix="|", nulls_equal=True, maintain_order="left"
-    )
-    if not paired.height:
+    found = _paired(per_run(first), per_run(second), columns)
+    if not found:
         raise ValueError(
             f"{first.experiment} and {second.experiment}: no ok run of one has the arm, point and "
             "seed of one of the other"
         )
-    points = paired.select(*on[:-1]).unique(maintain_order=True).rows(named=True)
-    found = []
-    for point in sorted(points, key=lambda each: first.arms.index(each["arm"])):
-        here = paired.filter(
-            pl.all_horizontal(pl.col(key).eq_missing(value) for key, value in point.items())
-        )
-        factors = {key.removeprefix(FACTOR_PREFIX): point[key] for key in columns}
-        for name in metrics:
-            both = here.select(pl.col(name), pl.col(f"{name}|")).drop_nulls().cast(pl.Float64)
-            if both.height:
-                left, right = (each.to_list() for each in both.get_columns())
-                found.append(_compared(point["arm"], name, factors, left, right))
-    return found
+    return sorted(found, key=lambda compared: first.arms.index(compared.arm))
 
 
 def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
     """All metrics that two runs have, whatever their arms, points and seeds."""
-    sides = []
-    for each in (first, second):
-        if not each.ok_runs:
-            run = each.runs[0]
+    for side in (first, second):
+        if not side.ok_runs:
+            run = side.runs[0]
             raise ValueError(f"{run.key}: this run is {run.verdict}; valid: two ok runs")
-        sides.append(per_run(each).row(0, named=True))
-    one, two = sides
-    arm = " -> ".join(dict.fromkeys([one["arm"], two["arm"]]))
-    names = metric_names(per_run(first))
-    return [
-        _compared(arm, name, {}, [float(one[name])], [float(two[name])])
-        for name in names
-        if one[name] is not None and two.get(name) is not None
-    ]
+    sides = per_run(first), per_run(second)
+    arm = " -> ".join(dict.fromkeys(side["arm"][0] for side in sides))
+    one, two = (side.with_columns(arm=pl.lit(arm), seed=pl.lit(0)) for side in sides)
+    return _paired(one, two, [])
 
 
-def _compared(
-    arm: str,
-    metric: str,
-    factors: dict[str, str | None],
-    left: Sequence[float],
-    right: Sequence[float],
-) -> Compared:
-    return Compared(
-        arm=arm,
-        metric=metric,
-        factors=factors,
-        first=mean_interval(left).value or 0.0,
-        second=mean_interval(right).value or 0.0,
-        ratio=ratio_interval(right, left),
+def _paired(one: pl.DataFrame, two: pl.DataFrame, factors: Sequence[str]) -> list[Compared]:
+    """Each metric that both have, at each point and of each arm, over the seeds of both."""
+    on = ["arm", *factors, "seed"]
+    metrics = [name for name in metric_names(one) if name in two.columns]
+    paired = one.select(*on, *metrics).join(
+        two.select(*on, *metrics), on=on, suffix="|", nulls_equal=True, maintain_order="left"
     )
+    found = []
+    for place, rows in paired.group_by(on[:-1], maintain_order=True):
+        arm, *levels = list[Any](place)
+        for name in metrics:
+            left, right = rows.select(name, f"{name}|").drop_nulls().cast(pl.Float64).to_numpy().T
+            if len(left):
+                names = [factor.removeprefix(FACTOR_PREFIX) for factor in factors]
+                found.append(
+                    Compared(
+                        arm=str(arm),
+                        metric=name,
+                        factors=dict(zip(names, levels, strict=True)),
+                        first=mean_interval(left).value or 0.0,
+                        second=mean_interval(right).value or 0.0,
+                        ratio=ratio_interval(right, left),
+                    )
+                )
+    return found
 
 
 def document(first: str, second: str, found: Sequence[Compared]) -> dict[str, Any]:

@@ -1,13 +1,18 @@
-"""What numbers rest on: runs, their verdicts, their points in a sweep."""
+"""What numbers rest on: runs, their verdicts and gates, their points in a sweep, their blocks.
+
+Runs of one machine and one code are a block. Runs of two blocks differ in more than their arms, so
+they are no pair. The code is known by its hash; of older runs, which have none, by the commit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.data import programs
+import polars as pl
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
@@ -89,7 +94,7 @@ class Evidence:
     @property
     def runs_programs(self) -> bool:
         """Whether the workload was programs, and not the built-in training."""
-        return any(programs.runs_programs(run.config) for run in self.runs)
+        return any(runs_programs(run.config) for run in self.runs)
 
     @property
     def factor_columns(self) -> list[str]:
@@ -116,6 +121,16 @@ class Evidence:
         return {verdict: found.count(verdict) for verdict in (*VERDICTS, MISSING)}
 
 
+def runs_programs(config: Mapping[str, Any]) -> bool:
+    """Whether a run's workload was programs, and not the built-in training."""
+    return isinstance(config.get("workload"), dict)
+
+
+def is_of_script(config: Mapping[str, Any]) -> bool:
+    """Whether a lab in Python made the run: no command can repeat it, and it trained nothing."""
+    return "adjustable" in config
+
+
 def factor_names(runs: Sequence[Run]) -> list[str]:
     """The factors that some runs have, by name."""
     return sorted({name for run in runs for name in run.factors})
@@ -128,15 +143,11 @@ def factor_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def impairment_kinds(impairments: object) -> dict[str, str]:
+def impairment_kinds(config: Mapping[str, Any]) -> dict[str, str]:
     """The kind of each configured impairment by the name that the logs use."""
-    entries: Iterable[object] = impairments if isinstance(impairments, list) else []
     return {
-        str(entry.get("name") or f"{entry.get('kind')}-{entry.get('host')}"): kind_name(
-            str(entry.get("kind"))
-        )
-        for entry in entries
-        if isinstance(entry, dict)
+        each.get("name") or f"{each['kind']}-{each.get('host')}": kind_name(each["kind"])
+        for each in config.get("impairments") or []
     }
 
 
@@ -144,3 +155,92 @@ def kind_name(kind: str) -> str:
     """A kind of impairment without the place of a user's own code: `/a/mine.py:Flap` is `Flap`."""
     place, _, name = kind.rpartition(":")
     return name if place else Path(kind).stem
+
+
+BLOCK = ("machine", "code", "commit")  # the columns of `per_run` that say a run's block
+_OF_MACHINE = ("cpu", "cpus", "memory_bytes", "machine", "kernel", "distribution")
+# Of a manifest: what says where a run was measured, and with which code.
+IDENTITY = ("commit", "sources", "code_sha256", *_OF_MACHINE, "machine_id")
+_GIB = 1 << 30  # memory is rounded: what a kernel keeps for itself differs a little on one machine
+
+
+def machine_text(manifest: Mapping[str, Any]) -> str:
+    """A machine in words: what must agree for its times to be comparable."""
+    words = []
+    for name in _OF_MACHINE:
+        value = manifest.get(name)
+        if name == "memory_bytes" and isinstance(value, int | float):
+            value = f"{round(value / _GIB)} GiB"
+        elif name == "cpus" and value is not None:
+            value = f"{value} CPUs"
+        elif isinstance(value, dict):
+            value = " ".join(map(str, value.values()))
+        words.append(value)
+    return ", ".join(str(each) for each in words if each is not None)
+
+
+def one_machine(manifest: Mapping[str, Any]) -> str:
+    """As `machine_text`, but no two machines have the same, even if they are alike."""
+    found = manifest.get("machine_id")
+    return machine_text(manifest) + (f", machine {found}" if found else "")
+
+
+def code_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """The hash of the lab's code; of an older run an empty one, and the commit."""
+    sha256 = str(manifest.get("code_sha256") or "")
+    return sha256, "" if sha256 else str(manifest.get("commit") or "")
+
+
+def with_blocks(rows: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
+    """The rows of some runs, each with the columns `BLOCK` of its run's manifest."""
+    found = {run.key: (one_machine(run.manifest), *code_of(run.manifest)) for run in runs}
+    return rows.with_columns(
+        pl.Series(name, [found[key][at] for key in rows["run_key"]], dtype=pl.String)
+        for at, name in enumerate(BLOCK)
+    )
+
+
+FAILED, NOT_MEASURED = "failed", "not measured"
+
+
+def calls_attention(gate: dict[str, Any]) -> bool:
+    """Whether it failed or was not measured, also where it does not decide."""
+    return gate["outcome"] in (FAILED, NOT_MEASURED)
+
+
+def stops(gate: dict[str, Any]) -> bool:
+    """Whether the run does not count because of it."""
+    return calls_attention(gate) and gate.get("decides") is not False
+
+
+def beyond_limits(runs: Iterable[Run]) -> dict[str, str]:
+    """The gates that made runs invalid: by key the value furthest beyond its limit, in words."""
+    found: dict[str, tuple[float, str]] = {}
+    for run in runs:
+        for gate in run.gates if run.verdict == "invalid" else ():
+            if not stops(gate):
+                continue
+            key = str(gate.get("key") or gate.get("name"))
+            value, limit = gate.get("value"), gate.get("limit")
+            words, excess = NOT_MEASURED, 0.0
+            if value is not None and limit is not None:
+                words, excess = f"{value:.3g} over {limit:g}", value / limit if limit else math.inf
+            found[key] = max(found.get(key, (-1.0, "")), (excess, words))
+    return {key: words for key, (_, words) in found.items()}
+
+
+def another_attempt_may_help(run: Run) -> bool:
+    """Whether a command can repeat a run that is not ok, with another end than the same gates."""
+    stopping = [gate for gate in run.gates if stops(gate)]
+    repeats = bool(stopping) and all(gate.get("repeats") is True for gate in stopping)
+    return run.verdict != "ok" and not repeats and not is_of_script(run.config)
+
+
+def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
+    """Each way in which an experiment loosened a gate, with the keys of the runs."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for gate in run.gates:
+            if (words := gate.get("waived")) and (calls_attention(gate) or not beyond):
+                found.setdefault(str(words), []).append(run.key)
+    return found

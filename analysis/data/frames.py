@@ -1,4 +1,4 @@
-"""Results as data: an experiment's runs and what they logged and sampled, as polars frames."""
+"""Results as data: a row of metrics per ok run, and what runs logged, as polars frames."""
 
 from __future__ import annotations
 
@@ -6,10 +6,59 @@ from functools import cached_property
 
 import polars as pl
 
-from analysis.data import logs, per_run, samples
-from analysis.data.evidence import factor_names
+from analysis.data import logs, programs, samples
+from analysis.data.evidence import Evidence, factor_names, with_blocks
 from analysis.data.frame_columns import FRAMES, SAMPLES
+from analysis.data.kept_rows import TOLERANCE_VARIED, KeptRows
 from analysis.data.load import Results
+from analysis.data.metrics import IMPAIRED, METRICS, is_of_programs, order
+
+__all__ = ["TOLERANCE_VARIED", "logged", "metric_names", "per_run"]
+
+
+def per_run(evidence: Evidence) -> pl.DataFrame:
+    """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""
+    frame = logged(evidence)
+    if isinstance(evidence, Results) and evidence.runs_programs:
+        frame = _with_programs(frame, evidence)
+    return with_blocks(frame, evidence.ok_runs)
+
+
+def logged(evidence: Evidence) -> pl.DataFrame:
+    """The columns of `per_run` that follow from the run's own logs of the training."""
+    if isinstance(evidence, KeptRows):
+        return evidence.rows
+    assert isinstance(evidence, Results)
+    return evidence.frame("metrics")
+
+
+def _with_programs(frame: pl.DataFrame, results: Results) -> pl.DataFrame:
+    """The same with what the runs' programs measured."""
+    measured = {
+        run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory
+    }
+    names = sorted({name for values in measured.values() for name in values}, key=order)
+    return frame.with_columns(
+        pl.Series(
+            name, [measured.get(key, {}).get(name) for key in frame["run_key"]], dtype=pl.Float64
+        )
+        for name in names
+    )
+
+
+def metric_names(frame: pl.DataFrame) -> list[str]:
+    """The metrics among the columns of `per_run`'s frame, in the registry's order."""
+    kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
+    of_programs = [name for name in frame.columns if is_of_programs(name)]
+    return [
+        *(
+            metric.name
+            for metric in METRICS
+            if metric.name in frame.columns and (not of_programs or frame[metric.name].count())
+        ),
+        *of_programs,
+        *kinds,
+    ]
 
 
 def flat(frame: pl.DataFrame) -> pl.DataFrame:
@@ -68,37 +117,37 @@ class Frames:
     @cached_property
     def metrics(self) -> pl.DataFrame:
         """A row per ok run, and a column per metric of docs/reference/summary-json.md."""
-        return per_run.per_run(self.evidence)
+        return per_run(self.evidence)
 
     @cached_property
     def rounds(self) -> pl.DataFrame:
         """A row per round."""
-        return flat(self.evidence.rounds)
+        return flat(self.evidence.frame("rounds"))
 
     @cached_property
     def transfers(self) -> pl.DataFrame:
         """A row per transfer and side."""
-        return flat(self.evidence.transfers)
+        return flat(self.evidence.frame("transfers"))
 
     @cached_property
     def training(self) -> pl.DataFrame:
         """A row per worker and round."""
-        return flat(self.evidence.training)
+        return flat(self.evidence.frame("training"))
 
     @cached_property
     def impairments(self) -> pl.DataFrame:
         """A row per begin and end of an impairment."""
-        return flat(self.evidence.impairments)
+        return flat(self.evidence.frame("impairments"))
 
     @cached_property
     def effects(self) -> pl.DataFrame:
         """A row per round of which it was measured what loss did to the gradient."""
-        return flat(self.evidence.effects)
+        return flat(self.evidence.frame("effects"))
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:
         """A row per round: who was waited for, and the parts that add up to the round's time."""
-        return flat(self.evidence.critical_path)
+        return flat(self.evidence.frame("critical_path"))
 
     def samples(self, name: str) -> pl.LazyFrame:
         """The samples `queues`, `flows` or `processes` of all ok runs that have some.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.data import common_part, csv_tables
-from analysis.data.blocks import BLOCK, IDENTITY
-from analysis.data.evidence import MISSING, Evidence, Run
+from analysis.data.evidence import BLOCK, IDENTITY, MISSING, Evidence, Run
 from analysis.data.kept_rows import (
     ATTEMPT_COLUMNS,
     ATTEMPTS,
@@ -24,6 +22,7 @@ from analysis.data.kept_rows import (
     PLAN,
     ROWS,
     SCHEMA,
+    Column,
 )
 from analysis.data.metrics import METRICS
 
@@ -34,7 +33,7 @@ _NOT_APPLICABLE, _PASSED = "not applicable", "passed"  # outcomes of gates
 def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
     """Keep an experiment's evidence in a folder."""
     first = evidence.ok_runs[0].manifest
-    shared = common_part.common([_kept(run.config) for run in evidence.runs if run.config])
+    shared = common([_kept(run.config) for run in evidence.runs if run.config])
     document = {
         "schema": SCHEMA,
         "experiment": evidence.experiment,
@@ -52,11 +51,52 @@ def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
     _write_text(folder / PLAN, "".join(f"{line}\n" for line in lines))
     attempts = list(_attempts(evidence))
     described = [_described(*each) for each in attempts]
-    csv_tables.write(folder / ATTEMPTS, csv_tables.frame(described, ATTEMPT_COLUMNS))
+    _write_csv(folder / ATTEMPTS, _frame(described, ATTEMPT_COLUMNS))
     gates = [gate for number, run, _ in attempts for gate in _gates(number, run)]
-    csv_tables.write(folder / GATES, csv_tables.frame(gates, GATE_COLUMNS))
+    _write_csv(folder / GATES, _frame(gates, GATE_COLUMNS))
     empty = [each.name for each in METRICS if not rows[each.name].count()]
-    csv_tables.write(folder / ROWS, rows.drop(*empty, *BLOCK))
+    _write_csv(folder / ROWS, rows.drop(*empty, *BLOCK))
+
+
+def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of some objects have, at any depth; lists are shared whole or not at all."""
+    first, *others = documents or [{}]
+    found: dict[str, Any] = {}
+    for name, value in first.items():
+        values = [each[name] for each in others if name in each]
+        if len(values) < len(others):
+            continue
+        if all(isinstance(each, dict) for each in (value, *values)):
+            found[name] = common([value, *values])
+        elif all(_same(each, value) for each in values):
+            found[name] = value
+    return found
+
+
+def own(document: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object has beyond `shared`, which is the `common` part of some with it."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if name not in shared:
+            found[name] = value
+        elif isinstance(value, dict) and (inner := own(value, shared[name])):
+            found[name] = inner
+    return found
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal as JSON, where 1, 1.0 and true are three."""
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+def _frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Column]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=dict(columns), strict=False)
+
+
+def _write_csv(path: Path, rows: pl.DataFrame) -> None:
+    """A header and a line per row. What is null, or an empty text, is an empty cell."""
+    texts = pl.col(pl.String)
+    rows.with_columns(pl.when(texts != "").then(texts).name.keep()).write_csv(path)
 
 
 def _anywhere(command: str, experiment: str) -> str:
@@ -84,7 +124,7 @@ def _planned(runs: Sequence[Run]) -> dict[str, Any]:
 def _entry(run: Run, shared: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     entry: dict[str, Any] = {name: getattr(run, name) for name in OF_A_RUN}
     if run.config:
-        entry["config"] = common_part.own(_kept(run.config), shared)
+        entry["config"] = own(_kept(run.config), shared)
     if run.verdict == "ok":
         differing = [name for name in IDENTITY if run.manifest.get(name) != first.get(name)]
         if differing:

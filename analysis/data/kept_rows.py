@@ -13,21 +13,20 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import common_part, csv_tables, records
-from analysis.data.blocks import IDENTITY
-from analysis.data.csv_tables import Column
+from analysis.data import logs
 from analysis.data.evidence import (
-    FACTOR_PREFIX,
+    FAILED,
+    IDENTITY,
     MISSING,
+    NOT_MEASURED,
     VERDICTS,
     Evidence,
     Run,
-    factor_names,
-    factor_text,
+    stops,
 )
-from analysis.data.gates import FAILED, NOT_MEASURED, outcome, stops
 from analysis.data.metrics import METRICS, is_metric
 
+Column = pl.DataType | type[pl.DataType]
 SCHEMA = 1
 EXPERIMENT, PLAN = "experiment.json", "plan.jsonl"
 ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "manifest.json"
@@ -87,9 +86,9 @@ def _read(folder: Path) -> KeptRows:
         found = document.get("schema")
         raise ValueError(f"{folder / EXPERIMENT}: schema {found!r}; valid: {SCHEMA}")
     plan = _plan(folder / PLAN, document)
-    attempts = csv_tables.read(folder / ATTEMPTS, ATTEMPT_COLUMNS)
+    attempts = read_csv(folder / ATTEMPTS, ATTEMPT_COLUMNS)
     gates: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for gate in csv_tables.read(folder / GATES, GATE_COLUMNS).iter_rows(named=True):
+    for gate in read_csv(folder / GATES, GATE_COLUMNS).iter_rows(named=True):
         gates.setdefault((gate["run_key"], gate["attempt"]), []).append(_gate(gate))
     manifest = _document(folder / MANIFEST)
     counted: dict[str, Run] = {}
@@ -122,6 +121,52 @@ def _read(folder: Path) -> KeptRows:
         others=others,
         rows=_rows(folder / ROWS, [run for run in runs if run.verdict == "ok"]),
     )
+
+
+def read_csv(
+    path: Path, columns: Mapping[str, Column], *, others: Column | None = None
+) -> pl.DataFrame:
+    """The rows of a table, typed; an empty cell is null."""
+    try:
+        texts = pl.read_csv(path, infer_schema=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = "missing" if isinstance(error, FileNotFoundError) else str(error).splitlines()[0]
+        raise ValueError(f"{path}: {reason}; valid: rows as they were kept") from None
+    if lacking := [name for name in columns if name not in texts.columns]:
+        raise ValueError(f"{path}: no column {lacking[0]!r}; valid: {', '.join(columns)}, ...")
+    unknown = [name for name in texts.columns if name not in columns]
+    if unknown and others is None:
+        raise ValueError(f"{path}: unknown column {unknown[0]!r}; valid: {', '.join(columns)}")
+    types = dict.fromkeys(texts.columns, others or pl.String) | dict(columns)
+    return texts.select(_typed(path, texts[name], types[name]) for name in texts.columns)
+
+
+def _typed(path: Path, texts: pl.Series, kind: Column) -> pl.Series:
+    if kind == pl.String:
+        return texts
+    if kind == pl.Boolean:
+        known = {"true": True, "false": False}
+        typed = texts.replace_strict(known, default=None, return_dtype=pl.Boolean)
+        valid = "true, false or nothing"
+    else:
+        typed, valid = texts.cast(kind, strict=False), "a number or nothing"
+        if kind == pl.Float64:
+            typed = typed.set(~typed.is_finite(), None)
+    wrong = (texts.is_not_null() & typed.is_null()).arg_true()
+    if len(wrong):
+        line, value = wrong[0] + 2, texts[wrong[0]]  # the header is line 1
+        raise ValueError(f"{path}, line {line}: {texts.name} {value!r}; valid: {valid}")
+    return typed
+
+
+def joined(shared: Mapping[str, Any], own_part: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of which `own_part` is its own."""
+    found = dict(shared)
+    for name, value in own_part.items():
+        below = shared.get(name)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        found[name] = joined(below, value) if both and below is not None else value
+    return found
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -164,10 +209,9 @@ def _run(
     if each["verdict"] not in (*VERDICTS, MISSING):
         valid = ", ".join((*VERDICTS, MISSING))
         raise ValueError(f"{place}: verdict {each['verdict']!r}; valid: {valid}")
-    planned = entry or each
-    for name in ("arm", "seed"):
-        if each[name] != planned[name]:
-            valid = f"{planned[name]!r}, as in {PLAN}"
+    for name in ("arm", "seed") if entry else ():
+        if each[name] != entry[name]:
+            valid = f"{entry[name]!r}, as in {PLAN}"
             raise ValueError(f"{place}: {name} {each[name]!r}; valid: {valid}")
     return Run(
         key=each["run_key"],
@@ -190,7 +234,7 @@ def _completed(
     """A planned run with its configuration, and with its machine and commit if it is ok."""
     if "config" not in entry:
         return run
-    config = common_part.joined(shared, entry["config"]) | {name: entry[name] for name in OF_A_RUN}
+    config = joined(shared, entry["config"]) | {name: entry[name] for name in OF_A_RUN}
     machine = {name: manifest.get(name) for name in (*IDENTITY, "simulated")}
     machine |= entry.get("manifest", {})
     return replace(run, config=config, manifest=machine if run.verdict == "ok" else {})
@@ -203,38 +247,33 @@ def _gate(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(path: Path, ok_runs: Sequence[Run]) -> pl.DataFrame:
-    """The rows as `per_run` has them, in its order: one of each ok run."""
-    factors = [FACTOR_PREFIX + name for name in factor_names(ok_runs)]
-    labels: dict[str, Column] = {
-        **dict.fromkeys(["run_key", "arm"], pl.String),
-        "seed": pl.Int64,
-        **dict.fromkeys(factors, pl.String),
-    }
-    found = csv_tables.read(path, labels | _FACTS, others=pl.Float64)
-    for name in found.columns:
-        if name not in labels and name not in _FACTS and not is_metric(name):
-            raise ValueError(f"{path}: unknown column {name!r}; valid: a metric of this version")
-    by_key = {row["run_key"]: row for row in found.select(*labels).iter_rows(named=True)}
+    """The rows as `per_run` has them, in its order: one of each ok run, with the plan's labels."""
+    texts = read_csv(path, {"run_key": pl.String}, others=pl.String)
+    kept = set(texts["run_key"])
     for run in ok_runs:
-        if (row := by_key.get(run.key)) is None:
+        if run.key not in kept:
             raise ValueError(f"{path}: no row of {_named(vars(run))}")
-        wanted = {"arm": run.arm, "seed": run.seed} | {
-            column: factor_text(run.factors.get(column.removeprefix(FACTOR_PREFIX)))
-            for column in factors
-        }
-        for name, value in wanted.items():
-            if row[name] != value:
-                raise ValueError(
-                    f"{path}: {name} {row[name]!r} of run {run.key}; valid: {value!r}, as in {PLAN}"
-                )
-    if found.height != len(ok_runs):
-        raise ValueError(f"{path}: {found.height} rows; valid: {len(ok_runs)}, one per ok run")
-    absent = [
-        pl.lit(None, dtype=pl.Float64).alias(each.name)
-        for each in METRICS
-        if each.name not in found.columns
-    ]
-    return found.with_columns(absent)
+    if texts.height != len(ok_runs):
+        raise ValueError(f"{path}: {texts.height} rows; valid: {len(ok_runs)}, one per ok run")
+    labels = logs.labelled(texts.select("run_key"), ok_runs)
+    for planned in labels.cast(pl.String):
+        here = texts[planned.name]
+        for place in here.ne_missing(planned).arg_true()[:1]:
+            key, valid = texts["run_key"][place], planned[place]
+            raise ValueError(
+                f"{path}: {here.name} {here[place]} of run {key}; valid: {valid}, as in {PLAN}"
+            )
+    found = [*labels]
+    for column in texts.drop(labels.columns):
+        if column.name not in _FACTS and not is_metric(column.name):
+            raise ValueError(
+                f"{path}: unknown column {column.name!r}; valid: a metric of this version"
+            )
+        found.append(_typed(path, column, _FACTS.get(column.name, pl.Float64)))
+    absent = [each.name for each in METRICS if each.name not in texts.columns]
+    return pl.DataFrame(found).with_columns(
+        pl.lit(None, dtype=pl.Float64).alias(name) for name in absent
+    )
 
 
 def _named(run: Mapping[str, Any]) -> str:
@@ -266,8 +305,8 @@ def _check_gates(path: Path, runs: Sequence[Run], others: Sequence[Run]) -> None
 
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
     """What is wrong with a gate, and what would be valid; empty if nothing is."""
-    found, value, limit = outcome(gate), gate["value"], gate["limit"]
-    known = records.section(run.config, "limits")
+    found, value, limit = gate["outcome"], gate["value"], gate["limit"]
+    known = logs.section(run.config, "limits")
     if known and gate["name"] not in known:
         return "no such gate; valid: a key of the run's limits"
     if found not in (PASSED, FAILED, NOT_MEASURED):

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from analysis.data.evidence import Run
+from analysis.data.logs import section
 from analysis.data.metrics import TASK_METRICS
-from analysis.data.records import section
 
 _DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
 

@@ -16,15 +16,18 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import (
-    kept_measures,
-    logs,
-    programs,
-    records,
-    run_directories,
+from analysis.data import logs, programs, run_directories
+from analysis.data.evidence import (
+    MISSING,
+    NOT_STARTED,
+    VERDICTS,
+    Evidence,
+    Run,
+    factor_text,
+    runs_programs,
 )
-from analysis.data.choosing import Chosen
-from analysis.data.evidence import MISSING, NOT_STARTED, VERDICTS, Evidence, Run, factor_text
+from analysis.data.measure import measure
+from analysis.data.run_directories import Chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,76 +37,21 @@ class Results(Evidence):
     results_dir: Path
     problems: list[str]
 
-    @cached_property
-    def rounds(self) -> pl.DataFrame:
-        """A row per round."""
-        return self._log("rounds")
+    def frame(self, name: str) -> pl.DataFrame:
+        """A log (`rounds`, `transfers`, `training`, `effects`) or a table of `measure`."""
+        if name not in self._frames:
+            is_log = name in ("rounds", "transfers", "training", "effects")
+            frame = logs.read(self.ok_runs, name) if is_log else self._measured[name]
+            self._frames[name] = logs.labelled(frame, self.ok_runs)
+        return self._frames[name]
 
     @cached_property
-    def transfers(self) -> pl.DataFrame:
-        """A row per transfer and side. Reports do without it: it is by far the longest."""
-        return self._log("transfers")
+    def _frames(self) -> dict[str, pl.DataFrame]:
+        return {}
 
     @cached_property
-    def training(self) -> pl.DataFrame:
-        """A row per worker and round."""
-        return self._log("training")
-
-    @cached_property
-    def effects(self) -> pl.DataFrame:
-        """A row per round of which it was measured what loss did to the gradient."""
-        return self._log("effects")
-
-    @cached_property
-    def impairments(self) -> pl.DataFrame:
-        """A row per begin and end of an impairment."""
-        return self._table("impairments")
-
-    @cached_property
-    def critical_path(self) -> pl.DataFrame:
-        """A row per round: who was waited for, and the parts that add up to the round's time."""
-        return self._table("critical_path")
-
-    @cached_property
-    def latencies(self) -> pl.DataFrame:
-        """The columns of `rounds` that reports need."""
-        return self._table("rounds")
-
-    @cached_property
-    def gathered_loss(self) -> pl.DataFrame:
-        """Per round the share of the gathered chunks that receivers went without: `loss`."""
-        return self._table("gathered_loss")
-
-    @cached_property
-    def evaluations(self) -> pl.DataFrame:
-        """Per evaluation `accuracy` or `perplexity` at `elapsed_s`, means over the replicas."""
-        return self._table("evaluations")
-
-    @cached_property
-    def deviations(self) -> pl.DataFrame:
-        """`effects` as numbers, with the mean over the workers; see `learning.deviations`."""
-        return self._table("deviations")
-
-    @cached_property
-    def layer_loss(self) -> pl.DataFrame:
-        """Per run, leg and layer: `missing`, a share, the mean over transfers."""
-        return self._table("layer_loss")
-
-    @cached_property
-    def host_cpu(self) -> pl.DataFrame:
-        """Per run and host: processor time `cpu_s`."""
-        return self._table("host_cpu")
-
-    @cached_property
-    def measured(self) -> kept_measures.Measured:
-        """What is measured of the ok runs; kept tables are read where they are still true."""
-        return kept_measures.of_runs(self.folder, self.ok_runs)
-
-    def _log(self, name: str) -> pl.DataFrame:
-        return logs.labelled(logs.read(self.ok_runs, name), self.ok_runs)
-
-    def _table(self, name: str) -> pl.DataFrame:
-        return logs.labelled(self.measured.tables[name], self.ok_runs)
+    def _measured(self) -> dict[str, pl.DataFrame]:
+        return measure(self.ok_runs)
 
     @property
     def folder(self) -> Path:
@@ -122,21 +70,20 @@ def load(
     folder = run_directories.find_experiment(results_dir, experiment)
     problems: list[str] = []
     document, plan = (
-        records.read_document(folder / name, problems, require_schema=True)
+        logs.read_document(folder / name, problems, require_schema=True)
         for name in ("experiment.json", "plan.json")
     )
     whole = ("ok", "invalid") if include_invalid else ("ok",)
     runs, others = _runs(folder, plan, chosen, whole)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
-    published = document.get("published")
     return Results(
         experiment=folder.name,
         description=str(document.get("description") or ""),
         results_dir=folder.parent,
         commands=_commands(plan) or [f"./lab run {folder.name}"],
         arms=_arms(document, runs),
-        published_ids=[str(each) for each in published] if isinstance(published, list) else None,
+        published_ids=document.get("published"),
         levels=_levels(document),
         runs=runs,
         others=others,
@@ -150,12 +97,7 @@ def _runs(
 ) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
     found = run_directories.of_experiment(folder)
-    entries = plan.get("runs")
-    planned = [
-        entry
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and isinstance(entry.get("key"), str)
-    ]
+    planned = plan.get("runs") or []
     if not planned:  # no plan: what is there is all there is to count
         planned = [_entry(key, directories[-1].path) for key, directories in found.items()]
     if chosen is not None:
@@ -179,11 +121,11 @@ def _runs(
 
 def _entry(key: str, directory: Path) -> dict[str, Any]:
     """What a plan would say of a run."""
-    config = records.read_document(directory / "config.json", [])
-    told: dict[str, Any] = {
+    config = logs.read_document(directory / "config.json", [])
+    known: dict[str, Any] = {
         name: config[name] for name in ("arm", "seed", "factors") if name in config
     }
-    return {"key": key, **told}
+    return {"key": key, **known}
 
 
 def _not_started(entry: dict[str, Any]) -> str:
@@ -192,24 +134,22 @@ def _not_started(entry: dict[str, Any]) -> str:
 
 
 def _commands(plan: dict[str, Any]) -> list[str]:
-    commands = plan.get("commands") or [plan.get("command")]
-    return [str(each) for each in commands if each] if isinstance(commands, list) else []
+    return list(filter(None, plan.get("commands") or [plan.get("command")]))
 
 
 def _identity(entry: dict[str, Any]) -> dict[str, Any]:
     """What a run is, from its entry in the plan or its configuration."""
-    seed = entry.get("seed")
     return {
         "key": entry["key"],
         "arm": str(entry.get("arm", "?")),
-        "seed": seed if isinstance(seed, int) else -1,
-        "factors": records.section(entry, "factors"),
+        "seed": entry.get("seed", -1),
+        "factors": logs.section(entry, "factors"),
     }
 
 
 def _without_places(document: dict[str, Any]) -> dict[str, Any]:
     """A configuration or manifest with users' own files by name, without their folders."""
-    places = records.section(document, "code")
+    places = logs.section(document, "code")
     text = json.dumps(document) if places else ""
     for place in places:
         text = text.replace(json.dumps(place)[1:-1], Path(place).name)
@@ -219,8 +159,8 @@ def _without_places(document: dict[str, Any]) -> dict[str, Any]:
 def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str]) -> Run:
     problems: list[str] = []
     status_problems: list[str] = []
-    config = _without_places(records.read_document(directory / "config.json", problems))
-    status = records.read_document(directory / "status.json", status_problems)
+    config = _without_places(logs.read_document(directory / "config.json", problems))
+    status = logs.read_document(directory / "status.json", status_problems)
     verdict, reason = _verdict(status, status_problems, note)
     if verdict == "ok" and not config:
         verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
@@ -229,13 +169,12 @@ def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str
     facts: dict[str, Any] = {}
     if verdict in whole:
         for name in ("manifest", "calibration"):
-            found = records.read_document(directory / f"{name}.json", problems)
+            found = logs.read_document(directory / f"{name}.json", problems)
             facts[name] = _without_places(found)
-        read = records.read_congestion_controls
-        if programs.runs_programs(config):
+        read = logs.read_congestion_controls
+        if runs_programs(config):
             read = programs.congestion_controls
         facts["congestion_controls"] = read(directory)
-    gates, wall_s = status.get("gates"), status.get("wall_s")
     return Run(
         **_identity(config | entry),
         verdict=verdict,
@@ -243,8 +182,8 @@ def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str
         directory=directory,
         note=note,
         began_at=status.get("began_at"),
-        wall_s=float(wall_s) if isinstance(wall_s, int | float) else None,
-        gates=[gate for gate in gates if isinstance(gate, dict)] if isinstance(gates, list) else [],
+        wall_s=status.get("wall_s"),
+        gates=status.get("gates") or [],
         config=config,
         **facts,
         problems=problems if verdict in whole else [],
@@ -265,19 +204,14 @@ def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[st
 
 def _arms(document: dict[str, Any], runs: list[Run]) -> list[str]:
     """The arms of the planned runs, in the experiment's order."""
-    order = document.get("arms")
-    names = [str(each) for each in order] if isinstance(order, list | dict) else []
     present = [run.arm for run in runs]
-    return [name for name in dict.fromkeys([*names, *present]) if name in present]
+    names = dict.fromkeys([*document.get("arms", []), *present])
+    return [name for name in names if name in present]
 
 
 def _levels(document: dict[str, Any]) -> dict[str, list[str | None]]:
-    factors = document.get("factors")
-    return {
-        str(name): [factor_text(value) for value in values]
-        for name, values in (factors.items() if isinstance(factors, dict) else ())
-        if isinstance(values, list)
-    }
+    factors = document.get("factors") or {}
+    return {name: list(map(factor_text, values)) for name, values in factors.items()}
 
 
 # Of a configuration: what differs between runs that belong together.

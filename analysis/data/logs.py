@@ -1,45 +1,207 @@
-"""Reads one kind of log of many runs at a time, and remarks on what is wrong with a run's.
-
-Whole logs are parsed together: a call for each of ten thousand files would take minutes.
-"""
+"""Reads the files of run directories; what is missing or cut off becomes a remark, not an error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from analysis.data import programs, records
-from analysis.data.evidence import FACTOR_PREFIX, Run, factor_names, factor_text, kind_name
+from analysis.data.evidence import (
+    FACTOR_PREFIX,
+    Run,
+    factor_names,
+    factor_text,
+    is_of_script,
+    kind_name,
+    runs_programs,
+)
+from analysis.data.frame_columns import FRAMES
 
-_AT_ONCE = 50  # runs whose logs are parsed together: a few ten MB of text
+SCHEMA = 1
+
+Schema = Mapping[str, "pl.DataType | type[pl.DataType]"]
+
+
+ROUNDS, TRANSFERS, TRAINING, EFFECTS, IMPAIRMENTS = (
+    FRAMES[name].schema for name in ("rounds", "transfers", "training", "effects", "impairments")
+)
+# Receivers add this on request. It is long, so it is averaged while it is read.
+TENSOR_LOSS: Schema = {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)}
+
+LAYER_LOSS: Schema = {
+    **dict.fromkeys(("run_key", "leg"), pl.String),
+    "layer": pl.Int64,
+    "missing": pl.Float64,
+    "transfers": pl.Int64,
+}
+
+
+def read_document(
+    path: Path, problems: list[str], *, require_schema: bool = False
+) -> dict[str, Any]:
+    """A JSON object; empty, with a remark in `problems`, where there is none to read."""
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        problems.append(f"{path.name} is missing")
+        return {}
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if not isinstance(document, dict):
+        problems.append(f"{path.name} is not a JSON object")
+        return {}
+    schema = document.get("schema", SCHEMA)
+    if schema == SCHEMA:
+        return document
+    if require_schema:
+        raise ValueError(
+            f"{path}: schema {schema!r}; valid: {SCHEMA}. These results are of another version of "
+            f"the lab: run './lab run {path.parent.name} --out OTHER-DIR', or read them with the "
+            "version named in a manifest.json's `commit` there"
+        )
+    problems.append(f"{path.name} has schema {schema!r}; this version reads {SCHEMA}")
+    return {}
+
+
+def read_congestion_controls(directory: Path) -> list[str]:
+    """The distinct congestion controls that a run's endpoints say they used."""
+    found = set()
+    for path in (directory / "events").glob("endpoint-*.jsonl"):
+        try:
+            records = [json.loads(line) for line in path.read_bytes().splitlines()]
+            facts = [each for record in records for each in record["facts"].values()]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # cut off, or of another version
+        found |= {str(each["congestion_control"]) for each in facts if "congestion_control" in each}
+    return sorted(re.sub(r"[^:=,]*/", "", each) for each in found)
+
+
+def section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section of a configuration; empty where it is not there."""
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
+    """A JSON-lines log as a frame with the columns of `schema`; what a record lacks is null."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        problems.append(f"events/{path.name} is missing")
+        return pl.DataFrame(schema=schema)
+    except OSError as error:
+        problems.append(f"events/{path.name} cannot be read: {error.strerror}")
+        return pl.DataFrame(schema=schema)
+    with contextlib.suppress(pl.exceptions.PolarsError):  # the fast way
+        frame = pl.read_ndjson(content, schema=dict(schema))
+        is_whole = content.endswith(b"\n") and frame.height == content.count(b"\n")
+        finite = frame.select(pl.all_horizontal(pl.col(pl.Float64).is_finite().all())).item()
+        if is_whole and finite is not False and not frame["round"].null_count():
+            return frame
+    return _line_by_line(path, content, schema, problems)
+
+
+def _plain(value: Any) -> Any:
+    """An object inside a record as JSON text, as the fast way has it; NaN or infinity as None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _few(lines: list[int]) -> str:
+    return f"({', '.join(map(str, lines[:5]))}{', ...' if len(lines) > 5 else ''})"
+
+
+def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str]) -> pl.DataFrame:
+    rows: dict[int, dict[str, Any]] = {}
+    broken: list[int] = []
+    nonfinite: list[int] = []
+    lines = content.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or type(record.get("round")) is not int:
+                raise ValueError("not a record with a round")
+        except ValueError:
+            broken.append(number)
+        else:
+            rows[number] = {name: _plain(record.get(name)) for name in schema}
+            if any(
+                type(record.get(name)) is float and rows[number][name] is None for name in schema
+            ):
+                nonfinite.append(number)
+    if broken == [len(lines)] and not content.endswith(b"\n"):
+        problems.append(f"events/{path.name}: last line (line {len(lines)}) is cut off")
+    elif broken:
+        problems.append(f"events/{path.name}: {len(broken)} broken lines left out {_few(broken)}")
+    if nonfinite:
+        problems.append(
+            f"events/{path.name}: NaN or infinity, taken for no value {_few(nonfinite)}"
+        )
+    try:
+        return _frame(list(rows.values()), schema)
+    except (pl.exceptions.PolarsError, TypeError) as error:
+        raise ValueError(f"{path}{_wrong(rows, schema) or f': {error}'}") from None
+
+
+def _frame(rows: list[dict[str, Any]], schema: Schema) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=dict(schema), strict=False, orient="row")
+
+
+def _wrong(rows: Mapping[int, dict[str, Any]], schema: Schema) -> str:
+    """The line and the value that no frame can hold, in words."""
+    for number, row in rows.items():
+        for name, kind in schema.items():
+            try:
+                _frame([{name: row[name]}], {name: kind})
+            except (pl.exceptions.PolarsError, TypeError):
+                valid = "a number" if kind in (pl.Float64, pl.Int64) else str(kind).lower()
+                return f", line {number}: {name} {row[name]!r}; valid: {valid}, or null"
+    return ""
+
+
+def layer_loss(transfers: pl.DataFrame) -> pl.DataFrame:
+    """Per run, leg and layer: `missing`, the mean share over `transfers`, how many."""
+    known = transfers.filter(pl.col("tensor_loss").list.len() > 0)
+    return (
+        known.select(
+            *("run_key", "leg"),
+            pl.int_ranges(1, pl.col("tensor_loss").list.len() + 1).alias("layer"),
+            pl.col("tensor_loss").alias("missing"),
+        )
+        .explode("layer", "missing")
+        .group_by("run_key", "leg", "layer")
+        .agg(pl.col("missing").sum() / pl.len(), pl.len().alias("transfers"))
+        .select(pl.col(name).cast(kind) for name, kind in LAYER_LOSS.items())
+        .sort("run_key", "leg", "layer")
+    )
+
+
 _IMPAIRMENTS = "impairments.jsonl"
 _EFFECTS = "effects.jsonl"
 _ROUNDS = "rounds.jsonl"
 _LOGS = {
-    "rounds": (_ROUNDS, records.ROUNDS),
-    "transfers": ("transfers-*.jsonl", records.TRANSFERS),
-    "training": ("training-*.jsonl", records.TRAINING),
-    "impairments": (_IMPAIRMENTS, records.IMPAIRMENTS),
-    "effects": (_EFFECTS, records.EFFECTS),
+    "rounds": (_ROUNDS, ROUNDS),
+    "transfers": ("transfers-*.jsonl", TRANSFERS),
+    "training": ("training-*.jsonl", TRAINING),
+    "impairments": (_IMPAIRMENTS, IMPAIRMENTS),
+    "effects": (_EFFECTS, EFFECTS),
 }
-
-
-def batches(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
-    """The runs in groups whose logs fit into memory together."""
-    for first in range(0, len(runs), _AT_ONCE):
-        yield runs[first : first + _AT_ONCE]
 
 
 def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
     """A log of some runs: `run_key`, then the columns of its records."""
     pattern, schema = _LOGS[log]
-    frames = [pl.DataFrame(schema={"run_key": pl.String, **schema})]
-    frames += [_read(batch, pattern, schema) for batch in batches(runs)]
-    frame = pl.concat(frames)
+    frame = _read(runs, pattern, schema)
     if log == "rounds":
         _remark_on_missing_rounds(runs, frame)
     if log == "impairments":
@@ -51,8 +213,8 @@ def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
 def transfers_and_layers(runs: Sequence[Run]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The transfers of few runs, and what was missing of each layer, the mean over transfers."""
     pattern, _ = _LOGS["transfers"]
-    frame = _read(runs, pattern, records.TENSOR_LOSS)
-    return frame.drop("tensor_loss"), records.layer_loss(frame)
+    frame = _read(runs, pattern, TENSOR_LOSS)
+    return frame.drop("tensor_loss"), layer_loss(frame)
 
 
 def labelled(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
@@ -77,43 +239,19 @@ def label_rows(runs: Sequence[Run], factors: Sequence[str]) -> list[tuple[Any, .
     ]
 
 
-def _read(runs: Sequence[Run], pattern: str, schema: records.Schema) -> pl.DataFrame:
-    """The logs of some runs in one piece, or one by one where not all of them are whole."""
-    found = [(run, path) for run in runs for path in _paths(run, pattern)]
-    texts = [_text(path, expected=_is_expected(pattern, run.config)) for run, path in found]
-    whole = [text for text in texts if text is not None]
-    if len(whole) == len(texts) and all(not text or text.endswith(b"\n") for text in whole):
-        frame = records.read_whole(b"".join(whole), schema)
-        if frame is not None:
-            lines = np.array([text.count(b"\n") for text in whole], dtype=np.int64)
-            rows = np.repeat(np.arange(len(found)), lines)
-            keys = pl.Series("run_key", [run.key for run, _ in found], dtype=pl.String)
-            return frame.insert_column(0, keys.gather(rows))
+def _read(runs: Sequence[Run], pattern: str, schema: Schema) -> pl.DataFrame:
+    """The logs of some runs, with a remark on each that should be there and is not whole."""
     frames = [pl.DataFrame(schema={"run_key": pl.String, **schema})]
-    for run, path in found:
+    for run in runs:
+        assert run.directory is not None
+        events = run.directory / "events"
         problems: list[str] = []
-        frame = records.read_lines(path, schema, problems)
+        for path in sorted(events.glob(pattern)) or [events / pattern]:
+            frame = read_lines(path, schema, problems)
+            frames.append(frame.select(pl.lit(run.key).alias("run_key"), pl.all()))
         if _is_expected(pattern, run.config):
             remark(run, problems)
-        frames.append(frame.select(pl.lit(run.key).alias("run_key"), pl.all()))
     return pl.concat(frames)
-
-
-def _paths(run: Run, pattern: str) -> list[Path]:
-    """The run's logs of this kind; where there is none, the path that says what is missing."""
-    assert run.directory is not None
-    events = run.directory / "events"
-    return sorted(events.glob(pattern)) or [events / pattern]
-
-
-def _text(path: Path, *, expected: bool) -> bytes | None:
-    """The text of a log; None where there is something to remark on."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None if expected else b""
-    except OSError:
-        return None
 
 
 def remark(run: Run, problems: Sequence[str]) -> None:
@@ -123,13 +261,13 @@ def remark(run: Run, problems: Sequence[str]) -> None:
 
 def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
     """Whether a run with this configuration writes such a log at all."""
-    if programs.is_of_script(config) and pattern != _IMPAIRMENTS:
+    if is_of_script(config) and pattern != _IMPAIRMENTS:
         return False
-    if programs.runs_programs(config) and pattern != _IMPAIRMENTS:
+    if runs_programs(config) and pattern != _IMPAIRMENTS:
         # Whether programs announce rounds is up to them, unless the experiment states how many.
         return pattern == _ROUNDS and bool(config.get("rounds"))
     if pattern == _EFFECTS:
-        return bool(records.section(config, "training").get("measure_every"))
+        return bool(section(config, "training").get("measure_every"))
     return pattern != _IMPAIRMENTS or bool(config.get("impairments"))
 
 
@@ -137,10 +275,10 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
     found = dict(rounds.group_by("run_key").len().iter_rows())
     for run in runs:
         planned, logged = run.config.get("rounds"), found.get(run.key, 0)
-        if programs.is_of_script(run.config):
+        if is_of_script(run.config):
             continue
         if isinstance(planned, int) and logged != planned:
             lacks = "maximum"
-            if not programs.runs_programs(run.config):
+            if not runs_programs(run.config):
                 lacks = "training time, bytes or maximum"
             remark(run, [f"{logged} of {planned} rounds in rounds.jsonl: it has no {lacks}"])

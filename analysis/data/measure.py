@@ -8,20 +8,34 @@ import polars as pl
 
 from analysis.data import critical_path, learning, logs, samples
 from analysis.data.evidence import Run, impairment_kinds
+from analysis.data.frame_columns import SAMPLES
 from analysis.data.kept_rows import TOLERANCE_VARIED
 from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
 
+_AT_ONCE = 50  # runs whose logs lie in memory together: a few ten MB of text
 _ROUNDS = ("round", "critical", "gradient_norm", "latency_s", "impairments")
 _EVALUATIONS = ("round", "accuracy", "perplexity", "elapsed_s")
-TABLES = (
-    *("metrics", "rounds", "critical_path", "gathered_loss", "evaluations", "deviations"),
-    *("impairments", "layer_loss", "host_cpu", "problems"),
-)
 
 
 def measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
-    """The tables of `TABLES` of a few ok runs; what is wrong with their logs is one of them."""
-    before = {run.key: len(run.problems) for run in runs}
+    """The tables of ok runs, by name; what is wrong with their files is remarked on."""
+    _check_samples(runs)
+    batches = [runs[first : first + _AT_ONCE] for first in range(0, len(runs), _AT_ONCE)]
+    parts = [_measure(batch) for batch in batches or [[]]]
+    return {name: pl.concat([part[name] for part in parts], how="diagonal") for name in parts[0]}
+
+
+def _check_samples(runs: Sequence[Run]) -> None:
+    for run in runs:
+        assert run.directory is not None
+        for name in SAMPLES:
+            try:
+                samples.scan(run.directory, name)
+            except ValueError as error:
+                logs.remark(run, [str(error).replace(f"{run.directory}/", "", 1)])
+
+
+def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     rounds = logs.read(runs, "rounds")
     transfers, layer_loss = logs.transfers_and_layers(runs)
     training, impairments, effects = (
@@ -29,7 +43,6 @@ def measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     )
     evaluations = learning.evaluations(training)
     deviations = learning.deviations(effects)
-    host_cpu = _host_cpu(runs)
     by_log = {
         "rounds": rounds,
         "receivers": transfers.filter(
@@ -51,20 +64,15 @@ def measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         impairments=impairments,
         labels=["run_key"],
     )
-    found = [(run.key, each) for run in runs for each in run.problems[before[run.key] :]]
     return {
         "metrics": _metrics(runs, by_log),
-        "rounds": rounds.select("run_key", *_ROUNDS),
+        "latencies": rounds.select("run_key", *_ROUNDS),
         "critical_path": path,
         "gathered_loss": _gathered_loss(transfers),
         "evaluations": evaluations.select("run_key", *_EVALUATIONS),
         "deviations": deviations,
         "impairments": impairments,
         "layer_loss": layer_loss,
-        "host_cpu": host_cpu,
-        "problems": pl.DataFrame(
-            found, schema={"run_key": pl.String, "problem": pl.String}, orient="row"
-        ),
     }
 
 
@@ -106,7 +114,7 @@ def _impaired_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> pl.DataFrame:
         [
             {"run_key": run.key, "impairments": label, "kind": kind}
             for run in runs
-            for label, kind in impairment_kinds(run.config.get("impairments")).items()
+            for label, kind in impairment_kinds(run.config).items()
         ],
         schema={"run_key": pl.String, "impairments": pl.String, "kind": pl.String},
     )
@@ -127,16 +135,3 @@ def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:
     share = 1 - pl.col("chunks_received").sum() / pl.col("chunk_count").sum()
     of_round = gathered.group_by("run_key", "round", maintain_order=True)
     return of_round.agg(share.alias("loss"))
-
-
-def _host_cpu(runs: Sequence[Run]) -> pl.DataFrame:
-    """Per run and host: `cpu_s` of its sampled processes."""
-    directories = {run.key: run.directory for run in runs if run.directory is not None}
-    used, problems = samples.cpu_s_of_runs(directories)
-    for run in runs:
-        if run.key in problems:
-            logs.remark(run, [problems[run.key]])
-    order = {key: place for place, key in enumerate(directories)}
-    return used.sort(
-        pl.col("run_key").replace_strict(order, return_dtype=pl.Int64), maintain_order=True
-    )

@@ -1,13 +1,16 @@
-"""The registry of metrics: what each is called, what it means, and how one run measures it."""
+"""The registry of metrics: `metrics.csv` says what each is, `_VALUES` how one run measures it.
+
+A `{}` in a name stands for a kind of impairment, or for a user's program, flow, host or link, as in
+`flows.a->b.goodput_bps`; `programs` computes these.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import csv
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
-
-from analysis.data import program_metrics
 
 LEGS = ("gather", "broadcast")
 TASK_METRICS = ("accuracy", "perplexity")
@@ -18,29 +21,37 @@ IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric and how one run measures it.
+    """A metric of a run.
 
     Attributes:
         name: its path in `summary.json`.
         label: its name in tables, without the unit.
-        unit: `s`, `bytes`, `share`, `per_s` or `count`.
-        meaning: its exact definition, for the report.
-        value: an aggregation of one run's rows of `log`; null where the run has no value.
+        unit: `s`, `bytes`, `bps`, `share`, `per_s` or `count`.
+        tables: which tables of the report show it, apart from that of a user's programs.
         log: the rows that it is computed from, one of those that `measure` makes.
         whole_log: whether a log that lost rounds gives no value at all.
-        absent: why an arm may have no value, for a footnote.
         optional: whether tables leave it out where no arm has a value.
+        meaning: its exact definition, for the report.
+        absent: why an arm may have no value, for a footnote.
     """
 
     name: str
     label: str
     unit: str
+    tables: str
+    log: str
+    whole_log: bool
+    optional: bool
     meaning: str
-    value: pl.Expr
-    log: str = "rounds"
-    whole_log: bool = False
-    absent: str = "not in the logs of this arm's runs"
-    optional: bool = False
+    absent: str
+
+    @property
+    def value(self) -> pl.Expr:
+        """An aggregation of one run's rows of `log`; null where the run has no value."""
+        if self.name.startswith(IMPAIRED):
+            kind = self.name.removeprefix(IMPAIRED)
+            return _LATENCY.filter(pl.col("kind") == kind).mean()
+        return _VALUES[self.name]
 
 
 def _sum(column: pl.Expr) -> pl.Expr:
@@ -54,25 +65,6 @@ def _loss(leg: str) -> pl.Expr:
     return 1 - received / _sum(pl.col("chunk_count").filter(on_leg))
 
 
-_FEWEST_FOR_P99 = 100
-_LATENCY, _ITERATION = pl.col("latency_s"), pl.col("iteration_s")
-_HIT = pl.col("impairments").list.len() > 0
-_CALM = pl.col("impairments").list.len() == 0
-_TARGET = pl.col("target")
-_REACHED = (pl.col("accuracy") >= _TARGET) | (pl.col("perplexity") <= _TARGET)
-_NOT_HIT = "no round of an ok run was hit by an impairment"
-_ERROR = "L2 norm of (gathered - lossless mean) / that of the lossless mean, mean over rounds"
-_COSINE = "of the angle between it and the lossless mean, mean over rounds"
-_AFTER_BROADCAST = "the same after the broadcast, mean over workers and rounds"
-_NOT_REACHED = "no run of this arm reached the target"
-
-
-def _latency(name: str, label: str, meaning: str, value: pl.Expr, **further: Any) -> Metric:
-    """A metric of the round latency; `further` holds other fields of `Metric`."""
-    name, label = f"round_latency_s.{name}", f"Round latency, {label}"
-    return Metric(name=name, label=label, unit="s", meaning=meaning, value=value, **further)
-
-
 def _percentile(percent: int, fewest: int) -> pl.Expr:
     """A percentile of a run's latencies; none with fewer rounds: one is to lie beyond it."""
     return pl.when(_LATENCY.count() >= fewest).then(
@@ -80,253 +72,102 @@ def _percentile(percent: int, fewest: int) -> pl.Expr:
     )
 
 
-def _quantile(percent: int, fewest: int) -> Metric:
-    value = _percentile(percent, fewest)
-    meaning = f"{percent}th percentile of a run's rounds"
-    absent = f"fewer than {fewest} rounds per run"
-    return _latency(f"p{percent}", f"p{percent}", meaning, value, absent=absent)
+_LATENCY, _ITERATION = pl.col("latency_s"), pl.col("iteration_s")
+_HIT = pl.col("impairments").list.len() > 0
+_CALM = pl.col("impairments").list.len() == 0
+_TARGET = pl.col("target")
+_REACHED = (pl.col("accuracy") >= _TARGET) | (pl.col("perplexity") <= _TARGET)
+_VALUES = {
+    ALL_BURSTS: _LATENCY.filter(_HIT).mean(),
+    GATHER_BURSTS: pl.col("gather_s").filter(_HIT).mean(),
+    "round_latency_s.calm_mean": _LATENCY.filter(_CALM).mean(),
+    "round_latency_s.mean": _LATENCY.mean(),
+    "round_latency_s.p50": _LATENCY.median(),
+    "round_latency_s.p95": _percentile(95, 20),
+    "round_latency_s.p99": _percentile(99, 100),
+    "round_latency_s.p99_over_p50": _percentile(99, 100) / _LATENCY.median(),
+    "round_latency_s.max": _LATENCY.max(),
+    "training_time_s": _sum(_ITERATION),
+    # Scripts for torchrun log no iterations: 0 / 0 would be no number.
+    "rounds_per_s": pl.when(_ITERATION.count() > 0).then(_ITERATION.count() / _ITERATION.sum()),
+    "accuracy": pl.col("accuracy").last(),
+    "perplexity": pl.col("perplexity").last(),
+    "time_to_target_s": pl.col("elapsed_s").filter(_REACHED).first(),
+    "rounds_to_target": pl.col("round").filter(_REACHED).first() + 1.0,  # logs count from 0
+    "target_reached": pl.when(_TARGET.count() > 0).then(_REACHED.any().cast(pl.Float64)),
+    **{f"realised_loss.{leg}": _loss(leg) for leg in LEGS},
+    "passes_per_transfer": pl.col("passes").mean(),
+    "bytes_sent": _sum(pl.col("bytes_sent")).cast(pl.Float64),
+    "communication_share": _sum(_LATENCY) / _sum(_ITERATION),
+    "compute_to_communication": (_sum(_ITERATION) - _sum(_LATENCY)) / _sum(_LATENCY),
+    "pace_overrun_share": (pl.col("compute_overrun_s") > 0).cast(pl.Float64).mean(),
+    **{
+        f"{name}.{stage}": pl.col(f"{name}.{stage}").mean()
+        for name in ("relative_error", "cosine")
+        for stage in ("gathered", "applied")
+    },
+    "replica_divergence": pl.col("divergence").drop_nulls().last(),
+    "workers_lost": pl.col("workers_lost").list.len().max().cast(pl.Float64),
+    **{f"burst_tolerance.{leg}": pl.col(f"tolerance_{leg}").filter(_HIT).mean() for leg in LEGS},
+    "critical_share": pl.col("critical").cast(pl.Float64).mean(),
+    "packets_dropped": _sum(pl.col("dropped")).cast(pl.Float64),
+}
 
 
-METRICS = (
-    _latency(
-        "burst_mean",
-        "burst rounds",
-        "gather + broadcast, or the whole round where programs mark that; mean over the rounds in "
-        "which an impairment was active",
-        _LATENCY.filter(_HIT).mean(),
-        absent=_NOT_HIT,
-    ),
-    Metric(
-        name=GATHER_BURSTS,
-        label="Gather, burst rounds",
-        unit="s",
-        meaning="mean of the gather leg over the rounds in which an impairment was active",
-        value=pl.col("gather_s").filter(_HIT).mean(),
-        absent="no round that was hit has a gather of its own in the logs",
-        optional=True,  # programs may mark whole rounds
-    ),
-    _latency(
-        "calm_mean",
-        "calm rounds",
-        "mean over the rounds without an impairment",
-        _LATENCY.filter(_CALM).mean(),
-    ),
-    _latency("mean", "mean", "mean over all rounds of a run", _LATENCY.mean()),
-    _latency("p50", "median", "median over all rounds of a run", _LATENCY.median()),
-    _quantile(95, 20),
-    _quantile(99, _FEWEST_FOR_P99),
-    Metric(
-        name="round_latency_s.p99_over_p50",
-        label="Round latency, p99 / median",
-        unit="count",
-        meaning="how long the tail of a run's rounds is: 99th percentile / median",
-        value=_percentile(99, _FEWEST_FOR_P99) / _LATENCY.median(),
-        absent=f"fewer than {_FEWEST_FOR_P99} rounds per run",
-        optional=True,
-    ),
-    _latency("max", "maximum", "the slowest round of a run", _LATENCY.max(), whole_log=True),
-    Metric(
-        name="training_time_s",
-        label="Training time",
-        unit="s",
-        meaning="sum of all iterations: compute, gather and broadcast, without evaluation",
-        value=_sum(_ITERATION),
-        whole_log=True,
-    ),
-    Metric(
-        name="rounds_per_s",
-        label="Rounds per second",
-        unit="per_s",
-        meaning="rounds / training time",
-        # Scripts for torchrun log no iterations: 0 / 0 would be no number.
-        value=pl.when(_ITERATION.count() > 0).then(_ITERATION.count() / _ITERATION.sum()),
-    ),
-    Metric(
-        name="accuracy",
-        label="Final test accuracy",
-        unit="share",
-        meaning="mean over the workers' replicas at the last evaluation",
-        log="evaluations",
-        value=pl.col("accuracy").last(),
-    ),
-    Metric(
-        name="perplexity",
-        label="Final test perplexity (lower is better)",
-        unit="count",
-        meaning="mean over the workers' replicas at the last evaluation; 1 would be perfect",
-        log="evaluations",
-        value=pl.col("perplexity").last(),
-        optional=True,
-    ),
-    Metric(
-        name="time_to_target_s",
-        label="Training time to the target",
-        unit="s",
-        meaning="without evaluation, until the replicas' mean first reached `training.target`; "
-        "only runs that reached it",
-        log="evaluations",
-        value=pl.col("elapsed_s").filter(_REACHED).first(),
-        absent=_NOT_REACHED,
-        optional=True,
-    ),
-    Metric(
-        name="rounds_to_target",
-        label="Rounds to the target",
-        unit="count",
-        meaning="until the replicas' mean first reached `training.target`; only runs that "
-        "reached it",
-        log="evaluations",
-        value=pl.col("round").filter(_REACHED).first() + 1.0,  # logs count from 0
-        absent=_NOT_REACHED,
-        optional=True,
-    ),
-    Metric(
-        name="target_reached",
-        label="Runs that reached the target",
-        unit="share",
-        meaning="of the runs that have a `training.target`",
-        log="evaluations",
-        value=pl.when(_TARGET.count() > 0).then(_REACHED.any().cast(pl.Float64)),
-        optional=True,
-    ),
-    *(
-        Metric(
-            name=f"realised_loss.{leg}",
-            label=f"Realised loss, {leg}",
-            unit="share",
-            meaning="share of chunks that receivers had not got when they stopped",
-            log="receivers",
-            value=_loss(leg),
-            absent="no chunk counts were logged: a byte stream loses none",
-        )
-        for leg in LEGS
-    ),
-    Metric(
-        name="passes_per_transfer",
-        label="Passes per transfer",
-        unit="count",
-        meaning="sweeps of a sender over the chunks still missing, mean over transfers",
-        log="senders",
-        value=pl.col("passes").mean(),
-        absent="this transport works without passes",
-    ),
-    Metric(
-        name="bytes_sent",
-        label="Bytes sent",
-        unit="bytes",
-        meaning="by all senders in a whole run, repeats included",
-        log="senders",
-        value=_sum(pl.col("bytes_sent")).cast(pl.Float64),
-        whole_log=True,
-    ),
-    Metric(
-        name="communication_share",
-        label="Share of time in communication",
-        unit="share",
-        meaning="round latency / iteration time, summed over a run",
-        value=_sum(_LATENCY) / _sum(_ITERATION),
-    ),
-    Metric(
-        name="compute_to_communication",
-        label="Computing over communicating",
-        unit="count",
-        meaning="time of an iteration outside gather and broadcast / time in them, summed over "
-        "a run",
-        value=(_sum(_ITERATION) - _sum(_LATENCY)) / _sum(_LATENCY),
-    ),
-    Metric(
-        name="pace_overrun_share",
-        label="Iterations slower than their pace",
-        unit="share",
-        meaning="of the workers' iterations, where `training.pace` gives a time: beyond it",
-        log="paced_iterations",
-        value=(pl.col("compute_overrun_s") > 0).cast(pl.Float64).mean(),
-        optional=True,
-    ),
-    *(
-        Metric(
-            name=name,
-            label=f"{label} of the {name.partition('.')[2]} gradient",
-            unit=unit,
-            meaning=meaning,
-            log="effects",
-            value=pl.col(name).mean(),
-            optional=True,
-        )
-        for name, label, unit, meaning in (
-            ("relative_error.gathered", "Relative error", "share", _ERROR),
-            ("relative_error.applied", "Relative error", "share", _AFTER_BROADCAST),
-            ("cosine.gathered", "Cosine", "count", _COSINE),
-            ("cosine.applied", "Cosine", "count", _AFTER_BROADCAST),
-        )
-    ),
-    Metric(
-        name="replica_divergence",
-        label="Divergence of the replicas, at the end",
-        unit="share",
-        meaning="root mean square distance of the workers' weights from their mean / the mean's "
-        "norm",
-        log="effects",
-        value=pl.col("divergence").drop_nulls().last(),
-        optional=True,
-    ),
-    Metric(
-        name="workers_lost",
-        label="Workers lost",
-        unit="count",
-        meaning="gone at the same time, at most, of a run that went on without them",
-        value=pl.col("workers_lost").list.len().max().cast(pl.Float64),
-    ),
-    *(
-        Metric(
-            name=f"burst_tolerance.{leg}",
-            label=f"Tolerance in burst rounds, {leg}",
-            unit="share",
-            meaning="mean of the loss that was allowed in the rounds in which an impairment was "
-            "active",
-            value=pl.col(f"tolerance_{leg}").filter(_HIT).mean(),
-            absent=_NOT_HIT,
-        )
-        for leg in LEGS
-    ),
-    Metric(
-        name="critical_share",
-        label="Share of critical rounds",
-        unit="share",
-        meaning="rounds with the low tolerance",
-        value=pl.col("critical").cast(pl.Float64).mean(),
-    ),
-    Metric(
-        name="packets_dropped",
-        label="Packets dropped by impairments",
-        unit="count",
-        meaning="as the controller counted them in a whole run",
-        log="impairment_ends",
-        value=_sum(pl.col("dropped")).cast(pl.Float64),
-        absent="the controller reported no count",
-    ),
-)
-_BY_NAME = {metric.name: metric for metric in METRICS}
+def _read() -> dict[str, Metric]:
+    text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8")
+    found = {}
+    for line in csv.DictReader(text.splitlines()):
+        absent = line.pop("absent") or "not in the logs of this arm's runs"
+        whole_log, optional = (bool(line.pop(name)) for name in ("whole_log", "optional"))
+        metric = Metric(**line, whole_log=whole_log, optional=optional, absent=absent)
+        found[metric.name] = metric
+    return found
+
+
+REGISTRY = _read()
+METRICS = tuple(each for name, each in REGISTRY.items() if "{}" not in name)
+_OF_PROGRAMS = [name for name, each in REGISTRY.items() if each.log == "programs"]
+SECTIONS = tuple(dict.fromkeys(name.partition(".")[0] for name in _OF_PROGRAMS))
+
+
+def in_table(table: str) -> list[str]:
+    """The metrics that `main`, `ratios` or `points` shows; of `IMPAIRED` the kinds follow."""
+    return [name.removesuffix("{}") for name, each in REGISTRY.items() if table in each.tables]
 
 
 def is_metric(name: str) -> bool:
     """Whether a column of the runs' rows is a metric."""
-    of_kind = name.startswith(IMPAIRED) or program_metrics.fields(name) is not None
-    return of_kind or name in _BY_NAME
+    return _divided(name)[0] in REGISTRY
+
+
+def is_of_programs(name: str) -> bool:
+    """Whether a metric is one of a user's own programs."""
+    return _divided(name)[0] in _OF_PROGRAMS
+
+
+def order(name: str) -> tuple[int, str]:
+    """A sort key of programs' metrics: by quantity, then by name."""
+    pattern, who = _divided(name)
+    return _OF_PROGRAMS.index(pattern), who
 
 
 def describe(name: str) -> Metric:
     """A metric by its name."""
+    pattern, who = _divided(name)
+    found = REGISTRY[pattern]
+    if not who:
+        return found
+    label = found.label.format(who.replace("->", " \u2192 "))
+    return replace(found, name=name, label=label, meaning=found.meaning.format(who))
+
+
+def _divided(name: str) -> tuple[str, str]:
+    """The name in the registry, and what stands there for `{}`."""
+    if name in REGISTRY:
+        return name, ""
     if name.startswith(IMPAIRED):
-        kind = name.removeprefix(IMPAIRED)
-        return Metric(
-            name=name,
-            label=f"Round latency, rounds hit by {kind}",
-            unit="s",
-            meaning=f"mean over the rounds hit by an impairment of kind {kind}",
-            log="impaired_rounds",
-            value=_LATENCY.filter(pl.col("kind") == kind).mean(),
-        )
-    if (found := program_metrics.fields(name)) is not None:
-        return Metric(**found, value=pl.col(name))
-    return _BY_NAME[name]
+        return f"{IMPAIRED}{{}}", name.removeprefix(IMPAIRED)
+    section, _, rest = name.partition(".")
+    who, _, quantity = rest.rpartition(".")
+    return f"{section}.{{}}.{quantity}", who

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.data import records, samples
+from analysis.data import logs, samples
 
 _LEAST_BYTES = 10_000  # a flow of less only answers
 _LEAST_QUEUE_BYTES = 3_000  # two packets: with less, nothing ever had to wait
 _LEAST_SAMPLES = 2  # of one there is no rate
-Found = Iterator[tuple[str, float]]  # the name of a metric (`program_metrics`), and its value
-
-
-def runs_programs(config: Mapping[str, Any]) -> bool:
-    """Whether a run's workload was programs, and not the built-in training."""
-    return isinstance(config.get("workload"), dict)
-
-
-def is_of_script(config: Mapping[str, Any]) -> bool:
-    """Whether a lab in Python made the run: no command can repeat it, and it trained nothing."""
-    return "adjustable" in config
+Found = Iterator[tuple[str, float]]  # the name of a metric (`metrics`), and its value
 
 
 def workload(directory: Path | None) -> list[dict[str, Any]]:
     """The programs in a run's `workload.json`: what became of each; empty where there is none."""
-    try:
-        document = json.loads(((directory or Path()) / "workload.json").read_bytes())
-    except (OSError, ValueError):
+    if directory is None:
         return []
-    found = document.get("programs") if isinstance(document, dict) else None
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return logs.read_document(directory / "workload.json", []).get("programs") or []
 
 
 def measured(directory: Path) -> dict[str, float]:
@@ -71,7 +57,7 @@ def measured(directory: Path) -> dict[str, float]:
 
 def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
     """Whether a sample is from the first announced round's begin to the last one's end."""
-    rounds = records.read_lines(directory / "events" / "rounds.jsonl", records.ROUNDS, [])
+    rounds = logs.read_lines(directory / "events" / "rounds.jsonl", logs.ROUNDS, [])
     began_s, ended_s = rounds["began_s"].min(), rounds["ended_s"].max()
     if began_s is None or ended_s is None:
         return None
@@ -82,10 +68,8 @@ def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
 
 def congestion_controls(directory: Path) -> list[str]:
     """The congestion controls of all connections between hosts that the sampler has seen."""
-    found = samples.sampler(directory).get("congestion_controls")
-    listed = found if isinstance(found, list) else []
-    names = {str(each.get("congestion_control")) for each in listed if isinstance(each, dict)}
-    return sorted(names - {""})
+    found = samples.sampler(directory).get("congestion_controls") or []
+    return sorted({each["congestion_control"] for each in found} - {""})
 
 
 def _durations(programs: list[dict[str, Any]]) -> Found:
@@ -102,7 +86,7 @@ def _waits(directory: Path, programs: list[dict[str, Any]]) -> Found:
         path = directory / "events" / f"training-{each.get('name')}.jsonl"
         if not path.exists():
             continue
-        steps = records.read_lines(path, records.TRAINING, [])
+        steps = logs.read_lines(path, logs.TRAINING, [])
         waits = steps["wait_s"].drop_nulls()
         if len(waits):
             yield f"programs.{_key(each['name'])}.wait_s", _number(waits.mean())
@@ -159,12 +143,8 @@ def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Found:
 
 def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Found:
     """The links whose queue ever held more than a packet."""
-    links = facts.get("directed_links")
-    rates_bps = {
-        (each.get("link"), each.get("from")): each.get("rate_bps")
-        for each in (links if isinstance(links, list) else [])
-        if isinstance(each, dict)
-    }
+    links = facts.get("directed_links") or []
+    rates_bps = {(each["link"], each["from"]): each.get("rate_bps") for each in links}
     for (link, sender), rows in queues.group_by(["link", "from"], maintain_order=True):
         rate_bps = rates_bps.get((link, sender))
         if not rate_bps or _number(rows["backlog_bytes"].max()) < _LEAST_QUEUE_BYTES:

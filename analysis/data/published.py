@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,9 +12,6 @@ import yaml
 
 from analysis.data.metrics import TASK_METRICS
 
-FILE = Path(__file__).with_name("published.yaml")
-_RENAMED = {"metric", "also", "value", "low", "high"}  # keys that are no fields as they stand
-CONFIDENCES = ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
 ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 
 
@@ -69,30 +64,34 @@ class Published:
 
 
 @cache
-def load(path: Path = FILE) -> tuple[Published, ...]:
-    """All entries of a file of published numbers."""
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    valid = sorted(document.get("models") or {})
-    entries = tuple(
-        _entry(each, f"{path.name}: {each.get('id')}", valid) for each in document["entries"]
+def _document() -> dict[str, Any]:
+    return dict(yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")))
+
+
+@cache
+def load() -> tuple[Published, ...]:
+    """All published numbers."""
+    return tuple(_entry(dict(each)) for each in _document()["entries"])
+
+
+def _entry(raw: dict[str, Any]) -> Published:
+    model = raw.pop("model")
+    value = raw.pop("value", None)
+    return Published(
+        model=tuple(model if isinstance(model, list) else [model]),
+        metrics=(raw.pop("metric"), *raw.pop("also", [])),
+        **(raw if value is None else {**raw, "low": value, "high": value}),
     )
-    for name, count in Counter(each.id for each in entries).items():
-        if count > 1:
-            raise ValueError(f"{path.name}: id {name!r} occurs twice; valid: once")
-    return entries
 
 
-@cache
-def load_models(path: Path = FILE) -> dict[str, str]:
+def load_models() -> dict[str, str]:
     """What `training.model` of an experiment calls each of the papers' models, by their names."""
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["models"])
+    return dict(_document()["models"])
 
 
-@cache
-def load_settings(path: Path = FILE) -> tuple[dict[str, Any], ...]:
+def load_settings() -> list[dict[str, Any]]:
     """The papers' settings: id, title, values, source, confidence and version of each."""
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return tuple(document.get("settings") or [])
+    return list(_document()["settings"])
 
 
 def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -118,50 +117,3 @@ def select(
     if ids is not None:
         return [each for each in entries if each.id in ids]
     return [each for each in entries if set(each.arms) <= set(arms)]
-
-
-def _entry(raw: dict[str, Any], where: str, valid_models: Sequence[str]) -> Published:
-    known = {each.name for each in dataclasses.fields(Published)} - {"metrics"} | _RENAMED
-    if set(raw) - known:
-        raise ValueError(f"{where}: unknown key {min(set(raw) - known)!r}; valid: {sorted(known)}")
-    if raw.get("confidence") not in CONFIDENCES:
-        raise ValueError(
-            f"{where}: confidence {raw.get('confidence')!r}; valid: {', '.join(CONFIDENCES)}"
-        )
-    model = _model(raw, where, valid_models)
-    shapes = [
-        {"ratio", "value"},
-        {"ratio", "low", "high"},
-        {"values"},
-        {"difference", "value"},
-        {"within_arm", "value"},
-        {"within_arm", "low", "high"},
-    ]
-    given = set(raw) & {"ratio", "difference", "within_arm", "value", "low", "high", "values"}
-    if given not in shapes or ("values" in raw and len(raw["values"]) != 2):
-        raise ValueError(
-            f"{where}: valid: ratio and value; ratio, low and high; values of two arms; "
-            "difference and value; or within_arm with value, or low and high"
-        )
-    low = raw.get("value", raw.get("low"))
-    high = raw.get("value", raw.get("high"))
-    if "ratio" in raw and not (low is not None and high is not None and 0 < low <= high):
-        raise ValueError(f"{where}: range {low} to {high}; valid: 0 < low <= high")
-    fields = {name: value for name, value in raw.items() if name not in _RENAMED}
-    fields |= {"model": model, "metrics": (raw["metric"], *raw.get("also", []))}
-    return Published(**fields, low=low, high=high)
-
-
-def _model(raw: dict[str, Any], where: str, valid: Sequence[str]) -> tuple[str, ...]:
-    """The models of an entry, of which several are a list."""
-    found = raw.get("model")
-    if found in (ANY_MODEL, NOT_STATED):
-        return (found,)
-    names = found if isinstance(found, list) else [found]
-    for name in names or [found]:
-        if name not in valid:
-            raise ValueError(
-                f"{where}: model {name!r}; valid: {', '.join(valid)}, a list of these, "
-                f"{ANY_MODEL!r} or {NOT_STATED!r}"
-            )
-    return tuple(names)

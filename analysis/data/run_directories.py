@@ -1,4 +1,4 @@
-"""Finds an experiment's folder and the directories of its runs.
+"""Finds an experiment's folder and the directories of its runs, and chooses among them.
 
 `KEY/` is a finished run, `KEY.partial/` one in progress or left behind, `KEY.attemptN/` an earlier
 attempt that was not ok and is kept for the record.
@@ -7,8 +7,12 @@ attempt that was not ok and is kept for the record.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from analysis.data.evidence import factor_text
 
 REPORT = "report"  # the folder of an experiment's report, and of the index of all
 CONFIG = "config.json"  # of a run
@@ -96,3 +100,54 @@ def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
             directory = RunDirectory((0, attempt), path, f"attempt {attempt}")
         found.setdefault(match["key"] if match else path.name, []).append(directory)
     return {key: sorted(directories) for key, directories in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Which runs are asked for; None: all."""
+
+    arms: Sequence[str] | None = None
+    seeds: Sequence[int] | None = None
+    point: Mapping[str, object] | None = None
+
+    def of(self, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The entries of a plan that are chosen."""
+        found = list(planned)
+        for name, wanted in (("arm", self.arms), ("seed", self.seeds)):
+            if wanted is None:
+                continue
+            if isinstance(wanted, str):
+                raise ValueError(f"{name}s {wanted!r}; valid: a list, such as [{wanted!r}]")
+            known = list(dict.fromkeys(entry.get(name) for entry in planned))
+            for each in wanted:
+                _require(name, each, known)
+            found = [entry for entry in found if entry.get(name) in wanted]
+        levels = [(entry, _levels(entry)) for entry in planned]
+        for factor, level in (self.point or {}).items():
+            _require(
+                "factor", factor, list(dict.fromkeys(name for _, each in levels for name in each))
+            )
+            known = list(dict.fromkeys(each[factor] for _, each in levels if factor in each))
+            _require(factor, factor_text(level), known)
+            found = [entry for entry in found if _levels(entry).get(factor) == factor_text(level)]
+        if planned and not found:
+            raise ValueError(
+                f"no planned run has arms {self.arms}, seeds {self.seeds} and point {self.point} "
+                "together; valid: a combination that results.runs has"
+            )
+        return found
+
+
+def _levels(entry: Mapping[str, Any]) -> dict[str, str | None]:
+    factors = entry.get("factors")
+    return {
+        str(name): factor_text(value)
+        for name, value in (factors.items() if isinstance(factors, dict) else ())
+    }
+
+
+def _require(name: str, value: object, known: Sequence[object]) -> None:
+    if value not in known:
+        if not known:
+            raise ValueError(f"{name} {value!r}: the planned runs have no {name}s")
+        raise ValueError(f"no planned run of {name} {value!r}; valid: {', '.join(map(str, known))}")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from analysis.data.frame_columns import FRAMES, SAMPLES
-from analysis.data.records import Schema
+from analysis.data.logs import Schema, read_document
 
 QUEUES, FLOWS, PROCESSES = (FRAMES[name].schema for name in SAMPLES)
 _UNREADABLE = (
@@ -36,43 +34,14 @@ def processes(run: Path) -> pl.DataFrame:
 
 def cpu_s_of_hosts(run: Path) -> dict[str, float]:
     """Host -> processor seconds of all processes in it that were sampled, by the hosts' names."""
-    found, _ = cpu_s_of_runs({"": run})
-    return dict(found.select("host", "cpu_s").iter_rows())
-
-
-def cpu_s_of_runs(runs: Mapping[str, Path]) -> tuple[pl.DataFrame, dict[str, str]]:
-    """Processor seconds of all sampled processes by run and host; and by run what is wrong."""
-    schema = {"run_key": pl.String, "host": pl.String, "cpu_s": pl.Float64}
-    tables, problems = [], {}
-    for key, run in runs.items():
-        try:
-            if (table := scan(run, "processes")) is not None:
-                tables.append(table.select(pl.lit(key).alias("run_key"), "host", "pid", "cpu_s"))
-        except ValueError as error:
-            problems[key] = str(error).replace(f"{run}/", "", 1)
-    if not tables:
-        return pl.DataFrame(schema=schema), problems
-    of_each = pl.concat(tables).drop_nulls("host").group_by("run_key", "host", "pid")
-    used = of_each.agg(pl.col("cpu_s").max()).group_by("run_key", "host").agg(pl.col("cpu_s").sum())
-    try:
-        return used.sort("run_key", "host").collect(), problems
-    except (OSError, pl.exceptions.PolarsError):
-        if len(runs) == 1:  # its end is whole, something before it is not
-            return pl.DataFrame(schema=schema), dict.fromkeys(
-                runs, f"samples/processes.parquet: {_UNREADABLE}"
-            )
-    parts = [cpu_s_of_runs({key: run}) for key, run in runs.items()]
-    found = [problem for _, each in parts for problem in each.items()]
-    return pl.concat(part for part, _ in parts), dict(found)
+    of_each = processes(run).drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
+    used = of_each.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
+    return dict(used.iter_rows())
 
 
 def sampler(run: Path) -> dict[str, Any]:
     """`samples/sampler.json`: at what rate and at what cost was sampled."""
-    try:
-        document = json.loads((run / "samples" / "sampler.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    return read_document(run / "samples" / "sampler.json", [])
 
 
 def scan(run: Path, name: str) -> pl.LazyFrame | None:

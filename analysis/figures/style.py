@@ -6,12 +6,24 @@ marker differ too. Each has a lighter twin for dark pages, which `inline_svg` pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+import math
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import matplotlib as mpl
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from analysis.statistics import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,3 +133,298 @@ def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
     unknown = [arm for arm in arms if arm not in ARMS]
     spare = {arm: _SPARE[index % len(_SPARE)] for index, arm in enumerate(unknown)}
     return {arm: ARMS.get(arm) or spare[arm] for arm in arms}
+
+
+LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
+MOST_PANELS = 6
+_PANEL_INCHES = 1.2  # the height of one of several over rounds
+_LEGEND_INCHES = 1.0  # for which figures have room
+_MARGIN = 0.07  # of an axis, at both of its ends
+_FEWEST_ARMS_WITHOUT_BANDS = 5
+_MOST_MIXTURES = 3  # of impairments that are told apart
+_MARKED_POINTS = 30  # about that many markers per line, however many points it has
+
+
+def new_axes(x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    """A figure of the common size with one pair of labelled axes."""
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")  # never known to pyplot
+    axes = figure.add_subplot()
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    if x_label == "Round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
+
+
+def new_panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Axes one above the other that share the x axis."""
+    width, height = SIZE_INCHES
+    figure = Figure(figsize=(width, height + 1.3 * (count - 1)), layout="constrained")
+    return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
+
+
+def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
+    """Axes for so many panels, two in a row; those left over are removed."""
+    columns = 1 if panels == 1 else 2
+    rows = -(-panels // columns)
+    width, height = SIZE_INCHES
+    size = (width, height) if panels == 1 else (width * 1.2, 0.9 + 1.9 * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+    for axes in grid[panels:]:
+        figure.delaxes(axes)
+    return figure, list(grid[:panels])
+
+
+def new_round_panels(count: int, strips: Sequence[str]) -> tuple[Figure, list[Axes], Axes | None]:
+    """Axes over rounds, one above the other, and below them narrow ones for a strip per arm."""
+    width, height = SIZE_INCHES
+    each = height - 1 if count == 1 else _PANEL_INCHES
+    below = 0.16 * sum(1 + _in_lines(arm).count("\n") for arm in strips) + 0.05
+    heights = [each] * count + ([below] if strips else [])
+    figure = Figure(figsize=(width, sum(heights) + 1), layout="constrained")
+    found = list(
+        figure.subplots(
+            len(heights), 1, sharex=True, squeeze=False, height_ratios=heights
+        ).flatten()
+    )
+    for axes in found[1:count]:
+        axes.sharey(found[0])
+    found[-1].set_xlabel("Round")
+    found[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, found[:count], found[-1] if strips else None
+
+
+CRITICAL = Patch(color=MUTED.light, label="critical phase")
+
+
+def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
+    """A strip per arm, coloured in the rounds that were critical; paler where in some runs only."""
+    for row, arm in enumerate(arms):
+        shares = (
+            rounds.filter(pl.col("arm") == arm)
+            .group_by("round")
+            .agg(pl.col("critical").cast(pl.Float64).mean().alias("share"))
+            .filter(pl.col("share") > 0)
+            .sort("share", "round")
+        )
+        for share, part in shares.group_by("share", maintain_order=True):
+            stretches = _stretches(part["round"].to_list())
+            ranges = [(begin - 0.5, end - begin + 1.0) for begin, end in stretches]
+            colour = to_rgba(MUTED.light, 0.2 + 0.8 * float(str(share[0])))
+            axes.broken_barh(ranges, (row - 0.36, 0.72), facecolor=colour, linewidth=0)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.set_yticks(range(len(arms)), map(_in_lines, arms), fontsize=7.5)
+    axes.grid(visible=False)
+    axes.tick_params(length=0, axis="y")
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def _in_lines(arm: str) -> str:
+    """A label with a line for each part: `tcp-cubic`, `@congestion_control=bbr`."""
+    return arm.replace("@", "\n@")
+
+
+def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, pl.DataFrame]]:
+    """The rows of each arm that has some, in the order of the styles."""
+    present = set(frame["arm"])
+    return [(arm, frame.filter(pl.col("arm") == arm)) for arm in styles if arm in present]
+
+
+def too_many_for_bands(arms: Collection[str]) -> bool:
+    """Whether an experiment has so many arms that bands around their lines hide one another."""
+    return len(arms) >= _FEWEST_ARMS_WITHOUT_BANDS
+
+
+def draw_lines_by_round(
+    axes: Axes,
+    frame: pl.DataFrame,
+    column: str,
+    styles: dict[str, ArmStyle],
+    *,
+    factor: float = 1.0,
+    over: str = "round",
+) -> None:
+    """A line per arm: the mean over its runs in each round, in a band from lowest to highest."""
+    value = pl.col(column) * factor
+    for arm, rows in by_arm(frame, styles):
+        x = [] if over == "round" else [pl.col(over).mean()]
+        line = (
+            rows.group_by("round")
+            .agg(*x, mean=value.mean(), low=value.min(), high=value.max())
+            .sort("round")
+        )
+        style_of, colour = styles[arm], styles[arm].colour.light
+        if not too_many_for_bands(styles):
+            band: Any = {"color": colour, "alpha": 0.18, "linewidth": 0}
+            axes.fill_between(line[over], line["low"], line["high"], **band)
+        axes.plot(
+            line[over],
+            line["mean"],
+            color=colour,
+            linestyle=style_of.line,
+            marker=style_of.marker,
+            markevery=max(1, line.height // _MARKED_POINTS),
+        )
+
+
+def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -> list[Patch]:
+    """Shade the rounds that impairments hit; the patches are for the legend."""
+    kind = pl.col("impairments").replace_strict(kinds, default="other", return_dtype=pl.String)
+    hit = (
+        rounds.select("round", "impairments")
+        .explode("impairments")
+        .drop_nulls()
+        .group_by("round")
+        .agg(kind.unique().sort())
+    )
+    patches = []
+    found = {tuple(each): f"hit by {' + '.join(each)}" for each in hit["impairments"]}
+    if len(found) > _MOST_MIXTURES:
+        found = {("several",): "hit in some runs"}
+        hit = hit.with_columns(impairments=pl.lit(["several"]))
+    for together in sorted(found, key=lambda names: (names != ("loss",), names)):
+        colour = (LOSS_BAND if "loss" in together else OTHER_BAND).light
+        look: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
+        if "loss" in together and len(together) > 1:
+            look |= {"hatch": "//", "edgecolor": MUTED.light}
+        struck = hit.filter(pl.col("impairments") == pl.lit(list(together)))["round"].sort()
+        for begin, end in _stretches(struck.to_list()):
+            axes.axvspan(begin - 0.5, end + 0.5, zorder=0.4, **look)
+        patches.append(Patch(**look, label=found[together]))
+    return patches
+
+
+def _stretches(values: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of consecutive numbers, as their first and last."""
+    found: list[tuple[int, int]] = []
+    for value in values:
+        if found and value == found[-1][1] + 1:
+            found[-1] = (found[-1][0], value)
+        else:
+            found.append((value, value))
+    return found
+
+
+def scale_axis(axis: Any, values: pl.Series) -> None:
+    """Logarithmic where values span much, with ticks that read as plain numbers."""
+    positive = values.filter(values > 0)
+    if positive.is_empty():
+        return
+    low, high = float(positive.min()), float(positive.max())  # type: ignore[arg-type]
+    if high / low < LOG_FROM:
+        (axis.axes.set_ylim if axis.axis_name == "y" else axis.axes.set_xlim)(0, None)
+        return
+    (axis.axes.set_yscale if axis.axis_name == "y" else axis.axes.set_xscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def add_legend(
+    figure: Figure,
+    styles: dict[str, ArmStyle],
+    present: set[str],
+    further: Sequence[Patch | Line2D],
+    *,
+    markers: bool = True,
+) -> None:
+    """Above the axes, where it covers nothing."""
+    handles: list[Any] = [
+        Line2D(
+            [],
+            [],
+            color=each.colour.light,
+            linestyle=each.line,
+            marker=each.marker if markers else "",
+            label=arm,
+        )
+        for arm, each in styles.items()
+        if arm in present
+    ]
+    handles += further
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for columns in (3, 2, 1):
+        # matplotlib fills columns first; people read rows first.
+        in_rows = [
+            handles[i] for column in range(columns) for i in range(column, len(handles), columns)
+        ]
+        legend = figure.legend(
+            handles=in_rows,
+            loc="outside upper left",
+            ncols=columns,
+            handlelength=2.4,
+            columnspacing=1.2,
+        )
+        extent = legend.get_window_extent(renderer)
+        if columns == 1 or extent.width < 0.97 * figure.bbox.width:
+            more = extent.height / figure.dpi - _LEGEND_INCHES
+            figure.set_figheight(figure.get_figheight() + max(0.0, more))
+            return
+        legend.remove()
+
+
+def watermark(figure: Figure, mark: str) -> None:
+    """Write a mark across a figure, over whatever it shows."""
+    size = 72 * figure.get_figwidth() / len(mark)
+    text = figure.text(0.5, 0.5, mark, ha="center", va="center", rotation=20, zorder=100)
+    text.set(fontsize=size, alpha=0.3, color=ORANGE.light)
+
+
+def render(figure: Figure, kind: str) -> bytes:
+    """The bytes of an `svg` or `png` file, the same for the same figure."""
+    buffer = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    return buffer.getvalue()
+
+
+def line_with_intervals(
+    axes: Axes,
+    at: Sequence[float],
+    found: Sequence[Estimate],
+    arm_style: ArmStyle,
+    factor: float = 1.0,
+    *,
+    joined: bool = True,
+) -> bool:
+    """A line through the estimates that have a value, each with its interval; False without any."""
+    known = [(x, each) for x, each in zip(at, found, strict=True) if each.value is not None]
+    colour = arm_style.colour.light
+    if known:
+        axes.plot(
+            [x for x, _ in known],
+            [each.value * factor for _, each in known if each.value is not None],
+            color=colour,
+            linestyle=arm_style.line if joined else "none",
+            marker=arm_style.marker,
+        )
+    for x, each in known:
+        if each.low is not None and each.high is not None:
+            axes.plot([x, x], [each.low * factor, each.high * factor], color=colour, linewidth=1.2)
+    return bool(known)
+
+
+def all_numbers(values: Sequence[Any]) -> bool:
+    """Whether every value of a factor is a finite number, or the text of one."""
+    try:
+        return all(math.isfinite(float(value)) for value in values)
+    except (TypeError, ValueError):
+        return False
+
+
+def factor_axis(axes: Axes, at: Sequence[float]) -> None:
+    """Ticks at a factor's values, on a logarithmic axis where they span much."""
+    if min(at) > 0 and max(at) / min(at) >= LOG_FROM:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    positive = [x for x in at if x > 0]
+    if min(at) == 0 and positive and max(positive) / min(positive) >= LOG_FROM:
+        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+        axes.xaxis.set_minor_locator(NullLocator())
+        along = axes.xaxis.get_transform()
+        first, last = along.transform([0.0, max(positive)])
+        beyond = _MARGIN * (last - first)  # its own margin would be that of plain numbers
+        axes.set_xlim(*along.inverted().transform([first - beyond, last + beyond]))
+    axes.set_xticks(at, [f"{x:g}" for x in at])

@@ -1,4 +1,4 @@
-"""Renders the report's pages: templates, inline SVG, and colours that follow light and dark."""
+"""Renders the report's pages (templates, inline SVG, light and dark) and replaces its folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import base64
 import hashlib
 import json
 import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,15 +18,47 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from analysis.data.run_directories import REPORT as FOLDER
 from analysis.figures.style import COLOURS
 from analysis.tables.rendering import Table
+
+SUMMARY = "summary.json"
+
+
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which takes the place of `folder` once it is whole."""
+    new = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=folder.parent))
+    try:
+        new.chmod(0o755)
+        yield new
+        _swap(new, folder)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def _swap(new: Path, final: Path) -> None:
+    """Put `new` at `final`; at each instant `final` is a whole report, or for a moment none."""
+    if not final.exists():
+        new.rename(final)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-old-", dir=final.parent))
+    final.replace(old)  # an empty folder may be replaced
+    try:
+        new.replace(final)
+    except OSError:
+        old.replace(final)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
 
 _TEMPLATES = Path(__file__).with_name("templates")
 # More rows than anybody reads make the page too large: the files beside it have all.
 _MOST_ROWS = 500
 _FORMATS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
 # Tables in which each row is another quantity or setting: sorted, they would say nothing.
-_UNLIKE_ROWS = {"main", "ratios", "published", "arms", "host_cpu", "phases"}
+_UNLIKE_ROWS = {"main", "ratios", "published", "arms", "phases"}
 _IDENTIFIER = re.compile(r'\bid="([^"]+)"')
 _REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
 _SIZE = re.compile(r'<svg ([^>]*?)width="[^"]*"([^>]*?)>', re.DOTALL)

@@ -22,13 +22,12 @@ from analysis.report.kept_results import (
     is_simulated,
     read,
 )
-from analysis.statistics.intervals import ENOUGH_SEEDS
+from analysis.statistics import ENOUGH_SEEDS
 from analysis.summary.lookup import bounded_metric, entry, points, ratio_names
-from analysis.tables import by_sweep_point, cells
-from analysis.tables.main_table import main_table
+from analysis.tables import by_sweep_point, rendering
+from analysis.tables.by_arm import findings_table, main_table
 from analysis.tables.published_values import overview_table
-from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown
-from analysis.words import headline
+from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, transposed
 
 _ROWS = (
     "round_latency_s.burst_mean",
@@ -79,6 +78,7 @@ _REPLAYS = (
 )
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _COMPARED = "-compared"  # ends the name of a block
+_MOST_PAIRS = 2  # whose ratios stand below an experiment's table
 _WIDTH = 140  # of a table in a page, in characters
 
 
@@ -179,6 +179,10 @@ def block(folder: Path) -> str:
         title + "\n".join(_bare(part) for part in narrowed(table, _WIDTH))
         for title, table in zip(titles, tables, strict=True)
     )
+    findings = findings_table(summary)
+    if 0 < len(findings.rows) <= _MOST_PAIRS and not points(summary):
+        parts = narrowed(transposed(findings), _WIDTH)
+        shown += "".join(f"\n{_bare(part)}" for part in parts)
     papers = overview_table([summary])
     if papers.rows and _seeds(summary) >= ENOUGH_SEEDS:
         shown += f"\n{_bare(papers)}"
@@ -230,11 +234,9 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
         spread = "the seeds' values, too few for more than an indication"
     verdicts = provenance["verdicts"].items()
     listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
-    found = headline.lines(summary)[:1] if not points(summary) else []
     return " ".join(
         [
             f"Means over n = {seeds} seeds with {spread}.",
-            *(f"{line}." for line in found),
             *(f"{remark[0].upper()}{remark[1:]}." for remark in provenance["remarks"]),
             f"Runs: {listed}.{_attempts(provenance)}",
             f"Made by {_commands(provenance)}{_of_commits(provenance)} on "
@@ -293,8 +295,8 @@ def compared_table(title: str, found: Sequence[Compared]) -> Table:
     def cell(place: str, metric: str) -> Cell:
         ratio = ratios.get((place, metric))
         if ratio is None or ratio.value is None:
-            return cells.missing()
-        return cells.measured(ratio, with_n=False)
+            return rendering.missing()
+        return rendering.measured(ratio, with_n=False)
 
     points = list(dict.fromkeys(map(_point, found)))
     by_point = sorted(found, key=lambda each: points.index(_point(each)))

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import keeping, kept_rows
-from analysis.data.blocks import machine_text
-from analysis.data.evidence import Evidence, Run
+from analysis.data.evidence import Evidence, Run, machine_text
+from analysis.data.frames import per_run
 from analysis.data.load import load
-from analysis.data.per_run import per_run
 from analysis.figures import catalogue
+from analysis.report import remarks
 from analysis.report.writing import write_report
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import (
     pairs,
 )
-from analysis.tables.main_table import main_table
+from analysis.tables.by_arm import main_table
 from analysis.tables.rendering import to_markdown
-from analysis.words import cautions
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "experiments/results"
@@ -131,7 +130,7 @@ def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
         "commits": sorted({str(run.manifest.get("commit") or "") for run in results.ok_runs}),
         "verdicts": results.verdicts(),
         "refused": dict(sorted(Counter(run.verdict for run in _refused(results)).items())),
-        "remarks": cautions.lines(results, summary),
+        "remarks": remarks.cautions(results, summary),
     }
 
 

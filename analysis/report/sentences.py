@@ -29,7 +29,7 @@ from typing import Any
 import polars as pl
 
 from analysis.data.evidence import FACTOR_PREFIX
-from analysis.statistics.intervals import ratio_interval
+from analysis.statistics import ratio_interval
 
 Entry = Mapping[str, Any]  # `value`, and `low` and `high` where there is an interval
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from analysis.data import programs, samples
-from analysis.data.evidence import Run, kind_name
+from analysis.data import logs, samples
+from analysis.data.evidence import Run, kind_name, runs_programs
 from analysis.data.load import Results
 from analysis.report.html import embedded, render
 
@@ -78,7 +76,9 @@ def timeline_page(results: Results) -> Page | None:
 
 def _places(results: Results, runs: Sequence[Run]) -> dict[str, tuple[bool, float]]:
     """The order when not all fit: the first run of each arm and point, then those furthest off."""
-    slowest = dict(results.rounds.group_by("run_key").agg(pl.col("latency_s").max()).iter_rows())
+    slowest = dict(
+        results.frame("rounds").group_by("run_key").agg(pl.col("latency_s").max()).iter_rows()
+    )
     cells: dict[str, list[Run]] = {}
     for run in runs:
         cells.setdefault(f"{run.arm} {run.factors}", []).append(run)
@@ -96,13 +96,13 @@ def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
     """The data that the page draws of one run; times count from its first round or sample."""
     assert run.directory is not None
     events = run.directory / "events"
-    rounds = _records(events / "rounds.jsonl")
+    rounds = list(_records(events / "rounds.jsonl", logs.ROUNDS))
     queues = samples.queues(run.directory)
-    began = [each["began_s"] for each in rounds if _is_number(each.get("began_s"))]
+    began = [each["began_s"] for each in rounds if each["began_s"] is not None]
     if not began and queues.is_empty():
         return None
     origin_s = min(began) if began else float(queues["t_s"].min())  # type: ignore[arg-type]
-    ended = [each["ended_s"] for each in rounds if _is_number(each.get("ended_s"))]
+    ended = [each["ended_s"] for each in rounds if each["ended_s"] is not None]
     last_s = max([*ended, *([] if queues.is_empty() else [float(queues["t_s"].max())])])  # type: ignore[arg-type]
     if ended:
         last_s = min(last_s, max(ended) + 0.5)
@@ -118,16 +118,18 @@ def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
         "sampler": {name: facts.get(name) for name in ("reached_hz", "cpu_share", "largest_gap_s")},
         "rounds": [
             [
-                each.get("round"),
+                each["round"],
                 clock.relative(each["began_s"]),
                 clock.relative(each["ended_s"]),
-                _rounded(each.get("latency_s")),
-                bool(each.get("critical")),
+                each["latency_s"] and round(each["latency_s"], 5),
+                bool(each["critical"]),
             ]
             for each in rounds
-            if _is_number(each.get("began_s")) and _is_number(each.get("ended_s"))
+            if None not in (each["began_s"], each["ended_s"])
         ],
-        "impairments": _impairments(_records(events / "impairments.jsonl"), clock),
+        "impairments": _impairments(
+            _records(events / "impairments.jsonl", logs.IMPAIRMENTS), clock
+        ),
         "workers": _workers(run, rounds, clock),
         "queues": _queues(queues, facts, clock),
         **_flows(samples.flows(run.directory), clock),
@@ -170,12 +172,8 @@ class _Clock:
 
 def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> list[dict[str, Any]]:
     """The links that ever queued, the fullest first."""
-    links = facts.get("directed_links")
-    limits = {
-        each.get("link"): each.get("queue_bytes")
-        for each in (links if isinstance(links, list) else [])
-        if isinstance(each, dict)
-    }
+    links = facts.get("directed_links") or []
+    limits = {each["link"]: each.get("queue_bytes") for each in links}
     found = []
     for (link, sender), rows in frame.group_by(["link", "from"], maintain_order=True):
         highest = int(rows["backlog_bytes"].max() or 0)  # type: ignore[arg-type]
@@ -234,18 +232,16 @@ def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
     return [each for _, each in found[:_PROCESSES_SHOWN] if each["values"]]
 
 
-def _impairments(records: Sequence[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
+def _impairments(records: Iterable[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
     """Per impairment its times in force: [planned, acknowledged, planned end, acknowledged end]."""
     found: dict[str, dict[str, Any]] = {}
     for each in records:
-        planned_s, acknowledged_s = each.get("planned_s"), each.get("acknowledged_s")
-        if not (_is_number(planned_s) and _is_number(acknowledged_s)):
+        if None in (each["planned_s"], each["acknowledged_s"]):
             continue
-        name = str(each.get("name"))
-        kind = kind_name(str(each.get("kind")))
+        name, kind = str(each["name"]), kind_name(str(each["kind"]))
         entry = found.setdefault(name, {"name": name, "kind": kind, "bars": []})
-        times = [clock.relative(planned_s), clock.relative(acknowledged_s)]
-        if each.get("action") == "begin":
+        times = [clock.relative(each[at]) for at in ("planned_s", "acknowledged_s")]
+        if each["action"] == "begin":
             entry["bars"].append(times)
         else:
             for bar in entry["bars"]:
@@ -262,9 +258,9 @@ def _impairments(records: Sequence[Mapping[str, Any]], clock: _Clock) -> list[di
 def _workers(run: Run, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
     """Per worker, or rank, its bars: [0 compute | 1 gather | 2 broadcast, begin, end, round]."""
     assert run.directory is not None
-    began_s = {each.get("round"): each.get("began_s") for each in rounds}
+    began_s = {each["round"]: each["began_s"] for each in rounds}
     paths = sorted((run.directory / "events").glob("transfers-*.jsonl"), key=_natural)
-    if not programs.runs_programs(run.config):  # there the host `server` has a rank, too
+    if not runs_programs(run.config):  # there the host `server` has a rank, too
         paths = [path for path in paths if path.stem != "transfers-server"]
     if 3 * len(rounds) * len(paths) > _MOST_BARS:
         return []
@@ -272,43 +268,30 @@ def _workers(run: Run, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> li
     for path in paths:
         name = path.stem.removeprefix("transfers-")
         bars = []
-        for each in _records(path.with_name(f"training-{name}.jsonl")):
-            begin_s, compute_s = began_s.get(each.get("round")), each.get("compute_s")
-            if _is_number(begin_s) and _is_number(compute_s):
+        for each in _records(path.with_name(f"training-{name}.jsonl"), logs.TRAINING):
+            begin_s, compute_s = began_s.get(each["round"]), each["compute_s"]
+            if begin_s is not None and compute_s is not None:
                 end_s = begin_s + compute_s
                 bars.append([0, clock.relative(begin_s), clock.relative(end_s), each["round"]])
-        for each in _records(path):
-            if _is_number(each.get("began_s")) and _is_number(each.get("ended_s")):
-                leg = 1 if each.get("leg") == "gather" else 2
+        for each in _records(path, logs.TRANSFERS):
+            if None not in (each["began_s"], each["ended_s"]):
+                leg = 1 if each["leg"] == "gather" else 2
                 times = [clock.relative(each["began_s"]), clock.relative(each["ended_s"])]
-                bars.append([leg, *times, each.get("round")])
+                bars.append([leg, *times, each["round"]])
         if bars:
             found.append({"name": name, "bars": bars})
     return found
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The whole records of a JSON-lines log; none where there is no such log."""
-    found = []
-    with contextlib.suppress(OSError):
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-    return [each for each in found if isinstance(each, dict)]
+def _records(path: Path, schema: logs.Schema) -> Iterator[dict[str, Any]]:
+    """The whole records of a log; none where there is no such log."""
+    return logs.read_lines(path, schema, []).iter_rows(named=True)
 
 
 def _natural(path: Path) -> tuple[str, int]:
     """An order in which worker-10 comes after worker-9."""
     stem, _, number = path.stem.rpartition("-")
     return (stem, int(number)) if number.isdecimal() else (path.stem, 0)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _rounded(value: Any) -> float | None:
-    return round(float(value), 5) if _is_number(value) else None
 
 
 def _short(value: float) -> float | int:

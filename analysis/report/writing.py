@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
+import shutil
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.data import gates, kept_measures, run_directories
+from analysis.data import evidence, run_directories
 from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.load import Results, load
+from analysis.data.logs import read_document
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
-from analysis.report import index
-from analysis.report.folder import FOLDER, SUMMARY, replaced
-from analysis.report.html import inline_svg, render, to_html
+from analysis.report import remarks
+from analysis.report.html import FOLDER, SUMMARY, inline_svg, render, replaced, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import Page, timeline_page
 from analysis.summary.document import summarise, write_json
 from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
+from analysis.tables.by_arm import findings_table, first_finding, main_table, ratio_table
 from analysis.tables.by_sweep_point import contrast_table
-from analysis.tables.critical_path import culprits_table, parts_table
-from analysis.tables.critical_rounds import critical_rounds_table, layer_loss_table
-from analysis.tables.every_run import every_run_table
-from analysis.tables.main_table import main_table
+from analysis.tables.critical_path import (
+    critical_rounds_table,
+    culprits_table,
+    layer_loss_table,
+    parts_table,
+)
 from analysis.tables.published_values import experiment_table
-from analysis.tables.ratios import ratio_table
-from analysis.tables.rendering import Table, marked, to_csv, to_latex, to_markdown
+from analysis.tables.rendering import (
+    Cell,
+    Table,
+    marked,
+    table_of,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from analysis.tables.setup import program_table
-from analysis.words import cautions, headline, methods
+from analysis.tables.verdicts import every_run_table
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
@@ -70,11 +81,8 @@ def write_report(
 ) -> ReportPaths:
     """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
     results = load(results_dir, experiment, include_invalid=include_invalid)
-    if not results.invalid_included:
-        with contextlib.suppress(OSError):  # it would only save time
-            kept_measures.keep(results.folder, results.measured)
     summary = summarise(results)
-    summary["cautions"] = cautions.lines(results, summary)
+    summary["cautions"] = remarks.cautions(results, summary)
     timeline = timeline_page(results)
     tables = _tables(results, summary)
     tables["per-run"] = every_run_table(results, timeline.keys if timeline else ())
@@ -95,10 +103,8 @@ def write_report(
         for drawing in drawings:
             (new / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
             (new / f"{drawing.name}.png").write_bytes(drawing.png)
-    is_run = (
-        results.folder / run_directories.CONFIG
-    ).is_file()  # alone: what lies beside is not ours
-    overview = None if is_run else index.write(results.results_dir)
+    is_alone = (results.folder / run_directories.CONFIG).is_file()  # what lies beside is not ours
+    overview = None if is_alone else write_index(results.results_dir)
     return ReportPaths(
         index=folder / "index.html",
         overview=overview or folder / "index.html",
@@ -111,7 +117,7 @@ def write_report(
         cautions=summary["cautions"],
         damaged=_damaged(results),
         resumable=_resumable(results),
-        beyond_limits=gates.beyond_limits(results.runs),
+        beyond_limits=evidence.beyond_limits(results.runs),
         invalid_included=results.invalid_included,
     )
 
@@ -122,7 +128,7 @@ def _damaged(results: Results) -> list[tuple[str, list[str]]]:
 
 def _resumable(results: Results) -> bool:
     return any(
-        gates.another_attempt_may_help(run) and not run.config.get("simulated")
+        evidence.another_attempt_may_help(run) and not run.config.get("simulated")
         for run in results.runs
     )
 
@@ -146,9 +152,8 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
         "contrasts": contrast_table(summary),
-        "layers": layer_loss_table(results.experiment, results.layer_loss, results.arms),
+        "layers": layer_loss_table(results.experiment, results.frame("layer_loss"), results.arms),
         "arms": (program_table if results.runs_programs else setup.arm_settings_table)(results),
-        "host_cpu": setup.host_cpu_table(results),
         "coverage": verdicts.coverage_table(results),
     }
 
@@ -163,15 +168,19 @@ def render_page(
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
     folder = shlex.quote(_as_given(results.folder))
+    findings = findings_table(summary)
+    if results.invalid_included:
+        findings = marked(findings, INVALID_INCLUDED)
     return render(
         "report.html.j2",
         results=results,
         mark=INVALID_INCLUDED if results.invalid_included else "",
         verdicts=summary["verdicts"],
         planned=len(results.runs),
-        headline=headline.lines(summary),
+        findings=findings,
+        found=to_html(findings),
         cautions=summary["cautions"],
-        methods=methods.rows(results),
+        methods=remarks.methods(results),
         settings=summary["settings"],
         # What is most asked for comes first, the rest is folded away.
         point_tables=[
@@ -218,3 +227,56 @@ def _as_given(folder: Path) -> str:
         return str(folder.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(folder)
+
+
+def write_index(results_dir: Path) -> Path | None:
+    """Write `results_dir/report/index.html`; without any experiment, remove what is there."""
+    folder = results_dir / FOLDER
+    reported = [path.parents[1] for path in results_dir.glob(f"*/{FOLDER}/{SUMMARY}")]
+    planned = [path.parent for path in results_dir.glob("*/plan.json")]
+    if not reported:
+        if (folder / SUMMARY).is_file():  # ours
+            shutil.rmtree(folder)
+        return None
+    table = _index_table(sorted({*reported, *planned}))
+    page = render("index.html.j2", table=to_html(table, sortable=True), place=str(results_dir))
+    last = max(reported, key=lambda each: (each / FOLDER / SUMMARY).stat().st_mtime_ns)
+    with replaced(folder) as new:
+        (new / "index.html").write_text(page, encoding="utf-8")
+        shutil.copyfile(last / FOLDER / SUMMARY, new / SUMMARY)
+    return folder / "index.html"
+
+
+def _index_table(experiments: list[Path]) -> Table:
+    summaries = {each: read_document(each / FOLDER / SUMMARY, []) for each in experiments}
+    documents = {each: read_document(each / "experiment.json", []) for each in experiments}
+
+    def name(experiment: Path) -> Cell:
+        described = documents[experiment].get("description") or ""
+        href = f"../{experiment.name}/{FOLDER}/index.html" if summaries[experiment] else ""
+        return Cell(text=experiment.name, detail=described, href=href)
+
+    def runs(experiment: Path) -> Cell:
+        if not (summary := summaries[experiment]):
+            return Cell(text="no report yet", tone="quiet")
+        verdicts = {name: count for name, count in summary["verdicts"].items() if count}
+        tone = "good" if set(verdicts) <= {"ok"} else "bad"
+        return Cell(text=", ".join(f"{n} {name}" for name, n in verdicts.items()), tone=tone)
+
+    def written(experiment: Path) -> str | None:
+        page = experiment / FOLDER / "index.html"
+        at = datetime.fromtimestamp(page.stat().st_mtime) if summaries[experiment] else None
+        return at and at.strftime("%Y-%m-%d %H:%M")
+
+    return table_of(
+        "One row for each experiment; its name leads to its report",
+        {
+            "Experiment": name,
+            "Arms": lambda each: ", ".join((summaries[each] or documents[each]).get("arms") or []),
+            "Runs": runs,
+            "What was found": lambda each: summaries[each] and first_finding(summaries[each]),
+            "Report of": written,
+        },
+        experiments,
+        numeric=False,
+    )

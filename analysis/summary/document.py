@@ -9,25 +9,27 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from analysis.data import gates, learning, published
-from analysis.data.evidence import Evidence, Run, factor_text
-from analysis.data.metrics import TASK_METRICS
-from analysis.data.per_run import metric_names, per_run
-from analysis.statistics import byte_bound, pairing
-from analysis.statistics.intervals import (
+from analysis import statistics
+from analysis.data import evidence, learning, published
+from analysis.data.evidence import FACTOR_PREFIX, Evidence, Run, factor_text
+from analysis.data.frames import metric_names, per_run
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS
+from analysis.statistics import (
     METHOD,
     difference_interval,
+    holm,
     mean_interval,
     paired_p_value,
     ratio_interval,
 )
-from analysis.summary import contrasts, phases, published_comparison
+from analysis.summary import lookup, pairing, published_comparison
 from analysis.summary.lookup import BASELINE, OWN_LIMIT, REFERENCE, pairs, several_tasks
 
 SCHEMA = 1
@@ -46,7 +48,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
     """
     entries = published.select(published.load(), results.published_ids, results.arms)
     measured = per_run(results)
-    phased = phases.phased_arms(results, measured)
+    phased = lookup.phased_arms(results, measured)
     points = _points(results, measured, entries, phased)
     whole = measured
     if several_tasks(point["conditions"] for point in points):
@@ -60,7 +62,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
         "intervals": METHOD,
         "verdicts": results.verdicts(),
         **({"invalid_included": n} if (n := results.invalid_included) else {}),
-        "waived_gates": list(gates.waived(results.ok_runs)),
+        "waived_gates": list(evidence.waived(results.ok_runs)),
         "task_metric": learning.task_metric(measured),
         "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
         **_cells(whole, results.arms),
@@ -86,9 +88,9 @@ def summarise(results: Evidence) -> dict[str, Any]:
     if points:
         summary["points"] = points
         factors = [point["factors"] for point in points]
-        summary["contrasts"] = contrasts.between_points(measured, factors, results.arms)
+        summary["contrasts"] = between_points(measured, factors, results.arms)
     else:
-        summary["critical_shares"] = phases.critical_shares(results.ok_runs, measured, phased)
+        summary["critical_shares"] = lookup.critical_shares(results.ok_runs, measured, phased)
     return summary
 
 
@@ -121,7 +123,7 @@ def _points(
             "unpaired": _unpaired(results, runs),
             **_no_pairs(rows, results.arms),
             "limits": _limits(runs, conditions),
-            "critical_shares": phases.critical_shares(runs, measured, phased),
+            "critical_shares": lookup.critical_shares(runs, measured, phased),
         }
         here = [
             each
@@ -173,16 +175,16 @@ def _no_pairs(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
 def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]:
     """The two theoretical limits of `fixed-low/dblp` where the loss at a point is known."""
     loss = conditions.get("loss")
-    found = {run.arm: byte_bound.tolerances(run.config) for run in runs}
+    found = {run.arm: statistics.tolerances(run.config) for run in runs}
     baseline, reference = found.get(BASELINE), found.get(REFERENCE)
     if baseline is None or reference is None or not isinstance(loss, int | float) or not loss:
         return {}
     try:
         return {
-            "bytes": byte_bound.byte_bound(baseline[1], reference[1]),
-            "passes": byte_bound.pass_limit(baseline[1], reference[1], float(loss)),
+            "bytes": statistics.byte_bound(baseline[1], reference[1]),
+            "passes": statistics.pass_limit(baseline[1], reference[1], float(loss)),
         }
-    except ValueError:  # tolerances without such limits
+    except (ValueError, ZeroDivisionError):  # tolerances without such limits
         return {}
 
 
@@ -232,3 +234,66 @@ def _put(cell: dict[str, Any], name: str, value: dict[str, Any]) -> None:
     for parent in parents:
         cell = cell.setdefault(parent, {})
     cell[leaf] = value
+
+
+CONTRASTED = (GATHER_BURSTS, ALL_BURSTS, "round_latency_s.mean", "training_time_s")
+Point = Mapping[str, str | None]  # the level of each factor
+_ENDS = ("from ", "to ")
+
+
+def between_points(
+    per_run: pl.DataFrame, points: Sequence[Point], arms: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The contrasts of a sweep: `from`, `to`, and in `ratios` by pair and metric the change.
+
+    Each is the geometric mean over the seeds that both arms have at both points on one machine with
+    one code, with Student's interval, the p-value of no change, and this corrected (Holm) for all
+    contrasts of the metric.
+    """
+    metrics = [each for each in CONTRASTED if each in per_run.columns]
+    by_metric: dict[str, list[dict[str, Any]]] = {name: [] for name in metrics}
+    found = []
+    for first, second in _neighbours(points):
+        table = _measured(per_run, (first, second), arms, metrics)
+        ratios: dict[str, Any] = {}
+        for left, right in pairs(arms):
+            for name in metrics:
+                four = table.together([end + arm for end in _ENDS for arm in (left, right)], name)
+                if not len(four[0]) or np.min(four) <= 0:
+                    continue
+                sides = four[2] / four[3], four[0] / four[1]
+                entry: dict[str, Any] = ratio_interval(*sides).as_json()
+                entry["p_value"] = paired_p_value(*sides, ratio=True)
+                by_metric[name].append(entry)
+                _put(ratios.setdefault(f"{left}/{right}", {}), name, entry)
+        if ratios:
+            found.append({"from": dict(first), "to": dict(second), "ratios": ratios})
+    for entries in by_metric.values():
+        corrected = holm([each["p_value"] for each in entries])
+        for entry, p_value in zip(entries, corrected, strict=True):
+            entry["p_value_corrected"] = p_value
+    return found
+
+
+def _neighbours(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
+    """The pairs of points that differ by one level of one factor, in the experiment's order."""
+    for name in points[0] if points else ():
+        alike: dict[tuple[Any, ...], list[Point]] = {}
+        for point in points:
+            rest = tuple(level for factor, level in point.items() if factor != name)
+            alike.setdefault(rest, []).append(point)
+        for along in alike.values():
+            yield from itertools.pairwise(along)
+
+
+def _measured(
+    per_run: pl.DataFrame, ends: Sequence[Point], arms: Sequence[str], metrics: Sequence[str]
+) -> pairing.Measured:
+    """The values of two points, as if each arm were two."""
+    rows = pl.concat(
+        pairing.at_point(per_run, point)
+        .drop(pl.selectors.starts_with(FACTOR_PREFIX))
+        .with_columns(pl.concat_str(pl.lit(end), "arm").alias("arm"))
+        for end, point in zip(_ENDS, ends, strict=True)
+    )
+    return pairing.measured(rows, [end + arm for end in _ENDS for arm in arms], metrics)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from analysis.data import program_metrics
+import polars as pl
+
+from analysis import statistics
+from analysis.data import metrics
+from analysis.data.evidence import Evidence, Run
+from analysis.data.frames import TOLERANCE_VARIED
 from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED
-from analysis.statistics import replication
-from analysis.statistics.intervals import NOTHING, Estimate
+from analysis.statistics import NOTHING, Estimate
 
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
 BASELINE = "fixed-low"
@@ -70,11 +74,11 @@ def of_programs(arms: Mapping[str, Any]) -> list[str]:
     found = {
         f"{section}.{who}.{quantity}"
         for cell in arms.values()
-        for section in program_metrics.SECTIONS
+        for section in metrics.SECTIONS
         for who, quantities in cell.get(section, {}).items()
         for quantity in quantities
     }
-    return sorted(found, key=program_metrics.order)
+    return sorted(found, key=metrics.order)
 
 
 def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
@@ -127,12 +131,12 @@ def is_of_several_tasks(summary: Mapping[str, Any]) -> bool:
     return several_tasks(point["conditions"] for point in points(summary))
 
 
-def replicated(published: Mapping[str, Any], metric: str) -> replication.Verdict | None:
+def replicated(published: Mapping[str, Any], metric: str) -> statistics.Verdict | None:
     """Whether a published value is reproduced, also in summaries of before there was a rule."""
-    quantity: replication.Quantity = "accuracy" if metric == "accuracy" else "other"
+    quantity: statistics.Quantity = "accuracy" if metric == "accuracy" else "other"
     if published["compared"].startswith("ratio"):
         quantity = "ratio"
-    return replication.verdict(Estimate(**published["ours"]), *published_range(published), quantity)
+    return statistics.verdict(Estimate(**published["ours"]), *published_range(published), quantity)
 
 
 def published_range(published: Mapping[str, Any]) -> tuple[float, float]:
@@ -140,3 +144,45 @@ def published_range(published: Mapping[str, Any]) -> tuple[float, float]:
     if "value" in published:
         return published["value"], published["value"]
     return published["low"], published["high"]
+
+
+Shares = dict[str, dict[str, float]]  # arm -> seed (a text, as JSON has it) -> share
+_LEGS = ("gather", "broadcast")
+
+
+def phased_arms(results: Evidence, measured: pl.DataFrame) -> list[str]:
+    """The arms whose tolerance depends on the phase, by their settings or by what was logged."""
+    logged = set(measured.filter(TOLERANCE_VARIED)["run_key"])
+    found = {run.arm for run in results.ok_runs if run.key in logged or _has_two(run)}
+    return [arm for arm in results.arms if arm in found]
+
+
+def critical_shares(runs: Sequence[Run], measured: pl.DataFrame, phased: Sequence[str]) -> Shares:
+    """The share of critical rounds of each run of a phased arm; the runs are of one point."""
+    known = dict(measured.select("run_key", "critical_share").iter_rows())
+    found: Shares = {}
+    for arm in phased:
+        for run in sorted(runs, key=lambda run: run.seed):
+            if run.arm == arm and (share := known.get(run.key)) is not None:
+                found.setdefault(arm, {})[str(run.seed)] = share
+    return found
+
+
+def critical_rounds(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per run of an arm whose tolerance depends on the phase, with its share of them."""
+    return [
+        {
+            "arm": arm,
+            "point": factors_text(part.get("factors", {})),
+            "seed": int(seed),
+            "critical_share": share,
+        }
+        for arm in summary["arms"]
+        for part in points(summary) or [summary]
+        for seed, share in part.get("critical_shares", {}).get(arm, {}).items()
+    ]
+
+
+def _has_two(run: Run) -> bool:
+    found = (statistics.tolerances(run.config, leg) for leg in _LEGS)
+    return any(each is not None and each[0] != each[1] for each in found)

@@ -8,14 +8,14 @@ from typing import Any
 
 import polars as pl
 
+from analysis import statistics
 from analysis.data import learning
-from analysis.data.blocks import BLOCK
-from analysis.data.evidence import FACTOR_PREFIX, Evidence, Run
+from analysis.data.evidence import BLOCK, FACTOR_PREFIX, Evidence, Run
+from analysis.data.logs import section
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.data.published import Published
-from analysis.data.records import section
-from analysis.statistics import byte_bound, pairing
-from analysis.statistics.intervals import Estimate, difference_interval, ratio_interval
+from analysis.statistics import Estimate, difference_interval, ratio_interval
+from analysis.summary import pairing
 from analysis.summary.lookup import REFERENCE, entry, replicated
 
 Conditions = dict[str, Any]
@@ -84,7 +84,7 @@ def run_conditions(run: Run) -> Conditions:
     rates = {each.get("q") for each in impairments if isinstance(each, Mapping)}
     if len(rates) <= 1:
         found["loss"] = rates.pop() if rates else 0.0
-    tolerances = byte_bound.tolerances(run.config)
+    tolerances = statistics.tolerances(run.config)
     if run.arm == REFERENCE and tolerances is not None:
         found["k"] = round(tolerances[1] - tolerances[0], 6)
     return {name: value for name, value in found.items() if value is not None}

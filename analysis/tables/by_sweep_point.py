@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.data.metrics import describe
-from analysis.statistics.intervals import Estimate, holm
-from analysis.summary.contrasts import METRICS as CONTRASTED
+from analysis import formatting
+from analysis.data.metrics import describe, in_table
+from analysis.statistics import Estimate, holm
+from analysis.summary.document import CONTRASTED
 from analysis.summary.lookup import (
     bounded_metric,
     entry,
@@ -17,21 +18,9 @@ from analysis.summary.lookup import (
     points,
     ratio_names,
 )
-from analysis.tables import cells, ratios
+from analysis.tables import by_arm, rendering
 from analysis.tables.rendering import Cell, Table, row
-from analysis.words import formatting, no_pairs
 
-_METRICS = (
-    "round_latency_s.burst_mean",
-    "gather_latency_s.burst_mean",
-    "round_latency_s.mean",
-    "round_latency_s.p99_over_p50",
-    "training_time_s",
-    "time_to_target_s",
-    "accuracy",
-    "perplexity",
-    "realised_loss.gather",
-)
 _RATIOS = (
     "gather_latency_s.burst_mean",
     "round_latency_s.burst_mean",
@@ -50,7 +39,9 @@ _BOUNDS = (
 )
 
 
-def metric_tables(summary: dict[str, Any], *, only: Sequence[str] = _METRICS) -> list[Table]:
+def metric_tables(
+    summary: dict[str, Any], *, only: Sequence[str] = in_table("points")
+) -> list[Table]:
     """One table per metric that has a value: a row per point of the sweep, a column per arm."""
     return [
         _metric_table(summary, name)
@@ -101,8 +92,8 @@ def _cell(estimate: Estimate, n_runs: int, unit: formatting.Unit) -> Cell:
     if n_runs == 0:
         return Cell(text="0 ok runs", detail="at this point", tone="quiet")
     if estimate.value is None:
-        return cells.missing(detail=f"not measured, n = {n_runs}")
-    return cells.measured(estimate, unit)
+        return rendering.missing(detail=f"not measured, n = {n_runs}")
+    return rendering.measured(estimate, unit)
 
 
 def ratio_tables(summary: dict[str, Any], *, only: Sequence[str] = _RATIOS) -> list[Table]:
@@ -149,7 +140,7 @@ def _ratio_table(summary: dict[str, Any], name: str) -> Table:
         "the sweep",
         columns=columns,
         rows=rows,
-        notes=[ratios.NOTE, *([_BOUNDS] if bounded else [])],
+        notes=[by_arm.NOTE, *([_BOUNDS] if bounded else [])],
         records=records,
     )
 
@@ -161,9 +152,9 @@ def _ratio(point: dict[str, Any], pair: str, estimate: Estimate, p: float | None
         why = f"0 ok runs of {' and '.join(empty)}" if empty else "no seed in common"
         if pair in point.get("no_pairs", {}):
             why = "no seed in common on one machine with the same code"
-        return cells.missing(detail=why)
-    cell = cells.ratio(estimate, p=p)
-    if left_out := no_pairs.left_out(point, pair):
+        return rendering.missing(detail=why)
+    cell = rendering.ratio(estimate, p=p)
+    if left_out := formatting.left_out(point, pair):
         return replace(cell, note="; ".join(f"without {seeds}: {why}" for seeds, why in left_out))
     return cell
 
@@ -195,7 +186,7 @@ def contrast_table(summary: dict[str, Any]) -> Table:
         for pair in compared:
             estimate = entry(each, "ratios", pair, shown)
             p = _corrected_p(each, pair, shown)
-            line.append(cells.ratio(estimate, p=p) if estimate.n else cells.missing())
+            line.append(rendering.ratio(estimate, p=p) if estimate.n else rendering.missing())
             known = {"ratio": pair, "metric": shown, **estimate.as_json(), "p_value_corrected": p}
             records.append(ends | known)
         rows.append(line)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import polars as pl
 
+from analysis import formatting
 from analysis.data.critical_path import PARTS, STEPS
 from analysis.data.evidence import FACTOR_PREFIX
 from analysis.data.load import Results
-from analysis.summary.lookup import factors_text
+from analysis.formatting import PERCENT
+from analysis.summary import lookup
+from analysis.summary.lookup import entry, factors_text
+from analysis.tables import rendering
 from analysis.tables.rendering import Cell, Table, row
-from analysis.words import formatting
-from analysis.words.formatting import PERCENT
 
 _LABELS = ("run_key", "arm", "seed")
 HEADINGS = {
@@ -39,7 +42,7 @@ _NOTES = [
 
 def parts_table(results: Results) -> Table:
     """A row for each arm, at each point of a sweep; the records hold each run's sums."""
-    path, rows = results.critical_path, []
+    path, rows = results.frame("critical_path"), []
     for label, found in _cells(results):
         mean = {name: float(found[name].mean()) for name in ("iteration_s", *PARTS)}  # type: ignore[arg-type]
         unit = formatting.unit_for("s", [mean["iteration_s"]])
@@ -90,7 +93,7 @@ def culprits_table(results: Results) -> Table:
 
 def _cells(results: Results) -> Iterator[tuple[str, pl.DataFrame]]:
     """The rounds of each arm at each point, in the experiment's order, and what to call them."""
-    path = results.critical_path
+    path = results.frame("critical_path")
     points = sorted(
         {results.point_order(run): run.factors for run in results.ok_runs}.items(),
         key=lambda each: each[0],
@@ -136,7 +139,7 @@ def _cost(found: pl.DataFrame) -> str:
 
 def _records(results: Results) -> list[dict[str, object]]:
     """Per run, step, worker and impairments: how many rounds, and the step's seconds in them."""
-    path, found = results.critical_path, []
+    path, found = results.frame("critical_path"), []
     labels = [name for name in path.columns if name in _LABELS or name.startswith(FACTOR_PREFIX)]
     for step in STEPS:
         parts = [name for name in PARTS if name.startswith(step)]
@@ -155,4 +158,64 @@ def _records(results: Results) -> list[dict[str, object]]:
         .group_by(*labels, "step", "worker", "impairments", maintain_order=True)
         .agg(pl.len().alias("rounds"), pl.col("duration_s").sum())
         .to_dicts()
+    )
+
+
+_NOTE = (
+    "In critical rounds these arms tolerate little loss, in all others much. For other arms the "
+    "phase changes nothing."
+)
+
+
+def critical_rounds_table(summary: dict[str, Any]) -> Table:
+    """One row per arm whose tolerance depends on the phase; the records hold every run's share."""
+    runs, rows = lookup.critical_rounds(summary), []
+    for arm in summary["arms"]:
+        found = [(each["critical_share"], each) for each in runs if each["arm"] == arm]
+        if found:
+            found.sort(key=lambda each: each[0])
+            mean = rendering.measured(entry(summary, "arms", arm, "critical_share"), PERCENT)
+            same = "all runs" if found[1:] and found[0][0] == found[-1][0] else ""
+            ends = (
+                Cell(
+                    text=formatting.number(share, PERCENT),
+                    detail=same or formatting.joined(each["point"], f"seed {each['seed']}"),
+                )
+                for share, each in (found[0], found[-1])
+            )
+            rows.append(row(arm, mean, *ends))
+    return Table(
+        title=f"{summary['experiment']}: critical rounds, where the tolerance depends on the phase",
+        columns=["Arm", "Share of critical rounds (%)", "Lowest of a run", "Highest of a run"],
+        rows=rows,
+        notes=[_NOTE] if rows else [],
+        records=runs,
+    )
+
+
+def layer_loss_table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[str]) -> Table:
+    """Per arm and leg the layer that lost least and the one that lost most; all in the records."""
+    means = layer_loss.group_by("arm", "leg", "layer").agg(pl.col("missing").mean())
+    rows = []
+    for arm in arms:
+        for leg in ("gather", "broadcast"):
+            of_leg = means.filter((pl.col("arm") == arm) & (pl.col("leg") == leg))
+            if of_leg.is_empty():
+                continue
+            ordered = of_leg.sort("missing", "layer").rows(named=True)
+            ends = (
+                Cell(
+                    text=formatting.number(each["missing"], formatting.PERCENT),
+                    detail=f"layer {each['layer']}",
+                )
+                for each in (ordered[0], ordered[-1])
+            )
+            rows.append(row(arm, leg, *ends))
+    return Table(
+        title=f"{experiment}: realised loss of single layers, in the order of the payload",
+        columns=["Arm", "Leg", "Least lost (%)", "Most lost (%)"],
+        rows=rows,
+        notes=["Each number is a mean over transfers and runs; layers.csv has every layer."],
+        records=means.sort("arm", "leg", "layer").to_dicts(),
+        numeric=False,
     )

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+from analysis import formatting
+from analysis.formatting import Unit
+from analysis.statistics import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +27,15 @@ class Cell:
     tone: str = ""  # `good`, `bad` or `quiet`: colours a word, never the only carrier of meaning
 
 
-def row(*cells: str | Cell) -> list[Cell]:
+Item = TypeVar("Item")
+Shown = str | Cell | None  # what a cell holds; without a text a dash
+
+
+def row(*cells: Shown) -> list[Cell]:
     """A table's row; a text stands for a cell that holds nothing else."""
-    return [Cell(text=each) if isinstance(each, str) else each for each in cells]
+    return [
+        each if isinstance(each, Cell) else Cell(text=each or formatting.DASH) for each in cells
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +55,17 @@ class Table:
         return {note: number for number, note in enumerate(notes, start=1)}
 
 
+def table_of(
+    title: str,
+    columns: Mapping[str, Callable[[Item], Shown]],
+    items: Iterable[Item],
+    **further: Any,
+) -> Table:
+    """A table with a row per item; a column is a heading and what it shows of an item."""
+    rows = [row(*(show(each) for show in columns.values())) for each in items]
+    return Table(title=title, columns=list(columns), rows=rows, **further)
+
+
 def marked(table: Table, mark: str) -> Table:
     """The table with a mark in all its forms: in the title, in a note, in each record."""
     records = table.records or [_as_record(table, row) for row in table.rows]
@@ -57,6 +79,15 @@ def marked(table: Table, mark: str) -> Table:
 
 def _as_record(table: Table, cells: list[Cell]) -> dict[str, str]:
     return dict(zip(table.columns, map(_full, cells), strict=True))
+
+
+def transposed(table: Table) -> Table:
+    """The table with its columns as rows, and without records."""
+    lines = zip(*table.rows, strict=True)
+    heads, *body = (
+        [Cell(text=head), *cells] for head, cells in zip(table.columns, lines, strict=True)
+    )
+    return replace(table, columns=[cell.text for cell in heads], rows=body, records=[])
 
 
 def narrowed(table: Table, most: int) -> list[Table]:
@@ -86,20 +117,12 @@ def narrowed(table: Table, most: int) -> list[Table]:
 
 def to_markdown(table: Table) -> str:
     """A Markdown table with its notes below."""
-    marks = table.marks()
+    heads, *lines, notes = _texts(table, _markdown, " [{}]")
     align = "---:" if table.numeric else "---"
-    lines = [
-        f"**{_markdown(table.title)}**",
-        "",
-        "| " + " | ".join(_markdown(column) for column in table.columns) + " |",
-        "| " + " | ".join(["---", *[align] * (len(table.columns) - 1)]) + " |",
-    ]
-    for row in table.rows:
-        cells = [_markdown(_full(cell)) + _mark(cell, marks, " [{}]") for cell in row]
-        lines.append("| " + " | ".join(cells) + " |")
-    notes = [f"[{mark}] {_markdown(note)}" for note, mark in marks.items()]
-    notes += [_markdown(note) for note in table.notes]
-    return "\n".join([*lines, "", *[f"- {note}" for note in notes], ""])
+    rule = ["---", *[align] * (len(table.columns) - 1)]
+    shown = [f"| {' | '.join(line)} |" for line in (heads, rule, *lines)]
+    title = f"**{_markdown(table.title)}**"
+    return "\n".join([title, "", *shown, "", *(f"- {note}" for note in notes), ""])
 
 
 def to_csv(table: Table) -> str:
@@ -115,54 +138,59 @@ def to_csv(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """A `tabular` with its title as comment and its notes below; needs no package."""
-    marks = table.marks()
+    *lines, notes = _texts(table, _latex, "\\textsuperscript{{{}}}")
+    heads, *body = [" & ".join(line) + " \\\\" for line in lines]
     align = ("r" if table.numeric else "l") * (len(table.columns) - 1)
-    lines = [
-        f"% {table.title}".translate({ord("\n"): " "}),
-        f"\\begin{{tabular}}{{l{align}}}",
-        "\\hline",
-        " & ".join(_latex(column) for column in table.columns) + " \\\\",
-        "\\hline",
-    ]
-    for row in table.rows:
-        cells = [
-            _latex(_full(cell)) + _mark(cell, marks, "\\textsuperscript{{{}}}") for cell in row
+    return "\n".join(
+        [
+            f"% {table.title}".translate({ord("\n"): " "}),
+            f"\\begin{{tabular}}{{l{align}}}",
+            *("\\hline", heads, "\\hline", *body, "\\hline", "\\end{tabular}"),
+            *(f"\\par\\noindent {note}" for note in notes),
+            "",
         ]
-        lines.append(" & ".join(cells) + " \\\\")
-    lines += ["\\hline", "\\end{tabular}"]
-    notes = [f"\\textsuperscript{{{mark}}} {_latex(note)}" for note, mark in marks.items()]
-    notes += [_latex(note) for note in table.notes]
-    return "\n".join([*lines, *[f"\\par\\noindent {note}" for note in notes], ""])
+    )
 
 
 def to_text(table: Table, *, width: int | None = None) -> str:
     """Plain text with aligned columns; details in brackets go first when `width` is too small."""
-    marks = table.marks()
-    lines = _text_lines(table, marks, details=True)
+    lines, notes = _aligned(table, details=True)
     if width is not None and max(map(len, lines)) > width:
-        lines = _text_lines(table, marks, details=False)
-    notes = [f"[{mark}] {note}" for note, mark in marks.items()] + table.notes
+        lines, notes = _aligned(table, details=False)
     return "\n".join([table.title, *lines, *notes]) + "\n"
 
 
-def _text_lines(table: Table, marks: dict[str, int], *, details: bool) -> list[str]:
-    body = [
-        [(_full(cell) if details else cell.text) + _mark(cell, marks, " [{}]") for cell in row]
-        for row in table.rows
-    ]
-    widths = [max(map(len, column)) for column in zip(table.columns, *body, strict=True)]
-    rule = ["-" * width for width in widths]
-    return [
+def _aligned(table: Table, *, details: bool) -> tuple[list[str], list[str]]:
+    *lines, notes = _texts(table, str, " [{}]", details=details)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    aligned = [
         "  ".join(
-            text.rjust(width) if table.numeric and index else text.ljust(width)
-            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.rjust(width) if table.numeric and place else text.ljust(width)
+            for place, (text, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
-        for row in [table.columns, rule, *body]
+        for line in lines
     ]
+    return aligned, notes
 
 
-def _mark(cell: Cell, marks: dict[str, int], form: str) -> str:
-    return form.format(marks[cell.note]) if cell.note else ""
+def _texts(
+    table: Table, escaped: Callable[[str], str], mark: str, *, details: bool = True
+) -> list[list[str]]:
+    """The headings, each row's cells, and last the notes; `mark` is the form of a footnote's."""
+    marks = table.marks()
+
+    def text(cell: Cell) -> str:
+        note = mark.format(marks[cell.note]) if cell.note else ""
+        return escaped(_full(cell) if details else cell.text) + note
+
+    notes = [f"{mark.format(number).strip()} {escaped(note)}" for note, number in marks.items()]
+    notes += map(escaped, table.notes)
+    return [
+        list(map(escaped, table.columns)),
+        *([text(c) for c in line] for line in table.rows),
+        notes,
+    ]
 
 
 def _full(cell: Cell) -> str:
@@ -197,3 +225,31 @@ _LATEX = {
 
 def _latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
+
+
+def measured(
+    estimate: Estimate,
+    unit: Unit = formatting.RATIO,
+    *,
+    with_n: bool = True,
+    p: float | None = None,
+) -> Cell:
+    """A number with its interval or the seeds' values; on request the number of seeds and p."""
+    details = (
+        formatting.spread(estimate, unit),
+        f"n = {estimate.n}" if with_n else "",
+        "" if p is None else f"p {formatting.p_value(p)}",
+    )
+    return Cell(text=formatting.number(estimate.value, unit), detail=formatting.joined(*details))
+
+
+def missing(*, note: str = "", detail: str = "") -> Cell:
+    """A dash, with the reason as a footnote or in brackets."""
+    return Cell(text=formatting.DASH, note=note, detail=detail, tone="quiet")
+
+
+def ratio(estimate: Estimate, unit: Unit = formatting.RATIO, *, p: float | None = None) -> Cell:
+    """A ratio or a difference with its interval, the number of pairs and the p-value."""
+    if estimate.value is None:
+        return missing(note="no pair of ok runs in which both arms have a value above 0")
+    return measured(estimate, unit, p=p)

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
 
+from analysis import formatting
 from analysis.data import programs
 from analysis.data.load import Results
-from analysis.data.records import section
-from analysis.tables.cells import missing
-from analysis.tables.rendering import Cell, Table, row
-from analysis.words import formatting
+from analysis.data.logs import section
+from analysis.tables.rendering import Cell, Table, missing, row, table_of
 
 
 def arm_settings_table(results: Results) -> Table:
     """Every arm's transport as its first ok run resolved it."""
-    rows = []
-    for arm in results.arms:
-        run = next((run for run in results.ok_runs if run.arm == arm), None)
-        protocol = dict(section(run.config, "protocol")) if run else {}
-        protocol.pop("name", None)
-        filling = section(run.config, "filling") if run else {}
-        asked = protocol.pop("congestion_control", None)
-        used = ", ".join(results.congestion_controls(arm)) or formatting.DASH
-        rows.append(row(arm, asked or formatting.DASH, used, _listed(protocol), _listed(filling)))
-    return Table(
-        title=f"{results.experiment}: the arms",
-        columns=[
-            *("Arm", "Congestion control", "Read back", "Transport"),
-            "Filling of what is missing",
-        ],
-        rows=rows,
+    configs: dict[str, Any] = {arm: {} for arm in results.arms} | {
+        run.arm: run.config for run in reversed(results.ok_runs)
+    }
+    protocols = {arm: section(configs[arm], "protocol") for arm in results.arms}
+    return table_of(
+        f"{results.experiment}: the arms",
+        {
+            "Arm": str,
+            "Congestion control": lambda arm: protocols[arm].get("congestion_control"),
+            "Read back": lambda arm: ", ".join(results.congestion_controls(arm)),
+            "Transport": lambda arm: _listed(protocols[arm], "name", "congestion_control"),
+            "Filling of what is missing": lambda arm: _listed(section(configs[arm], "filling")),
+        },
+        results.arms,
         notes=[
             "Read back: what the kernel says of each TCP socket after the last round; of our own "
             "transport, what its senders were built with. A run in which it is not what the arm "
@@ -44,36 +41,42 @@ def arm_settings_table(results: Results) -> Table:
     )
 
 
-def _listed(settings: dict[str, Any]) -> str:
-    known = [f"{name}: {value}" for name, value in settings.items() if value is not None]
-    return "; ".join(known) or formatting.DASH
+def _listed(settings: dict[str, Any], *unsaid: str) -> str:
+    known = {name: value for name, value in settings.items() if value is not None}
+    return "; ".join(f"{name}: {value}" for name, value in known.items() if name not in unsaid)
+
+
+_MS = formatting.Unit("ms", 1e3)
 
 
 def impairment_table(results: Results) -> Table:
     """Per arm and impairment: how often, how late, and what it dropped, over the ok runs."""
-    frame = results.impairments
+    frame = results.frame("impairments")
+    counted = pl.col("dropped").count()
     ends = (
         frame.filter(pl.col("action") == "end")
         .group_by("name", "arm")
-        .agg(pl.col("dropped", "frames_sent").sum(), pl.col("dropped").count().alias("counted"))
+        .agg(pl.when(counted > 0).then(pl.col("dropped", "frames_sent").sum() / counted))
     )
-    sent_late_s = pl.col("sent_s") - pl.col("planned_s")
-    acknowledged_late_s = pl.col("acknowledged_s") - pl.col("planned_s")
     skipped = frame.filter(pl.col("action") == "skipped").height
+    late_s = pl.col("sent_s", "acknowledged_s") - pl.col("planned_s")
     begins = (
         frame.filter(pl.col("action") == "begin")
         .with_columns(pl.coalesce("target", "host"))
         .group_by("name", "kind", "target", "arm", maintain_order=True)
-        .agg(
-            times=pl.len(),
-            sent_median=sent_late_s.median(),
-            sent_max=sent_late_s.max(),
-            acknowledged_median=acknowledged_late_s.median(),
-            acknowledged_max=acknowledged_late_s.max(),
-        )
+        .agg(pl.len(), late_s.median(), late_s.max().name.suffix(".max"))
         .join(ends, on=["name", "arm"], how="left")
         .sort("name", pl.col("arm").cast(pl.Enum(results.arms)))
     )
+
+    def late(event: str) -> Callable[[dict[str, Any]], str]:
+        return lambda each: " / ".join(
+            formatting.number(each[name], _MS) for name in (event, f"{event}.max")
+        )
+
+    def per_time(name: str) -> Callable[[dict[str, Any]], str]:
+        return lambda each: formatting.number(each[name]) if each[name] else ""
+
     notes = [
         "Planned: its leg began, or its instant came. Sent: the controller acted. In force: the "
         "switch, or the host's filter, confirmed it."
@@ -83,91 +86,48 @@ def impairment_table(results: Results) -> Table:
             f"{skipped} planned times were skipped: the leg or the run had ended, or the same "
             "impairment was still in force."
         )
-    return Table(
-        title=f"{results.experiment}: impairments as they happened",
-        columns=[
-            "Impairment",
-            "Arm",
-            "Times",
-            "Sent after planned: median / maximum (ms)",
-            "In force after planned: median / maximum (ms)",
-            "Packets dropped per time",
-            "Frames sent per time",
-        ],
-        rows=[_impairment_row(each) for each in begins.iter_rows(named=True)],
+    return table_of(
+        f"{results.experiment}: impairments as they happened",
+        {
+            "Impairment": lambda each: Cell(
+                text=each["name"], detail=f"{each['kind']} at {each['target']}"
+            ),
+            "Arm": lambda each: each["arm"],
+            "Times": lambda each: str(each["len"]),
+            "Sent after planned: median / maximum (ms)": late("sent_s"),
+            "In force after planned: median / maximum (ms)": late("acknowledged_s"),
+            "Packets dropped per time": per_time("dropped"),
+            "Frames sent per time": per_time("frames_sent"),
+        },
+        begins.iter_rows(named=True),
         notes=notes,
         records=frame.drop("run_key").to_dicts(),
     )
 
 
-def _impairment_row(found: dict[str, Any]) -> list[Cell]:
-    unit = formatting.Unit("ms", 1e3)
-    late = (
-        " / ".join(
-            formatting.number(found[f"{event}_{which}"], unit) for which in ("median", "max")
-        )
-        for event in ("sent", "acknowledged")
-    )
-    per_time = (
-        formatting.number(found[name] / found["counted"])
-        if found["counted"] and found[name]
-        else formatting.DASH
-        for name in ("dropped", "frames_sent")
-    )
-    name = Cell(text=str(found["name"]), detail=f"{found['kind']} at {found['target']}")
-    return row(name, found["arm"], str(found["times"]), *late, *per_time)
-
-
 def link_table(results: Results) -> Table:
     """Calibration of every path before training: the mean over runs, and the extremes."""
-    links: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    links: dict[str, list[dict[str, Any]]] = {}
     for run in results.ok_runs:
         for link in run.calibration.get("links") or []:
-            if isinstance(link, dict):
-                ends = (str(link.get("from")), str(link.get("to")))
-                links.setdefault(ends, []).append(link)
-    measured = [
-        *(("configured_rate_bps", "bps"), ("rate_bps", "bps")),
-        *(("configured_rtt_s", "s"), ("rtt_s", "s")),
-    ]
-    return Table(
-        title=f"{results.experiment}: paths as calibrated before each run",
-        columns=[
-            *("Path", "Configured rate", "Measured rate"),
-            *("Configured round trip", "Round-trip time", "Runs"),
-        ],
-        rows=[
-            row(
-                f"{begin} to {end}",
-                *(_spread([link.get(key) for link in found], unit) for key, unit in measured),
-                str(len(found)),
-            )
-            for (begin, end), found in links.items()
-        ],
+            links.setdefault(f"{link['from']} to {link['to']}", []).append(link)
+
+    def spread(key: str, unit: str) -> Callable[[str], Cell]:
+        return lambda path: _spread([link.get(key) for link in links[path]], unit)
+
+    return table_of(
+        f"{results.experiment}: paths as calibrated before each run",
+        {
+            "Path": str,
+            "Configured rate": spread("configured_rate_bps", "bps"),
+            "Measured rate": spread("rate_bps", "bps"),
+            "Configured round trip": spread("configured_rtt_s", "s"),
+            "Round-trip time": spread("rtt_s", "s"),
+            "Runs": lambda path: str(len(links[path])),
+        },
+        links,
         notes=["Each number is a mean over runs, with the smallest and the largest."],
         records=[link for found in links.values() for link in found],
-    )
-
-
-def host_cpu_table(results: Results) -> Table:
-    """Processor time of each host: the mean over an arm's ok runs, and the extremes."""
-    rows, records = [], []
-    for arm in results.arms:
-        used: dict[str, list[float]] = {}
-        for each in results.host_cpu.filter(pl.col("arm") == arm).iter_rows(named=True):
-            used.setdefault(each["host"], []).append(each["cpu_s"])
-            names = ("run_key", "arm", "seed", "host", "cpu_s")
-            records.append({name: each[name] for name in names})
-        rows += [row(arm, host, _spread(each, "s"), str(len(each))) for host, each in used.items()]
-    return Table(
-        title=f"{results.experiment}: processor time per host",
-        columns=["Arm", "Host", "Sampled processes", "Runs"],
-        rows=rows,
-        notes=[
-            "Sampled: the last value of each process in a host, up to 0.1 s before its end. "
-            "Shells, and programs of less than about 2 s, may be missing."
-        ],
-        records=records,
     )
 
 
@@ -228,55 +188,50 @@ def _flat(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def program_table(results: Results) -> Table:
     """Every arm's programs, over all runs that wrote what became of them."""
-    rows = []
-    for arm in results.arms:
-        runs = [run for run in results.runs if run.arm == arm and run.directory is not None]
-        found = [each for run in runs for each in programs.workload(run.directory)]
-        used = ", ".join(results.congestion_controls(arm)) or formatting.DASH
-        for name in dict.fromkeys(str(each.get("name")) for each in found):
-            rows.append(
-                row(arm, name, *_program_cells([e for e in found if e.get("name") == name]), used)
-            )
-    return Table(
-        title=f"{results.experiment}: the programs",
-        columns=[
-            *("Arm", "Program", "Host", "Command", "Exit status", "Duration (s)"),
-            *("Congestion control", "Seen in the arm"),
-        ],
-        rows=rows,
+    records = [
+        {"run_key": run.key, "arm": run.arm, "seed": run.seed, **each}
+        | {"run": shlex.join(map(str, each.get("run") or []))}
+        for run in results.runs
+        for each in programs.workload(run.directory)
+    ]
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in sorted(records, key=lambda each: results.arms.index(each["arm"])):
+        found.setdefault((each["arm"], str(each.get("name"))), []).append(each)
+    return table_of(
+        f"{results.experiment}: the programs",
+        {
+            "Arm": lambda runs: runs[0]["arm"],
+            "Program": lambda runs: str(runs[0].get("name")),
+            "Host": lambda runs: str(runs[0].get("host")),
+            "Command": _commands,
+            "Exit status": _statuses,
+            "Duration (s)": _durations,
+            "Congestion control": lambda runs: runs[0].get("congestion_control"),
+            "Seen in the arm": lambda runs: ", ".join(results.congestion_controls(runs[0]["arm"])),
+        },
+        found.values(),
         notes=[
             "Services are ended when all others have ended: their status is not judged. Seen: what "
             "the kernel says of the connections between hosts that were sampled."
         ],
-        records=[
-            {"run_key": run.key, "arm": run.arm, "seed": run.seed, **_flat_program(each)}
-            for run in results.runs
-            for each in programs.workload(run.directory)
-        ],
+        records=records,
         numeric=False,
     )
 
 
-def _program_cells(found: list[dict[str, Any]]) -> list[str]:
-    first = found[0]
-    commands = list(dict.fromkeys(shlex.join(map(str, each.get("run") or [])) for each in found))
-    more = f" (and {len(commands) - 1} more)" if commands[1:] else ""
-    statuses = Counter(str(each.get("exit_status")) for each in found)
-    told = ", ".join(f"{status} ({count} x)" for status, count in sorted(statuses.items()))
-    times = [
-        each["ended_s"] - each["began_s"]
-        for each in found
-        if each.get("began_s") and each.get("ended_s")
-    ]
-    ends = dict.fromkeys(map(formatting.number, sorted(times)[:: max(1, len(times) - 1)]))
-    return [
-        str(first.get("host")),
-        commands[0] + more,
-        f"service, {told}" if first.get("service") else told,
-        formatting.TO.join(ends) or formatting.DASH,
-        str(first.get("congestion_control") or formatting.DASH),
-    ]
+def _commands(runs: list[dict[str, Any]]) -> str:
+    first, *others = dict.fromkeys(run["run"] for run in runs)
+    return first + (f" (and {len(others)} more)" if others else "")
 
 
-def _flat_program(program: dict[str, Any]) -> dict[str, Any]:
-    return {**program, "run": shlex.join(map(str, program.get("run") or []))}
+def _statuses(runs: list[dict[str, Any]]) -> str:
+    counts = Counter(str(run.get("exit_status")) for run in runs)
+    listed = [f"{status} ({count} x)" for status, count in sorted(counts.items())]
+    return ", ".join(["service"] * bool(runs[0].get("service")) + listed)
+
+
+def _durations(runs: list[dict[str, Any]]) -> str:
+    """The shortest and the longest."""
+    whole = [run for run in runs if run.get("began_s") and run.get("ended_s")]
+    times = sorted(run["ended_s"] - run["began_s"] for run in whole)
+    return formatting.TO.join(dict.fromkeys(map(formatting.number, times[:1] + times[-1:])))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from analysis.data import gates
-from analysis.data.evidence import MISSING, Run
+import polars as pl
+
+from analysis import formatting
+from analysis.data import evidence
+from analysis.data.evidence import FACTOR_PREFIX, MISSING, Run, factor_text
+from analysis.data.frames import metric_names, per_run
 from analysis.data.load import Results
+from analysis.formatting import joined, short
 from analysis.summary.lookup import factors_text
-from analysis.tables.cells import missing
-from analysis.tables.rendering import Cell, Table, row
-from analysis.words import formatting
-from analysis.words.formatting import joined, short
+from analysis.tables.rendering import Cell, Table, missing, row, table_of
 
 _MOST_COLUMNS = 8  # of single runs in the table of gates
 _TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
@@ -38,10 +40,23 @@ def not_ok_table(results: Results) -> Table:
 
 
 def _run_table(results: Results, title: str, runs: list[Run], notes: list[str]) -> Table:
-    return Table(
-        title=f"{results.experiment}: {title}",
-        columns=["Run", "Arm", "Seed", "Verdict", "Reason", "Wall time", "Gates"],
-        rows=[_run_row(run) for run in runs],
+    def name(run: Run) -> Cell:
+        factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
+        href = f"../{quote(run.directory.name)}/" if run.directory else ""
+        return Cell(text=run.key, href=href, detail=joined(factors, run.note))
+
+    return table_of(
+        f"{results.experiment}: {title}",
+        {
+            "Run": name,
+            "Arm": lambda run: run.arm,
+            "Seed": lambda run: str(run.seed),
+            "Verdict": lambda run: Cell(text=run.verdict, tone=_TONES.get(run.verdict, "")),
+            "Reason": lambda run: run.reason,
+            "Wall time": lambda run: run.wall_s and f"{formatting.number(run.wall_s)} s",
+            "Gates": _gates,
+        },
+        runs,
         notes=notes,
         numeric=False,
     )
@@ -72,38 +87,26 @@ def _coverage(runs: list[Run]) -> Cell:
     return Cell(text=f"{ok} of {len(runs)}", detail=detail, tone="" if ok == len(runs) else "bad")
 
 
-def _run_row(run: Run) -> list[Cell]:
-    href = ""
-    if run.directory is not None:
-        href = f"../{quote(run.directory.name)}/"
-    factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
-    wall = formatting.DASH if run.wall_s is None else f"{formatting.number(run.wall_s)} s"
-    name = Cell(text=run.key, href=href, detail=joined(factors, run.note))
-    verdict = Cell(text=run.verdict, tone=_TONES.get(run.verdict, ""))
-    reason = run.reason or formatting.DASH
-    return row(name, run.arm, str(run.seed), verdict, reason, wall, _gates(run))
-
-
-def _gates(run: Run) -> Cell:
+def _gates(run: Run) -> Cell | None:
     if not run.gates:
-        return Cell(text=formatting.DASH)
-    outcomes = [gates.outcome(gate) for gate in run.gates]
+        return None
+    outcomes = [gate["outcome"] for gate in run.gates]
     details = [  # all values stand in the table of gates
         f"{gate.get('name')}: {_short_value(gate)}"
         for gate in run.gates
-        if gates.calls_attention(gate)
+        if evidence.calls_attention(gate)
     ]
-    details += [f"waived: {words}" for words in gates.waived([run])]
+    details += [f"waived: {words}" for words in evidence.waived([run])]
     return Cell(
         text=", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)),
         detail="; ".join(details),
-        tone="bad" if any(gates.stops(gate) for gate in run.gates) else "",
+        tone="bad" if any(evidence.stops(gate) for gate in run.gates) else "",
     )
 
 
 def _short_value(gate: dict[str, Any]) -> str:
-    if not isinstance(gate.get("value"), int | float):
-        return f"{gates.outcome(gate)}, {gate.get('note')}"
+    if gate.get("value") is None:
+        return f"{gate['outcome']}, {gate.get('note')}"
     return f"{short(gate.get('value'))} (limit {short(gate.get('limit'))})"
 
 
@@ -115,11 +118,34 @@ def gate_table(results: Results) -> Table:
         columns = {}
         for run in judged:
             columns.setdefault(f"{run.arm}, worst of its runs", []).append(run)
-    names = list(dict.fromkeys(_name(gate) for run in judged for gate in run.gates))
-    return Table(
-        title=f"{results.experiment}: gates, the emulator against its limits",
-        columns=["Gate", "Limit", "Worst", *columns],
-        rows=[_gate_row(name, judged, columns.values()) for name in names],
+    named = {run.key: {_name(gate): gate for gate in reversed(run.gates)} for run in judged}
+
+    def found(name: str, runs: Iterable[Run] = judged) -> list[dict[str, Any]]:
+        return [named[run.key][name] for run in runs if name in named[run.key]]
+
+    def title(name: str) -> Cell:
+        known = found(name)
+        about = sorted({f"waived: {gate['waived']}" for gate in known if gate.get("waived")})
+        if name != known[0]["name"]:
+            about.insert(0, f"limits.{name}")
+        return Cell(text=known[0]["name"], detail="; ".join(about))
+
+    def limits(name: str) -> str:
+        known = {gate["limit"] for gate in found(name) if gate.get("limit") is not None}
+        return ", ".join(f"{limit:g}" for limit in sorted(known))
+
+    def worst(runs: list[Run]) -> Callable[[str], Cell]:
+        return lambda name: _worst(found(name, runs))
+
+    return table_of(
+        f"{results.experiment}: gates, the emulator against its limits",
+        {
+            "Gate": title,
+            "Limit": limits,
+            "Worst": worst(judged),
+            **{heading: worst(runs) for heading, runs in columns.items()},
+        },
+        dict.fromkeys(_name(gate) for run in judged for gate in run.gates),
         notes=[
             "A value beyond its limit makes a run invalid, and so does a gate that could not be "
             "measured, unless the experiment waives it. Limits are keys of `limits` in the "
@@ -134,45 +160,106 @@ def gate_table(results: Results) -> Table:
 
 
 def _name(gate: dict[str, Any]) -> str:
-    return str(gate.get("key") or gate.get("name"))
+    return str(gate.get("key") or gate["name"])
 
 
-def _gate_row(name: str, runs: list[Run], columns: Iterable[list[Run]]) -> list[Cell]:
-    known = [gate for run in runs if (gate := _find(run, name)) is not None]
-    limits = sorted({float(gate["limit"]) for gate in known if gate.get("limit") is not None})
-    title = str(known[0].get("name"))
-    about = [] if name == title else [f"limits.{name}"]
-    about += sorted({f"waived: {gate['waived']}" for gate in known if gate.get("waived")})
-    return row(
-        Cell(text=title, detail="; ".join(about)),
-        ", ".join(f"{limit:g}" for limit in limits),
-        _value(_worst(known)),
-        *(_value(_worst([_find(run, name) for run in column])) for column in columns),
+def _worst(gates: Sequence[dict[str, Any]]) -> Cell:
+    """The gate furthest beyond its limit, else one that was not measured, else the largest."""
+    if not gates:
+        return missing()
+
+    def badness(gate: dict[str, Any]) -> tuple[int, float]:
+        order = {evidence.FAILED: 2, evidence.NOT_MEASURED: 1}.get(gate["outcome"], 0)
+        return order, -math.inf if gate.get("value") is None else gate["value"]
+
+    gate = max(gates, key=badness)
+    note = str(gate.get("note") or "")
+    if gate.get("value") is None:
+        tone = "bad" if evidence.stops(gate) else "quiet"
+        return Cell(text=gate["outcome"], detail=note, tone=tone)
+    tone = "bad" if gate["outcome"] == evidence.FAILED else ""
+    remarks = "; ".join(filter(None, (gate.get("where"), note)))
+    return Cell(text=f"{gate['value']:.3g}", detail=remarks, tone=tone)
+
+
+_SHOWN = (
+    *("round_latency_s.p50", "round_latency_s.p99", "round_latency_s.burst_mean"),
+    *("time_to_target_s", "accuracy", "perplexity", "realised_loss.gather", "training_time_s"),
+    *("round_latency_s.max", "bytes_sent", "passes_per_transfer"),
+)
+_MOST_SHOWN = len(_SHOWN)  # programs may have any number; the table's files have all
+
+
+def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
+    """A row per ok run in the experiment's order; the records hold all metrics, unrounded."""
+    frame = _values(results)
+    metrics = metric_names(frame)
+    with_values = [name for name in metrics if frame[name].count()]
+    of_programs = [
+        name for name in with_values if name.startswith(("programs.", "flows.", "hosts."))
+    ]
+    shown = [name for name in (*_SHOWN, *of_programs) if name in with_values][:_MOST_SHOWN]
+    units = {name: formatting.metric_unit(name, frame[name]) for name in shown}
+    runs = {run.key: run for run in results.ok_runs}
+    factors = results.factor_columns
+    rows = []
+    for values in frame.iter_rows(named=True):
+        run = runs[values["run_key"]]
+        point = factors_text({name: factor_text(level) for name, level in run.factors.items()})
+        number, latency_s = values["slowest_round"], values["slowest_round_s"]
+        slowest = Cell(text=formatting.DASH)
+        if number is not None:
+            slowest = Cell(
+                text=str(number),
+                detail=f"{formatting.number(latency_s)} s",
+                href=_timeline_link(run.key, number) if run.key in in_timeline else "",
+            )
+        rows.append(
+            row(
+                run.key,
+                run.arm,
+                *([point] if factors else []),
+                str(run.seed),
+                slowest,
+                *(formatting.number(values[name], unit) for name, (_, unit) in units.items()),
+            )
+        )
+    slowest_columns = ("slowest_round", "slowest_round_s")
+    renamed = {name: name.removeprefix(FACTOR_PREFIX) for name in factors}
+    return Table(
+        title=f"{results.experiment}: the values of each ok run",
+        columns=[
+            *("Run", "Arm", *(["Point"] if factors else []), "Seed", "Slowest round"),
+            *(label for label, _ in units.values()),
+        ],
+        rows=rows,
+        records=frame.select("run_key", "arm", *factors, "seed", *slowest_columns, *metrics)
+        .rename(renamed)
+        .to_dicts(),
     )
 
 
-def _worst(found: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The gate furthest beyond its limit, else one that was not measured, else the largest."""
+def _values(results: Results) -> pl.DataFrame:
+    """`per_run` in the experiment's order, with the first of each run's slowest rounds."""
+    slowest = (
+        results.frame("latencies")
+        .drop_nulls("latency_s")
+        .sort("latency_s", "round", descending=[True, False])
+        .group_by("run_key")
+        .agg(
+            pl.col("round").first().alias("slowest_round"),
+            pl.col("latency_s").first().alias("slowest_round_s"),
+        )
+    )
+    runs = sorted(
+        results.ok_runs,
+        key=lambda run: (results.point_order(run), results.arms.index(run.arm), run.seed),
+    )
+    order = pl.DataFrame({"run_key": [run.key for run in runs]}, schema={"run_key": pl.String})
+    frame = order.join(per_run(results), on="run_key", how="left", maintain_order="left")
+    return frame.join(slowest, on="run_key", how="left", maintain_order="left")
 
-    def badness(gate: dict[str, Any]) -> tuple[int, float]:
-        value = gate.get("value")
-        order = {gates.FAILED: 2, gates.NOT_MEASURED: 1}.get(gates.outcome(gate), 0)
-        return order, float(value) if isinstance(value, int | float) else -math.inf
 
-    return max((gate for gate in found if gate is not None), key=badness, default=None)
-
-
-def _find(run: Run, name: str) -> dict[str, Any] | None:
-    return next((gate for gate in run.gates if _name(gate) == name), None)
-
-
-def _value(gate: dict[str, Any] | None) -> Cell:
-    if gate is None:
-        return missing()
-    value = gate.get("value")
-    if not isinstance(value, int | float):
-        tone = "bad" if gates.stops(gate) else "quiet"
-        return Cell(text=gates.outcome(gate), detail=str(gate.get("note") or ""), tone=tone)
-    remarks = "; ".join(filter(None, (gate.get("where"), gate.get("note"))))
-    tone = "bad" if gates.outcome(gate) == gates.FAILED else ""
-    return Cell(text=f"{value:.3g}", detail=remarks, tone=tone)
+def _timeline_link(key: str, round_number: int) -> str:
+    """Where the page of timelines shows a round of a run; `timeline.js` reads it."""
+    return f"timeline.html#{quote(key, safe='')}&round={round_number}"

@@ -13,7 +13,7 @@ from rich.console import Console
 import analysis
 from analysis.report import kept_results, verification
 from analysis.report.writing import ReportPaths
-from analysis.tables.main_table import WAIVED
+from analysis.tables.by_arm import WAIVED
 from analysis.tables.rendering import to_csv, to_latex, to_text
 from testbed.cli import terminal
 from testbed.cli.places import Place

@@ -20,8 +20,7 @@ import yaml
 from typer.cli import get_docs_for_click
 
 from analysis.data.frame_columns import FRAMES, LABELS, unit_of
-from analysis.data.metrics import METRICS
-from analysis.data.program_metrics import KINDS
+from analysis.data.metrics import IMPAIRED, REGISTRY
 from testbed.cli.verbs import app
 from testbed.experiment import Experiment, json_schema
 from testbed.shared import docstrings, own_code, units
@@ -300,12 +299,13 @@ def frames() -> str:
 
 def metrics() -> str:
     """The metrics of `summary.json` with their units and meanings."""
-    named = [(each.name, each.unit, each.meaning) for each in METRICS]
-    named += [
-        (f"{part}.NAME.{what}", unit, text) for (part, what), (unit, _, text) in KINDS.items()
-    ]
     units_here = {"count": "", "per_s": "1/s"}
-    return _meanings("metric", [(name, units_here.get(u, u), text) for name, u, text in named])
+    rows = [
+        (each.name.replace("{}", "NAME"), units_here.get(each.unit, each.unit), each.meaning)
+        for each in REGISTRY.values()
+        if not each.name.startswith(IMPAIRED)
+    ]
+    return _meanings("metric", rows)
 
 
 def parts() -> dict[str, str]:

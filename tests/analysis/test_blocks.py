@@ -9,14 +9,14 @@ import pytest
 
 import analysis
 from analysis.data import keeping, kept_rows
-from analysis.data.blocks import BLOCK
+from analysis.data.evidence import BLOCK
+from analysis.data.frames import per_run
 from analysis.data.load import load
-from analysis.data.per_run import per_run
+from analysis.report import remarks
 from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
-from analysis.tables import ratios
-from analysis.tables.main_table import main_table
-from analysis.words import cautions, headline
+from analysis.tables import by_arm
+from analysis.tables.by_arm import main_table
 from tests.analysis.build import ResultsBuilder, edited
 
 PAIR, LATENCY = "fixed-low/dblp", "round_latency_s.burst_mean"
@@ -43,7 +43,7 @@ def five_seeds(folder: Path, moved: dict[int, dict[str, Any]], **facts: Any) -> 
 def cautioned(folder: Path) -> tuple[dict[str, Any], str]:
     results = load(folder)
     summary = summarise(results)
-    return summary, " ".join(cautions.lines(results, summary))
+    return summary, " ".join(remarks.cautions(results, summary))
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,9 @@ def test_seeds_that_are_no_pairs_are_left_out_and_counted(tmp_path, elsewhere, w
     assert entry(summary, "differences", "fixed-low-dblp", "accuracy").n == 3
     assert entry(summary, "arms", "fixed-low", LATENCY).n == 5
     assert f"no pairs: 2 of 5 seeds of {PAIR} ({why})" in caution
-    assert f"{PAIR} leaves out seeds 2, 5: {why}." in ratios.ratio_table(summary).notes
+    assert f"{PAIR} leaves out seeds 2, 5: {why}." in by_arm.ratio_table(summary).notes
     notes = main_table(summary).notes
     assert any("both have, of one machine and code" in note for note in notes)
-    assert headline.lines(summary)[0].endswith("pairs alone")  # and not the means of other runs
 
 
 def test_the_line_is_in_the_report_once_for_all_pairs_that_it_is_true_of(tmp_path, undrawn):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.statistics.intervals import holm
+from analysis.statistics import holm
 from tests.analysis.build import ResultsBuilder, summary_of
 
 GATHER = "gather_latency_s.burst_mean"

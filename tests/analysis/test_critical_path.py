@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from analysis.data import critical_path
 from analysis.data.load import load
-from analysis.figures.critical_path import stacked
+from analysis.figures.rounds import stacked
 from analysis.tables.critical_path import culprits_table, parts_table
 from testbed.cli.options import Selection
 from testbed.run import planning, simulating
@@ -50,7 +50,7 @@ def results(tmp_path_factory):
 
 @pytest.fixture
 def path(results):
-    return results.critical_path
+    return results.frame("critical_path")
 
 
 def of_round(path, number):
@@ -155,7 +155,7 @@ def hand_made(folder, *, impairments=(), training=()):
         if host == "worker-2":
             lines[1]["compute_s"] = 0.25
         write_lines(built / "events" / f"training-{host}.jsonl", lines)
-    return load(folder).critical_path
+    return load(folder).frame("critical_path")
 
 
 def test_a_slowed_processor_is_named_where_its_worker_computed_longest(tmp_path):
@@ -178,6 +178,6 @@ def test_computing_beyond_the_pace_is_apart_and_what_remains_is_the_barrier(tmp_
 
 def test_logs_of_before_have_no_critical_path(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1)  # without `began_s` in rounds
-    path = load(tmp_path).critical_path
+    path = load(tmp_path).frame("critical_path")
     assert path.is_empty()
     assert {each.name for each in critical_path.COLUMNS} < set(path.columns)

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
 from analysis.data.load import load
-from analysis.figures import catalogue, latency, learning, parts, ratios, style
+from analysis.figures import along_factor, catalogue, rounds, style
 from analysis.summary.document import summarise
 from tests.analysis.build import ResultsBuilder, summary_of
 from tests.analysis.test_sweep_points import FACTOR, TOLERANCES, sweep
@@ -33,7 +33,7 @@ def y_of(line) -> np.ndarray:
 def test_strips_below_the_rounds_show_the_critical_ones(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)  # critical in round 0 only
-    figure = latency.over_rounds(load(tmp_path).rounds, STYLES, {})
+    figure = rounds.over_rounds(load(tmp_path).frame("rounds"), STYLES, {})
     assert figure is not None
     (strip,) = figure.axes[1].collections
     (box,) = [path.get_extents() for path in strip.get_paths()]
@@ -50,7 +50,7 @@ def test_many_arms_have_a_panel_each_where_they_would_hide_one_another(tmp_path,
         for number, name in enumerate(names):
             build.run(arm=name, seed=seed, calm_s=0.1 * seed * (number + 1))
     results = load(tmp_path)
-    figure = latency.over_rounds(results.rounds, style.arm_styles(names), {})
+    figure = rounds.over_rounds(results.frame("rounds"), style.arm_styles(names), {})
     assert figure is not None
     *over, strips = figure.axes
     assert len(over) == panels
@@ -69,7 +69,7 @@ def test_many_arms_have_a_panel_each_where_they_would_hide_one_another(tmp_path,
 
 def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, calm_s=0.1, burst_s=1.0)
-    figure = latency.distribution(load(tmp_path).rounds, STYLES)
+    figure = rounds.distribution(load(tmp_path).frame("rounds"), STYLES)
     assert figure is not None
     calm, burst = (x_of(axes.lines[0]) for axes in figure.axes)
     assert set(np.round(calm, 6)) == {0.1} and len(calm) == 9
@@ -79,9 +79,9 @@ def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
 def test_a_long_legend_takes_no_room_from_the_axes():
     heights = []
     for count in (2, 12):
-        figure, axes = parts.new_axes("Round", "Latency")
+        figure, axes = style.new_axes("Round", "Latency")
         marks = [Patch(label=f"hit by a combination of impairments {n}") for n in range(count)]
-        parts.add_legend(figure, STYLES, set(STYLES), marks)
+        style.add_legend(figure, STYLES, set(STYLES), marks)
         figure.draw_without_rendering()
         heights.append(axes.get_window_extent().height)
     assert heights[1] >= 0.9 * heights[0]
@@ -91,7 +91,7 @@ def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
     sweep(tmp_path, published=["dblp-burst-latency"])
     results = load(tmp_path)
     summary = summarise(results)
-    figure = ratios.along_factor(summary, style.arm_styles(results.arms))
+    figure = along_factor.ratios_along_factor(summary, style.arm_styles(results.arms))
     assert figure is not None
     (axes,) = figure.axes
     lines = {tuple(np.round(y_of(line), 3)) for line in axes.lines if len(x_of(line)) == 2}
@@ -106,7 +106,7 @@ def test_points_at_names_are_joined_by_no_line_and_points_at_numbers_are(tmp_pat
 
     def lines() -> tuple[set[tuple[float, ...]], set[tuple[float, ...]]]:
         """Heights of what has two ends: drawn between them, and points alone."""
-        figure = ratios.along_factor(summary, style.arm_styles(list(summary["arms"])))
+        figure = along_factor.ratios_along_factor(summary, style.arm_styles(list(summary["arms"])))
         assert figure is not None
         found: dict[bool, set[tuple[float, ...]]] = {True: set(), False: set()}
         for line in figure.axes[0].lines:
@@ -146,7 +146,7 @@ def priced(folder: Path, seeds: int = 5) -> dict:
 @pytest.mark.filterwarnings("error")
 def test_panels_share_a_scale_that_shows_all_of_them_and_a_price_of_0_is_not_crowded(tmp_path):
     summary = priced(tmp_path)
-    figure = ratios.along_factor(summary, style.arm_styles(list(summary["arms"])))
+    figure = along_factor.ratios_along_factor(summary, style.arm_styles(list(summary["arms"])))
     assert figure is not None
     first, second = figure.axes
     gather = "gather_latency_s"
@@ -157,7 +157,7 @@ def test_panels_share_a_scale_that_shows_all_of_them_and_a_price_of_0_is_not_cro
     assert highest > 7  # above the limits, and in the first panel alone
     assert first.get_ylim() == second.get_ylim()
     assert first.get_ylim()[0] <= 1 and first.get_ylim()[1] > highest
-    parts.render(figure, "png")
+    style.render(figure, "png")
     for axes in figure.axes:
         assert [each.get_text() for each in axes.get_xticklabels()] == ["0", "0.1", "0.3", "1"]
         at = axes.transAxes.inverted().transform(
@@ -177,7 +177,7 @@ def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
                 build.run(arm=arm, seed=seed, factors={"k": k}, accuracy=accuracy, **times)
     results = load(tmp_path)
     summary = summarise(results)
-    figure = learning.along_factor(summary, style.arm_styles(results.arms))
+    figure = along_factor.learning_along_factor(summary, style.arm_styles(results.arms))
     assert figure is not None
     learnt, latency = figure.axes
     for axes, heights in (
@@ -189,23 +189,23 @@ def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
         assert {tuple(x_of(line)) for line in curves} == {(20, 40, 80)}
     assert latency.get_xlabel() == "k"
     two_points = {**summary, "points": summary["points"][:2]}
-    assert learning.along_factor(two_points, STYLES) is None
+    assert along_factor.learning_along_factor(two_points, STYLES) is None
 
 
 def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     results = load(tmp_path)
     summary = summarise(results)
-    assert ratios.along_factor(summary, STYLES) is None
-    assert learning.along_factor(summary, STYLES) is None
+    assert along_factor.ratios_along_factor(summary, STYLES) is None
+    assert along_factor.learning_along_factor(summary, STYLES) is None
     for name in ("divergence", "relative_error.applied"):
-        assert learning.deviation(results.deviations, STYLES, name, "") is None
+        assert rounds.deviation(results.frame("deviations"), STYLES, name, "") is None
 
 
 def test_perplexity_has_its_own_axis(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, metric="perplexity", accuracy=3.0)
     tasks = {"dblp-s1": "small-cnn on digits"}
-    figure = learning.quality(load(tmp_path).evaluations, STYLES, "round", tasks)
+    figure = rounds.quality(load(tmp_path).frame("evaluations"), STYLES, "round", tasks)
     assert figure is not None
     (axes,) = figure.axes
     assert axes.get_ylabel() == "Test perplexity"
@@ -233,8 +233,8 @@ def test_no_two_arms_of_a_large_comparison_look_alike():
 def test_a_legend_has_room_for_its_longest_label(arm):
     arms = ["dblp", "fixed-low", "none", arm]
     with style.settings():
-        figure, _ = parts.new_axes("Round", "Latency")
-        parts.add_legend(figure, style.arm_styles(arms), set(arms), [parts.CRITICAL])
+        figure, _ = style.new_axes("Round", "Latency")
+        style.add_legend(figure, style.arm_styles(arms), set(arms), [style.CRITICAL])
         figure.canvas.draw()
     (legend,) = figure.legends
     assert legend.get_window_extent().x1 <= figure.bbox.x1
@@ -252,7 +252,7 @@ def test_many_mixtures_of_impairments_are_shaded_alike(mixtures, labels):
     figure = plt.figure()
     axes = figure.add_subplot()
     kinds = {"a": "loss", "b": "burst", "c": "queue"}
-    patches = parts.shade_impairments(axes, rounds, kinds)
+    patches = style.shade_impairments(axes, rounds, kinds)
     assert [each.get_label() for each in patches] == labels
     assert len(axes.patches) >= 1
     plt.close(figure)

@@ -105,7 +105,7 @@ def test_of_runs_that_are_not_chosen_nothing_is_read(folder, monkeypatch, asked,
         assert frame["run_key"].unique(maintain_order=True).to_list() == ok
     assert results.samples("queues").collect()["run_key"].to_list() == ok
     of_runs = [path.split("/", 2)[1:] for path in read if path.count("/") > 1]
-    others = {name for key, name in of_runs if key not in (*keys, ".measures")}
+    others = {name for key, name in of_runs if key not in keys}
     # Without a plan, it is the configurations that say which run is which.
     assert others == (set() if planned else {"config.json"})
 

@@ -36,7 +36,7 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     assert "old | table" not in text
     assert "| Round latency, burst rounds (s) | 0.200 (values 0.180, 0.220) | 1.00" in text
     assert "Means over n = 2 seeds with the seeds' values, too few" in text
-    assert "Round latency, burst rounds \u00b7 5.00 x" in text
+    assert "| Round latency, burst rounds | 5.00 x" in text
     assert "Made by `./lab run quick` on " in text and "Test CPU" in text
     assert {path.name for path in folder.iterdir()} == {
         *("experiment.json", "plan.jsonl", "attempts.csv", "gates.csv", "rows.csv"),

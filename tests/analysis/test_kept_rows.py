@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.data import common_part, keeping, kept_rows
+from analysis.data import keeping, kept_rows
+from analysis.data.frames import per_run
 from analysis.data.load import load
-from analysis.data.per_run import per_run
+from analysis.report import remarks
 from analysis.summary.document import summarise
-from analysis.words import cautions
 from tests.analysis.build import ResultsBuilder, edited
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
@@ -71,7 +71,7 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
     read = kept_rows.read(kept(tmp_path / "runs", tmp_path / "kept"))
     summary = summarise(results)
     assert summarise(read) == summary
-    assert cautions.lines(read, summary) == cautions.lines(results, summary)
+    assert remarks.cautions(read, summary) == remarks.cautions(results, summary)
     assert per_run(read).select(per_run(results).columns).equals(per_run(results), null_equal=True)
     for was, is_now in zip(results.runs, read.runs, strict=True):
         assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)
@@ -160,7 +160,7 @@ VALUES = st.recursive(
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), min_size=1, max_size=4))
 def test_documents_are_their_common_part_and_their_own(documents):
-    shared = common_part.common(documents)
+    shared = keeping.common(documents)
     for document in documents:
-        joined = common_part.joined(shared, common_part.own(document, shared))
+        joined = kept_rows.joined(shared, keeping.own(document, shared))
         assert json.dumps(joined, sort_keys=True) == json.dumps(document, sort_keys=True)

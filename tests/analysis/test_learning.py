@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from analysis.data import learning
+from analysis.data.frames import per_run
 from analysis.data.load import load
-from analysis.data.per_run import per_run
+from analysis.report import remarks
 from analysis.summary.document import summarise
-from analysis.tables.critical_rounds import layer_loss_table
-from analysis.tables.main_table import main_table
-from analysis.words import cautions
+from analysis.tables.by_arm import main_table
+from analysis.tables.critical_path import layer_loss_table
 from tests.analysis.build import ResultsBuilder, edited
 
 
@@ -22,7 +22,7 @@ def row(folder, **options):
 def shown(folder):
     results = load(folder)
     summary = summarise(results)
-    return summary, main_table(summary), cautions.lines(results, summary)
+    return summary, main_table(summary), remarks.cautions(results, summary)
 
 
 def test_a_target_counts_from_the_first_evaluation_that_reaches_it(tmp_path):
@@ -89,13 +89,13 @@ def test_workers_do_not_weigh_more_than_one_that_has_no_value(tmp_path):
     with edited(directory / "events" / "effects.jsonl") as records:
         records[0]["applied"]["worker-1"]["cosine"] = None
         records[0]["applied"]["worker-2"]["cosine"] = 0.5
-    frame = learning.deviations(load(tmp_path).effects)
+    frame = learning.deviations(load(tmp_path).frame("effects"))
     assert frame["cosine.applied"].to_list()[:2] == pytest.approx([0.5, 0.97])
 
 
 def test_loss_by_layer_is_averaged_over_transfers_and_its_ends_are_named(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=4, received=90, workers=2)
-    frame = load(tmp_path).layer_loss
+    frame = load(tmp_path).frame("layer_loss")
     for leg, last in (("gather", 0.1), ("broadcast", 0.05)):
         of_leg = frame.filter(frame["leg"] == leg)
         assert of_leg["missing"].to_list() == pytest.approx([0, 0, 0, last])
@@ -112,7 +112,7 @@ def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=2)
     (directory / "events" / "effects.jsonl").unlink()
     results = load(tmp_path)
-    assert results.effects.is_empty()
+    assert results.frame("effects").is_empty()
     assert results.runs[0].problems == ["events/effects.jsonl is missing"]
 
 

@@ -8,9 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
+from polars.testing import assert_frame_equal
 
 import analysis
+from analysis.data.frames import per_run
 from analysis.data.load import load
+from analysis.report import writing
 from tests.analysis.build import ResultsBuilder, edited, write
 
 
@@ -22,7 +25,7 @@ def test_every_planned_run_is_counted_under_its_verdict(tmp_path):
     build.plan("dblp-s9", arm="dblp", seed=9)
     results = load(tmp_path)
     assert results.verdicts() == dict.fromkeys([*verdicts, "missing"], 1)
-    assert set(results.rounds["seed"]) == {0}
+    assert set(results.frame("rounds")["seed"]) == {0}
     assert results.runs[2].reason == "because invalid"
     assert results.runs[-1].reason == "planned, not started"
 
@@ -34,7 +37,7 @@ def test_a_partial_directory_is_never_ok(tmp_path):
     (still_running / "status.json").unlink()
     results = load(tmp_path)
     assert results.verdicts()["interrupted"] == 2
-    assert results.rounds.is_empty()
+    assert results.frame("rounds").is_empty()
     assert "unfinished" in results.runs[1].reason
 
 
@@ -52,7 +55,7 @@ def test_earlier_attempts_and_unplanned_runs_are_listed_apart(tmp_path):
         ("ok", "not in the plan: it has no run of tcp-cubic"),
     ]
     assert [run.key for run in results.left_out] == ["tcp-old"]
-    assert results.rounds["latency_s"].max() == 1.0
+    assert results.frame("rounds")["latency_s"].max() == 1.0
     assert results.arms == ["dblp"]
 
 
@@ -71,7 +74,7 @@ def test_a_broken_line_in_the_middle_is_left_out_and_reported(tmp_path):
     lines = log.read_text().splitlines()
     log.write_text("\n".join([*lines[:3], '{"round": "x"}', "}{", *lines[5:]]) + "\n")
     results = load(tmp_path)
-    assert results.rounds["round"].to_list() == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert results.frame("rounds")["round"].to_list() == [0, 1, 2, 5, 6, 7, 8, 9]
     problems = " ".join(results.runs[0].problems)
     assert "2 broken lines left out (4, 5)" in problems and "8 of 10 rounds" in problems
 
@@ -84,7 +87,7 @@ def test_what_is_no_finite_number_is_no_value_and_reported(tmp_path, written, un
     lines[2] = re.sub(r'"latency_s": [^,]*', f'"latency_s": {written}', lines[2])
     log.write_text("\n".join(lines) + "\n")
     results = load(tmp_path)
-    assert results.rounds["latency_s"].null_count() == 1
+    assert results.frame("rounds")["latency_s"].null_count() == 1
     problem = "events/rounds.jsonl: NaN or infinity, taken for no value (3)"
     assert problem in results.runs[0].problems
     analysis.write_report(tmp_path)
@@ -103,7 +106,7 @@ def test_a_value_of_another_type_is_refused_with_its_file_and_line(tmp_path, nam
     with edited(directory / "events" / "rounds.jsonl") as records:
         records[2][name] = wrong
     with pytest.raises(ValueError, match=rf"rounds\.jsonl, line 3: {message}") as refused:
-        _ = load(tmp_path).rounds
+        _ = load(tmp_path).frame("rounds")
     assert "\n" not in str(refused.value)
 
 
@@ -114,8 +117,8 @@ def test_missing_files_are_reported_and_the_run_still_counts(tmp_path):
     (directory / "events" / "training-worker-2.jsonl").unlink()
     results = load(tmp_path)
     assert results.verdicts()["ok"] == 1
-    assert results.training.is_empty()
-    assert results.rounds.height == 10
+    assert results.frame("training").is_empty()
+    assert results.frame("rounds").height == 10
     assert results.runs[0].problems == [
         "manifest.json is missing",
         "calibration.json is missing",
@@ -212,11 +215,11 @@ def test_kept_results_are_no_run_directories():
 def test_the_fast_and_the_careful_reader_agree(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)
-    fast = load(tmp_path).transfers
+    fast = load(tmp_path).frame("transfers")
     log = build.folder / "dblp-s1" / "events" / "transfers-server.jsonl"
     log.write_text(log.read_text() + "\n\n")  # blank lines: not the fast way
     careful = load(tmp_path)
-    assert careful.transfers.equals(fast)
+    assert careful.frame("transfers").equals(fast)
     assert careful.runs[0].problems == []
     assert json.loads(log.read_text().splitlines()[0])["ignored"] == {"stale": 0}
 
@@ -250,3 +253,31 @@ def test_a_measured_run_that_is_in_no_table_says_why(tmp_path, config, why):
     (left,) = load(tmp_path).left_out
     assert left.key == "dblp-s1-old"
     assert left.note.startswith(f"not in the plan: {why}" if why else "not in the plan")
+
+
+def test_damaged_logs_and_samples_are_remarked_on(tmp_path, undrawn):
+    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    log = directory / "events" / "transfers-server.jsonl"
+    log.write_bytes(log.read_bytes()[:-20])
+    (directory / "samples").mkdir()
+    (directory / "samples" / "processes.parquet").write_bytes(b"PAR1 half")
+    problems = [
+        "events/transfers-server.jsonl: last line (line 20) is cut off",
+        "samples/processes.parquet: cannot be read, it is half-written or damaged; delete it to go "
+        "on without these samples, or measure the run again",
+    ]
+    assert sorted(writing.write_report(tmp_path).damaged[0][1]) == problems
+
+
+def test_many_runs_are_read_as_one_by_one(tmp_path, monkeypatch):
+    build = ResultsBuilder(tmp_path)
+    for seed in range(5):
+        build.run(arm="dblp", seed=seed, burst_s=1.0 + seed)
+    together = load(tmp_path)
+    assert together.frame("rounds").height == 50
+    assert per_run(together)["round_latency_s.max"].to_list() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    monkeypatch.setattr("analysis.data.measure._AT_ONCE", 1)
+    alone = load(tmp_path)
+    assert alone.frame("rounds").equals(together.frame("rounds"))
+    assert alone.frame("transfers").equals(together.frame("transfers"))
+    assert_frame_equal(per_run(alone), per_run(together))  # but for the order of sums

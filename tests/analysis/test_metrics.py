@@ -8,8 +8,8 @@ import pytest
 
 from analysis.data import metrics
 from analysis.data.evidence import kind_name
+from analysis.data.frames import per_run
 from analysis.data.load import load
-from analysis.data.per_run import per_run
 from tests.analysis.build import ResultsBuilder, edited
 
 
@@ -76,7 +76,7 @@ def test_an_own_kind_of_impairment_goes_by_its_name_and_not_by_its_place(tmp_pat
         path.write_text(path.read_text().replace('"burst"', '"/some/folder/mine.py:Flap"'))
     results = load(tmp_path)
     assert per_run(results).row(0, named=True)["impaired_latency_s.Flap"] == pytest.approx(1.0)
-    assert set(results.impairments["kind"]) <= {"loss", "Flap"}
+    assert set(results.frame("impairments")["kind"]) <= {"loss", "Flap"}
     assert kind_name("/some/folder/mine.py") == "mine"
     assert kind_name("package.module:Flap") == "Flap"
     assert kind_name("link-down") == "link-down"

@@ -9,8 +9,8 @@ import pytest
 
 import analysis
 from analysis.data.load import load
+from analysis.report import remarks
 from analysis.summary.document import summarise
-from analysis.words import cautions
 from tests.analysis.build import ResultsBuilder, edited
 
 PHASED = {"protocol": {"name": "dblp", "gather": "phased:low=0.008,high=0.408"}}
@@ -20,7 +20,7 @@ OTHER = {"protocol": {"name": "dblp", "gather": "./mine.py:Own"}}  # says nothin
 
 def cautions_of(folder: Path) -> list[str]:
     results = load(folder)
-    lines = cautions.lines(results, summarise(results))
+    lines = remarks.cautions(results, summarise(results))
     return [line for line in lines if line.startswith("phases differ")]
 
 

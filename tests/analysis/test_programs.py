@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from analysis.data.frames import per_run
 from analysis.data.load import load
-from analysis.data.per_run import per_run
 from analysis.data.programs import measured
 from analysis.report import writing
 from tests.analysis.build import ResultsBuilder, edited, texts_of, write, write_lines
@@ -115,7 +115,7 @@ def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(resul
     assert order.index("Bytes sent (kB)") < order.index("Duration of one (s)")
     names = {path.name for path in report.figures}
     assert {"loss-over-rounds.svg", "latency-over-rounds.svg"} <= names
-    frame = load(results).transfers.filter(role="receiver", round=4)
+    frame = load(results).frame("transfers").filter(role="receiver", round=4)
     assert frame.select("chunk_count", "chunks_received").rows() == [(100, 40)]
 
 
@@ -196,3 +196,28 @@ def test_the_report_says_which_rank_others_waited_for(results, undrawn):
     shown = texts_of(writing.write_report(results).main_table)
     waits_ms = [shown[f"Wait of others for {name} (ms)"] for name in names]
     assert waits_ms == [["\u2014", wait_ms] for wait_ms in ("10.0", "0", "190")]
+
+
+# Time, name, number, host, processor time: a program of the same name twice, and a part of the lab.
+ROWS = [
+    (1.0, "h1", 11, "h1", 0.5),
+    (2.0, "h1", 11, "h1", 2.0),
+    (1.0, "h1:iperf3", 12, "h1", 0.25),
+    (2.0, "h1:iperf3", 13, "h1", 0.5),
+    (2.0, "h2", 14, "h2", 4.0),
+    (2.0, "ovs-vswitchd", 2, None, 9.0),
+]
+
+
+def add_processes(run: Path) -> None:
+    (run / "samples").mkdir()
+    columns = ["t_s", "name", "pid", "host", "cpu_s"]
+    frame = pl.DataFrame(ROWS, schema=columns, orient="row").with_columns(rss_bytes=0)
+    frame.write_parquet(run / "samples" / "processes.parquet")
+
+
+def test_the_last_value_of_each_process_in_a_host_is_added_up(tmp_path):
+    add_processes(tmp_path)
+    program = {"name": "one", "host": "h1", "began_s": 1.0, "ended_s": 2.0}
+    write(tmp_path / "workload.json", {"programs": [program]})
+    assert measured(tmp_path)["hosts.h1.cpu_s"] == 2.75

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.statistics.intervals import Estimate
-from analysis.statistics.replication import verdict
+from analysis.statistics import Estimate, verdict
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ import pytest
 
 import analysis
 from analysis.data.evidence import INVALID_INCLUDED
-from analysis.report import folder, writing
-from analysis.tables.main_table import main_table
-from analysis.words import headline
+from analysis.report import html, writing
+from analysis.tables.by_arm import first_finding, main_table
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import run as run_of
 from tests.analysis.test_sweep_points import sweep
@@ -72,7 +71,7 @@ def test_invalid_runs_are_shown_when_asked_for_and_marked_everywhere(tmp_path):
         pytest.approx(5.0)
     )
     assert summary["cautions"][0].startswith(INVALID_INCLUDED)
-    assert headline.lines(summary)[0].startswith(INVALID_INCLUDED)
+    assert first_finding(summary).startswith(INVALID_INCLUDED)
     assert paths.index.read_text().count(INVALID_INCLUDED) > 5
     for table in paths.tables:
         text = table.read_text()
@@ -281,7 +280,7 @@ def test_a_failed_swap_puts_the_old_report_back(tmp_path):
     old.mkdir()
     (old / "index.html").write_text("old")
     with pytest.raises(OSError):
-        folder._swap(new, old)
+        html._swap(new, old)
     assert (old / "index.html").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.intervals import (
+from analysis.statistics import (
     difference_interval,
     holm,
     mean_interval,

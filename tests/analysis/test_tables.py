@@ -7,11 +7,12 @@ import io
 
 import pytest
 
+from analysis import formatting
 from analysis.data.load import load
 from analysis.report.html import to_html
-from analysis.statistics.intervals import Estimate
+from analysis.statistics import Estimate
 from analysis.summary.document import summarise
-from analysis.tables.main_table import main_table
+from analysis.tables.by_arm import main_table
 from analysis.tables.rendering import (
     Cell,
     Table,
@@ -22,7 +23,6 @@ from analysis.tables.rendering import (
     to_text,
 )
 from analysis.tables.setup import arm_settings_table, machine_tables
-from analysis.words import formatting
 from tests.analysis.build import ResultsBuilder, edited, texts_of
 
 TABLE = Table(

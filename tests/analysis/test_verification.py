@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analysis.data import kept_rows
 from analysis.figures import catalogue
-from analysis.report import commits, kept_pages, kept_results, verification
+from analysis.report import kept_pages, kept_results, verification
 from testbed.cli import report_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import edited
@@ -296,7 +296,7 @@ def test_sources_are_looked_for_on_main_where_their_commit_is_not(project, capsy
 
 
 def test_without_a_whole_history_no_commit_is_called_unknown(tmp_path):
-    assert commits.on_main(tmp_path) is None
+    assert verification.on_main(tmp_path) is None
 
 
 def test_texts_that_are_alike_in_numbers_only_are_told_apart():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from analysis.data.load import load
+from analysis.report import remarks
 from analysis.summary.document import summarise
 from analysis.tables import published_values, verdicts
-from analysis.tables.main_table import main_table
+from analysis.tables.by_arm import findings_table, first_finding, main_table
 from analysis.tables.rendering import to_markdown
-from analysis.words import cautions, headline, methods
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import sweep
 
@@ -20,7 +20,7 @@ def test_a_pause_is_told_of_a_run_that_counts_alone(tmp_path):
     build.run(arm="dblp", seed=1, reason=pause)
     build.run(arm="dblp", seed=2, verdict="invalid", reason=pause)
     results = load(tmp_path)
-    lines = cautions.lines(results, summarise(results))
+    lines = remarks.cautions(results, summarise(results))
     assert [line for line in lines if pause in line] == [f"{results.ok_runs[0].key}: {pause}"]
     assert not any("ok run" in line for line in lines)  # its arm has one
 
@@ -28,13 +28,13 @@ def test_a_pause_is_told_of_a_run_that_counts_alone(tmp_path):
 def test_methods_are_written_from_manifests_and_configurations(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1, verdict="failed", reason="it broke")
-    assert methods.rows(load(tmp_path)) == []
+    assert remarks.methods(load(tmp_path)) == []
     for seed in (2, 3, 4):
         build.run(arm="dblp", seed=seed)
-    rows = dict(methods.rows(load(tmp_path)))
+    rows = dict(remarks.methods(load(tmp_path)))
     machine = rows["Machine, for all hosts"]
     assert "Test CPU 2" in machine and "6.1.0-test" in machine
-    assert rows["Network"] == "star, 2 workers, 100 Mbit/s per link, queue 150000 bytes, no delay"
+    assert rows["Topology"] == "name star, workers 2, rate_bps 100000000, queue_bytes 150000"
     assert "model small-cnn, dataset digits" in rows["Training"] and rows["Rounds"] == "10"
     assert "3 of 4 planned runs ok" in rows["Design"]
 
@@ -64,20 +64,22 @@ def test_a_headline_says_where_its_interval_includes_no_difference(tmp_path):
             burst_s=1.0,
             accuracy=0.9 + 0.02 * sign,
         )
-    latency, _, accuracy = headline.lines(summary_of(tmp_path))  # six seeds: no word of n
-    assert "dblp is faster" in latency  # five times as long in every seed
-    assert accuracy.startswith("dblp \u2212 fixed-low \u00b7 Final test accuracy")
-    assert "no clear difference" in accuracy
+    table = findings_table(summary_of(tmp_path))
+    assert table.notes == []  # six seeds: no word of n
+    ((_, latency, _, accuracy),) = table.rows
+    assert latency.detail.startswith("dblp is faster")  # five times as long in every seed
+    assert table.columns[3].startswith("Final test accuracy")
+    assert accuracy.detail.startswith("no clear difference")
 
 
 def test_the_extremes_of_a_sweep(tmp_path):
     sweep(tmp_path)
-    (first, *others) = headline.lines(summary_of(tmp_path))
-    assert first == (
-        "fixed-low/dblp \u00b7 Round latency, burst rounds \u00b7 2.00\u20134.00 x at 2 of 2 points"
-        " \u00b7 lowest at q = 0.6, highest at q = 0.9"
+    summary = summary_of(tmp_path)
+    assert first_finding(summary) == (
+        "fixed-low/dblp: Round latency, burst rounds 2.00\u20134.00 x "
+        "(2 of 2 points, lowest at q = 0.6, highest at q = 0.9)"
     )
-    assert not any("2.83" in line for line in others)  # a mean over points is no point's
+    assert "2.83" not in to_markdown(findings_table(summary))  # a mean over points is no point's
 
 
 def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
@@ -87,9 +89,9 @@ def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
     build.run(arm="tcp-cubic", seed=1)
     results = load(tmp_path)
     summary = summarise(results)
-    (line,) = headline.lines(summary)
+    line = first_finding(summary)
     assert line.startswith("nothing to compare yet: needs ok runs of dblp and another arm")
-    assert cautions.lines(results, summary)[:2] == [
+    assert remarks.cautions(results, summary)[:2] == [
         "no ok run of dblp (1 invalid)",
         "no ok run of fixed-low (1 missing)",
     ]
@@ -100,8 +102,7 @@ def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
 
 def test_an_experiment_of_one_arm_tells_its_time(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    (line,) = headline.lines(summary_of(tmp_path))
-    assert line.startswith("dblp \u00b7 Training time \u00b7 ")
+    assert first_finding(summary_of(tmp_path)).startswith("dblp: Training time ")
 
 
 def test_the_main_table_says_that_one_seed_has_no_interval(tmp_path):
@@ -115,7 +116,7 @@ def test_a_published_value_that_nobody_knows_is_told(tmp_path):
     build.published = ["no-such-id"]
     build.run(arm="dblp", seed=1)
     results = load(tmp_path)
-    lines = cautions.lines(results, summarise(results))
+    lines = remarks.cautions(results, summarise(results))
     assert any(line.startswith("published: 'no-such-id' is unknown; valid: ") for line in lines)
 
 
@@ -136,7 +137,7 @@ def test_waived_gates_are_told_in_a_caution_the_main_table_and_the_tables_of_gat
     summary = summarise(results)
     expected = f"{words} (1 of 2 ok runs); conservation, by limits.waive (1 of 2 ok runs; "
     expected += "failed or not measured in 1)"
-    assert f"waived gates: {expected}" in (cautions.lines(results, summary))
+    assert f"waived gates: {expected}" in (remarks.cautions(results, summary))
     note = f"With waived gates: {words}; conservation, by limits.waive."
     assert note in main_table(summary).notes
     gates = to_markdown(verdicts.gate_table(results)).replace("\\", "")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.report import commits, kept_pages, sentences
+from analysis.report import kept_pages, sentences, verification
 from testbed.cli import report_view
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def test_the_table_of_the_transport_is_the_stored_one():
 
 def test_the_list_of_results_names_each_folder_and_says_whose_commit_is_not_on_main():
     text = (ROOT / "docs" / "measured" / "index.md").read_text(encoding="utf-8")
-    known = commits.on_main(ROOT)
+    known = verification.on_main(ROOT)
     for file in sorted(RESULTS.glob("*/provenance.json")):
         manifest = json.loads((file.parent / "manifest.json").read_text())
         row = next(line for line in text.splitlines() if line.startswith(f"| [{file.parent.name}]"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.data.load import load
-from analysis.figures import latency, style
+from analysis.figures import rounds, style
 from tests.analysis.build import ResultsBuilder
 from tests.examples.places import EXAMPLES
 
@@ -45,7 +45,7 @@ def test_the_notebook_draws_the_lines_of_the_report_s_figure(tmp_path):
 
     results = load(tmp_path)
     styles = style.arm_styles(results.arms)
-    figure = latency.over_rounds(results.latencies, styles, {})
+    figure = rounds.over_rounds(results.frame("latencies"), styles, {})
     assert figure is not None
     lines = [np.asarray(line.get_xydata()) for line in figure.axes[0].lines]
     lines = [line for line in lines if len(line) == 10]  # not those of the legend

@@ -176,9 +176,8 @@ def test_it_is_said_wherever_a_reader_may_take_it_for_a_lab(chosen, tmp_path):
 
 def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     from analysis.data.load import load
-    from analysis.report import kept_results
+    from analysis.report import kept_results, remarks
     from analysis.summary.document import summarise
-    from analysis.words import cautions
 
     (run,) = chosen()
     planning.extend(tmp_path / "out", [run])
@@ -186,7 +185,7 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
     results = load(tmp_path / "out" / "small")
     assert [each.verdict for each in results.runs] == ["ok"]
     assert not results.runs[0].problems
-    found = cautions.lines(results, summarise(results))
+    found = remarks.cautions(results, summarise(results))
     assert found[0].startswith("simulated: 1 of 1 runs")
     folder = kept_results.keep(tmp_path / "out", "small", root=tmp_path / "kept")
     (provenance,) = kept_results.read(folder, kept_results.PROVENANCE)
@@ -195,8 +194,8 @@ def test_the_report_reads_them_and_says_so(chosen, tmp_path):
 
 def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path):
     from analysis.data.load import load
+    from analysis.report import remarks
     from analysis.summary.document import summarise
-    from analysis.words import cautions
 
     lossy = "impairments=[{kind: loss, host: server, leg: gather, rounds: [2], q: 0.3}]"
     runs = chosen("tcp,reliable", lossy)
@@ -213,7 +212,7 @@ def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path)
         assert all(each["chunks_received"] == each["chunk_count"] for each in arrived)
     results = load(tmp_path / "out" / "small")
     summary = summarise(results)
-    found = cautions.lines(results, summary)
+    found = remarks.cautions(results, summary)
     assert found[1].startswith("kernel TCP is a model: tcp")
     assert summary["arms"]["tcp"]["congestion_control"] == ["cubic(model)"]
     assert summary["arms"]["reliable"]["congestion_control"] == ["fixed"]

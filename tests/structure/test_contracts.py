@@ -40,8 +40,8 @@ OFFENCES = {
     "shared": [("testbed/shared/jsonl.py", "import testbed.transport.core.wire")],
     "analysis": [("analysis/data/load.py", "import testbed.shared.run_directory")],
     "analysis-layers": [
-        ("analysis/words/headline.py", "import analysis.tables.cells"),
-        ("analysis/tables/cells.py", "import analysis.figures.style"),
+        ("analysis/formatting.py", "import analysis.tables.rendering"),
+        ("analysis/tables/rendering.py", "import analysis.figures.style"),
     ],
     "analysis-readers": [("testbed/verdict/gates.py", "import analysis.data.load")],
     "training": [("testbed/training/worker.py", "import testbed.lab.kernel.namespaces")],

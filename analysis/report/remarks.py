@@ -1,21 +1,30 @@
-"""The cautions: what a reader must know before the numbers, a short line each."""
+"""What a reader must know before the numbers, and how they were made: short rows."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from analysis.data import gates, learning, published
-from analysis.data.blocks import code_of, one_machine
-from analysis.data.evidence import INVALID_INCLUDED, MISSING, NOT_STARTED, Evidence, Run
-from analysis.data.per_run import logged
-from analysis.data.records import section
-from analysis.summary import phases
-from analysis.words import formatting, no_pairs
-from analysis.words.formatting import PERCENT, joined, number
+from analysis import formatting
+from analysis.data import evidence, learning, published
+from analysis.data.evidence import (
+    INVALID_INCLUDED,
+    MISSING,
+    NOT_STARTED,
+    Evidence,
+    Run,
+    code_of,
+    machine_text,
+    one_machine,
+)
+from analysis.data.frames import logged
+from analysis.data.logs import section
+from analysis.formatting import PERCENT, joined, number
+from analysis.summary import lookup
 
 _FEW = 3  # of many alike
 # Shares of critical rounds that differ by so much change the mean of DBLP's tolerances (0.8 and
@@ -25,7 +34,7 @@ _PHASES_DIFFER = 0.05
 _CHOSEN = {"schedule", "always-critical", "never-critical"}  # these detect nothing
 
 
-def lines(results: Evidence, summary: dict[str, Any]) -> list[str]:
+def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """For the top of the report; empty where nothing calls for caution."""
     runs = results.ok_runs
     return [
@@ -35,7 +44,7 @@ def lines(results: Evidence, summary: dict[str, Any]) -> list[str]:
         *_arms_without_ok_runs(results),
         *_waived(runs),
         *_mixed(runs),
-        *no_pairs.lines(summary),
+        *_no_pairs(summary),
         *_pace(runs, summary),
         *_lost_workers(results),
         *_stood_still(runs),
@@ -87,9 +96,9 @@ def _arms_without_ok_runs(results: Evidence) -> Iterator[str]:
 
 
 def _waived(runs: Sequence[Run]) -> list[str]:
-    beyond = gates.waived(runs, beyond=True)
+    beyond = evidence.waived(runs, beyond=True)
     found = []
-    for words, keys in gates.waived(runs).items():
+    for words, keys in evidence.waived(runs).items():
         count = f"{len(set(keys))} of {len(runs)} ok runs"
         if stopped := len(set(beyond.get(words, []))):
             count += f"; failed or not measured in {stopped}"
@@ -107,6 +116,25 @@ def _mixed(runs: Sequence[Run]) -> Iterator[str]:
     if len(known) > 1:
         short = ", ".join(name[:10] + name[40:] for name in known[: _FEW + 1])
         yield f"{len(known)} versions of the code: {short}{', ...' * (len(known) > _FEW + 1)}"
+
+
+def _no_pairs(summary: Mapping[str, Any]) -> list[str]:
+    """`no pairs: 2 of 5 seeds of fixed-low/dblp (measured on different machines)`, and so on."""
+    where = ", at some point of the sweep" if lookup.points(summary) else ""
+    found = [(pair, apart, where) for pair, apart in summary.get("no_pairs", {}).items()]
+    found += [
+        (each["compared"].partition(" ")[2], each["no_pairs"], "")
+        for _, _, each in lookup.published_entries(summary)
+        if "no_pairs" in each
+    ]
+    compared: dict[tuple[str, str], list[str]] = {}
+    for name, apart, where in found:
+        count = f"{len(apart['seeds'])} of {apart['of']} seed{'s' * (apart['of'] > 1)}"
+        compared.setdefault((count, formatting.why_apart(apart) + where), []).append(name)
+    return [
+        f"no pairs: {count} of {', '.join(dict.fromkeys(names))} ({why})"
+        for (count, why), names in compared.items()
+    ]
 
 
 def _pace(runs: Sequence[Run], summary: Mapping[str, Any]) -> Iterator[str]:
@@ -165,27 +193,24 @@ def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
     detectors = {section(run.config, "phases").get("detector") for run in results.ok_runs}
     if detectors <= _CHOSEN:
         return
-    groups: dict[str, list[tuple[float, str]]] = {"arms": [], "seeds": []}  # spread, and where
-    for compared in phases.compared(summary):
-        by_seed: dict[str, list[float]] = {}
-        for arm, of_seeds in compared.shares.items():
-            groups["seeds"] += _spread(of_seeds.values(), joined(arm, compared.point))
-            for seed, share in of_seeds.items():
-                by_seed.setdefault(seed, []).append(share)
-        for seed, shares in by_seed.items():
-            groups["arms"] += _spread(shares, joined(compared.point, f"seed {seed}"))
-    for kind, found in groups.items():
-        if wide := [each for each in found if each[0] > _PHASES_DIFFER]:
-            spread, where = max(wide)
+    runs = lookup.critical_rounds(summary)
+    for kind, alike in (("arms", ("point", "seed")), ("seeds", ("arm", "point"))):
+        groups: dict[tuple[str, ...], list[float]] = {}
+        for run in runs:
+            where = [f"seed {run[name]}" if name == "seed" else run[name] for name in alike]
+            groups.setdefault(tuple(where), []).append(run["critical_share"])
+        spreads = [
+            (max(shares) - min(shares), joined(*where))
+            for where, shares in groups.items()
+            if len(shares) > 1
+        ]
+        if wide := [each for each in spreads if each[0] > _PHASES_DIFFER]:
+            spread, place = max(wide)
             points = number(spread, formatting.POINTS)
             yield (
                 f"phases differ between {kind}: critical rounds by up to {points} points "
-                f"({where}), in {len(wide)} of {len(found)}; see docs/how-to/phase-detector.md"
+                f"({place}), in {len(wide)} of {len(spreads)}; see docs/how-to/phase-detector.md"
             )
-
-
-def _spread(shares: Collection[float], where: str) -> list[tuple[float, str]]:
-    return [(max(shares) - min(shares), where)] if len(shares) > 1 else []
 
 
 def _left_out(results: Evidence) -> list[str]:
@@ -195,3 +220,64 @@ def _left_out(results: Evidence) -> list[str]:
         return []
     count = f"{len(runs)} ok run{'s' * (len(runs) > 1)} on disk"
     return [f"in no table: {count} ({runs[0].key}: {runs[0].note}); see the section on runs"]
+
+
+_MOST_LISTED = 6
+# Of impairments: which rounds the seed drew, and switches of the injection itself.
+_UNSAID = ("rounds", "name", "seed", "loss_good", "loss_bad", "spare_control")
+_LONGEST = 60  # characters of a value: a trace has thousands of changes
+
+
+def methods(results: Evidence) -> list[tuple[str, str]]:
+    """How the runs were made, as names and texts; none without an ok run."""
+    runs = results.ok_runs
+    if not runs:
+        return []
+    impairments = (
+        impairment
+        for run in runs
+        for impairment in run.config.get("impairments") or []
+        if isinstance(impairment, dict)
+    )
+    rows = (
+        ("Machine, for all hosts", (machine_text(run.manifest) for run in runs)),
+        *(
+            (name.capitalize(), [_settings(section(run.config, name)) for run in runs])
+            for name in ("topology", "training", "phases")
+        ),
+        ("Rounds", (str(run.config.get("rounds") or "") for run in runs)),
+        ("Impairments", (_settings(each, _UNSAID) for each in impairments)),
+        ("Design", [_design(results)]),
+    )
+    listed = ((name, _listed(texts)) for name, texts in rows)
+    return [(name, text) for name, text in listed if text]
+
+
+def _settings(settings: Mapping[str, Any], unsaid: Sequence[str] = ()) -> str:
+    texts = (
+        (name, f"({_settings(value)})" if isinstance(value, dict) else str(value))
+        for name, value in settings.items()
+        if value and name not in unsaid
+    )
+    return ", ".join(f"{name} {v[:_LONGEST]}{'...' if v[_LONGEST:] else ''}" for name, v in texts)
+
+
+def _design(results: Evidence) -> str:
+    seeds = sorted({run.seed for run in results.runs})
+    points = {json.dumps(run.factors, sort_keys=True, default=str) for run in results.runs}
+    profiles = _listed(str(run.config.get("profile") or "") for run in results.ok_runs)
+    listed = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
+    return joined(
+        f"profile {profiles}" if profiles else "",
+        f"arms: {len(results.arms)}",
+        f"points: {len(points)}" if points != {"{}"} else "",
+        f"seeds: {listed}",
+        f"{len(results.ok_runs)} of {len(results.runs)} planned runs ok",
+    )
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """The first of the different texts, and how many more there are."""
+    found = list(filter(None, dict.fromkeys(texts)))
+    more = len(found) - _MOST_LISTED
+    return "; ".join(found[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")

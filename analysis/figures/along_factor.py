@@ -11,8 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS
-from analysis.figures import parts, style
+from analysis import formatting
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS
+from analysis.figures import style
 from analysis.figures.style import ArmStyle
 from analysis.summary.lookup import (
     bounded_metric,
@@ -33,7 +34,7 @@ _METRICS = (
 _BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)), "pass limit"))
 
 
-def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
+def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
     """Ratios to the reference arm along the factor with most values, beside the two limits."""
     found = points(summary)
     if len(found) < 2:
@@ -42,7 +43,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
         name: list(dict.fromkeys(point["factors"][name] for point in found))
         for name in found[0]["factors"]
     }
-    along = max(values, key=lambda name: (len(values[name]), parts.all_numbers(values[name])))
+    along = max(values, key=lambda name: (len(values[name]), style.all_numbers(values[name])))
     compared = [(left, f"{left}/{right}") for left, right in pairs(list(summary["arms"]))]
     metric, label = next(
         (
@@ -58,9 +59,9 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     for point in found:
         rest = {name: value for name, value in point["factors"].items() if name != along}
         panels.setdefault(factors_text(rest), []).append(point)
-    shown = dict(list(panels.items())[: parts.MOST_PANELS])
-    figure, axes_of = parts.new_grid(len(shown))
-    numeric = parts.all_numbers(values[along])
+    shown = dict(list(panels.items())[: style.MOST_PANELS])
+    figure, axes_of = style.new_grid(len(shown))
+    numeric = style.all_numbers(values[along])
     bounds = _BOUNDS if metric == bounded_metric(summary) else ()
     present: set[str] = set()
     published: set[tuple[float, float]] = set()
@@ -71,14 +72,14 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
             # At a name the arms stand side by side, so that none hides another.
             aside = 0.0 if numeric else 0.6 * ((number + 0.5) / len(compared) - 0.5)
             places = [x + aside for x in at]
-            if parts.line_with_intervals(axes, places, ratios, styles[left], joined=numeric):
+            if style.line_with_intervals(axes, places, ratios, styles[left], joined=numeric):
                 present.add(left)
         _bounds(axes, cells, at, bounds, joined=numeric)
         published |= _paper(axes, cells, metric)
         axes.axhline(1, color=style.MUTED.light, linewidth=0.9, zorder=0.5)
         axes.set_title(title, loc="left", fontsize=9.5)
         if numeric:
-            parts.factor_axis(axes, at)
+            style.factor_axis(axes, at)
         else:
             labels = [str(p["factors"][along]) for p in cells]
             long = max(map(len, labels)) > _LONG_LABEL
@@ -98,7 +99,7 @@ def along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure
     ]
     if published:
         further.append(Patch(color=style.STEEL.light, alpha=_PAPER_ALPHA, label="paper's range"))
-    parts.add_legend(figure, styles, present, further)
+    style.add_legend(figure, styles, present, further)
     return figure
 
 
@@ -147,7 +148,7 @@ def _heights(
 
 
 def _ratio_axis(axes: Axes, values: list[float]) -> None:
-    if max(values) / min(values) < parts.LOG_FROM:
+    if max(values) / min(values) < style.LOG_FROM:
         axes.set_ylim(0, 1.06 * max(values))
         return
     axes.set_yscale("log")
@@ -157,3 +158,42 @@ def _ratio_axis(axes: Axes, values: list[float]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(low, high)
+
+
+_FEWEST_ALONG = 3  # points of a sweep that are worth a line
+
+
+def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
+    """Every arm's final test metric and mean latency, along a factor that is a number."""
+    found = points(summary)
+    names = list(found[0]["factors"]) if found else []
+    arms = list(summary["arms"])
+    metric = next(
+        (
+            each
+            for each in TASK_METRICS
+            if any(entry(p, "arms", arm, each).value is not None for p in found for arm in arms)
+        ),
+        None,
+    )
+    if metric is None or len(names) != 1 or len(found) < _FEWEST_ALONG:
+        return None
+    levels = [point["factors"][names[0]] for point in found]
+    if not style.all_numbers(levels):
+        return None
+    at = [float(level) for level in levels]
+    figure, axes_of = style.new_panels(2)
+    present: set[str] = set()
+    for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
+        cells = {arm: [entry(p, "arms", arm, name) for p in found] for arm in arms}
+        values = [each.value for estimates in cells.values() for each in estimates]
+        label, unit = formatting.metric_unit(name, values)
+        for arm, estimates in cells.items():
+            if style.line_with_intervals(axes, at, estimates, styles[arm], unit.factor):
+                present.add(arm)
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+    style.factor_axis(axes_of[-1], at)
+    axes_of[-1].set_xlabel(names[0].split(".")[-1])
+    style.add_legend(figure, styles, present, [])
+    return figure

@@ -1,4 +1,4 @@
-"""Intervals, paired ratios and tests over seeds: plain functions of numbers.
+"""Intervals, paired ratios, tests over seeds, equivalence, and limits in theory: plain functions.
 
 The unit is the seed: rounds of one run depend on each other, seeds do not. Intervals of 95 % are
 Student's t, of ratios on the logarithms of the paired ratios. With fewer than five seeds there is
@@ -8,10 +8,11 @@ no interval, but the values themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,3 +148,86 @@ def _quantile(n: int) -> float:
     from scipy.special import stdtrit  # a tenth of the time that scipy.stats takes to import
 
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+
+
+RATIO_MARGIN = 0.1  # of the published ratio
+GAIN_MARGIN = 0.2  # of what the published ratio differs from 1 by; the smaller of the two counts
+ACCURACY_MARGIN = 0.01  # one point
+Verdict = Literal["reproduced", "not reproduced", "undecided", "too small to test here"]
+Quantity = Literal["ratio", "accuracy", "other"]
+
+
+def verdict(ours: Estimate, low: float, high: float, quantity: Quantity) -> Verdict | None:
+    """What our estimate says of a published value from `low` to `high`: equivalence in a margin.
+
+    Two one-sided tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987), by way of the 95 %
+    interval, so each at 2.5 %: the published value, or range, is widened by the margin. Where our
+    interval lies inside, it is reproduced; where both have nothing in common, it is not; else, and
+    below five seeds, the data do not decide. A value so small that no effect at all lies within
+    the margin cannot be reproduced. None for quantities without a margin.
+    """
+    if quantity == "other":
+        return None
+    if ours.low is None or ours.high is None or ours.n < ENOUGH_SEEDS:
+        return "undecided"
+    least, most = _widened(low, high, quantity)
+    if ours.low > most or least > ours.high:
+        return "not reproduced"
+    if least <= (1 if quantity == "ratio" else 0) <= most:
+        return "too small to test here"
+    return "reproduced" if least <= ours.low and ours.high <= most else "undecided"
+
+
+def _widened(low: float, high: float, quantity: Quantity) -> tuple[float, float]:
+    if quantity == "ratio":
+        return (
+            max(low / (1 + RATIO_MARGIN), low - GAIN_MARGIN * abs(low - 1)),
+            min(high * (1 + RATIO_MARGIN), high + GAIN_MARGIN * abs(high - 1)),
+        )
+    return low - ACCURACY_MARGIN, high + ACCURACY_MARGIN
+
+
+def byte_bound(low: float, high: float) -> float:
+    """How many times longer a transfer takes that tolerates `low` if only bytes cost time.
+
+    With in-order passes a receiver that tolerates P stops as soon as the share 1 - P has arrived,
+    whatever the loss. (Arithmetic of this project, from the DBLP paper's rules.)
+    """
+    return (1 - low) / (1 - high)
+
+
+def passes(tolerance: float, loss: float) -> float:
+    """The passes that a transfer is expected to pay for, where each costs what is walked of it.
+
+    After k passes the share q ** k is missing. So all but the last of n = ceil(ln P / ln q) passes
+    are walked whole. In the last one chunks arrive evenly along the indices, and Stop ends it at
+    the share f where q ** (n - 1) * (1 - f * (1 - q)) = P. Together that is n - 1 + f, with
+    f = (1 - P / q ** (n - 1)) / (1 - q). It is the limit for many chunks. With tolerance 0 under
+    loss no number of passes is expected to suffice: ValueError.
+    """
+    whole = 0
+    if loss > tolerance:
+        whole = math.ceil(math.log(tolerance) / math.log(loss)) - 1
+    return whole + (1 - tolerance / loss**whole) / (1 - loss)
+
+
+def pass_limit(low: float, high: float, loss: float) -> float:
+    """The ratio if only passes cost time: `passes` of the one tolerance over that of the other.
+
+    It is expected, not a bound: with few chunks the ratio lies some per cent to either side, since
+    of few only a whole number may stay missing. A gather waits for the slowest of its senders, for
+    which it lies higher.
+    """
+    return passes(low, loss) / passes(high, loss)
+
+
+def tolerances(config: Mapping[str, Any], leg: str = "gather") -> tuple[float, float] | None:
+    """The lowest and the highest tolerance of a leg, as `config.json` describes the protocol.
+
+    None where it is not given by such a rule, as with TCP.
+    """
+    text = str((config.get("protocol") or {}).get(leg) or "")
+    found = dict(re.findall(r"\b(tolerance|low|high) *= *([\d.e-]+)", text.partition(":")[2]))
+    if "tolerance" in found:
+        return float(found["tolerance"]), float(found["tolerance"])
+    return (float(found["low"]), float(found["high"])) if len(found) == 2 else None

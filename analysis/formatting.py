@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from analysis.data.metrics import describe
-from analysis.statistics.intervals import Estimate
+from analysis.statistics import Estimate
 
 DASH = "\u2014"  # in place of a number that is missing; a note says why
 TO = "\u2013"
@@ -131,3 +131,22 @@ def _decimals(value: float, unit: Unit) -> int:
 def joined(*parts: str) -> str:
     """The parts that are not empty, with commas between them."""
     return ", ".join(filter(None, parts))
+
+
+def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
+    """Which seeds enter no ratio of a pair, and why; of a whole summary or of a point of it."""
+    found = []
+    if seeds := part.get("unpaired", {}).get(pair):
+        found.append((seeds_text(seeds), "only one arm of the pair has an ok run"))
+    if apart := part.get("no_pairs", {}).get(pair):
+        found.append((seeds_text(apart["seeds"]), why_apart(apart)))
+    return found
+
+
+def why_apart(apart: Mapping[str, Any]) -> str:
+    """Why the arms' runs of some seeds are no pairs."""
+    differ = [
+        {"machine": "on different machines"}.get(name, "with different code")
+        for name in apart["differ"]
+    ]
+    return f"measured {' or '.join(dict.fromkeys(differ))}"

@@ -1,6 +1,6 @@
 """Lines up runs by seed and point of the sweep, so that arms are compared over what both have.
 
-A pair is of one machine and one code, too (`analysis.data.blocks`): between two runs of which one
+A pair is of one machine and one code, too (`analysis.data.evidence`): between two runs of which one
 is from elsewhere, more differs than the arm. `no_pairs` counts the seeds that are lost so.
 """
 
@@ -14,9 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from analysis.data.blocks import BLOCK
-from analysis.data.evidence import FACTOR_PREFIX
-from analysis.statistics.intervals import Floats
+from analysis.data.evidence import BLOCK, FACTOR_PREFIX
+from analysis.statistics import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

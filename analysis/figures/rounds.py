@@ -1,0 +1,250 @@
+"""Figures of round latency: over the rounds, and its distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from analysis import formatting
+from analysis.data import learning
+from analysis.data.critical_path import PARTS
+from analysis.data.evidence import FACTOR_PREFIX
+from analysis.figures import style
+from analysis.figures.style import ArmStyle, Colour
+from analysis.summary.lookup import factors_text
+
+_HIT = pl.col("impairments").list.len() > 0
+
+
+def has_panels(rounds: pl.DataFrame) -> bool:
+    """Whether each arm has a panel in `over_rounds`."""
+    return style.too_many_for_bands(set(rounds["arm"]))
+
+
+def over_rounds(
+    rounds: pl.DataFrame, styles: dict[str, ArmStyle], kinds: dict[str, str]
+) -> Figure | None:
+    """A line per arm over the rounds; rounds that an impairment hit are shaded by its kind."""
+    known = rounds.filter(pl.col("latency_s").is_not_null())
+    if known.is_empty():
+        return None
+    unit = formatting.unit_for("s", known["latency_s"])
+    of_arms = dict(style.by_arm(known, styles))
+    apart = has_panels(known)
+    shown = {arm: [arm] for arm in of_arms} if apart else {"": list(of_arms)}
+    has_phases = known["critical"].is_not_null().any()  # programs have none
+    strips = list(of_arms) if has_phases else []
+    figure, panels, below = style.new_round_panels(len(shown), strips)
+    marks = []
+    if below is not None:
+        style.phase_strips(below, known, strips)
+        marks = [style.CRITICAL]
+    for axes, (title, arms) in zip(panels, shown.items(), strict=True):
+        shaded = style.shade_impairments(axes, known, kinds)
+        some = {arm: styles[arm] for arm in arms}
+        lines = known.filter(pl.col("arm").is_in(arms))
+        style.draw_lines_by_round(axes, lines, "latency_s", some, factor=unit.factor)
+        style.scale_axis(axes.yaxis, known["latency_s"])
+        if apart and axes.get_yscale() == "log":  # a low panel has room for few
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.set_title(title, loc="left", fontsize=9)
+    label = f"Round latency ({unit.symbol})"
+    if apart:
+        figure.supylabel(label, fontsize="medium")
+    else:
+        panels[0].set_ylabel(label)
+    numbers = known["round"].to_numpy()
+    panels[-1].set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
+    named = set() if apart else set(known["arm"])
+    style.add_legend(figure, styles, named, [*shaded, *marks])
+    return figure
+
+
+def distribution(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
+    """The empirical distribution of each arm's round latencies, calm and burst rounds apart."""
+    known = rounds.filter(pl.col("latency_s").is_not_null())
+    if known.is_empty():
+        return None
+    unit = formatting.unit_for("s", known["latency_s"])
+    panels = [
+        (title, rows)
+        for title, rows in (
+            ("calm rounds", known.filter(~_HIT)),
+            ("rounds hit by an impairment", known.filter(_HIT)),
+        )
+        if not rows.is_empty()
+    ]
+    figure, axes_of = style.new_panels(len(panels))
+    for axes, (title, rows) in zip(axes_of, panels, strict=True):
+        for arm, of_arm in style.by_arm(rows, styles):
+            _step(axes, of_arm["latency_s"].to_numpy() * unit.factor, styles[arm])
+        if len(panels) > 1:
+            axes.set_title(title, loc="left", fontsize=10)
+        axes.set_ylim(0, 102)
+        axes.set_ylabel("Rounds (%)")
+    # The scale is chosen by the seconds' ratio: a unit does not change it.
+    style.scale_axis(axes_of[-1].xaxis, known["latency_s"] * unit.factor)
+    axes_of[-1].set_xlabel(f"Round latency ({unit.symbol})")
+    style.add_legend(figure, styles, set(known["arm"]), [], markers=False)
+    return figure
+
+
+def _step(axes: Axes, values: np.ndarray, arm_style: ArmStyle) -> None:
+    """The empirical distribution of some values as a line of steps, in percent."""
+    ordered = np.sort(values)
+    share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+    axes.step(
+        np.concatenate([ordered[:1], ordered]),
+        np.concatenate([[0.0], share]),
+        where="post",
+        color=arm_style.colour.light,
+        linestyle=arm_style.line,
+    )
+
+
+_BROADCAST = "//"  # the hatch of what the broadcast's bars have in common with the gather's
+_LOOKS: dict[str, tuple[str, Colour]] = {
+    "compute": ("compute", style.BLUE),
+    "overrun": ("beyond its pace", style.PURPLE),
+    "transfer": ("transfer", style.GREEN),
+    "repair": ("repair", style.ORANGE),
+    "delay": ("delay", style.GOLD),
+    "mean": ("mean, update", style.STEEL),
+    "update": ("mean, update", style.STEEL),
+    "barrier": ("barrier", style.GRID),
+}
+
+
+def stacked(path: pl.DataFrame, arms: list[str]) -> Figure | None:
+    """A bar per arm, and a panel per point of a sweep (at most six); None without any round."""
+    if path.is_empty():
+        return None
+    factors = [name for name in path.columns if name.startswith(FACTOR_PREFIX)]
+    points = path.select(factors).unique(maintain_order=True).to_dicts() if factors else [{}]
+    points = points[: style.MOST_PANELS]
+    unit = formatting.unit_for("s", [float(path["iteration_s"].mean())])  # type: ignore[arg-type]
+    figure, grid = style.new_grid(len(points))
+    shown = [arm for arm in arms if arm in set(path["arm"])]
+    for axes, point in zip(grid, points, strict=True):
+        here = path.filter(
+            *(pl.col(name).eq_missing(pl.lit(value)) for name, value in point.items())
+        )
+        _bars(axes, here, shown, unit.factor)
+        words = {name.removeprefix(FACTOR_PREFIX): value for name, value in point.items()}
+        axes.set_title(factors_text(words), fontsize=9)
+        axes.set_xlabel(f"Mean of a round ({unit.symbol})")
+    handles = {
+        label: Patch(facecolor=colour.light, label=label) for label, colour in _LOOKS.values()
+    }
+    hatched = Patch(facecolor="none", edgecolor=style.MUTED.light, hatch=_BROADCAST)
+    hatched.set_label("of the broadcast")
+    style.add_legend(figure, {}, set(), [*handles.values(), hatched])
+    return figure
+
+
+def _bars(axes: Any, path: pl.DataFrame, arms: list[str], factor: float) -> None:
+    for place, arm in enumerate(arms):
+        rows = path.filter(pl.col("arm") == arm)
+        if rows.is_empty():
+            continue
+        left = 0.0
+        for name in PARTS:
+            of_broadcast = name.startswith("broadcast_")
+            kind = name.removesuffix("_s").removeprefix("gather_").removeprefix("broadcast_")
+            width = max(0.0, float(rows[name].mean()) * factor)  # type: ignore[arg-type]
+            axes.barh(
+                place,
+                width,
+                left=left,
+                height=0.66,
+                facecolor=_LOOKS[kind][1].light,
+                edgecolor=style.PAPER.light,
+                linewidth=0.3,
+                hatch=_BROADCAST if of_broadcast else None,
+            )
+            left += width
+    axes.set_yticks(range(len(arms)), [arm.replace("@", "\n@") for arm in arms], fontsize=7.5)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+
+
+_FEWEST_ALONG = 3  # points of a sweep that are worth a line
+
+
+def quality(
+    evaluations: pl.DataFrame,
+    styles: dict[str, ArmStyle],
+    over: Literal["elapsed_s", "round"],
+    tasks: Mapping[str, str],
+) -> Figure | None:
+    """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds."""
+    metric = learning.task_metric(evaluations)
+    if metric is None:
+        return None
+    of_run = evaluations.drop_nulls([metric, over])
+    factor = 100.0 if metric == "accuracy" else 1.0
+    present = set(of_run["run_key"])
+    by_task: dict[str, list[str]] = {}
+    for key, task in tasks.items():
+        if key in present:
+            by_task.setdefault(task, []).append(key)
+    if not by_task:
+        return None
+    shown = dict(list(by_task.items())[: style.MOST_PANELS])
+    figure, axes_of = style.new_grid(len(shown))
+    for axes, (task, of_task) in zip(axes_of, shown.items(), strict=True):
+        rows = of_run.filter(pl.col("run_key").is_in(of_task))
+        style.draw_lines_by_round(axes, rows, metric, styles, factor=factor, over=over)
+        axes.set_xlabel("Training time (s)" if over == "elapsed_s" else "Round")
+        axes.set_xlim(left=0)
+        if over == "round":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(shown) > 1:
+            axes.set_title(task, loc="left", fontsize=9.5)
+    axes_of[0].set_ylabel("Test accuracy (%)" if metric == "accuracy" else "Test perplexity")
+    if metric == "accuracy":
+        axes_of[0].set_ylim(0, 102)
+    else:
+        style.scale_axis(axes_of[0].yaxis, of_run[metric])
+    style.add_legend(figure, styles, set(of_run["arm"]), [])
+    return figure
+
+
+def deviation(
+    deviations: pl.DataFrame, styles: dict[str, ArmStyle], name: str, label: str
+) -> Figure | None:
+    """A share in percent over the rounds in which it was measured: mean and range of the seeds."""
+    known = deviations.filter(pl.col(name).is_not_null())
+    if known.is_empty() or known[name].max() == 0:
+        return None
+    figure, axes = style.new_axes("Round", label)
+    style.draw_lines_by_round(axes, known, name, styles, factor=100.0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    style.add_legend(figure, styles, set(known["arm"]), [])
+    return figure
+
+
+def loss_over_rounds(
+    known: pl.DataFrame,
+    rounds: pl.DataFrame,
+    styles: dict[str, ArmStyle],
+    kinds: dict[str, str],
+) -> Figure | None:
+    """The share of the gathered chunks that receivers went without, `loss`, over the rounds."""
+    if known.is_empty() or known["loss"].max() == 0:
+        return None
+    figure, axes = style.new_axes("Round", "Realised loss, gather (%)")
+    shaded = style.shade_impairments(axes, rounds, kinds)
+    style.draw_lines_by_round(axes, known, "loss", styles, factor=100.0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(-0.5, float(known["round"].max()) + 0.5)  # type: ignore[arg-type]
+    style.add_legend(figure, styles, set(known["arm"]), shaded)
+    return figure
