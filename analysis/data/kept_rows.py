@@ -299,8 +299,8 @@ def _check_gates(path: Path, runs: Sequence[Run], others: Sequence[Run]) -> None
             kind = json.dumps([run.factors, run.manifest], sort_keys=True)
             groups.setdefault(kind, []).append(run)
     for alike in groups.values():
-        for said in _lacking_gates(alike):
-            raise ValueError(f"{path}: {said}; valid: {_AS_KEPT}")
+        for lack in _lacking_gates(alike):
+            raise ValueError(f"{path}: {lack}; valid: {_AS_KEPT}")
 
 
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
@@ -328,12 +328,12 @@ def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
 def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
     """The gates that some of these runs have and others lack, in words."""
     tried = [{_family(gate["name"]): gate["name"] for gate in run.gates} for run in alike]
-    wanted = {family: name for each in tried for family, name in each.items()}
+    usual = {family: name for each in tried for family, name in each.items()}
     for run, each in zip(alike, tried, strict=True):
         # Nothing judges a simulated run but whether its impairments met something.
         if not each and not run.config.get("simulated"):
             yield f"run {run.key} is ok without any gate"
-        for family, name in wanted.items():
+        for family, name in usual.items():
             if family not in each and name not in _BY_CHANCE:
                 yield f"run {run.key} has no gate {name}, which runs of its kind have"
 

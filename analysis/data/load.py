@@ -197,8 +197,8 @@ def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[st
     if unfinished and (not status or verdict == "ok"):
         return "interrupted", note
     if verdict not in VERDICTS:
-        said = problems[0] if problems else f"status.json has no valid verdict: {verdict!r}"
-        return "failed", said
+        reason = problems[0] if problems else f"status.json has no valid verdict: {verdict!r}"
+        return "failed", reason
     return verdict, reason
 
 

@@ -113,15 +113,15 @@ class Chosen:
     def of(self, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The entries of a plan that are chosen."""
         found = list(planned)
-        for name, wanted in (("arm", self.arms), ("seed", self.seeds)):
-            if wanted is None:
+        for name, chosen in (("arm", self.arms), ("seed", self.seeds)):
+            if chosen is None:
                 continue
-            if isinstance(wanted, str):
-                raise ValueError(f"{name}s {wanted!r}; valid: a list, such as [{wanted!r}]")
+            if isinstance(chosen, str):
+                raise ValueError(f"{name}s {chosen!r}; valid: a list, such as [{chosen!r}]")
             known = list(dict.fromkeys(entry.get(name) for entry in planned))
-            for each in wanted:
+            for each in chosen:
                 _require(name, each, known)
-            found = [entry for entry in found if entry.get(name) in wanted]
+            found = [entry for entry in found if entry.get(name) in chosen]
         levels = [(entry, _levels(entry)) for entry in planned]
         for factor, level in (self.point or {}).items():
             _require(

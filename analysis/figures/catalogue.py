@@ -99,8 +99,10 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
                 if results.invalid_included:
                     watermark(figure, INVALID_INCLUDED)
                 svg, png = render(figure, "svg").decode(), render(figure, "png")
-                said = {name: " ".join(text.format(**words).split()) for name, text in line.items()}
-                drawings.append(Drawing(**said, svg=svg, png=png))
+                texts = {
+                    name: " ".join(text.format(**words).split()) for name, text in line.items()
+                }
+                drawings.append(Drawing(**texts, svg=svg, png=png))
     return drawings
 
 

@@ -53,9 +53,9 @@ def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.Data
     for each in entries:
         if each.within_arm is None:
             continue
-        arm, wanted = each.within_arm["arm"], [each.within_arm[point] for point in _POINTS]
+        arm, ends = each.within_arm["arm"], [each.within_arm[point] for point in _POINTS]
         sign = " / " if each.section == "ratios" else " - "
-        words = f"{arm}: {sign.join(map(_text, wanted))}"
+        words = f"{arm}: {sign.join(map(_text, ends))}"
         by_task: dict[str, list[Run]] = {}
         for run in results.ok_runs:
             if run.arm == arm:
@@ -63,7 +63,7 @@ def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.Data
                 task = learning.task(run.config) if each.metrics[0] in TASK_METRICS else ""
                 by_task.setdefault(task, []).append(run)
         for task, runs in by_task.items():
-            of_points = [[run for run in runs if _has(run, point)] for point in wanted]
+            of_points = [[run for run in runs if _has(run, point)] for point in ends]
             if not all(of_points):
                 continue
             both = _by_point(per_run, of_points)
@@ -101,20 +101,20 @@ def shared_conditions(runs: Sequence[Run]) -> Conditions:
     }
 
 
-def meets(conditions: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether conditions have every value that is wanted; a list stands for any of its values."""
+def meets(conditions: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
+    """Whether conditions have every value that is required; a list stands for any of its values."""
     return all(
         name in conditions
         and any(
             _same(conditions[name], each)
             for each in (value if isinstance(value, list) else [value])
         )
-        for name, value in wanted.items()
+        for name, value in required.items()
     )
 
 
-def _has(run: Run, wanted: Mapping[str, Any]) -> bool:
-    return meets(run.factors | run_conditions(run), wanted)
+def _has(run: Run, required: Mapping[str, Any]) -> bool:
+    return meets(run.factors | run_conditions(run), required)
 
 
 def _by_point(per_run: pl.DataFrame, runs: Sequence[Sequence[Run]]) -> pl.DataFrame:

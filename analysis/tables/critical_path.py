@@ -131,8 +131,8 @@ def _cost(found: pl.DataFrame) -> str:
         for step, cost in beyond.items()
     )
     whole = float(found["iteration_s"].sum())
-    told = costs.group_by("name").agg(pl.col("cost_s").sum()).sort("cost_s", descending=True)
-    return ", ".join(f"{name} {_share(cost_s, whole)}" for name, cost_s in told.iter_rows()) or (
+    by_cost = costs.group_by("name").agg(pl.col("cost_s").sum()).sort("cost_s", descending=True)
+    return ", ".join(f"{name} {_share(cost_s, whole)}" for name, cost_s in by_cost.iter_rows()) or (
         formatting.DASH
     )
 
