@@ -131,6 +131,30 @@ def is_of_script(config: Mapping[str, Any]) -> bool:
     return "adjustable" in config
 
 
+def section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section of a configuration; empty where it is not there."""
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def dataset_name(training: dict[str, Any]) -> Any:
+    """The name of the data set in a `training` section, whose options may stand beside it."""
+    dataset = training.get("dataset")
+    return dataset.get("name") if isinstance(dataset, dict) else dataset
+
+
+def task(config: dict[str, Any]) -> str:
+    """What a run of the built-in training learns: `small-cnn on digits`."""
+    training = section(config, "training")
+    return f"{training.get('model')} on {dataset_name(training)}"
+
+
+def pace(config: dict[str, Any]) -> dict[str, Any]:
+    """The pace of a run's iterations: `kind` is `real`, `paced` or `payload-only`."""
+    found = section(section(config, "training"), "pace")
+    return found if "kind" in found else {"kind": "real"}
+
+
 def factor_names(runs: Sequence[Run]) -> list[str]:
     """The factors that some runs have, by name."""
     return sorted({name for run in runs for name in run.factors})

@@ -306,7 +306,7 @@ def _check_gates(path: Path, runs: Sequence[Run], others: Sequence[Run]) -> None
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
     """What is wrong with a gate, and what would be valid; empty if nothing is."""
     found, value, limit = gate["outcome"], gate["value"], gate["limit"]
-    known = logs.section(run.config, "limits")
+    known = section(run.config, "limits")
     if known and gate["name"] not in known:
         return "no such gate; valid: a key of the run's limits"
     if found not in (PASSED, FAILED, NOT_MEASURED):

@@ -25,6 +25,7 @@ from analysis.data.evidence import (
     Run,
     factor_text,
     runs_programs,
+    section,
 )
 from analysis.data.measure import measure
 from analysis.data.run_directories import Chosen
@@ -143,13 +144,13 @@ def _identity(entry: dict[str, Any]) -> dict[str, Any]:
         "key": entry["key"],
         "arm": str(entry.get("arm", "?")),
         "seed": entry.get("seed", -1),
-        "factors": logs.section(entry, "factors"),
+        "factors": section(entry, "factors"),
     }
 
 
 def _without_places(document: dict[str, Any]) -> dict[str, Any]:
     """A configuration or manifest with users' own files by name, without their folders."""
-    places = logs.section(document, "code")
+    places = section(document, "code")
     text = json.dumps(document) if places else ""
     for place in places:
         text = text.replace(json.dumps(place)[1:-1], Path(place).name)

@@ -20,6 +20,7 @@ from analysis.data.evidence import (
     is_of_script,
     kind_name,
     runs_programs,
+    section,
 )
 from analysis.data.frame_columns import FRAMES
 
@@ -81,12 +82,6 @@ def read_congestion_controls(directory: Path) -> list[str]:
             continue  # cut off, or of another version
         found |= {str(each["congestion_control"]) for each in facts if "congestion_control" in each}
     return sorted(re.sub(r"[^:=,]*/", "", each) for each in found)
-
-
-def section(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A section of a configuration; empty where it is not there."""
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
-from analysis.data import critical_path, learning, logs, samples
-from analysis.data.evidence import Run, impairment_kinds
+from analysis.data import critical_path, logs, samples
+from analysis.data.evidence import Run, impairment_kinds, pace, section
 from analysis.data.frame_columns import SAMPLES
 from analysis.data.kept_rows import TOLERANCE_VARIED
-from analysis.data.metrics import IMPAIRED, LEGS, METRICS, describe
+from analysis.data.metrics import IMPAIRED, LEGS, METRICS, TASK_METRICS, describe
 
+_DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
 _AT_ONCE = 50  # runs whose logs lie in memory together: a few ten MB of text
 _ROUNDS = ("round", "critical", "gradient_norm", "latency_s", "impairments")
 _EVALUATIONS = ("round", "accuracy", "perplexity", "elapsed_s")
@@ -41,8 +44,8 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     training, impairments, effects = (
         logs.read(runs, log) for log in ("training", "impairments", "effects")
     )
-    evaluations = learning.evaluations(training)
-    deviations = learning.deviations(effects)
+    evaluations = _evaluations(training)
+    lost = deviations(effects)
     by_log = {
         "rounds": rounds,
         "receivers": transfers.filter(
@@ -50,10 +53,10 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         ),
         "senders": transfers.filter(pl.col("role") == "sender"),
         "evaluations": evaluations.join(
-            learning.targets(runs), on="run_key", how="left", maintain_order="left"
+            _targets(runs), on="run_key", how="left", maintain_order="left"
         ),
-        "effects": deviations.sort("run_key", "round"),
-        "paced_iterations": learning.paced_iterations(runs, training),
+        "effects": lost.sort("run_key", "round"),
+        "paced_iterations": _paced_iterations(runs, training),
         "impairment_ends": impairments.filter(pl.col("action") == "end"),
         "impaired_rounds": _impaired_rounds(runs, rounds),
     }
@@ -70,7 +73,7 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         "critical_path": path,
         "gathered_loss": _gathered_loss(transfers),
         "evaluations": evaluations.select("run_key", *_EVALUATIONS),
-        "deviations": deviations,
+        "deviations": lost,
         "impairments": impairments,
         "layer_loss": layer_loss,
     }
@@ -135,3 +138,67 @@ def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:
     share = 1 - pl.col("chunks_received").sum() / pl.col("chunk_count").sum()
     of_round = gathered.group_by("run_key", "round", maintain_order=True)
     return of_round.agg(share.alias("loss"))
+
+
+def task_metric(measured: pl.DataFrame) -> str | None:
+    """`accuracy` or `perplexity`, whichever a log, or the rows of `per_run`, have; or None."""
+    logged = [name for name in TASK_METRICS if measured[name].count()]
+    return logged[0] if logged else None
+
+
+def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
+    """One row per run and evaluation: mean over the replicas, at the mean of their clocks."""
+    labels = [name for name in training.columns if name in ("run_key", "arm", "seed")]
+    means = pl.col(*TASK_METRICS, "elapsed_s")
+    evaluated = pl.any_horizontal(pl.col(name).is_not_null() for name in TASK_METRICS)
+    learns = evaluated.any().over("run_key")
+    is_last = pl.col("round") == pl.col("round").max().over("run_key")
+    return (
+        training.filter(evaluated.any().over("run_key", "round") | (learns & is_last))
+        .group_by(*labels, "round")
+        .agg(pl.when(means.null_count() == 0).then(means.mean()).name.keep())
+        .sort("run_key", "round")
+    )
+
+
+def _targets(runs: Sequence[Run]) -> pl.DataFrame:
+    """`run_key` and `target` of the runs that have a `training.target`."""
+    found = [(run.key, section(run.config, "training").get("target")) for run in runs]
+    return pl.DataFrame(
+        [(key, float(target)) for key, target in found if isinstance(target, int | float)],
+        schema={"run_key": pl.String, "target": pl.Float64},
+        orient="row",
+    )
+
+
+def deviations(effects: pl.DataFrame) -> pl.DataFrame:
+    """Relative error, cosine and norm ratio of the gathered and the applied gradient per round."""
+    rows = []
+    for record in effects.select("gathered", "applied").iter_rows():
+        gathered, applied = map(_parsed, record)
+        row = {}
+        for name in _DEVIATIONS:
+            row[f"{name}.gathered"] = gathered.get(name)
+            values = [each.get(name) for each in applied.values() if isinstance(each, dict)]
+            known = [value for value in values if isinstance(value, int | float)]
+            row[f"{name}.applied"] = sum(known) / len(known) if known else None
+        rows.append(row)
+    names = [f"{name}.{stage}" for name in _DEVIATIONS for stage in ("gathered", "applied")]
+    found = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Float64), orient="row", strict=False)
+    return effects.drop("gathered", "applied").hstack(found)
+
+
+def _paced_iterations(runs: Sequence[Run], training: pl.DataFrame) -> pl.DataFrame:
+    """The workers' iterations that had a given time to compute in, of the `training` log."""
+    given = [run.key for run in runs if pace(run.config).get("compute_s")]
+    return training.filter(
+        pl.col("run_key").is_in(given) & pl.col("compute_overrun_s").is_not_null()
+    )
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -16,8 +16,7 @@ import matplotlib.image
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.data import learning
-from analysis.data.evidence import INVALID_INCLUDED, impairment_kinds
+from analysis.data.evidence import INVALID_INCLUDED, impairment_kinds, task
 from analysis.data.load import Results
 from analysis.figures import along_factor, rounds, style
 from analysis.figures.style import render, too_many_for_bands, watermark
@@ -65,7 +64,7 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     for run in results.ok_runs:
         kinds |= impairment_kinds(run.config)
     styles = style.arm_styles(results.arms)
-    tasks = {run.key: learning.task(run.config) for run in results.ok_runs}
+    tasks = {run.key: task(run.config) for run in results.ok_runs}
     frame = results.frame
     makers: dict[str, Callable[[], Figure | None]] = {
         "latency-over-rounds": lambda: rounds.over_rounds(frame("latencies"), styles, kinds),

@@ -13,9 +13,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import formatting
-from analysis.data import learning
 from analysis.data.critical_path import PARTS
 from analysis.data.evidence import FACTOR_PREFIX
+from analysis.data.measure import task_metric
 from analysis.figures import style
 from analysis.figures.style import ArmStyle, Colour
 from analysis.summary.lookup import factors_text
@@ -185,7 +185,7 @@ def quality(
     tasks: Mapping[str, str],
 ) -> Figure | None:
     """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds."""
-    metric = learning.task_metric(evaluations)
+    metric = task_metric(evaluations)
     if metric is None:
         return None
     of_run = evaluations.drop_nulls([metric, over])

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from analysis import formatting
-from analysis.data import evidence, learning, published
+from analysis.data import evidence, published
 from analysis.data.evidence import (
     INVALID_INCLUDED,
     MISSING,
@@ -20,9 +20,9 @@ from analysis.data.evidence import (
     code_of,
     machine_text,
     one_machine,
+    section,
 )
 from analysis.data.frames import logged
-from analysis.data.logs import section
 from analysis.formatting import PERCENT, joined, number
 from analysis.summary import lookup
 
@@ -138,7 +138,7 @@ def _no_pairs(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _pace(runs: Sequence[Run], summary: Mapping[str, Any]) -> Iterator[str]:
-    paces = [learning.pace(run.config) for run in runs]
+    paces = [evidence.pace(run.config) for run in runs]
     kinds = {pace["kind"] for pace in paces}
     given = sorted({pace["compute_s"] for pace in paces if pace.get("compute_s")})
     if given and "paced" in kinds:
@@ -177,7 +177,7 @@ def _without_an_end(results: Evidence, summary: Mapping[str, Any]) -> list[str]:
         return []
     rows = logged(results).filter(pl.col(metric).is_null())
     lacking = set(rows["run_key"]) if rows.height else set()
-    learns = [run for run in results.ok_runs if learning.pace(run.config)["kind"] != "payload-only"]
+    learns = [run for run in results.ok_runs if evidence.pace(run.config)["kind"] != "payload-only"]
     names = [f"{run.arm} seed {run.seed}" for run in learns if run.key in lacking]
     if not names:
         return []

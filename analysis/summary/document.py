@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from analysis import statistics
-from analysis.data import evidence, learning, published
+from analysis.data import evidence, measure, published
 from analysis.data.evidence import FACTOR_PREFIX, Evidence, Run, factor_text
 from analysis.data.frames import metric_names, per_run
 from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS
@@ -63,8 +63,8 @@ def summarise(results: Evidence) -> dict[str, Any]:
         "verdicts": results.verdicts(),
         **({"invalid_included": n} if (n := results.invalid_included) else {}),
         "waived_gates": list(evidence.waived(results.ok_runs)),
-        "task_metric": learning.task_metric(measured),
-        "paces": sorted({learning.pace(run.config)["kind"] for run in results.ok_runs}),
+        "task_metric": measure.task_metric(measured),
+        "paces": sorted({evidence.pace(run.config)["kind"] for run in results.ok_runs}),
         **_cells(whole, results.arms),
         "unpaired": _unpaired(results, results.runs),
         **_no_pairs(measured, results.arms),

@@ -9,9 +9,16 @@ from typing import Any
 import polars as pl
 
 from analysis import statistics
-from analysis.data import learning
-from analysis.data.evidence import BLOCK, FACTOR_PREFIX, Evidence, Run
-from analysis.data.logs import section
+from analysis.data.evidence import (
+    BLOCK,
+    FACTOR_PREFIX,
+    Evidence,
+    Run,
+    dataset_name,
+    pace,
+    section,
+    task,
+)
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.data.published import Published
 from analysis.statistics import Estimate, difference_interval, ratio_interval
@@ -60,15 +67,15 @@ def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.Data
         for run in results.ok_runs:
             if run.arm == arm:
                 # A time may be a mean over tasks; a mean accuracy is nobody's.
-                task = learning.task(run.config) if each.metrics[0] in TASK_METRICS else ""
-                by_task.setdefault(task, []).append(run)
-        for task, runs in by_task.items():
+                name = task(run.config) if each.metrics[0] in TASK_METRICS else ""
+                by_task.setdefault(name, []).append(run)
+        for name, runs in by_task.items():
             of_points = [[run for run in runs if _has(run, point)] for point in ends]
             if not all(of_points):
                 continue
             both = _by_point(per_run, of_points)
             apart = pairing.no_pairs(both, *_POINTS)
-            compared = f"{words}, {task}" if len(by_task) > 1 else words
+            compared = f"{words}, {name}" if len(by_task) > 1 else words
             for metric in each.metrics:
                 ours = _paired(both, metric)
                 made = _compared(each, metric, compared, ours, itertools.chain(*of_points))
@@ -79,7 +86,7 @@ def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.Data
 def run_conditions(run: Run) -> Conditions:
     """`model`, `dataset`, `loss` (of its loss impairments, a share) and `k` (points, a share)."""
     training = section(run.config, "training")
-    found: Conditions = {"model": training.get("model"), "dataset": learning.dataset_name(training)}
+    found: Conditions = {"model": training.get("model"), "dataset": dataset_name(training)}
     impairments = run.config.get("impairments") or []
     rates = {each.get("q") for each in impairments if isinstance(each, Mapping)}
     if len(rates) <= 1:
@@ -162,9 +169,7 @@ def _compared(
 
 def _models(runs: Iterable[Run]) -> list[str]:
     """What some runs trained, or whose payload they sent; nothing of programs."""
-    named = (
-        (section(run.config, "training").get("model"), learning.pace(run.config)) for run in runs
-    )
+    named = ((section(run.config, "training").get("model"), pace(run.config)) for run in runs)
     words = {"payload-only": "payload of "}  # nothing is learnt: only its layers are the model's
     return list(dict.fromkeys(f"{words.get(p['kind'], '')}{model}" for model, p in named if model))
 

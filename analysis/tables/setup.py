@@ -11,8 +11,8 @@ import polars as pl
 
 from analysis import formatting
 from analysis.data import programs
+from analysis.data.evidence import section
 from analysis.data.load import Results
-from analysis.data.logs import section
 from analysis.tables.rendering import Cell, Table, missing, row, table_of
 
 

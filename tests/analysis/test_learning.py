@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.data import learning
+from analysis.data import measure
 from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.report import remarks
@@ -89,7 +89,7 @@ def test_workers_do_not_weigh_more_than_one_that_has_no_value(tmp_path):
     with edited(directory / "events" / "effects.jsonl") as records:
         records[0]["applied"]["worker-1"]["cosine"] = None
         records[0]["applied"]["worker-2"]["cosine"] = 0.5
-    frame = learning.deviations(load(tmp_path).frame("effects"))
+    frame = measure.deviations(load(tmp_path).frame("effects"))
     assert frame["cosine.applied"].to_list()[:2] == pytest.approx([0.5, 0.97])
 
 
