@@ -22,6 +22,7 @@ from analysis.data.evidence import (
     VERDICTS,
     Evidence,
     Run,
+    section,
     stops,
 )
 from analysis.data.metrics import METRICS, is_metric
