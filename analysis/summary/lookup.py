@@ -44,10 +44,12 @@ def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> E
     return Estimate(**known, values=found.get("values", ()))
 
 
-def p_value(summary: Mapping[str, Any], section: str, name: str, metric: str) -> float | None:
+def p_value(
+    summary: Mapping[str, Any], section: str, name: str, metric: str, key: str = "p_value"
+) -> float | None:
     """The p-value of a ratio or a difference; None where there is none."""
-    value = _find(summary, section, name, metric).get("p_value")
-    return value if isinstance(value, float) else None
+    value: float | None = _find(summary, section, name, metric).get(key)
+    return value
 
 
 def _find(summary: Mapping[str, Any], section: str, name: str, metric: str) -> Any:

@@ -185,7 +185,7 @@ def contrast_table(summary: dict[str, Any]) -> Table:
         line = row(*ends.values())
         for pair in compared:
             estimate = entry(each, "ratios", pair, shown)
-            p = _corrected_p(each, pair, shown)
+            p = p_value(each, "ratios", pair, shown, "p_value_corrected")
             line.append(rendering.ratio(estimate, p=p) if estimate.n else rendering.missing())
             known = {"ratio": pair, "metric": shown, **estimate.as_json(), "p_value_corrected": p}
             records.append(ends | known)
@@ -198,11 +198,3 @@ def contrast_table(summary: dict[str, Any]) -> Table:
         notes=[_CONTRAST_NOTE],
         records=records,
     )
-
-
-def _corrected_p(contrast: dict[str, Any], pair: str, metric: str) -> float | None:
-    found = contrast["ratios"].get(pair, {})
-    for part in metric.split("."):
-        found = found.get(part, {})
-    value = found.get("p_value_corrected")
-    return value if isinstance(value, float) else None
