@@ -210,9 +210,10 @@ def _run(
     if each["verdict"] not in (*VERDICTS, MISSING):
         valid = ", ".join((*VERDICTS, MISSING))
         raise ValueError(f"{place}: verdict {each['verdict']!r}; valid: {valid}")
-    for name in ("arm", "seed") if entry else ():
-        if each[name] != entry[name]:
-            valid = f"{entry[name]!r}, as in {PLAN}"
+    planned = entry or each
+    for name in ("arm", "seed"):
+        if each[name] != planned[name]:
+            valid = f"{planned[name]!r}, as in {PLAN}"
             raise ValueError(f"{place}: {name} {each[name]!r}; valid: {valid}")
     return Run(
         key=each["run_key"],

@@ -264,9 +264,10 @@ def _index_table(experiments: list[Path]) -> Table:
         return Cell(text=", ".join(f"{n} {name}" for name, n in verdicts.items()), tone=tone)
 
     def written(experiment: Path) -> str | None:
-        page = experiment / FOLDER / "index.html"
-        at = datetime.fromtimestamp(page.stat().st_mtime) if summaries[experiment] else None
-        return at and at.strftime("%Y-%m-%d %H:%M")
+        if not summaries[experiment]:
+            return None
+        at_s = (experiment / FOLDER / "index.html").stat().st_mtime
+        return datetime.fromtimestamp(at_s).strftime("%Y-%m-%d %H:%M")
 
     return table_of(
         "One row for each experiment; its name leads to its report",
@@ -274,7 +275,9 @@ def _index_table(experiments: list[Path]) -> Table:
             "Experiment": name,
             "Arms": lambda each: ", ".join((summaries[each] or documents[each]).get("arms") or []),
             "Runs": runs,
-            "What was found": lambda each: summaries[each] and first_finding(summaries[each]),
+            "What was found": lambda each: (
+                first_finding(summaries[each]) if summaries[each] else None
+            ),
             "Report of": written,
         },
         experiments,

@@ -180,7 +180,7 @@ def critical_rounds(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
             "critical_share": share,
         }
         for arm in summary["arms"]
-        for part in points(summary) or [summary]
+        for part in points(summary) or [dict(summary)]
         for seed, share in part.get("critical_shares", {}).get(arm, {}).items()
     ]
 

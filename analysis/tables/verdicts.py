@@ -53,7 +53,7 @@ def _run_table(results: Results, title: str, runs: list[Run], notes: list[str]) 
             "Seed": lambda run: str(run.seed),
             "Verdict": lambda run: Cell(text=run.verdict, tone=_TONES.get(run.verdict, "")),
             "Reason": lambda run: run.reason,
-            "Wall time": lambda run: run.wall_s and f"{formatting.number(run.wall_s)} s",
+            "Wall time": lambda run: f"{formatting.number(run.wall_s)} s" if run.wall_s else None,
             "Gates": _gates,
         },
         runs,
