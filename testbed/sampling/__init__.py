@@ -32,22 +32,10 @@ def order_of(
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The sampler's first request: what it needs to know of a lab, as plain data."""
+    document = network.as_json()
     return {
-        "links": [
-            {
-                "link": link.name,
-                "ends": [
-                    {"from": end.node, "interface": end.interface, "pid": end.pid}
-                    for end in (link.first, link.second)
-                ],
-                "rate_bps": link.rate_bps,
-                "queue_bytes": link.queue_bytes,
-            }
-            for link in network.links
-        ],
-        "hosts": {
-            name: {"pid": host.pid, "address": host.address} for name, host in network.hosts.items()
-        },
+        "links": document["links"],
+        "hosts": document["hosts"],
         "processes": dict(processes),
         "flows": dict(flows),
         "run": {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")},

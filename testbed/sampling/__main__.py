@@ -1,4 +1,4 @@
-"""`python -m testbed.sampling RUN_DIRECTORY`: a helper process whose first request is its order."""
+"""`python -m testbed.sampling DIRECTORY`: a helper process that is asked by its input."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -21,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.helpers.process import Requests, say
-from testbed.sampling import processes
 from testbed.sampling.flows import FlowSampler, Tail
 from testbed.sampling.processes import ProcessSampler
-from testbed.sampling.queue_reader import DROPS, SENT_BYTES
-from testbed.sampling.queues import QueueSampler
+from testbed.sampling.queues import DROPS, SENT_BYTES, QueueSampler
 from testbed.sampling.store import CHUNKS
 from testbed.shared import run_directory
 from testbed.shared.unlinked import open_file
@@ -116,16 +113,13 @@ class _LiveView:
         self._before = (now_s, latest)
         return [
             {
-                "link": link,
-                "from": sender,
+                **end,
                 "highest_bytes": int(highest_bytes[row]),
-                "queue_bytes": queues.queue_bytes[row],
                 "drops": int(drops[row]),
                 "new_drops": int(new_drops[row]),
                 "sent_bps": round(float(sent_bps[row])),
-                "rate_bps": queues.rates_bps[row],
             }
-            for row, (link, sender) in enumerate(queues.ends)
+            for row, end in enumerate(queues.ends)
         ]
 
     def _process_rows(self) -> list[dict[str, Any]]:
@@ -153,52 +147,18 @@ RATE_HZ = 100.0
 # The kernel takes 4 microseconds for each end of a link. With more links, samples come less often,
 # so that they cost the same.
 _FULL_RATE_LINKS = 64
-# Cost is measured at one tick in so many, since the clock costs as much as a read. The number is a
-# prime, so that work done at every 10th or 25th tick is measured in proportion.
-_MEASURED_EVERY = 17
-
-
-class _Part:
-    """One thing that is sampled, with its cost and its errors."""
-
-    def __init__(self, sample: Callable[[int], object]) -> None:
-        self.sample = sample
-        self.errors = 0
-        self.last_error = ""
-        self.measured_s = 0.0
-        self.measured = 0
-
-    def run(self, tick: int, *, measured: bool) -> None:
-        began_s = time.thread_time() if measured else 0.0
-        try:
-            self.sample(tick)
-        except OSError as error:  # an interface or a disk may be gone; the rest goes on
-            self.errors += 1
-            self.last_error = str(error)
-        if measured:
-            self.measured_s += time.thread_time() - began_s
-            self.measured += 1
-
-    def as_json(self) -> dict[str, Any]:
-        cost_s = self.measured_s / self.measured if self.measured else None
-        error = {"last_error": self.last_error} if self.errors else {}
-        return {"cpu_s_per_tick": cost_s, "errors": self.errors, **error}
 
 
 class Sampler:
     """Samples one lab from `run` on."""
 
-    def __init__(
-        self, directory: Path, order: dict[str, Any], *, rate_hz: float | None = None
-    ) -> None:
+    def __init__(self, directory: Path, order: dict[str, Any]) -> None:
         self._directory = directory
         self._folder = directory / "samples"
         self._folder.mkdir(exist_ok=True)
-        rate_hz = self._rate_hz = rate_hz or (
-            RATE_HZ * min(1.0, _FULL_RATE_LINKS / max(1, len(order["links"])))
-        )
+        self._rate_hz = RATE_HZ * min(1.0, _FULL_RATE_LINKS / max(1, len(order["links"])))
         hosts = order["hosts"]
-        self._queues = QueueSampler(self._folder, order["links"], rate_hz)
+        self._queues = QueueSampler(self._folder, order["links"], self._rate_hz)
         self._flows = FlowSampler(self._folder, hosts, order["flows"], directory / "events")
         self._processes = ProcessSampler(self._folder, hosts, order["processes"])
         self._samplers: dict[str, Any] = {
@@ -208,12 +168,13 @@ class Sampler:
         }
         self._live = _LiveView(directory, order["run"], **self._samplers)
         self._live_s = 0.0
-        self._parts = {
-            "queues": _Part(self._queues.sample),
-            "flows": _Part(self._flows.sample),
-            "processes": _Part(lambda _: self._processes.sample()),
-            "live": _Part(self._show),
+        self._parts: dict[str, Callable[[int], object]] = {
+            "queues": self._queues.sample,
+            "flows": self._flows.sample,
+            "processes": lambda _: self._processes.sample(),
+            "live": self._show,
         }
+        self._errors: dict[str, dict[str, Any]] = {name: {"errors": 0} for name in self._parts}
         self._ticks = 0
         self._lost = 0
         self._largest_gap_s = 0.0
@@ -221,13 +182,13 @@ class Sampler:
     def run(
         self,
         stop: threading.Event,
-        asked: SimpleQueue[int] | None = None,
-        written: Callable[[int, list[str]], object] = lambda number, problems: None,
+        asked: SimpleQueue[int],
+        written: Callable[[int, list[str]], object],
     ) -> None:
         """Sample until `stop` is set, then write all files."""
         period_s = 1 / self._rate_hz
         began_s = next_s = last_s = time.monotonic()
-        began_cpu_s = _cpu_s()
+        began_cpu_s = time.process_time()
         while not stop.is_set():
             # Cheaper than waiting for the event, which is then noticed up to one tick later.
             time.sleep(max(0.0, next_s - time.monotonic()))
@@ -238,13 +199,16 @@ class Sampler:
                 self._lost += late
                 next_s += late * period_s
             last_s, next_s = now_s, next_s + period_s
-            measured = self._ticks % _MEASURED_EVERY == 0
-            for part in self._parts.values():
-                part.run(self._ticks, measured=measured)
+            for name, sample in self._parts.items():
+                try:
+                    sample(self._ticks)
+                except OSError as error:  # an interface or a disk may be gone; the rest goes on
+                    errors = self._errors[name]["errors"] + 1
+                    self._errors[name] = {"errors": errors, "last_error": str(error)}
             self._ticks += 1
-            if asked is not None and not asked.empty():
+            if not asked.empty():
                 written(asked.get(), self._write(last=False))
-        ended_s, cpu_s = time.monotonic(), _cpu_s() - began_cpu_s
+        ended_s, cpu_s = time.monotonic(), time.process_time() - began_cpu_s
         self._largest_gap_s = max(self._largest_gap_s, ended_s - last_s)
         self._finish(began_s, ended_s, cpu_s)
         # Last: a sampler that is killed before all is written leaves the latest view.
@@ -272,7 +236,6 @@ class Sampler:
         if not problems:
             (self._folder / CHUNKS).rmdir()
         elapsed_s = max(ended_s - began_s, 1e-9)
-        reached_hz = self._ticks / elapsed_s
         run_directory.write_json(
             self._folder / "sampler.json",
             {
@@ -280,23 +243,8 @@ class Sampler:
                 "began_s": began_s,
                 "ended_s": ended_s,
                 "asked_hz": self._rate_hz,
-                "reached_hz": reached_hz,
-                "rates_hz": {
-                    "switch_queues": reached_hz,
-                    "server_queue": reached_hz,
-                    "worker_queues": reached_hz / self._queues.turns,
-                    "tcp_flows": reached_hz / self._flows.turns,
-                    "processes": 1 / processes.INTERVAL_S,
-                },
-                "directed_links": [
-                    {"link": link, "from": sender, "queue_bytes": limit, "rate_bps": rate}
-                    for (link, sender), limit, rate in zip(
-                        self._queues.ends,
-                        self._queues.queue_bytes,
-                        self._queues.rates_bps,
-                        strict=True,
-                    )
-                ],
+                "reached_hz": self._ticks / elapsed_s,
+                "directed_links": self._queues.ends,
                 "ticks": self._ticks,
                 "samples_lost": self._lost,
                 "answers_left_out": self._queues.left_out,
@@ -305,17 +253,12 @@ class Sampler:
                 "cpu_s": cpu_s,
                 "cpu_share": cpu_s / elapsed_s,
                 "rows": {name: each.table.rows for name, each in self._samplers.items()},
-                "parts": {name: part.as_json() for name, part in self._parts.items()},
+                "parts": self._errors,
                 "congestion_controls": self._flows.congestion_controls(),
                 "stopped": self._processes.stopped,
                 "problems": problems,
             },
         )
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 # It sleeps nearly always; when it wakes up, a sample is due.

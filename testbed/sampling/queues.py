@@ -1,8 +1,14 @@
-"""Samples the output queues of both ends of every link."""
+"""Samples the output queues of both ends of every link, by netlink: `tc` takes milliseconds a call.
+
+Formats: linux/rtnetlink.h, gen_stats.h.
+"""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +16,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.lab.kernel import netlink
+from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
+from testbed.lab.kernel.netlink import HEADER, NetlinkError
+from testbed.lab.kernel.rtnetlink import GET_QDISC, NEW_QDISC, ROOT, TCMSG, interface_index
 from testbed.lab.paths import SERVER
-from testbed.sampling.queue_reader import BACKLOG_BYTES, COLUMNS, HostQueues, QueueDump
 from testbed.sampling.store import ChunkedTable, index_names
 
 if TYPE_CHECKING:
     import polars as pl
 
-# One request reads all switches' ends; each host's end takes a request of its own. The server's
-# end, the broadcast's bottleneck, is read at every tick. The other hosts take turns: so many per
-# tick, or more if a host's turn would otherwise come after more than _MOST_TURNS ticks.
+# Columns of a reading.
+SENT_BYTES, SENT_PACKETS, BACKLOG_BYTES, BACKLOG_PACKETS, DROPS = range(5)
+COLUMNS = ("sent_bytes", "sent_packets", "backlog_bytes", "backlog_packets", "drops")
+# The 32-bit words behind them: low and high half of the bytes, and the other four.
+_WORDS = 6
+_DATAGRAM_BYTES = 1 << 15
+_DONE_BYTES = 20
+_TIMEOUT_S = 1  # no answer of the kernel takes so long
+# Answers kept until they are decoded.
+_KEPT = 32
+# The server's end, the broadcast's bottleneck, is read at every tick, and so are the switches',
+# which take one request. The other hosts take turns: so many per tick, or more if a host's turn
+# would otherwise come after more than _MOST_TURNS ticks.
 OTHERS_PER_TICK = 4
 _MOST_TURNS = 4
 _CHUNK_S = 10
@@ -33,72 +52,194 @@ _TYPES = {
 _DTYPE = [("t_s", "f8"), ("end", "u4"), *_TYPES.items()]
 
 
+class QueueReader:
+    """Reads the output queues of interfaces of one namespace, all by one dump.
+
+    It only keeps the kernel's answers (`capture`), and takes the few numbers that are wanted out of
+    many at once (`decode`). It parses one answer to learn where they are, and checks all others.
+    """
+
+    def __init__(self, interfaces: Sequence[str], pid: int | None = None) -> None:
+        """Raises OSError when there is no such interface, or no queue at one."""
+        self._socket = netlink.connect(netlink.ROUTE, pid, timeout_s=_TIMEOUT_S)
+        self._interfaces = [interface_index(self._socket, name) for name in interfaces]
+        request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
+        self._request = bytearray(request)
+        self._answers: list[tuple[float, bytes]] = []
+        self.left_out = 0
+        self._length = 0  # of an answer, in words
+        self._fixed = np.empty(0, dtype=np.intp)  # words that must not change, and their values
+        self._fixed_values = np.empty(0, dtype=np.uint32)
+        self._counters = np.empty(0, dtype=np.intp)
+        self.capture()
+        self._learn(self._answers.pop()[1])
+
+    @property
+    def strangers(self) -> int:
+        """Answers to requests that had been given up; they were dropped."""
+        return self._socket.strangers
+
+    def capture(self) -> None:
+        """Keep one answer of the kernel; OSError when it gives none."""
+        number = netlink.number(self._request, self._socket)
+        at_s = time.monotonic()
+        self._socket.send(self._request)
+        parts = []
+        while True:
+            part = self._socket.recv(_DATAGRAM_BYTES)
+            if netlink.number_of(part) != number:
+                self._socket.strangers += 1  # of an answer that was given up
+                continue
+            parts.append(part)
+            # The DONE message stands at the very end of the last part.
+            length, kind, *_ = HEADER.unpack_from(part, len(part) - _DONE_BYTES)
+            if kind == netlink.DONE and length == _DONE_BYTES:
+                break
+            if HEADER.unpack_from(part)[1] == netlink.ERROR:
+                raise netlink.refusal(memoryview(part), HEADER.size)
+        self._answers.append((at_s, b"".join(parts)))
+
+    def decode(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The captured answers: times of shape (k,), counters of shape (k, interfaces, 5)."""
+        answers, self._answers = self._answers, []
+        times_s: list[float] = []
+        values = [np.empty((0, len(self._interfaces), len(COLUMNS)), dtype=np.int64)]
+        while answers:  # runs of answers that look alike: nearly always one
+            alike = _as_long_as_first(answers)
+            words = np.frombuffer(b"".join(answer for _, answer in alike), dtype=np.uint32)
+            words = words.reshape(len(alike), -1)
+            learnt = words.shape[1] == self._length
+            if not (learnt and (words[:, self._fixed] == self._fixed_values).all()):
+                alike, words = alike[:1], words[:1]
+                try:
+                    self._learn(alike[0][1])
+                except NetlinkError:
+                    self.left_out += 1
+                    answers = answers[1:]
+                    continue
+            times_s += [at_s for at_s, _ in alike]
+            values.append(_columns(words[:, self._counters].reshape(len(alike), -1, _WORDS)))
+            answers = answers[len(alike) :]
+        return np.array(times_s), np.concatenate(values)
+
+    def _learn(self, answer: bytes) -> None:
+        view = memoryview(answer)
+        counters: dict[int, list[int]] = {}
+        fixed: list[int] = []
+        for kind, first, last in netlink.messages(view, 0, len(view)):
+            if kind != NEW_QDISC:
+                continue
+            header = (first - HEADER.size) // 4
+            # length and type; interface, handle and parent
+            fixed += [header, header + 1, *range(first // 4 + 1, first // 4 + 4)]
+            root = _root_words(view, first, last)
+            if root is not None:
+                counters[root[0]] = root[1]
+        missing = [index for index in self._interfaces if index not in counters]
+        if missing:
+            raise NetlinkError(errno.ENODEV, f"no queue at interfaces {missing}")
+        self._length = len(answer) // 4
+        self._fixed = np.array(fixed, dtype=np.intp)
+        self._fixed_values = np.frombuffer(answer, dtype=np.uint32)[self._fixed]
+        words = [counters[index] for index in self._interfaces]
+        self._counters = np.array(words, dtype=np.intp).ravel()
+
+
+def _as_long_as_first(answers: Sequence[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
+    length = len(answers[0][1])
+    return list(itertools.takewhile(lambda pair: len(pair[1]) == length, answers))
+
+
+def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
+    """The interface of an RTM_NEWQDISC, and the 32-bit words that hold its counters."""
+    _, interface, _, parent, _ = TCMSG.unpack_from(data, begin)
+    if parent != ROOT:
+        return None
+    places: dict[int, int] = {}
+    for kind, first, last in netlink.attributes(data, begin + TCMSG.size, end):
+        if kind == STATS2:
+            places = {each: place for each, place, _ in netlink.attributes(data, first, last)}
+    if STATS_BASIC not in places or STATS_QUEUE not in places:
+        return None
+    basic, queue = places[STATS_BASIC], places[STATS_QUEUE]
+    # gnet_stats_basic: u64 bytes, u32 packets; gnet_stats_queue: u32 qlen, backlog, drops, ...
+    offsets = [basic, basic + 4, basic + 8, queue + 4, queue, queue + 8]
+    return interface, [offset // 4 for offset in offsets]
+
+
+def _columns(words: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Words of shape (..., 6) as columns of shape (..., 5)."""
+    out = words[..., 1:].astype(np.int64)
+    out[..., 0] <<= 32
+    out[..., 0] += words[..., 0]
+    return out
+
+
 class QueueSampler:
     """Samples all ends. Rows of `latest` are the switches' ends first, then the hosts'."""
 
     def __init__(self, folder: Path, links: Sequence[dict[str, Any]], rate_hz: float) -> None:
         """Raises OSError when an interface does not exist."""
-        described = [(link, end) for link in links for end in link["ends"]]
-        switch = [each for each in described if each[1]["pid"] is None]
-        hosts = [each for each in described if each[1]["pid"] is not None]
-        hosts.sort(key=lambda each: each[1]["from"] != SERVER)
-        always = [row for row, (_, end) in enumerate(hosts) if end["from"] == SERVER]
-        others = range(len(always), len(hosts))
-        ordered = [*switch, *hosts]
-        self.ends = [(link["link"], end["from"]) for link, end in ordered]
-        self.queue_bytes = [link["queue_bytes"] for link, _ in ordered]
-        self.rates_bps = [link["rate_bps"] for link, _ in ordered]
-        self.latest = np.zeros((len(ordered), len(COLUMNS)), dtype=np.int64)
-        self.highest_bytes = np.zeros(len(ordered), dtype=np.int64)
-        self._switch = QueueDump([end["interface"] for _, end in switch]) if switch else None
-        self._hosts = HostQueues([(end["pid"], end["interface"]) for _, end in hosts])
-        self._switch_count = len(switch)
+        described = [(link, link[end]) for link in links for end in ("first", "second")]
+        # The switches' first, then the server's.
+        described.sort(key=lambda pair: (pair[1]["pid"] is not None, pair[1]["node"] != SERVER))
+        self.ends = [
+            {"link": link["name"], "from": end["node"]}
+            | {key: link[key] for key in ("queue_bytes", "rate_bps")}
+            for link, end in described
+        ]
+        self.latest = np.zeros((len(described), len(COLUMNS)), dtype=np.int64)
+        self.highest_bytes = np.zeros(len(described), dtype=np.int64)
+        switch = [end["interface"] for _, end in described if end["pid"] is None]
+        # Each reader with the rows that it reads.
+        self._readers = [(QueueReader(switch), range(len(switch)))] if switch else []
+        always = list(self._readers)
+        others: list[tuple[QueueReader, range]] = []
+        for row, (_, end) in enumerate(described):
+            if end["pid"] is not None:
+                one = QueueReader([end["interface"]], end["pid"]), range(row, row + 1)
+                self._readers.append(one)
+                (always if end["node"] == SERVER else others).append(one)
         self.turns = min(_MOST_TURNS, max(1, math.ceil(len(others) / OTHERS_PER_TICK)))
         self._asked = [[*always, *others[turn :: self.turns]] for turn in range(self.turns)]
-        self._numbers = np.arange(len(ordered), dtype=np.uint32)
-        rows = int(_CHUNK_S * rate_hz * (len(switch) + len(self._asked[0])))
+        rows = int(_CHUNK_S * rate_hz * sum(len(numbers) for _, numbers in self._asked[0]))
         self.table = ChunkedTable(folder, "queues", _DTYPE, chunk_rows=max(rows, 1000))
 
     def sample(self, tick: int) -> None:
         """Read the switches' ends and the ends of hosts in turn; OSError if one is gone."""
-        if self._hosts.full or (self._switch is not None and self._switch.full):
+        if tick % _KEPT == 0:
             self.decode()
-        try:
-            if self._switch is not None:
-                self._switch.capture()
-        finally:
-            self._hosts.capture(self._asked[tick % self.turns])
+        failure: OSError | None = None
+        for reader, _ in self._asked[tick % self.turns]:
+            try:
+                reader.capture()
+            except OSError as error:  # the others will still answer
+                failure = error
+        if failure is not None:
+            raise failure
 
     def decode(self) -> None:
         """Bring table, `latest` and `highest_bytes` up to date."""
-        if self._switch is not None:
-            times_s, values = self._switch.decode()
-            count = values.shape[1]
-            numbers = np.tile(self._numbers[:count], len(times_s))
-            self._keep(np.repeat(times_s, count), numbers, values.reshape(-1, len(COLUMNS)))
-        rows, times_s, values = self._hosts.decode()
-        self._keep(times_s, rows + self._switch_count, values)
-
-    def _keep(
-        self, times_s: NDArray[np.float64], numbers: NDArray[Any], values: NDArray[np.int64]
-    ) -> None:
-        rows = self.table.take(len(times_s))
-        rows["t_s"] = times_s
-        rows["end"] = numbers
-        for column, name in enumerate(COLUMNS):
-            rows[name] = values[:, column]
-        self.latest[numbers] = values  # the last one of each stays
-        np.maximum.at(self.highest_bytes, numbers, values[:, BACKLOG_BYTES])
+        for reader, ends in self._readers:
+            times_s, values = reader.decode()
+            numbers, flat = np.tile(ends, len(times_s)), values.reshape(-1, len(COLUMNS))
+            rows = self.table.take(len(numbers))
+            rows["t_s"] = np.repeat(times_s, len(ends))
+            rows["end"] = numbers
+            for column, name in enumerate(COLUMNS):
+                rows[name] = flat[:, column]
+            self.latest[numbers] = flat  # the last one of each stays
+            np.maximum.at(self.highest_bytes, numbers, flat[:, BACKLOG_BYTES])
 
     @property
     def left_out(self) -> int:
         """Answers of the kernel that gave no sample: an interface was not in them."""
-        return self._hosts.left_out + (self._switch.left_out if self._switch is not None else 0)
+        return sum(reader.left_out for reader, _ in self._readers)
 
     @property
     def strangers(self) -> int:
         """Answers that came too late and were dropped."""
-        return self._hosts.strangers + (self._switch.strangers if self._switch is not None else 0)
+        return sum(reader.strangers for reader, _ in self._readers)
 
     def take_highest(self) -> NDArray[np.int64]:
         """The longest backlogs since the last call, in bytes."""
@@ -109,8 +250,7 @@ class QueueSampler:
     def write(self, path: Path, *, last: bool) -> None:
         """Write the samples so far to a parquet file; after the `last` time there are no more."""
         self.decode()
-        links = [link for link, _ in self.ends]
-        senders = [sender for _, sender in self.ends]
+        links, senders = ([end[key] for end in self.ends] for key in ("link", "from"))
 
         def decode(frame: pl.DataFrame) -> pl.DataFrame:
             import polars as pl

@@ -87,10 +87,8 @@ class ChunkedTable:
             part.unlink()
 
 
-def index_names(column: str, names: Sequence[str | None]) -> pl.Expr:
-    """A column of indices as the names that they stand for; null where that is None."""
+def index_names(column: str, names: Sequence[object], dtype: Any = str) -> pl.Expr:
+    """A column of indices as what they stand for, names by default; null where that is None."""
     import polars as pl
 
-    return pl.col(column).replace_strict(
-        list(range(len(names))), list(names), return_dtype=pl.String
-    )
+    return pl.col(column).replace_strict(list(range(len(names))), list(names), return_dtype=dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from controllers.impairments.base import NOT_MEASURED
 from testbed.lab.kernel.link_counters import NamespaceCounters
@@ -27,10 +27,6 @@ from testbed.verdict.ledgers import Conservation, HostLedger, LinkLedger, Switch
 #   shows either. So whatever vanishes at such a link, or at a switch at its ends, counts as lost.
 # - When routes change, Open vSwitch adds up what its cache has forwarded up to half a second later,
 #   by the entries that there are then: some of that run's misses may have been forwarded.
-# - Where batches are not kept whole (`testbed.lab.port_rules`), a refusal stands for anything
-#   from nothing (it tries again with success) to 32 packets (it gives up the rest of its batch).
-#   That of a burst's frame does not: they come from elsewhere.
-BATCH_PACKETS = 32  # of Open vSwitch: NETDEV_MAX_BURST
 _WORD = 1 << 32
 # What an IP layer counts of packets that it does not deliver (RFC 4293).
 _NOT_DELIVERED = (
@@ -43,9 +39,12 @@ def close(
     network: LabInfo, before: Counters, after: Counters, events: Sequence[Mapping[str, Any]]
 ) -> Conservation:
     """The ledgers of what happened between two readings."""
-    for each in events:
-        if why := (each.get("details") or {}).get(NOT_MEASURED):
-            raise ValueError(f"what {each['name']} dropped is not known: {why}")
+    for event in events:
+        if why := (event.get("details") or {}).get(NOT_MEASURED):
+            raise ValueError(f"what {event['name']} dropped is not known: {why}")
+    if not (before.whole_batches and after.whole_batches):
+        # A refusal then stands for up to 32 packets (see `testbed.lab.port_rules`).
+        raise ValueError("Open vSwitch gives up parts of batches uncounted; this takes Linux 5.16")
     books = _Books(network, before, after, events)
     return Conservation(
         links=[
@@ -75,7 +74,6 @@ class _Books:
         self._before = before
         self._after = after
         self._impaired = ImpairmentRecords(network, events)
-        self._whole = before.whole_batches and after.whole_batches
 
     def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
         queue = self._queue(sender)
@@ -90,7 +88,7 @@ class _Books:
         # An interface that is down refuses packets before its shaper, too.
         on_the_way = delay_drops + delay_lost + injected + (0 if went_down else interface_drops)
         offered = self._offered(sender)
-        missing_before, hidden = self._missing_before(link, sender)
+        missing_before = self._missing_before(sender)
         missing_after = queue.sent - on_the_way - arrived
         down = 0
         if went_down:
@@ -111,7 +109,7 @@ class _Books:
             received=arrived - socket_drops,
             went_down=went_down,
             down=down,
-            hidden=hidden + down,
+            hidden=down,
             missing_before=missing_before,
             missing_after=missing_after,
         )
@@ -129,7 +127,7 @@ class _Books:
         before, after = self._before.switches[name], self._after.switches[name]
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         looked_up = after.entered - before.entered
-        packet_outs = sum(self._impaired.burst_frames(port, "frames_sent") for _, port in ends)
+        packet_outs = sum(self._impaired.burst_frames(port) for _, port in ends)
         flow_drops = self._impaired.dropped_in_switch("blackout", name)
         if flow_drops is None:
             old = {flow.identity: flow.packets for flow in before.flows}
@@ -140,11 +138,10 @@ class _Books:
         if meter_drops is None:
             meter_drops = max(0, after.meter_drops - before.meter_drops)
         offered = looked_up + packet_outs - misses - flow_drops - meter_drops
-        of_bursts = sum(self._refused_of_bursts(link, port) for link, port in ends)
-        missing, hidden = self._beyond_refusals(offered - queue.sent, queue, of_bursts)
-        missing -= queue.filtered  # the link's business
+        hidden = 0
+        missing = offered - queue.sent - queue.drops - queue.filtered  # the link's business
         if self._impaired.went_down and misses:  # routes have changed
-            missing, hidden = max(missing, min(0, missing + misses)), hidden + misses
+            missing, hidden = max(missing, min(0, missing + misses)), misses
         down = self._lost_with_links(ends, missing)
         went_down = (link.name in self._impaired.went_down for link, _ in ends)
         by_these = sum(itertools.compress(came, went_down))
@@ -255,15 +252,6 @@ class _Books:
                 if end.node == switch:
                     yield link, end
 
-    def _refused_of_bursts(self, link: LinkEnds, port: Port) -> int:
-        """At least so many of the bursts' frames did a port's queue refuse."""
-        way = (link.name, port.node)
-        other = link.second if port is link.first else link.first
-        later = sum(_gained(self._before.delayed, self._after.delayed, way))
-        return max(
-            0, self._impaired.burst_frames(port, "dropped") - later - self._injected(port, other)
-        )
-
     def _offered(self, port: Port) -> _Offered:
         """Packets that the switch sent towards a port."""
         # Entries that came or went meanwhile took packets that cannot be told, and those of some
@@ -276,7 +264,7 @@ class _Books:
         ):
             return _Offered(None, exact=False)
         before, after = (each.switches[port.node] for each in (self._before, self._after))
-        total = self._impaired.burst_frames(port, "frames_sent")
+        total = self._impaired.burst_frames(port)
         pairs = lasting(before.flows, after.flows)
         for old, new in pairs:
             total += new.ports.count(port.number) * (new.packets - old.packets)
@@ -291,32 +279,21 @@ class _Books:
 
     # What cannot be known
 
-    def _missing_before(self, link: LinkEnds, port: Port) -> tuple[int, int]:
-        """Packets that vanished before a port's queue, and how many could have, unseen."""
+    def _missing_before(self, port: Port) -> int:
+        """Packets that vanished before a port's queue."""
         queue, offered = self._queue(port), self._offered(port)
         if offered.packets is None:
-            return queue.filtered, 0
-        of_bursts = self._refused_of_bursts(link, port)
-        missing, hidden = self._beyond_refusals(offered.packets - queue.sent, queue, of_bursts)
+            return queue.filtered
+        missing = offered.packets - queue.sent - queue.drops
         # Where entries came and went, more was offered: what is missing then is the least.
-        return (missing if offered.exact else max(queue.filtered, missing)), hidden
-
-    def _beyond_refusals(self, lost: int, queue: _QueueSums, of_bursts: int) -> tuple[int, int]:
-        """Packets that vanished before a queue, and how many could have, unseen."""
-        if self._whole:
-            return lost - queue.drops, 0
-        if (beyond := lost - of_bursts) < 0:
-            return beyond, 0
-        # It may have tried again with success: then the refusal was counted and nothing was lost.
-        most = BATCH_PACKETS * max(0, queue.drops - of_bursts)
-        return max(0, beyond - most), min(beyond, most)
+        return missing if offered.exact else max(queue.filtered, missing)
 
     def _lost_with_links(self, ends: Sequence[tuple[LinkEnds, Port]], missing: int) -> int:
         """Packets that a switch's links took with them when they went down."""
         if not any(link.name in self._impaired.went_down for link, _ in ends):
             return 0
         elsewhere = sum(
-            self._missing_before(link, port)[0] - self._queue(port).filtered
+            self._missing_before(port) - self._queue(port).filtered
             for link, port in ends
             if link.name not in self._impaired.went_down
         )
@@ -362,10 +339,10 @@ class ImpairmentRecords:
             if _hits(each, link)
         }
 
-    def burst_frames(self, port: Port, what: Literal["frames_sent", "dropped"]) -> int:
-        """Frames that bursts sent to a switch port by PacketOut, or that its queue refused."""
+    def burst_frames(self, port: Port) -> int:
+        """Frames that bursts sent to a switch port by PacketOut."""
         return sum(
-            int(each.get(what) or 0)
+            int(each.get("frames_sent") or 0)
             for each in self._ended
             if each.get("counts_as") == "burst" and self._target(each) == (port.node, port.number)
         )

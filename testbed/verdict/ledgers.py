@@ -54,7 +54,7 @@ class LinkLedger(_Balance):
             what is sent to it, and no counter shows either.
         down: packets that nothing else explains, of a link that went down.
         hidden: how many packets could have vanished here unseen: those that went down with the
-            link, and those of batches that Open vSwitch may have given up.
+            link.
         missing_before: offered, but neither refused by the queue nor sent; negative: more of them.
         missing_after: sent, but neither received nor counted on the way; negative: more of them.
     """

@@ -51,7 +51,7 @@ MODELS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(MODELS, st.text(max_size=8), st.integers(0, 2000), st.integers(0, 500_000))
 def test_the_same_seed_loses_the_same_packets_and_the_filters_agree(
     model, seed, occurrence, packets

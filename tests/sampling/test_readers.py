@@ -14,9 +14,9 @@ from testbed.lab.kernel import netlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
 from testbed.lab.kernel.rtnetlink import NEW_QDISC, ROOT, TCMSG
-from testbed.sampling import queue_reader, tcp_reader
-from testbed.sampling.queue_reader import BACKLOG_BYTES, SENT_BYTES, HostQueues, QueueDump
-from testbed.sampling.tcp_reader import TcpReader
+from testbed.sampling import flows, queues
+from testbed.sampling.flows import TcpReader
+from testbed.sampling.queues import BACKLOG_BYTES, SENT_BYTES, QueueReader, QueueSampler
 
 MULTI = 0x2
 
@@ -60,11 +60,6 @@ class FakeSocket:
         self.waiting += self.answer(netlink.number_of(bytes(request)))
         return len(request)
 
-    def recv_into(self, room: memoryview) -> int:
-        data = self.recv(len(room))
-        room[: len(data)] = data
-        return len(data)
-
     def recv(self, size: int, flags: int = 0) -> bytes:
         if not self.waiting:
             raise BlockingIOError
@@ -86,7 +81,7 @@ def kernel(monkeypatch):
     unused = iter(sockets)
     monkeypatch.setattr(netlink, "connect", lambda *_, **__: next(unused))
     names = {f"eth{number}": number for number in range(10_000)}
-    monkeypatch.setattr(queue_reader, "interface_index", lambda _, name: names[name])
+    monkeypatch.setattr(queues, "interface_index", lambda _, name: names[name])
     return use
 
 
@@ -100,24 +95,21 @@ def dumped(count, number, sent=0):
 
 
 @pytest.mark.parametrize("count", [2, 600, 6000])
-def test_a_dump_of_any_number_of_interfaces_is_read_and_one_without_an_end_refused(kernel, count):
+def test_a_dump_of_any_number_of_interfaces_is_read(kernel, count):
     kernel(lambda number: dumped(count, number))
-    reader = QueueDump([f"eth{number}" for number in range(count)])
+    reader = QueueReader([f"eth{number}" for number in range(count)])
     reader.capture()
     reader.capture()
     _, values = reader.decode()
     assert values.shape == (2, count, 5)
     assert values[1, :, SENT_BYTES].tolist() == list(range(count))
     assert reader.left_out == 0
-    kernel(lambda number: [queue(1, number, sent=0) * 100] * 10_000)
-    with pytest.raises(OSError, match="too long"):
-        QueueDump(["eth1"])
 
 
 @pytest.mark.parametrize("read", [0, 1, 2])
 def test_an_answer_that_came_too_late_does_not_shift_those_after_it(kernel, read):
     opened = kernel(lambda number: dumped(500, number, sent=1000 * number))
-    reader = QueueDump([f"eth{number}" for number in range(500)])
+    reader = QueueReader([f"eth{number}" for number in range(500)])
     late = dumped(500, 77)
     assert len(late) > 1
     opened.waiting = late[read:]  # what a reader that gave up did not read
@@ -127,43 +119,53 @@ def test_an_answer_that_came_too_late_does_not_shift_those_after_it(kernel, read
     assert reader.strangers == len(late[read:])
 
 
-def test_an_answer_without_a_wanted_interface_and_a_refusal_are_left_out_and_counted(kernel):
+def test_an_answer_without_a_wanted_interface_is_left_out_and_counted_and_a_refusal_told(kernel):
     counts = iter([3, 2, 3])
-    kernel(lambda number: dumped(next(counts), number))
-    kernel(lambda number: [packed(netlink.ERROR, bytes(20), number)])
-    dump = QueueDump(["eth0", "eth2"])
-    dump.capture()
-    dump.capture()
-    times_s, values = dump.decode()
-    assert len(times_s) == len(values) == dump.left_out == 1
-    hosts = HostQueues([(11, "eth1")])
-    hosts.capture([0])
-    rows, _, _ = hosts.decode()
-    assert (len(rows), hosts.left_out) == (0, 1)
+    opened = kernel(lambda number: dumped(next(counts), number))
+    reader = QueueReader(["eth0", "eth2"])
+    reader.capture()
+    reader.capture()
+    times_s, values = reader.decode()
+    assert len(times_s) == len(values) == reader.left_out == 1
+    opened.answer = lambda number: [packed(netlink.ERROR, bytes(20), number)]
+    with pytest.raises(netlink.NetlinkError):
+        reader.capture()
 
 
-def test_a_host_that_does_not_answer_costs_only_its_own_sample_and_a_late_answer_none(kernel):
-    silent = kernel(lambda number: [queue(1, number, sent=number, backlog=10 * number)])
-    kernel(lambda number: [queue(2, number, sent=100 + number)])
-    reader = HostQueues([(11, "eth1"), (12, "eth2")])
+def test_a_host_that_does_not_answer_costs_only_its_own_sample_and_a_late_answer_none(
+    kernel, tmp_path
+):
+    def answers(index, backlog):
+        def answer(number):
+            whole = queue(index, number, sent=100 * index + number, backlog=backlog * number)
+            return [whole + done(number)]
+
+        return answer
+
+    silent, _ = (kernel(answers(index, 10 * (index == 1))) for index in (1, 2))
+    first, second = (
+        {"node": f"h{number}", "interface": f"eth{number}", "pid": number} for number in (1, 2)
+    )
+    link = {"name": "h1--h2", "first": first, "second": second, "rate_bps": 1, "queue_bytes": 1}
+    sampler = QueueSampler(tmp_path, [link], 100.0)
     silent.answer, answer = lambda _: [], silent.answer
     with pytest.raises(BlockingIOError):
-        reader.capture([0, 1])
+        sampler.sample(1)
     silent.answer = answer
     silent.waiting = [queue(1, 99, sent=0), queue(1, 98, sent=0)]
-    reader.capture([0, 1])
-    rows, _, values = reader.decode()
-    assert rows.tolist() == [1, 0, 1]
-    assert values[:, SENT_BYTES].tolist() == [101, 2, 102]
-    assert values[1, BACKLOG_BYTES] == 20
-    assert (reader.strangers, reader.left_out) == (2, 0)
+    sampler.sample(2)
+    sampler.decode()
+    assert sampler.table.rows == 3
+    assert sampler.latest[:, SENT_BYTES].tolist() == [103, 203]
+    assert sampler.latest[0, BACKLOG_BYTES] == 30
+    assert (sampler.strangers, sampler.left_out) == (2, 0)
 
 
 def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):
     opened = kernel(lambda number: [packed(20, b"the right one", number)])
     reader = TcpReader(11)
     opened.waiting = [packed(20, b"an old one", 99)]
-    request = tcp_reader.Connection("10.0.0.1", 47000, "10.0.0.2", 40000).lookup()
+    request = flows.Connection("10.0.0.1", 47000, "10.0.0.2", 40000).lookup()
     assert b"the right one" in reader.ask(request)
     assert reader.strangers == 1
     assert b"the right one" in reader.ask(request)

@@ -174,27 +174,9 @@ def test_it_is_said_wherever_a_reader_may_take_it_for_a_lab(chosen, tmp_path):
     assert runner.directory_of(tmp_path / "out", run).verdict() == "ok"
 
 
-def test_the_report_reads_them_and_says_so(chosen, tmp_path):
+def test_whoever_reads_of_them_is_told_and_that_kernel_tcp_is_a_model(chosen, tmp_path):
     from analysis.data.load import load
     from analysis.report import kept_results, remarks
-    from analysis.summary.document import summarise
-
-    (run,) = chosen()
-    planning.extend(tmp_path / "out", [run])
-    simulating.execute(tmp_path / "out", run, lambda record: None)
-    results = load(tmp_path / "out" / "small")
-    assert [each.verdict for each in results.runs] == ["ok"]
-    assert not results.runs[0].problems
-    found = remarks.cautions(results, summarise(results))
-    assert found[0].startswith("simulated: 1 of 1 runs")
-    folder = kept_results.keep(tmp_path / "out", "small", root=tmp_path / "kept")
-    (provenance,) = kept_results.read(folder, kept_results.PROVENANCE)
-    assert any(each.startswith("simulated: 1 of 1 runs") for each in provenance["remarks"])
-
-
-def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path):
-    from analysis.data.load import load
-    from analysis.report import remarks
     from analysis.summary.document import summarise
 
     lossy = "impairments=[{kind: loss, host: server, leg: gather, rounds: [2], q: 0.3}]"
@@ -212,8 +194,13 @@ def test_kernel_tcp_is_a_model_and_whoever_reads_of_it_is_told(chosen, tmp_path)
         assert all(each["chunks_received"] == each["chunk_count"] for each in arrived)
     results = load(tmp_path / "out" / "small")
     summary = summarise(results)
-    found = remarks.cautions(results, summary)
-    assert found[1].startswith("kernel TCP is a model: tcp")
+    assert not any(run.problems for run in results.runs)
+    first, second, *_ = remarks.cautions(results, summary)
+    assert first.startswith("simulated: 2 of 2 runs")
+    assert second.startswith("kernel TCP is a model: tcp")
+    folder = kept_results.keep(tmp_path / "out", "small", root=tmp_path / "kept")
+    (provenance,) = kept_results.read(folder, kept_results.PROVENANCE)
+    assert any(remark.startswith("simulated: 2 of 2 runs") for remark in provenance["remarks"])
     assert summary["arms"]["tcp"]["congestion_control"] == ["cubic(model)"]
     assert summary["arms"]["reliable"]["congestion_control"] == ["fixed"]
 

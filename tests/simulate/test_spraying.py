@@ -11,7 +11,7 @@ from testbed.simulate.engine import Simulation
 from tests.simulate.parties import Parties
 from tests.transport.virtual import random_payload
 
-CHUNKS, DELAY_S = 1001, 0.0005
+CHUNKS, DELAY_S = 401, 0.0005
 UP = [("leaf-2", "spine-1"), ("leaf-2", "spine-2")]
 
 
