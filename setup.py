@@ -15,7 +15,7 @@ setup(
             "testbed.transport.native.batches",
             [each for each in SOURCES if each.endswith(".c")],
             depends=SOURCES,
-            # By it `native/loading.py` tells a library of another source.
+            # By it `native/hot_path.py` tells a library of another source.
             define_macros=[("SOURCE", f'"{DIGEST}"')],
             extra_compile_args=["-O2", "-fvisibility=hidden"],
             optional=True,  # without a compiler numpy does the same

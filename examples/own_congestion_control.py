@@ -35,7 +35,7 @@ class Aimd(CongestionControl):
     def on_feedback(self, feedback: Feedback) -> None:
         """A window of delivered bytes adds `increase` datagrams; a report of losses takes a share.
 
-        The built-in ones reduce once per round trip (see `WindowControl`).
+        The built-in ones reduce once per round trip (see `Reno`).
         """
         if feedback.lost_bytes:
             self._window = max(2 * self._datagram_bytes, self._decrease * self._window)

@@ -5,7 +5,7 @@
 --   wireshark -X lua_script:examples/wireshark.lua server.pcap
 --
 -- Filters: bl_data.transfer == 28, bl_control.type == "STOP", bl_control.arrived < 10, ...
--- The formats are those of testbed/transport/core: wire.py, messages.py, arrivals.py, ack.py and hedging.py. Other ports are
+-- The formats are those of testbed/transport/core: wire.py, messages.py and hedging.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
 local VERSION = 4
@@ -75,7 +75,6 @@ local c = {
   echo = ProtoField.uint16("bl_control.echo", "Latest arrival", base.DEC),
   held_us = ProtoField.uint32("bl_control.held_us", "Its age, in microseconds", base.DEC),
   probed = ProtoField.uint32("bl_control.probed", "Sent before the latest PROBE", base.DEC),
-  marked = ProtoField.uint16("bl_control.marked", "Arrivals with a congestion mark", base.DEC),
   at_once = ProtoField.bool("bl_control.at_once", "Answers a PROBE without delay", 16, nil, 0x0001),
   number = ProtoField.uint32("bl_control.number", "Number", base.DEC),
   worth = ProtoField.bytes("bl_control.worth", "Worth of each chunk"),
@@ -198,7 +197,6 @@ local BODIES = {
     if body(2, 2):uint() == NO_ECHO then echo:append_text(" (none)") end
     tree:add(c.held_us, body(4, 4))
     tree:add(c.probed, body(8, 4))
-    tree:add(c.marked, body(12, 2))
     tree:add(c.at_once, body(14, 2))
     local found = 0
     if body:len() > 16 then

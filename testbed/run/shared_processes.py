@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from controllers.impairments import parameters_of
 from testbed.lab.kernel import namespaces, privileges
 from testbed.shared import own_code
-from testbed.transport.net.data_sockets import DataSockets
+from testbed.transport.net.carriers import DataSockets
 
 # A thread that computes is asked for the interpreter by the others after this time.
 _SWITCH_INTERVAL_S = 0.0005

@@ -28,7 +28,7 @@ from testbed.run.shared_processes import HostTask
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.transport import PeerLost
-from testbed.transport.net.data_sockets import DataSockets
+from testbed.transport.net.carriers import DataSockets
 
 if TYPE_CHECKING:
     from testbed.training.model_and_data import ModelAndData

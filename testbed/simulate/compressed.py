@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.events import TransferReport
 from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
-from testbed.transport.core.reports import TransferReport
 from testbed.transport.net.tcp_compression import Compression
 from testbed.transport.net.tcp_data import HEAD_BYTES
 

@@ -26,20 +26,19 @@ from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import PeerLost
-from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone
+from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone, TransferReport
 from testbed.transport.core.hot_path import HotPath
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.repair import Arrange
-from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.native import HOT_PATH
+from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.data_sockets import DataSockets
-from testbed.transport.net.handle import Handle
+from testbed.transport.net.endpoint import Handle
 from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.marks import sending_order
+from testbed.transport.policies.order import sending_order
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
 
@@ -300,10 +299,9 @@ class Endpoint:
         *,
         sending: bool,
     ) -> dict[str, TransferReport]:
-        handle = Handle(transfer, sending, lambda each: self._wait(lambda: each.done))
+        handle = Handle(transfer, sending, buffers, lambda each: self._wait(lambda: each.done))
         self._active.append(handle)
         for peer in buffers:
-            handle.await_peer(peer)
             self._parties[peer].look()
             begin(self._parties[peer].connection, self._world.simulation.now_s)
         for peer in buffers:

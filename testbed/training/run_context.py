@@ -24,7 +24,7 @@ from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, Prot
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
+from testbed.transport.net.carriers import DataSockets, open_data_sockets
 
 _BARRIER_SLACK_S = 30.0
 _SEGMENTATION = False  # the queues of a lab hold packets

@@ -28,7 +28,7 @@ from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite, mean_into
 from testbed.transport import Leg, TransferReport
-from testbed.transport.net.data_sockets import DataSockets
+from testbed.transport.net.carriers import DataSockets
 
 
 def run(

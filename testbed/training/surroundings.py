@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.training import coordination
 from testbed.transport import Endpoint, EndpointConfig, open_endpoint
-from testbed.transport.net.data_sockets import DataSockets
+from testbed.transport.net.carriers import DataSockets
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from testbed.training.filling import Mask, estimate_mean, payload_of
 from testbed.training.run_context import RunContext
 from testbed.training.vectors import SharedVectors, finite
 from testbed.transport import Endpoint, Leg, TransferReport
-from testbed.transport.net.data_sockets import DataSockets
+from testbed.transport.net.carriers import DataSockets
 
 
 def run(

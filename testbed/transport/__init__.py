@@ -38,19 +38,16 @@ MARKS (what switches are to drop last).
 
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import PeerLost, ProtocolError, TransportError
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.numbering import Leg
+from testbed.transport.core.events import Observation, Observer, TransferReport
+from testbed.transport.core.layout import Leg, PayloadLayout
 from testbed.transport.core.receiver import Receiver
-from testbed.transport.core.reports import Observation, Observer, TransferReport
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.endpoint import Endpoint, open_endpoint
-from testbed.transport.net.handle import Handle
+from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
 from testbed.transport.net.tls import Credentials
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS, CongestionControl
-from testbed.transport.policies.marks import MARKS, Marks
-from testbed.transport.policies.order import ORDERS, ChunkOrder, OrderContext
+from testbed.transport.policies.order import MARKS, ORDERS, ChunkOrder, Marks, OrderContext
 from testbed.transport.policies.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.policies.tolerance import (
     POLICIES,

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry
-from testbed.transport.core.numbering import Leg
+from testbed.transport.core.layout import Leg
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.marks import MARKS, NONE
-from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.order import MARKS, NONE, ORDERS
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import (
     POLICIES,
@@ -159,12 +158,7 @@ class ProtocolConfig:
             with _named(axis):
                 text = REGISTRIES[axis].text(getattr(self, axis))
                 object.__setattr__(self, axis, text)
-                made = REGISTRIES[axis].create(text, **given.get(axis, {}))
-                if getattr(made, "needs_ecn", False):
-                    raise ValueError(
-                        "it needs congestion marks, and datagrams of a socket carry none here; "
-                        "choose another"
-                    )
+                REGISTRIES[axis].create(text, **given.get(axis, {}))
         tells_worth = ORDERS.create(self.order, seed=0).tells_worth
         if tells_worth and self.marks != NONE:
             raise ValueError(

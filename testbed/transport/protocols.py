@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from testbed.shared.registry import one_of
-from testbed.transport.core.lookback import RECENT
+from testbed.transport.core.tolerance import RECENT
 from testbed.transport.policies.order import ByEnergy
 from testbed.transport.policies.tolerance import (
     BoundedEnergy,
@@ -89,7 +89,7 @@ def _mlt(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
 def _mlt_marked(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
     """MLT-style with its marks: switches that know them drop small values of front layers first.
 
-    Only the marks; MLT's ECN and its priority of front layers are left out. See `policies.marks`.
+    Only the marks; MLT's ECN and its priority of front layers are left out.
     """
     marked = {"name": "mlt-marked", "marks": "layer-and-magnitude"}
     return _mlt(tolerance=tolerance, **{**marked, **settings})

@@ -10,13 +10,13 @@ from scapy.utils import RawPcapWriter
 
 from testbed.capture.layers import Datagram
 from testbed.transport import PayloadLayout
-from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import (
     PASS,
     ControlMessage,
     Hello,
     MessageType,
     Welcome,
+    pack_arrivals,
 )
 
 SERVER, WORKER, STRANGER = "10.0.0.1", "10.0.0.2", "10.0.0.66"

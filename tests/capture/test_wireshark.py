@@ -17,16 +17,16 @@ from scapy.layers.inet import IP, UDP
 
 from testbed.transport import EndpointConfig
 from testbed.transport.core import hedging, messages, wire
-from testbed.transport.core.ack import Ack
-from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.hedging import Hedge
 from testbed.transport.core.messages import (
     PASS,
     SENT,
+    Ack,
     ControlMessage,
     Hello,
     MessageType,
     Welcome,
+    pack_arrivals,
     pack_bitmap,
     reason_message,
 )
@@ -50,7 +50,7 @@ def _ack(arrived: tuple[int, ...], echo: int | None, *, at_once: bool) -> Contro
     marks = np.zeros(8, dtype=np.bool_)
     marks[list(arrived)] = True
     return Ack(
-        first=30, arrived=marks, echo=echo, held_s=0.00125, probed=77, marked=2, at_once=at_once
+        first=30, arrived=marks, echo=echo, held_s=0.00125, probed=77, at_once=at_once
     ).message(9)
 
 
@@ -87,12 +87,12 @@ MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
     (ControlMessage(MessageType.ANNOUNCE, body=b"\xff\x00"), {"content": "ff:00"}),
     (
         _ack((0, 1, 2), 32, at_once=True),
-        {"first": "30", "echo": "32", "held_us": "1250", "probed": "77", "marked": "2"}
+        {"first": "30", "echo": "32", "held_us": "1250", "probed": "77"}
         | {"at_once": "1", "bits": "07", "arrived": "3"},
     ),
     (
         _ack((), None, at_once=False),
-        {"first": "30", "echo": "65535", "held_us": "1250", "probed": "77", "marked": "2"}
+        {"first": "30", "echo": "65535", "held_us": "1250", "probed": "77"}
         | {"at_once": "0", "bits": "00", "arrived": "0"},
     ),
     (ControlMessage(MessageType.READY), {}),

@@ -30,11 +30,9 @@ class Endpoint:
         self.begun_by_others = set()
 
     def _handle(self, transfer, peers, sending):
-        handle = Handle(transfer, sending, lambda _: None)
-        for peer in peers:
-            handle.await_peer(peer)
-            if peer in self.lost:
-                handle.end(peer, self.lost[peer])
+        handle = Handle(transfer, sending, peers, lambda _: None)
+        for peer in self.lost.keys() & peers:
+            handle.end(peer, self.lost[peer])
         return handle
 
     def post_send(self, transfer, payloads):

@@ -46,7 +46,6 @@ NEEDS: dict[str, dict[str, Any]] = {
     "quick-loss-only": {"tolerance": 0.2, "quiet_s": 0.01},
     "layer-priority": {"reverse": True},
     "whole-tensors": {"share": 0.4},
-    "dctcp": {"ecn_marking": True},
     "loss": {"q": 0.5},
     "sender-drop": {"q": 0.5, "leg": "broadcast"},
     "police": {"rate_bps": 1_000_000},
@@ -124,7 +123,7 @@ def test_a_copy_is_planned_wherever_the_original_is(tmp_path, kind, name):
             load(tmp_path, kind, name, reference)
         said = str(caught.value).replace(str(tmp_path / "mine.py"), name)
         assert said.replace("mine.py", name) == str(refused)
-        assert name not in NEEDS or name == "dctcp"  # which needs marks that no socket has
+        assert name not in NEEDS
         return
     run = load(tmp_path, kind, name, reference)
     assert list(run.code) == [str(tmp_path / "mine.py")]

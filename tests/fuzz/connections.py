@@ -17,15 +17,15 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.ack import Ack
-from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import (
     PASS,
     SENT,
+    Ack,
     ControlMessage,
     Hello,
     MessageType,
     Welcome,
+    pack_arrivals,
     pack_bitmap,
 )
 from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX, fields, new_frames
@@ -203,7 +203,6 @@ class Life:
             echo=None if echo is None else echo % SEND_INDEX_MODULUS,
             held_s=draw.choice([0.0, 1e-4, 1.0, 1e3]),
             probed=draw.choice([0, sent]) if draw.random() < 0.98 else draw.randrange(U32_MAX),
-            marked=draw.choice([0, 0, 3, 65535]),
             at_once=draw.random() < 0.5,
         )
         return ack.message(transfer).body

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout
-from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.messages import (
     PASS,
     ControlMessage,
@@ -21,6 +20,7 @@ from testbed.transport.core.messages import (
     MessageType,
     Welcome,
     body_limits,
+    pack_arrivals,
 )
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.hostile import CHUNK, encoded

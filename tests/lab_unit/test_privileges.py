@@ -128,7 +128,7 @@ OPENING = """
 import socket, warnings
 from testbed.lab.kernel import privileges
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.data_sockets import open_data_sockets
+from testbed.transport.net.carriers import open_data_sockets
 from testbed.transport.net.udp_socket import BUFFER_BYTES
 
 warnings.simplefilter("error")  # one about a small buffer

@@ -9,24 +9,18 @@ from testbed.transport.policies.congestion import (
     CONGESTION_CONTROLS,
     CongestionControl,
     Cubic,
-    Dctcp,
     Reno,
 )
-from testbed.transport.policies.congestion.window import WindowControl
 from tests.shared.entries import every
 
 C = TypeVar("C", bound=CongestionControl)
 SIZE = 1514
 RTT_S = 100e-6  # of a local network
-MARKING = {"ecn_marking": True}
 LOSS_BASED = [
     pytest.param(Reno, {}, 0.5, id="reno"),
     pytest.param(Cubic, {}, 0.7, id="cubic"),
-    pytest.param(Dctcp, MARKING, 0.5, id="dctcp"),
 ]
-ALL = every(
-    CONGESTION_CONTROLS, "fixed", "dctcp:ecn_marking=true", rate_bps=50e6, datagram_bytes=SIZE
-)
+ALL = every(CONGESTION_CONTROLS, "fixed", rate_bps=50e6, datagram_bytes=SIZE)
 
 
 def create(text: str) -> CongestionControl:
@@ -42,10 +36,8 @@ class Rounds(Generic[C]):
         self.rtt_s = rtt_s
         control.on_transfer_begin(self.now_s)
 
-    def round(
-        self, *, lost: int = 0, marked: float = 0.0, sent: int | None = None, limited: bool = False
-    ) -> None:
-        """One round trip in which `lost` datagrams are lost, and `marked` of the rest marked."""
+    def round(self, *, lost: int = 0, sent: int | None = None, limited: bool = False) -> None:
+        """One round trip in which `lost` datagrams are lost."""
         count = int(self.control.window_bytes // SIZE) if sent is None else sent
         sent_s = self.now_s
         self.control.on_sent(count * SIZE, sent_s)
@@ -58,7 +50,6 @@ class Rounds(Generic[C]):
                 lost_bytes=lost * SIZE,
                 in_flight_bytes=0,
                 rtt_s=self.rtt_s if delivered else None,
-                ecn_marked_bytes=round(delivered * marked) * SIZE,
                 app_limited=limited,
                 newest_lost_sent_s=sent_s if lost else None,
             )
@@ -67,6 +58,6 @@ class Rounds(Generic[C]):
     @property
     def window(self) -> float:
         control = self.control
-        if isinstance(control, WindowControl):
+        if isinstance(control, Reno):
             return control.congestion_window_bytes / SIZE
         return control.window_bytes / SIZE

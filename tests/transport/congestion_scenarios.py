@@ -15,7 +15,6 @@ from tests.transport.link_flows import DATAGRAM_BYTES, AckedFlow
 from tests.transport.link_transfers import TransferFlow
 from tests.transport.virtual import layout_of
 
-DCTCP = "dctcp:ecn_marking=true"
 ACKS = "acks"  # in place of a repair: one acknowledgement per datagram
 _CHUNKS = 100_000  # more than any scenario sends
 # By how far the share of a single round trip may fall short where the mean of five does not.
@@ -54,7 +53,6 @@ class Scenario:
             rate_bps=rate_bps,
             delay_s=rtt_s / 2,
             queue_bytes=queue * self.product_bytes,
-            mark_bytes=20 * DATAGRAM_BYTES if control == DCTCP else math.inf,
             loss=loss,
             seed=1,
         )

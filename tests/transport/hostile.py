@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from testbed.transport import PayloadLayout, SendingPath
-from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.connection import Connection, ConnectionState
-from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.connection_settings import REMEMBERED, ConnectionSettings
 from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.messages import (
     PASS,
@@ -23,8 +22,8 @@ from testbed.transport.core.messages import (
     MessageType,
     Welcome,
     body_limits,
+    pack_arrivals,
 )
-from testbed.transport.core.numbering import REMEMBERED
 from testbed.transport.core.wire import (
     HEADER_BYTES,
     SEND_INDEX_MODULUS,

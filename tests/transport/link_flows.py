@@ -105,16 +105,16 @@ class AckedFlow:
         simulation = self._simulation
 
         def arrive(train: Train) -> None:
-            for time_s, marked in zip(train.times_s.tolist(), train.marked.tolist(), strict=True):
+            for time_s in train.times_s.tolist():
                 simulation.at(
                     time_s + self._return_delay_s,
-                    functools.partial(self._acknowledged, number, now_s, marked),
+                    functools.partial(self._acknowledged, number, now_s),
                 )
 
         batch = Batch(size_bytes=DATAGRAM_BYTES, links=self._links, deliver=arrive)
         depart(batch, np.array([now_s]))
 
-    def _acknowledged(self, number: int, sent_s: float, marked: bool) -> None:
+    def _acknowledged(self, number: int, sent_s: float) -> None:
         now_s = self._simulation.now_s
         if self._outstanding.pop(number, None) is None:
             return  # given up before, or of a transfer that is over
@@ -127,9 +127,9 @@ class AckedFlow:
             if other > number - 3:
                 break
             lost.append(other)
-        self._report(DATAGRAM_BYTES, lost, now_s - sent_s, marked)
+        self._report(DATAGRAM_BYTES, lost, now_s - sent_s)
 
-    def _report(self, delivered: int, lost: list[int], rtt_s: float | None, marked: bool) -> None:
+    def _report(self, delivered: int, lost: list[int], rtt_s: float | None) -> None:
         now_s = self._simulation.now_s
         lost_sent_s = [self._outstanding.pop(number) for number in lost]
         self._heard_s = now_s
@@ -140,7 +140,6 @@ class AckedFlow:
                 lost_bytes=len(lost) * DATAGRAM_BYTES,
                 in_flight_bytes=self.in_flight_bytes,
                 rtt_s=rtt_s,
-                ecn_marked_bytes=delivered if marked else 0,
                 app_limited=self._left() <= 0,
                 newest_lost_sent_s=max(lost_sent_s, default=None),
             )
@@ -156,7 +155,7 @@ class AckedFlow:
         def look() -> None:
             self._watching = False
             if self._outstanding and self._simulation.now_s >= self._patience_s():
-                self._report(0, list(self._outstanding), None, False)
+                self._report(0, list(self._outstanding), None)
             self._watch()
 
         self._simulation.at(self._patience_s(), look)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import ProtocolError
-from testbed.transport.core.ack import Ack
 from testbed.transport.core.messages import (
     MAX_ACK_BYTES,
     SENT,
+    Ack,
     ControlMessage,
     ControlParser,
     MessageType,
@@ -23,8 +23,8 @@ from testbed.transport.policies.repair.streaming import Streaming
 from tests.transport import transfer_parts
 
 
-def body_of(*, first=0, echo=0xFFFF, held_us=0, probed=0, marked=0, flags=0):
-    return struct.pack("!HHIIHH", first, echo, held_us, probed, marked, flags)
+def body_of(*, first=0, echo=0xFFFF, held_us=0, probed=0, flags=0):
+    return struct.pack("!HHIIHH", first, echo, held_us, probed, 0, flags)
 
 
 @pytest.mark.parametrize(
@@ -45,28 +45,24 @@ def test_what_is_no_ack_is_refused(malformed, named):
 
 def test_the_largest_of_each_field_are_taken():
     last = SEND_INDEX_MODULUS - 1
-    read = Ack.parse(
-        body_of(first=last, echo=last, held_us=U32_MAX, probed=U32_MAX, marked=0xFFFF, flags=1)
-    )
-    assert (read.first, read.echo, read.probed, read.marked) == (last, last, U32_MAX, 0xFFFF)
+    read = Ack.parse(body_of(first=last, echo=last, held_us=U32_MAX, probed=U32_MAX, flags=1))
+    assert (read.first, read.echo, read.probed) == (last, last, U32_MAX)
     assert (read.held_s, read.at_once, len(read.arrived)) == (U32_MAX / 1e6, True, 0)
 
 
 @pytest.mark.parametrize(
-    ("held_s", "marked", "expected"),
-    [(-1.0, 0, (0.0, 0)), (1e9, 0x10000, (U32_MAX / 1e6, 0xFFFF)), (2.5e-6, 3, (2e-6, 3))],
+    ("held_s", "expected"), [(-1.0, 0.0), (1e9, U32_MAX / 1e6), (2.5e-6, 2e-6)]
 )
-def test_what_does_not_fit_its_field_is_cut_to_it(held_s, marked, expected):
+def test_what_does_not_fit_its_field_is_cut_to_it(held_s, expected):
     ack = Ack(
         first=0,
         arrived=np.zeros(0, dtype=np.bool_),
         echo=None,
         held_s=held_s,
         probed=0,
-        marked=marked,
     )
     read = Ack.parse(ack.message(6).body)
-    assert (read.held_s, read.marked) == expected
+    assert read.held_s == expected
     assert (read.echo, read.at_once) == (None, False)
 
 
@@ -80,7 +76,7 @@ def test_what_does_not_fit_its_field_is_cut_to_it(held_s, marked, expected):
 )
 def test_reports_survive_the_way(first, bits, echo, held_s, probed, at_once):
     mask = np.array(bits, dtype=np.bool_)
-    fields = {"first": first, "echo": echo, "probed": probed, "marked": 3, "at_once": at_once}
+    fields = {"first": first, "echo": echo, "probed": probed, "at_once": at_once}
     message = Ack(arrived=mask, held_s=held_s, **fields).message(6)
     (got,) = ControlParser(body_limits(1)).feed(message.encode())
     back = Ack.parse(got.body)

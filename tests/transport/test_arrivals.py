@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import ProtocolError, SendingPath
-from testbed.transport.core.arrivals import pack_arrivals, unpack_arrivals
-from testbed.transport.core.messages import MessageType, body_limits
+from testbed.transport.core.messages import MessageType, body_limits, pack_arrivals, unpack_arrivals
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder, Shuffled

@@ -9,9 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport.core.ack import Ack
 from testbed.transport.core.events import TransferDone
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.messages import Ack, ControlMessage, MessageType
 from testbed.transport.core.routine import Quiet
 from testbed.transport.core.wire import (
     ACK_REQUESTED,

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from testbed.transport.core.ack import Ack
-from testbed.transport.core.messages import MessageType
+from testbed.transport.core.messages import Ack, MessageType
 from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.policies.repair import REPAIRS

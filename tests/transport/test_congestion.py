@@ -8,7 +8,6 @@ import pytest
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.congestion.path import DeliveryPlateau, MaxFilter, PathMonitor
-from testbed.transport.policies.congestion.window import WindowControl
 from testbed.transport.protocol_config import NEED_RATE
 from tests.shared.entries import listed
 from tests.transport.congestion_rounds import (
@@ -42,9 +41,6 @@ def test_each_can_be_built_and_takes_feedback(text):
         ("timely:beta=2", "beta is 2; valid: above 0 and at most 1"),
         ("timely:t_low_s=2e-3,t_high_s=1e-3", "t_high_s is 0.001; valid: at least t_low_s"),
         ("timely:t_low_s=-1", "t_low_s is -1; valid: above 0, or 0"),
-        ("dctcp:gain=2,ecn_marking=true", "gain is 2; valid: above 0 and at most 1"),
-        ("dctcp", "needs queues that mark datagrams"),
-        ("dctcp:ecn_marking=false", "needs queues that mark datagrams"),
     ],
 )
 def test_wrong_options_say_what_would_be_valid(text, named):
@@ -151,7 +147,3 @@ def test_growth_is_futile_behind_a_full_queue_and_not_under_random_loss(loss, fu
         delivered = 100.0 if loss is None else before * (1 - loss)
         verdicts.append(check.plateau_bps(rate, delivered, growth=1.25, gain=1.1))
     assert any(verdict is not None for verdict in verdicts) == futile
-
-
-def test_a_subclass_of_the_window_control_says_two_things():
-    assert WindowControl.__abstractmethods__ == {"_increase", "_after_loss"}

@@ -6,11 +6,10 @@ import pytest
 
 from testbed.bench.transport.records import jain
 from testbed.transport.policies.congestion import Bbr, Reno
-from tests.transport.congestion_scenarios import DCTCP, Scenario, back_after, burst
+from tests.transport.congestion_scenarios import Scenario, back_after, burst
 
 RATES_BPS = {0.01: 50e6, 0.05: 20e6}  # by round trip: products of 41 and 83 datagrams
-LOSSY = ["timely", "reno", "cubic", "bbr", "ltp"]
-ALL = [*LOSSY, DCTCP]
+ALL = ["timely", "reno", "cubic", "bbr", "ltp"]
 
 
 def usual(name, repair="acks", **settings):
@@ -39,7 +38,7 @@ def test_a_local_network_of_fifty_microseconds_is_filled(name):
     assert mean(scenario.run(3000)) >= 0.95
 
 
-@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("rtt_s", RATES_BPS)
 @pytest.mark.parametrize("round_trips", [1, pytest.param(10, marks=pytest.mark.long), 30])
 def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips):
@@ -74,7 +73,7 @@ def test_where_everything_is_lost_for_a_while_none_falls_silent_and_all_recover(
     assert mean(scenario.run(100)) >= 0.9
 
 
-@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("rtt_s", RATES_BPS)
 def test_a_repair_that_answers_when_asked_fills_the_path(name, rtt_s):
     scenario = Scenario(name, "passes", rate_bps=20e6, rtt_s=rtt_s)
@@ -116,7 +115,7 @@ def test_under_heavy_random_loss_those_that_measure_keep_their_rate_and_windows_
     assert least <= mean(scenario.run(300)) / 0.7 <= most
 
 
-@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("rtt_s", RATES_BPS)
 def test_the_rate_is_found_again_when_it_halves_and_when_it_doubles(name, rtt_s):
     scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)

@@ -124,8 +124,3 @@ def test_over_loopback_every_byte_arrives(name, repair):
     run_all(place, server, worker)
     assert np.array_equal(into, payload)
     assert np.array_equal(back, payload)
-
-
-def test_dctcp_is_refused_on_sockets():
-    with pytest.raises(ValueError, match="datagrams of a socket carry none here; choose another"):
-        preset("fixed-low", congestion_control="dctcp:ecn_marking=true")

@@ -1,4 +1,4 @@
-"""Reno, CUBIC and DCTCP, fed with hand-made feedback."""
+"""Reno and CUBIC, fed with hand-made feedback."""
 
 import itertools
 import math
@@ -6,10 +6,9 @@ import math
 import pytest
 
 from testbed.transport.core.congestion import Feedback
-from testbed.transport.policies.congestion import Cubic, Dctcp, Reno
+from testbed.transport.policies.congestion import Cubic, Reno
 from tests.transport.congestion_rounds import (
     LOSS_BASED,
-    MARKING,
     RTT_S,
     SIZE,
     Rounds,
@@ -130,12 +129,11 @@ def test_losses_of_unknown_age_count_once_per_round_trip():
     assert rounds.window == 40
 
 
-def test_a_feedback_of_losses_only_is_heard_and_a_mark_is_taken_for_a_loss():
-    for feedback in ({"lost": 20}, {"marked": 0.1}):
-        rounds = Rounds(Reno())
-        rounds.round()
-        rounds.round(**feedback)
-        assert rounds.window == 10
+def test_a_feedback_of_losses_only_is_heard():
+    rounds = Rounds(Reno())
+    rounds.round()
+    rounds.round(lost=20)
+    assert rounds.window == 10
 
 
 def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
@@ -203,28 +201,3 @@ def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
     control.on_transfer_begin(rounds.now_s)
     rounds.round()
     assert rounds.window < 1.1 * before
-
-
-def test_dctcp_reduces_by_half_the_fraction_of_marks():
-    control = Dctcp(**MARKING)
-    rounds = Rounds(control)
-    for _ in range(3):
-        rounds.round()
-    for _ in range(400):
-        rounds.round(marked=0.25, sent=80)
-    assert control._alpha == pytest.approx(0.25, rel=0.01)
-    control._window = 1000.0 * SIZE
-    rounds.round(marked=0.25, sent=80)
-    assert rounds.window == pytest.approx(1000 * (1 - 0.25 / 2), rel=0.01)
-
-
-def test_dctcp_begins_carefully_and_halves_at_a_loss():
-    control = Dctcp(**MARKING)
-    rounds = Rounds(control)
-    rounds.round(marked=1.0)
-    assert control._alpha == 1.0
-    assert rounds.window == 5
-    rounds.round()
-    before = rounds.window
-    rounds.round(lost=1)
-    assert rounds.window == pytest.approx(before / 2)

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.transport.core.arrivals import pack_arrivals
 from testbed.transport.core.connection import Connection, ConnectionState
-from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.connection_settings import REMEMBERED, ConnectionSettings
 from testbed.transport.core.events import ChunkBatch, Joined, PeerGone, TransferDone
 from testbed.transport.core.messages import (
     KEY_BYTES,
@@ -17,9 +16,9 @@ from testbed.transport.core.messages import (
     Hello,
     MessageType,
     Welcome,
+    pack_arrivals,
     reason_message,
 )
-from testbed.transport.core.numbering import REMEMBERED
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import FractionRule, StopRule

@@ -2,9 +2,8 @@
 
 import pytest
 
-from testbed.transport.core.ack import Ack
 from testbed.transport.core.events import TransferDone
-from testbed.transport.core.messages import PASS, ControlMessage, MessageType
+from testbed.transport.core.messages import PASS, Ack, ControlMessage, MessageType
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import ACK_REQUESTED, fields
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver

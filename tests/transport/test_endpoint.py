@@ -17,7 +17,7 @@ from testbed.transport import (
 )
 from testbed.transport.core.wire import new_frames
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.data_sockets import open_data_sockets
+from testbed.transport.net.carriers import open_data_sockets
 from tests.transport.loopback import both, in_thread, joined, run_all, site, udp_of
 from tests.transport.virtual import random_payload
 

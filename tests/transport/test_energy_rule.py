@@ -13,9 +13,9 @@ from testbed.transport import PayloadLayout, preset
 from testbed.transport.core import worth
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.incoming import Incoming
-from testbed.transport.core.lookback import Lookback, Slowest
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.order import Arranger
+from testbed.transport.core.tolerance import Lookback, Slowest
 from testbed.transport.policies.order import ORDERS, InOrder, OrderContext
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.fruitlessness import SizeSearch
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
+from testbed.transport.core.outgoing import SizeSearch
 from testbed.transport.core.wire import MOST_PIECES
 from tests.transport.hostile import Victim
 from tests.transport.two_parties import Two, ended, gone

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from testbed.transport import preset
-from testbed.transport.core.ack import Ack
 from testbed.transport.core.connection import Connection
-from testbed.transport.core.gathering import GATHERED, LEAST_S, Gathering
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.messages import Ack, ControlMessage, MessageType
+from testbed.transport.core.routine import GATHERED, LEAST_S, Gathering
 from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.net.addresses import resolve

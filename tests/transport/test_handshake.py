@@ -16,7 +16,7 @@ from testbed.transport import (
 )
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.data_sockets import open_data_sockets
+from testbed.transport.net.carriers import open_data_sockets
 from tests.transport.loopback import SESSION, both, in_thread, poll_until, site
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from testbed.shared import dscp
 from testbed.transport import Marks, OrderContext, preset
-from testbed.transport.core.marks import MarkedOrder
+from testbed.transport.core.order import MarkedOrder
 from testbed.transport.core.wire import fields
 from testbed.transport.net.udp_socket import UdpSocket
-from testbed.transport.policies.marks import LayerAndMagnitude, sending_order
-from testbed.transport.policies.order import InOrder, Shuffled
+from testbed.transport.policies.order import InOrder, LayerAndMagnitude, Shuffled, sending_order
 from tests.transport.own_namespace import told_by
 from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
 from tests.transport.virtual import layout_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testbed.transport.native import LIBRARY, WHY_NONE, loading
+from testbed.transport.native import LIBRARY, WHY_NONE, hot_path
 from testbed.transport.net.batched_io import BatchSender
 
 needs_compiled = pytest.mark.skipif(LIBRARY is None, reason=f"the hot path in C: {WHY_NONE}")
@@ -18,15 +18,15 @@ def built(tmp_path, monkeypatch):
     """A copy of the library beside a copy of its source, where it is looked for."""
     assert LIBRARY is not None
     source = tmp_path / "batches.c"
-    for name in ("batches.c", *loading._OTHER_SOURCES):
-        shutil.copy(loading._SOURCE.with_name(name), tmp_path / name)
-    monkeypatch.setattr(loading, "_SOURCE", source)
+    for name in ("batches.c", *hot_path._OTHER_SOURCES):
+        shutil.copy(hot_path._SOURCE.with_name(name), tmp_path / name)
+    monkeypatch.setattr(hot_path, "_SOURCE", source)
     return Path(shutil.copy(LIBRARY._name, tmp_path))
 
 
 @needs_compiled
 def test_a_library_of_this_source_is_loaded(built):
-    loaded, why = loading._load()
+    loaded, why = hot_path._load()
     assert loaded is not None and not why
 
 
@@ -34,7 +34,7 @@ def test_a_library_of_this_source_is_loaded(built):
 @pytest.mark.parametrize("name", ["batches.c", "batches.h", "routine.c"])
 def test_a_library_of_another_source_is_not_used(built, name):
     built.with_name(name).write_text("/* changed since */")
-    assert loading._load() == (None, f"{built.name} was compiled from another source")
+    assert hot_path._load() == (None, f"{built.name} was compiled from another source")
 
 
 @needs_compiled
@@ -42,13 +42,13 @@ def test_a_library_of_another_source_is_not_used(built, name):
 def test_a_library_that_is_cut_short_is_not_loaded(built, share):
     data = built.read_bytes()
     built.write_bytes(data[: int(share * len(data))])
-    assert loading._load() == (None, f"{built.name} is cut short")
+    assert hot_path._load() == (None, f"{built.name} is cut short")
 
 
 @needs_compiled
 def test_a_file_that_is_no_library_is_not_loaded(built):
     built.write_bytes(b"\0" * 4096)
-    loaded, why = loading._load()
+    loaded, why = hot_path._load()
     assert loaded is None and why.startswith(f"{built.name} cannot be loaded")
 
 

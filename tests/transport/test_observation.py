@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from testbed.transport import Leg, Observation, SendingPath, open_endpoint, preset
-from testbed.transport.core.arrivals import pack_arrivals
-from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.reports import OBSERVATION_INTERVAL_S
+from testbed.transport.core.events import OBSERVATION_INTERVAL_S
+from testbed.transport.core.messages import ControlMessage, MessageType, pack_arrivals
 from testbed.transport.policies.congestion import FixedRate
 from tests.transport.loopback import in_thread, run_all, site
 from tests.transport.transfer_parts import new_sender

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from testbed.transport.native.loading import LIBRARY, WHY_NONE
+from testbed.transport.native.hot_path import LIBRARY, WHY_NONE
 from testbed.transport.net.sealing import (
     TRAILER_BYTES,
     Authentication,

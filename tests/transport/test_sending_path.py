@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.shared.input_error import InputError
-from testbed.transport.core.arrivals import pack_arrivals
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.messages import ControlMessage, MessageType, pack_arrivals
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import SenderEvent
 from testbed.transport.core.wire import wire_bytes

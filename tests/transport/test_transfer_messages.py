@@ -7,8 +7,7 @@ import pytest
 
 from testbed.shared.input_error import InputError
 from testbed.transport import ProtocolError, SendingPath
-from testbed.transport.core.arrivals import pack_arrivals
-from testbed.transport.core.messages import PASS, ControlMessage, MessageType
+from testbed.transport.core.messages import PASS, ControlMessage, MessageType, pack_arrivals
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Passes

@@ -6,10 +6,9 @@ import socket
 import numpy as np
 import pytest
 
-from testbed.transport.core.ack import Ack
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.incoming import Incoming
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.messages import Ack, ControlMessage, MessageType
 from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream

@@ -21,9 +21,9 @@ _MODEL_BYTES = 244_000_000  # of float32 gradients: AlexNet's 61 million
 _MAC_BYTES, _CRC_BYTES = 16, 4  # appended to a datagram, which must not grow
 LOSSES = (0.0, 0.01, 0.1, 0.3, 0.6, 0.9)
 TOLERANCES = (0.0, 0.008, 0.408)
-# `once` repairs nothing, so no reliable transfer would end with it; DCTCP needs marks of the path.
+# `once` repairs nothing, so no reliable transfer would end with it.
 _REPAIRS = tuple(name for name in REPAIRS if name != "once")
-_CONTROLS = tuple(name for name in CONGESTION_CONTROLS if name != "dctcp")
+_CONTROLS = tuple(CONGESTION_CONTROLS)
 _TWO_REPAIRS = ("passes", "streaming")
 _ONCE_OR_TWICE: dict[str, Any] = {"repeats": 2, "most": 2, "warm_ups": 0, "limit_s": 4}
 # Past 10 % loss TCP's back-off takes minutes: once is enough to say that.

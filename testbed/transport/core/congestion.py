@@ -4,7 +4,7 @@ Write a subclass of `CongestionControl` (the package's docstring says where). It
 keyword parameters are its options; the endpoint supplies `rate_bps` and `datagram_bytes` where it
 has them and the user does not set them. One object serves one peer across all transfers. Times are
 seconds on one monotonic clock. `path.PathMonitor` derives round trips and delivery rates;
-`window.WindowControl` is the common part of controls with a window.
+`window.Reno` is the common part of controls with a window.
 """
 
 import math
@@ -25,7 +25,6 @@ class Feedback:
         lost_bytes: newly declared lost.
         in_flight_bytes: sent, and neither arrived nor lost, after this feedback.
         rtt_s: a sample of the round trip, of the newest acknowledged datagram; None for none.
-        ecn_marked_bytes: how many of the delivered bytes carried a congestion mark.
         app_limited: the sender had less to send than it was allowed to.
         newest_sent_s: when the newest delivered datagram was sent; None: now_s - rtt_s.
         newest_lost_sent_s: when the newest lost datagram was sent; None: a round trip ago.
@@ -41,7 +40,6 @@ class Feedback:
     lost_bytes: int
     in_flight_bytes: int
     rtt_s: float | None = None
-    ecn_marked_bytes: int = 0
     app_limited: bool = False
     newest_sent_s: float | None = None
     newest_lost_sent_s: float | None = None
@@ -56,15 +54,13 @@ class CongestionControl(ABC):
     """Limits one path by a rate, a window, or both.
 
     Attributes:
-        needs_ecn: whether it needs queues that mark datagrams.
         measures: whether feedback about the path moves it: a receiver then answers at once.
-        infers_queue: whether it looks for a queue by delay, rate or marks: batches are then small.
+        infers_queue: whether it looks for a queue by delay or rate: batches are then small.
         steady: whether rate and window stay until the next feedback or transfer: `on_sent` may then
             hear of several batches at once. A subclass does not inherit it.
         receive_buffer_bytes: what the peer's socket holds while the peer is busy; set for it.
     """
 
-    needs_ecn = False
     measures = True
     infers_queue = True
     steady = False

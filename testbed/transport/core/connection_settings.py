@@ -1,6 +1,7 @@
 """What all connections of one side share, and when their patience with a peer ends."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.hot_path import NUMPY, HotPath
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.lookback import Slowest
+from testbed.transport.core.layout import PayloadLayout, layout_of
 from testbed.transport.core.messages import MAX_WORTH_BYTES, check_u32
-from testbed.transport.core.numbering import layout_of
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.repair import Repair
+from testbed.transport.core.tolerance import Slowest
+
+# Finished transfers that are remembered. What may still come for one crossed its STOP on the way,
+# and one peer's transfers in flight are few. What comes for an older one passes for stale, too.
+REMEMBERED = 64
 
 # Of so many datagrams that are about to be sent: which are left out, shape (count,); None: none.
 LeaveOut = Callable[[int], NDArray[np.bool_] | None]
@@ -79,3 +83,41 @@ DATA_BLOCKED = "control works, data does not arrive"
 BOTH_HOLD = "both sides send and neither receives, for {timeout_s:g} s"
 LATE = "it answers, but has not come to transfer {transfer} for {late_s:g} s"
 NO_NEW_CHUNK = ": no new chunk of transfer {transfer} for {timeout_s:g} s"
+
+
+class Numbers:
+    """Which transfers of one direction were begun, and which have finished."""
+
+    def __init__(self, peer: str, most: int) -> None:
+        """At most `most` may be in flight with this peer."""
+        self.last = -1  # the largest number begun, -1 for none
+        self._peer = peer
+        self._most = most
+        self._finished: deque[int] = deque()
+        self._forgotten = -1  # up to this number what has finished is no longer remembered
+
+    def check(self, transfer: int, in_flight: int) -> None:
+        """Raises ValueError unless a transfer of this number may begin now."""
+        check_u32("transfer", transfer)
+        if transfer <= self.last:
+            raise ValueError(
+                f"transfer {transfer} with {self._peer} comes after {self.last}; "
+                "numbers must ascend"
+            )
+        if in_flight >= self._most:
+            raise ValueError(
+                f"transfer {transfer} with {self._peer}: {in_flight} are in flight already; "
+                f"valid: at most {self._most}"
+            )
+
+    def begin(self, transfer: int) -> None:
+        self.last = transfer
+
+    def finish(self, transfer: int) -> None:
+        self._finished.append(transfer)
+        if len(self._finished) > REMEMBERED:
+            self._forgotten = max(self._forgotten, self._finished.popleft())
+
+    def has_finished(self, transfer: int) -> bool:
+        """Whether it finished, or may have done so too long ago to tell."""
+        return transfer in self._finished or transfer <= self._forgotten

@@ -17,21 +17,20 @@ from testbed.transport.core.connection_settings import (
     NEVER,
     NO_DOUBT,
     NO_NEW_CHUNK,
+    REMEMBERED,
     SILENT,
     ConnectionSettings,
+    Numbers,
     Patience,
 )
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import ChunkBatch, Event, TransferDone
-from testbed.transport.core.gathering import GATHERED, Gathering
 from testbed.transport.core.hot_path import Arrivals
-from testbed.transport.core.lookback import Lookback
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
-from testbed.transport.core.numbering import REMEMBERED, Numbers
 from testbed.transport.core.receiver import Receiver
-from testbed.transport.core.routine import Expected
+from testbed.transport.core.routine import GATHERED, Expected, Gathering
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import StopRule
+from testbed.transport.core.tolerance import Lookback, StopRule
 from testbed.transport.core.wire import MOST_PIECES, fields
 from testbed.transport.core.worth import decode
 

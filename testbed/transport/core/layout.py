@@ -6,6 +6,7 @@ Both peers agree on it before the first transfer: a worker sends it in a fixed b
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
 
@@ -197,3 +198,26 @@ class PayloadLayout:
                     f"and {theirs[0]!r} with {theirs[1]} at {two}"
                 )
         return None
+
+
+class Leg(IntEnum):
+    """The two directions of a round; a transfer's number is 2 * round + leg."""
+
+    GATHER = 0  # worker to server
+    BROADCAST = 1  # server to worker
+
+    def transfer(self, round_index: int) -> int:
+        """The number of this leg's transfer in round `round_index` (from 0)."""
+        return 2 * round_index + self
+
+    @staticmethod
+    def round_of(transfer: int) -> int:
+        """The round to which a transfer's number belongs."""
+        return transfer // 2
+
+
+def layout_of(transfer: int, layout: PayloadLayout, *, tensor_by_tensor: bool) -> PayloadLayout:
+    """What a transfer carries: the whole layout, or one tensor, in turn with each round."""
+    if not tensor_by_tensor:
+        return layout
+    return layout.each[Leg.round_of(transfer) % len(layout.each)]

@@ -2,7 +2,7 @@
 
     u8 type | u8 version | u16 reserved | u32 transfer | u32 body length | body
 
-PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989).
+PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989). Bits go least significant first.
 """
 
 import struct
@@ -31,10 +31,13 @@ MAX_STOP_BYTES = 8_000_000
 MAX_WORTH_BYTES = MAX_STOP_BYTES  # for the same reason
 SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
 PASS = struct.Struct("!IB")  # the same with passes: the pass, from 1, and whether it ends
-ARRIVALS_HEAD_BYTES = 5  # before the bits of an answer to it: `arrivals`
+_HEAD = struct.Struct("!BI")  # of an answer to it: `pack_arrivals`
+_RANGE, _LIST = 0, 1
 # An ACK's fixed fields, and at most one bit for every send index.
-ACK_FIELDS_BYTES = 16
-MAX_ACK_BYTES = ACK_FIELDS_BYTES + SEND_INDEX_MODULUS // 8
+_FIELDS = struct.Struct("!HHIIHH")
+MAX_ACK_BYTES = _FIELDS.size + SEND_INDEX_MODULUS // 8
+_NONE = 0xFFFF
+_AT_ONCE = 1
 KEY_BYTES = 32
 _WELCOME = struct.Struct("!IH")
 _HELLO = struct.Struct("!IHHH")
@@ -47,10 +50,10 @@ class MessageType(IntEnum):
     WELCOME = 2  # server to worker: joined - session, its data port for this worker, key or nothing
     REFUSED = 3  # server to worker: why not - text
     PROBE = 4  # sender to receiver: what is missing? - SENT or PASS
-    BITMAP = 5  # receiver to sender: this came since I last answered - `arrivals`
+    BITMAP = 5  # receiver to sender: this came since I last answered - `pack_arrivals`
     STOP = 6  # receiver to sender: enough - one bit per chunk, or empty
     ANNOUNCE = 7  # server to worker: a message of the training - bytes
-    ACK = 8  # receiver to sender: these datagrams came - `ack.Ack`
+    ACK = 8  # receiver to sender: these datagrams came - `Ack`
     LATE_BITMAP = 9  # a BITMAP for a PROBE that had to wait, so its delay is not that of the path
     READY = 10  # server to worker: all have joined
     HOLD = 11  # receiver to sender: this transfer has not been asked for yet; wait
@@ -83,7 +86,7 @@ class ControlMessage:
 def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
     """The smallest and largest body of each type for payloads of `chunk_count` chunks."""
     kind, bitmap_bytes = MessageType, -(-chunk_count // 8)
-    arrivals = (1, ARRIVALS_HEAD_BYTES + bitmap_bytes)
+    arrivals = (1, _HEAD.size + bitmap_bytes)
     return {
         kind.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
         kind.WELCOME: (_WELCOME.size, _WELCOME.size + KEY_BYTES),
@@ -93,7 +96,7 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         **dict.fromkeys((kind.TRIED, kind.PIECES), (SENT.size, SENT.size)),
         kind.PROBE: (SENT.size, PASS.size),
         kind.STOP: (0, bitmap_bytes),
-        kind.ACK: (ACK_FIELDS_BYTES, MAX_ACK_BYTES),
+        kind.ACK: (_FIELDS.size, MAX_ACK_BYTES),
         kind.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
         kind.WORTH: (1, min(chunk_count, MAX_WORTH_BYTES)),
     }
@@ -244,3 +247,85 @@ def check_u32(name: str, value: int) -> None:
     """Raises ValueError unless `value` fits its 32 bits on the wire."""
     if not 0 <= value <= U32_MAX:
         raise ValueError(f"{name} is {value}; valid: 0 to {U32_MAX}")
+
+
+def pack_arrivals(chunks: NDArray[np.int64]) -> bytes:
+    """The body of a BITMAP: chunks that came since the last one, ascending; the smaller form.
+
+    u8 0 | u32 first chunk | bits      a range; bit i is chunk first + i
+    u8 1 | u32 chunk | u32 chunk ...   a list; an empty one when nothing arrived
+    """
+    if len(chunks):
+        first = int(chunks[0])
+        span = int(chunks[-1]) - first + 1
+        if _HEAD.size + -(-span // 8) <= 1 + 4 * len(chunks):
+            bits = np.zeros(span, dtype=np.bool_)
+            bits[chunks - first] = True
+            return _HEAD.pack(_RANGE, first) + np.packbits(bits, bitorder="little").tobytes()
+    return bytes([_LIST]) + chunks.astype(">u4").tobytes()
+
+
+def unpack_arrivals(body: bytes, chunk_count: int) -> NDArray[np.int64]:
+    """The chunk numbers that a body names, ascending; its work is proportional to the body."""
+    form = body[0] if body else None
+    if form == _RANGE and len(body) > _HEAD.size:
+        _, first = _HEAD.unpack_from(body)
+        if not (body[_HEAD.size] & 1 and body[-1]):
+            raise ProtocolError("range of arrivals that is longer than what arrived")
+        bits = np.frombuffer(body, dtype=np.uint8, offset=_HEAD.size)
+        chunks = first + np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+    elif form == _LIST and len(body) % 4 == 1:
+        chunks = np.frombuffer(body, dtype=">u4", offset=1).astype(np.int64)
+        if (chunks[1:] <= chunks[:-1]).any():
+            raise ProtocolError("list of arrivals that does not ascend")
+    else:
+        raise ProtocolError(f"arrivals of form {form} in {len(body)} bytes")
+    if len(chunks) and chunks[-1] >= chunk_count:
+        raise ProtocolError(f"arrival of chunk {chunks[-1]}, beyond the last of {chunk_count}")
+    return chunks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ack:
+    """An acknowledgement of arrivals; send indices are modulo SEND_INDEX_MODULUS.
+
+    u16 first | u16 echo | u32 held_us | u32 probed | u16 reserved | u16 flags | bits
+    """
+
+    first: int  # the send index of the first bit
+    arrived: NDArray[np.bool_]  # whether each datagram from `first` on came since the last ACK
+    echo: int | None  # the latest arrival, and how long ago it was; None: it waited, or none came
+    held_s: float
+    probed: int  # how many datagrams the sender had sent at its latest PROBE
+    at_once: bool = False  # whether it answers a PROBE that did not have to wait in the socket
+
+    def message(self, transfer: int) -> ControlMessage:
+        head = _FIELDS.pack(
+            self.first,
+            _NONE if self.echo is None else self.echo,
+            min(U32_MAX, max(0, round(self.held_s * 1e6))),
+            self.probed,
+            0,
+            _AT_ONCE if self.at_once else 0,
+        )
+        return ControlMessage(MessageType.ACK, transfer, head + pack_bitmap(self.arrived))
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Ack":
+        """Decodes a body whose size the parser has checked; ProtocolError when malformed."""
+        if len(body) < _FIELDS.size:
+            raise ProtocolError(f"ACK with a body of {len(body)} bytes")
+        first, echo, held_us, probed, _, flags = _FIELDS.unpack_from(body)
+        if flags not in (0, _AT_ONCE):
+            raise ProtocolError(f"ACK with flags {flags:#x}; valid: 0 and {_AT_ONCE}")
+        if first >= SEND_INDEX_MODULUS or SEND_INDEX_MODULUS <= echo < _NONE:
+            raise ProtocolError(f"ACK with send indices {first} and {echo}")
+        bits = np.frombuffer(body, dtype=np.uint8, offset=_FIELDS.size)
+        return cls(
+            first=first,
+            arrived=np.unpackbits(bits, bitorder="little").astype(np.bool_),
+            echo=None if echo == _NONE else echo,
+            held_s=held_us / 1e6,
+            probed=probed,
+            at_once=flags == _AT_ONCE,
+        )

@@ -1,8 +1,9 @@
-"""The interface of chunk orders: permutations of a transfer's chunks.
+"""The interfaces of chunk orders, permutations of a transfer's chunks, and of marks.
 
-A receiver that stops early gives up the chunks that come last. Write a subclass of `ChunkOrder`
-(the package's docstring says where), usually a frozen dataclass whose fields are its options. The
-endpoint supplies `seed` where the class has it and the user does not set it.
+A receiver that stops early gives up the chunks that come last; switches drop marked ones later.
+Write a subclass of `ChunkOrder` or `Marks` (the package's docstring says where), usually a frozen
+dataclass whose fields are its options. The endpoint supplies `seed` to an order that has it, where
+the user does not set it.
 """
 
 from abc import ABC, abstractmethod
@@ -96,3 +97,43 @@ class ChunkOrder(ABC):
             expected = f"each number from 0 to {count - 1} once, in an array"
             raise own_code.unfit(self, "permutation", permutation, expected)
         return Arranger(np.asarray(permutation, dtype=np.int64))
+
+
+# A batch is of one class, so chunks of a class are sent together, in blocks of the order of so
+# many: enough that batches are rarely cut, few enough that both classes are on the way at a time.
+_BLOCK = 64
+
+
+class Marks(ABC):
+    """Gives each chunk one of two classes. It has no state; one object serves all transfers.
+
+    Each datagram carries its class in the IP header, as one of the values of `testbed.shared.dscp`.
+    """
+
+    @abstractmethod
+    def protected(self, context: OrderContext) -> NDArray[np.bool_]:
+        """Which chunks are to be dropped last, shape (chunk_count,)."""
+
+
+class MarkedOrder(ChunkOrder):
+    """An order whose chunks have classes, protected ones first within each block."""
+
+    def __init__(self, order: ChunkOrder, marks: Marks) -> None:
+        """`order` must not tell what chunks are worth: its receiver counts on the exact order."""
+        if order.tells_worth:
+            raise ValueError("an order that tells what chunks are worth cannot be marked")
+        self._order = order
+        self._marks = marks
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        return self._arranged(context, self._marks.protected(context))
+
+    def arranger(self, context: OrderContext) -> Arranger:
+        protected = self._marks.protected(context)
+        return Arranger(self._arranged(context, protected), protected=protected)
+
+    def _arranged(self, context: OrderContext, protected: NDArray[np.bool_]) -> NDArray[np.int64]:
+        chunks = np.arange(context.layout.chunk_count, dtype=np.int64)
+        ordered = self._order.arranger(context)(chunks)
+        place = chunks // _BLOCK * 2 + ~protected[ordered]
+        return ordered[np.argsort(place, kind="stable")]

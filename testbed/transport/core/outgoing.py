@@ -1,8 +1,9 @@
 """The transfers that one side sends to a peer."""
 
 import math
+import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,61 @@ from testbed.transport.core.connection_settings import (
     NEVER,
     NO_DOUBT,
     NO_NEW_CHUNK,
+    REMEMBERED,
     SILENT,
     ConnectionSettings,
+    Numbers,
     Patience,
 )
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone
-from testbed.transport.core.fruitlessness import SizeSearch
+from testbed.transport.core.layout import Leg
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
-from testbed.transport.core.numbering import REMEMBERED, Leg, Numbers
 from testbed.transport.core.routine import Departures
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import new_frames
+
+# So many small datagrams of each size go beside each batch of full ones. In so many rounds some of
+# a size must have arrived, and so many in all, and no full one meanwhile: a path that loses nine of
+# ten of every size, or all for a while, does not look like that.
+_TRIALS = 8
+_ROUNDS = 3
+_ENOUGH = 16
+
+
+class SizeSearch:
+    """Looks for a size of datagrams that arrives: the MTU may have shrunk (RFC 8899)."""
+
+    def __init__(self, rounds: int = 0) -> None:
+        self.rounds = rounds  # batches of full datagrams beside which trials went
+        self._tried: dict[int, tuple[int, int]] = {}
+        self._came: dict[int, Counter[int]] = {}  # by size: how many of each round
+
+    def trials(self, sizes: Iterable[int]) -> list[tuple[int, int]]:
+        """What to try beside the next batch: a number that nobody can guess, and its size."""
+        self.rounds += 1
+        trials = [(secrets.randbits(32), size) for size in sizes for _ in range(_TRIALS)]
+        self._tried |= {number: (size, self.rounds) for number, size in trials}
+        return trials
+
+    def arrived(self, number: int) -> None:
+        """The peer says that it has this one; it can only know the number from there."""
+        if (trial := self._tried.pop(number, None)) is not None:
+            self._came.setdefault(trial[0], Counter())[trial[1]] += 1
+
+    @property
+    def proven(self) -> int | None:
+        """The first of the sizes that arrive; None while that is not sure."""
+        sure = [
+            rounds.total()
+            for rounds in self._came.values()
+            if len(rounds) >= _ROUNDS and rounds.total() >= _ENOUGH
+        ]
+        if not sure:
+            return None
+        # Of one that arrives, too, chance may have lost more.
+        return min(size for size, rounds in self._came.items() if rounds.total() >= max(sure) / 2)
 
 
 class Outgoing:

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.events import TransferReport
 from testbed.transport.core.hot_path import NUMPY, Arrivals, HotPath
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.lookback import Lookback, Took
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair, Repair
-from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.routine import NOT_QUIET, Quiet, promises
 from testbed.transport.core.states import (
     RECEIVER_TRANSITIONS,
@@ -24,7 +23,7 @@ from testbed.transport.core.states import (
     ReceiverEvent,
     ReceiverState,
 )
-from testbed.transport.core.tolerance import Progress, StopRule
+from testbed.transport.core.tolerance import Lookback, Progress, StopRule, Took
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.core.worth import decode
 

@@ -10,16 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared import own_code
-from testbed.transport.core import fruitlessness
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.fruitlessness import Fruitlessness
+from testbed.transport.core.events import Observation, TransferReport
 from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, HotPath
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
 from testbed.transport.core.repair import Arrange, Repair
-from testbed.transport.core.reports import Observation, TransferReport
 from testbed.transport.core.routine import Departures, promises
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import SenderEvent, SenderState
@@ -33,6 +31,58 @@ _WORTH_TWO = 4
 # An answer is overdue after twice a round trip and so much more; before one is known, it is this.
 _OVERDUE_S = 2e-3
 _FIRST_ANSWER_S = 1e-2
+_FRUITLESS_BATCH = 32  # datagrams between two pauses
+# Answers must have named nothing new for so long, and so many of them, or fewer that tell of so
+# many losses. Time alone says little: a busy peer may have answered once a second.
+_TIME_S = 1.0
+_ANSWERS = 16
+_LOST = 2048
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+
+class Fruitlessness:
+    """Makes a sender whose data do not arrive, although answers do, send less, and pause."""
+
+    def __init__(self, now_s: float) -> None:
+        self.since_s: float | None = None  # since when they have named nothing new
+        self.resume_s = now_s  # until when to pause, once it `pauses`
+        self.rounds = 0  # batches that went since it pauses
+        self._answers = self._lost = 0
+        self._pause_s = _FIRST_PAUSE_S
+
+    def pauses(self, now_s: float) -> bool:
+        """Whether control messages have come for a while, but no data has arrived."""
+        enough = self._answers >= _ANSWERS or (self._answers > 1 and self._lost >= _LOST)
+        return self.since_s is not None and enough and now_s - self.since_s >= _TIME_S
+
+    def on_answer(self, feedback: Feedback | None, now_s: float) -> None:
+        """Notes whether an answer tells of arrivals, or of losses alone."""
+        if feedback is None:
+            return
+        if feedback.delivered_bytes:
+            self.forget()
+            self._pause_s = _FIRST_PAUSE_S
+        elif feedback.lost_bytes:
+            self._answers += 1
+            self._lost += feedback.lost_bytes  # datagrams: what a repair tells
+            if self.since_s is None:
+                self.since_s = self.resume_s = now_s
+
+    def on_sent(self, now_s: float) -> None:
+        """A batch went while it pauses: the next one waits, each time longer."""
+        self.rounds += 1
+        self.resume_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+    def forget(self) -> None:
+        """What was answered says nothing any more."""
+        self.since_s, self._answers, self._lost, self.rounds = None, 0, 0, 0
+
+    def excuse(self, away_s: float) -> None:
+        """For so long this side sent nothing that an answer could have named."""
+        if self.since_s is not None:
+            self.since_s += away_s
 
 
 class Sender:
@@ -237,7 +287,7 @@ class Sender:
         if self._fruitlessness.pauses(now_s):
             if now_s < self._fruitlessness.resume_s:
                 return 0
-            remaining = min(remaining, fruitlessness.BATCH)
+            remaining = min(remaining, _FRUITLESS_BATCH)
         return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
 
     def _window(self) -> float:
@@ -321,7 +371,6 @@ class Sender:
                 delivered_bytes=feedback.delivered_bytes * size,
                 lost_bytes=feedback.lost_bytes * size,
                 in_flight_bytes=self._path.in_flight * size,
-                ecn_marked_bytes=feedback.ecn_marked_bytes * size,
                 lost_share=self._path.estimates.loss,
                 queueing=self._path.may_queue,
                 sent_bytes=self._datagrams_sent * size,

@@ -4,7 +4,6 @@ It imports `core` and numpy. To add a function: give it a numpy twin in `core/ho
 `net/batched_io.py`, and a test that compares the two.
 """
 
-from testbed.transport.native.hot_path import HOT_PATH
-from testbed.transport.native.loading import LIBRARY, WHY_NONE
+from testbed.transport.native.hot_path import HOT_PATH, LIBRARY, WHY_NONE
 
 __all__ = ["HOT_PATH", "LIBRARY", "WHY_NONE"]

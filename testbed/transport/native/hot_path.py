@@ -1,12 +1,73 @@
-"""Composing and placing by the compiled library."""
+"""Loads the compiled library, which lies beside this file once it is built; composes and places."""
 
 import ctypes
+import hashlib
+import struct
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.hot_path import NUMPY, Arrivals, Composer, HotPath, Placement
-from testbed.transport.native.loading import LIBRARY
+
+_ELF_HEADER_BYTES = 64
+_SOURCE = Path(__file__).with_name("batches.c")
+_OTHER_SOURCES = ("batches.h", "routine.c", "sealing.c")  # setup.py has the same order
+_KINDS: dict[str, Any] = {
+    "-": None,
+    "a": ctypes.c_void_p,
+    "c": ctypes.c_char_p,
+    "d": ctypes.c_double,
+    "i": ctypes.c_int,
+    "s": ctypes.c_int64,
+}
+# Each function, what it returns, and what it takes.
+_FUNCTIONS = (
+    *(("compose", "i", "aassi"), ("place", "s", "aassi"), ("transfer_of", "s", "ass")),
+    *(("take_key", "-", "acsc"), ("seal_rows", "i", "aas"), ("open_rows", "s", "aasa")),
+    *(("receive", "s", "ai"), ("send_rows", "s", "aias"), ("wait_working", "s", "asasasdd")),
+    *(("depart", "-", "ad"), ("arrive", "-", "ad")),
+)
+
+
+def _is_whole(elf: bytes) -> bool:
+    """Whether a 64-bit ELF file has its end, the table of sections; to load half of it is fatal."""
+    if len(elf) < _ELF_HEADER_BYTES:
+        return False
+    (table,) = struct.unpack_from("<Q", elf, 40)
+    entry_bytes, entries = struct.unpack_from("<HH", elf, 58)
+    return bool(table + entry_bytes * entries <= len(elf))
+
+
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and why."""
+    built = (_SOURCE.with_suffix(suffix) for suffix in EXTENSION_SUFFIXES)
+    path = next((each for each in built if each.exists()), None)
+    if path is None:
+        return None, "it was not compiled"
+    try:
+        if not _is_whole(path.read_bytes()):
+            return None, f"{path.name} is cut short"
+        library = ctypes.CDLL(str(path))
+        library.source.restype = ctypes.c_char_p
+        paths = (_SOURCE, *(_SOURCE.with_name(name) for name in _OTHER_SOURCES))
+        source = b"".join(path.read_bytes() for path in paths)
+        if library.source() != hashlib.sha256(source).hexdigest().encode():
+            return None, f"{path.name} was compiled from another source"
+    except (OSError, AttributeError) as error:
+        return None, f"{path.name} cannot be loaded: {error}"
+    for name, result, arguments in _FUNCTIONS:
+        if (function := getattr(library, name, None)) is not None:  # some are of Linux alone
+            function.restype = _KINDS[result]
+            function.argtypes = [_KINDS[each] for each in arguments]
+    return library, ""
+
+
+LIBRARY, WHY_NONE = _load()
+"""The library, or None; and why there is none."""
+
 
 _FAULTS = (
     *("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length"),

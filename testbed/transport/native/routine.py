@@ -4,24 +4,35 @@ import ctypes
 import math
 import os
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from testbed.transport.core.gathering import (
+from testbed.transport.core.hot_path import Arrivals
+from testbed.transport.core.routine import (
     COALESCED_S,
     DECAY,
     GATHERED,
     LEAST_S,
     PAUSE_S,
     WINDOW_S,
+    Departures,
+    Expected,
 )
-from testbed.transport.core.hot_path import Arrivals
-from testbed.transport.core.routine import Departures, Expected
-from testbed.transport.native.hot_path import CompiledComposer, CompiledPlacement, address_of
-from testbed.transport.native.loading import LIBRARY
-from testbed.transport.native.sealing import Tagging
+from testbed.transport.native.hot_path import (
+    LIBRARY,
+    CompiledComposer,
+    CompiledPlacement,
+    address_of,
+)
 
 _LOGGED = 64
+
+
+class Compiled(Protocol):
+    """What C has a struct of."""
+
+    address: int
 
 
 def _structure(*fields: tuple[type, str]) -> list[tuple[str, type]]:
@@ -57,11 +68,11 @@ class Departing:
     """Sends `Departures`, as often as they are begun."""
 
     def __init__(
-        self, descriptor: int, plain: int, segmented: int, *, tagging: Tagging | None = None
+        self, descriptor: int, plain: int, segmented: int, *, seal: Compiled | None = None
     ) -> None:
         """`plain` and `segmented` are what `BatchSender.compiled` gives."""
-        self._tagging = tagging
-        sealing = None if tagging is None else tagging.address
+        self._seal = seal  # holds the struct
+        sealing = None if seal is None else seal.address
         self._it = _Departing(descriptor=descriptor, plain=plain, sealing=sealing)
         self._segmented = segmented
         self.address = ctypes.addressof(self._it)
@@ -99,11 +110,11 @@ class Departing:
 class Arriving:
     """Takes what is `Expected`."""
 
-    def __init__(self, descriptor: int, *, tagging: Tagging | None = None) -> None:
-        self._tagging = tagging
+    def __init__(self, descriptor: int, *, seal: Compiled | None = None) -> None:
+        self._seal = seal  # holds the struct
         self.it = _Arriving(
             descriptor=descriptor,
-            sealing=None if tagging is None else tagging.address,
+            sealing=None if seal is None else seal.address,
             gathered=GATHERED,
             least_s=LEAST_S,
             window_s=WINDOW_S,

@@ -1,8 +1,14 @@
-"""Receives and sends batches of a transport's datagrams, many per system call."""
+"""Receives and sends batches of a transport's datagrams, many per system call.
+
+recvmmsg and sendmmsg through ctypes; all that the kernel reads and writes lies in numpy arrays that
+are allocated once. 64-bit Linux.
+"""
 
 import ctypes
+import errno
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,10 +16,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.wire import HEADER_BYTES
-from testbed.transport.native.hot_path import address_of
-from testbed.transport.native.loading import LIBRARY
+from testbed.transport.native.hot_path import LIBRARY, address_of
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, packed
-from testbed.transport.net.message_arrays import CONTROL, Messages
+
+# struct mmsghdr and iovec of a 64-bit Linux.
+MESSAGE = np.dtype(
+    {
+        "names": [
+            *("name", "name_bytes", "vectors", "vector_count"),
+            *("control", "control_bytes", "flags", "bytes"),
+        ],
+        "formats": ["u8", "u4", "u8", "u8", "u8", "u8", "i4", "u4"],
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
+        "itemsize": 64,
+    }
+)
+VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
+# One cmsghdr with an int, padded.
+CONTROL = np.dtype(
+    [("bytes", "u8"), ("level", "i4"), ("type", "i4"), ("data", "u4"), ("pad", "u4")]
+)
+
+
+def _load() -> ctypes.CDLL | None:
+    fits = sys.byteorder == "little" and ctypes.sizeof(ctypes.c_void_p) == 8
+    if not sys.platform.startswith("linux") or not fits:
+        return None
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        receive, send = library.recvmmsg, library.sendmmsg
+    except (OSError, AttributeError):
+        return None
+    # Addresses are passed as integers, which ctypes converts fastest.
+    integer, address = ctypes.c_int, ctypes.c_void_p
+    receive.argtypes = [integer, address, ctypes.c_uint, integer, address]
+    send.argtypes = [integer, address, ctypes.c_uint, integer]
+    return library
+
+
+_LIBRARY = _load()
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+class Messages:
+    """`count` message headers, each with `vectors` buffers."""
+
+    def __init__(self, count: int, vectors: int = 1) -> None:
+        if _LIBRARY is None:
+            raise OSError("this system has no recvmmsg and sendmmsg as 64-bit Linux has them")
+        self._library = _LIBRARY
+        self.count = count
+        self.headers = np.zeros(count, dtype=MESSAGE)
+        self.vectors = np.zeros((count, vectors), dtype=VECTOR)
+        self.address = address_of(self.headers)
+        steps = np.arange(count, dtype=np.uint64)
+        self.headers["vectors"] = address_of(self.vectors) + steps * (vectors * VECTOR.itemsize)
+        self.headers["vector_count"] = vectors
+
+    def receive(self, descriptor: int, first: int, limit: int) -> int:
+        """Receives into messages from `first` on; returns how many."""
+        at = self.address + first * MESSAGE.itemsize
+        count = self._library.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
+        if count < 0 and ctypes.get_errno() == errno.EAGAIN:
+            return 0
+        return _checked(count if count >= 0 else -ctypes.get_errno())
+
+    def send(self, descriptor: int, first: int, count: int) -> int:
+        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
+        at = self.address + first * MESSAGE.itemsize
+        taken = self._library.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
+        return _checked(taken if taken >= 0 else -ctypes.get_errno())
+
 
 SOL_UDP = 17
 UDP_SEGMENT = 103
@@ -43,12 +121,6 @@ class _Sending(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("messages", "vectors")),
         *((name, ctypes.c_uint32) for name in ("count", "per_message", "datagram_bytes")),
     ]
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    return result
 
 
 class _ReceiveBatch(Messages):

@@ -5,7 +5,8 @@ import socket
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings
@@ -24,8 +25,9 @@ from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, resolve
 from testbed.transport.net.config import EndpointConfig
+from testbed.transport.net.doors import listen
 from testbed.transport.net.link import DataChannel
-from testbed.transport.net.path_mtu import Sizes
+from testbed.transport.net.path_mtu import Sizes, check_chunk_fits
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.net.tcp_data import TcpConnection, TcpData
@@ -33,11 +35,12 @@ from testbed.transport.net.tcp_socket import (
     DataSocket,
     check_congestion_control,
     get_congestion_control,
+    set_congestion_control,
 )
 from testbed.transport.net.udp_data import MAX_DRAINS, UdpData
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.marks import NONE, sending_order
+from testbed.transport.policies.order import NONE, sending_order
 from testbed.transport.policies.repair import REPAIRS
 
 _COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
@@ -298,3 +301,67 @@ def _await_welcome(connection: socket.socket) -> None:
     if said[0].type is MessageType.REFUSED:
         reason = said[0].body.decode(errors="replace")
         raise ProtocolError(f"the server refused the connection for data: {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSockets:
+    """One of the two kinds, by peer.
+
+    They are opened before anything else of an endpoint: their large buffers need a power
+    (CAP_NET_ADMIN) that a process may lay aside before it runs a user's own code.
+    """
+
+    udp: Mapping[str, UdpSocket]  # our own datagrams
+    tcp: Mapping[str, socket.socket]
+
+    def close(self) -> None:
+        for udp in self.udp.values():
+            udp.close()
+        for tcp in self.tcp.values():
+            tcp.close()
+
+
+def open_data_sockets(
+    *,
+    carrier: Literal["udp", "tcp"],
+    local: Host,
+    peers: Mapping[str, Host],
+    ports: Mapping[str, int],
+    is_server: bool,
+    chunk_bytes: int,
+    appended: str = "none",
+    segmentation: bool = True,
+    congestion_control: str = "",
+) -> DataSockets:
+    """Binds a socket per peer; `ports` are this side's."""
+    udp: dict[str, UdpSocket] = {}
+    tcp: dict[str, socket.socket] = {}
+    opened = DataSockets(udp=udp, tcp=tcp)
+    trailer_bytes = TRAILER_BYTES[appended]
+    try:
+        for peer, host in peers.items():
+            if carrier == "tcp":
+                tcp[peer] = _tcp(local, ports[peer], congestion_control, is_server)
+                continue
+            check_chunk_fits(chunk_bytes, local=local, peer=host, trailer_bytes=trailer_bytes)
+            udp[peer] = UdpSocket(
+                local=local.at(ports[peer]),
+                datagram_bytes=HEADER_BYTES + chunk_bytes + trailer_bytes,
+                segmentation=segmentation,
+            )
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _tcp(local: Host, port: int, congestion_control: str, is_server: bool) -> socket.socket:
+    if is_server:
+        return listen(local.at(port), lambda each: set_congestion_control(each, congestion_control))
+    connection = socket.socket(local.family, socket.SOCK_STREAM)
+    try:
+        set_congestion_control(connection, congestion_control)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

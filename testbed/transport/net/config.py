@@ -9,12 +9,11 @@ from typing import Any
 
 from testbed.shared.input_error import shown
 from testbed.transport.core.connection_settings import LeaveOut
+from testbed.transport.core.events import Observer
 from testbed.transport.core.joining import SERVER
-from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.layout import PayloadLayout, layout_of
 from testbed.transport.core.messages import check_u32
-from testbed.transport.core.numbering import layout_of
 from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
-from testbed.transport.core.reports import Observer
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.tls import Credentials
 from testbed.transport.protocol_config import ProtocolConfig

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from testbed.transport.core.events import Event
-from testbed.transport.core.gathering import COALESCED_S
+from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.routine import Arriving, Departing, Polled, wait_working
 from testbed.transport.net.doors import Door
 from testbed.transport.net.hedge_channel import HedgeChannel
-from testbed.transport.net.link import Link
-from testbed.transport.net.routine import Routine
+from testbed.transport.net.link import Link, Routine
 from testbed.transport.net.stream import Stream
 
 _LINGER_S = 1.0

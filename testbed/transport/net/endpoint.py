@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -14,17 +14,71 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.errors import PeerLost, TransportError
-from testbed.transport.core.events import Announced, Event, Joined, PeerGone, TransferDone
+from testbed.transport.core.events import (
+    Announced,
+    Event,
+    Joined,
+    PeerGone,
+    TransferDone,
+    TransferReport,
+)
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
-from testbed.transport.core.reports import TransferReport
+from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.data_sockets import DataSockets
 from testbed.transport.net.driver import Driver
-from testbed.transport.net.handle import Handle
 from testbed.transport.net.link import Link
 from testbed.transport.net.membership import Membership
 from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
+
+
+class Handle:
+    """A transfer with one or several peers that was posted.
+
+    Attributes:
+        transfer: its number.
+        sending: whether this side sends.
+        reports: of those peers with which it has ended.
+        failed: peers that were lost before it had ended, each with the reason.
+    """
+
+    def __init__(
+        self, transfer: int, sending: bool, peers: Iterable[str], wait: Callable[["Handle"], None]
+    ) -> None:
+        self.transfer = transfer
+        self.sending = sending
+        self.reports: dict[str, TransferReport] = {}
+        self.failed: dict[str, str] = {}
+        self._awaited = set(peers)
+        self._wait = wait
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended with every peer, in one way or the other."""
+        return not self._awaited
+
+    @property
+    def peers(self) -> set[str]:
+        """Those that take part."""
+        return self._awaited | self.reports.keys() | self.failed.keys()
+
+    def wait(self) -> dict[str, TransferReport]:
+        """Returns the reports once it has ended with all peers.
+
+        Raises PeerLost for one that is gone; with `survive_peers` only if all are.
+        """
+        self._wait(self)
+        return dict(self.reports)
+
+    def end(self, peer: str, outcome: TransferReport | str) -> None:
+        """Notes a report, or why there is none."""
+        if peer in self._awaited:
+            self._awaited.remove(peer)
+            if isinstance(outcome, str):
+                self.failed[peer] = outcome
+            else:
+                self.reports[peer] = outcome
+
 
 # What announcements that wait to be taken may occupy, and what each does besides its bytes.
 _MAX_ANNOUNCED_BYTES = 8 << 20
@@ -193,10 +247,9 @@ class Endpoint:
         links = self._present()
         for peer in buffers.keys() & links.keys():
             check(links[peer].connection)
-        handle = Handle(transfer, sending, self._await)
+        handle = Handle(transfer, sending, buffers, self._await)
         now_s = time.monotonic()
         for peer in buffers:
-            handle.await_peer(peer)
             if peer in links:
                 begin(links[peer].connection, now_s)
             elif peer in self._gone:

@@ -14,9 +14,14 @@ from testbed.transport.core.events import Event, Joined, PeerGone
 from testbed.transport.core.joining import SERVER, Admission, StrangerError
 from testbed.transport.core.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
 from testbed.transport.net.addresses import Host, in_words, resolve
-from testbed.transport.net.carriers import Carrier, TcpCarrier, UdpCarrier
+from testbed.transport.net.carriers import (
+    Carrier,
+    DataSockets,
+    TcpCarrier,
+    UdpCarrier,
+    open_data_sockets,
+)
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.data_sockets import DataSockets, open_data_sockets
 from testbed.transport.net.doors import Arrival, Door, Strangers, listen
 from testbed.transport.net.driver import Driver
 from testbed.transport.net.hedge_channel import HedgeChannel

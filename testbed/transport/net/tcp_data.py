@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.events import TransferReport
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.outgoing import Outgoing
-from testbed.transport.core.reports import TransferReport
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.net.link import DataChannel

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.net.link import DataChannel
+from testbed.transport.net.link import DataChannel, Routine
 from testbed.transport.net.path_mtu import Joiner, Sizes, cut, trial_of
-from testbed.transport.net.routine import Routine
 from testbed.transport.net.udp_socket import UdpSocket
 
 # Full batches sent in a row before others get their turn; matters only when unpaced.

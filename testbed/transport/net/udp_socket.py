@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from testbed.shared import dscp
 from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.native.routine import Arriving, Departing
-from testbed.transport.native.sealing import TAG_BYTES, Tagging
 from testbed.transport.net.addresses import SocketAddress, in_words
 from testbed.transport.net.batched_io import (
     SOL_UDP,
@@ -28,7 +27,7 @@ from testbed.transport.net.batched_io import (
     BatchReceiver,
     BatchSender,
 )
-from testbed.transport.net.sealing import Seal
+from testbed.transport.net.sealing import CompiledAuthentication, Seal
 
 # With these options root may exceed net.core.rmem_max and wmem_max.
 SO_SNDBUFFORCE = 32
@@ -256,7 +255,7 @@ class UdpSocket:
     @property
     def has_routine(self) -> bool:
         """Whether batches can be sent and received without a call each: C must have the seal."""
-        in_c = self.seal is None or self.seal.tagging is not None
+        in_c = self.seal is None or isinstance(self.seal, CompiledAuthentication)
         return in_c and not self._is_cut and self._departures.compiled is not None
 
     def departing(self) -> Departing | None:
@@ -264,18 +263,18 @@ class UdpSocket:
         calls = self._departures.compiled
         if calls is None or not self.has_routine:
             return None
-        return Departing(self.fileno(), *calls, tagging=self._tagging())
+        return Departing(self.fileno(), *calls, seal=self._compiled_seal())
 
     def arriving(self) -> Arriving | None:
         """What receives without a call for each batch; None where nothing can."""
-        return Arriving(self.fileno(), tagging=self._tagging()) if self.has_routine else None
+        return Arriving(self.fileno(), seal=self._compiled_seal()) if self.has_routine else None
 
-    def _tagging(self) -> Tagging | None:
+    def _compiled_seal(self) -> CompiledAuthentication | None:
         """By which C seals and opens, with room for a paced batch; None for no seal."""
-        tagging = None if self.seal is None else self.seal.tagging
-        if tagging is not None:
-            tagging.reserve(MAX_BATCH, self.datagram_bytes - TAG_BYTES)
-        return tagging
+        if not isinstance(self.seal, CompiledAuthentication):
+            return None
+        self.seal.reserve(MAX_BATCH, self.datagram_bytes - self.seal.trailer_bytes)
+        return self.seal
 
     @property
     def receiving(self) -> int:

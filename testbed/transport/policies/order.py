@@ -1,7 +1,8 @@
-"""Orders of chunks: in which order is a payload sent?
+"""Orders of chunks: in which order is a payload sent? And marks: what may switches drop first?
 
-`testbed.transport.core.order` says what one is. To add one: a class here and a line in `ORDERS`; or
-a file of your own, `order: ./mine.py`. Imports numpy, `testbed.shared` and the transport alone.
+`testbed.transport.core.order` says what they are. To add one: a class here and a line in `ORDERS`
+or `MARKS`; or a file of your own, `order: ./mine.py`. Imports numpy, `testbed.shared` and the
+transport alone.
 """
 
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 
 from testbed.shared.registry import Registry
 from testbed.transport.core import worth
-from testbed.transport.core.numbering import Leg
-from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
+from testbed.transport.core.layout import Leg
+from testbed.transport.core.order import Arranger, ChunkOrder, MarkedOrder, Marks, OrderContext
 from testbed.transport.policies.tensor_names import matching, parse_globs
 
 # With the golden ratio the starts of successive rounds cover the payload most evenly.
@@ -245,3 +246,58 @@ ORDERS: Registry[ChunkOrder] = Registry(
     own="Order",
     base=ChunkOrder,
 )
+
+
+NONE = "none"
+
+
+def unmarked() -> None:
+    """No marks: datagrams are sent as any other traffic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerAndMagnitude(Marks):
+    """Back layers and large values are dropped last, small values of front layers first (MLT).
+
+    So MLT (NSDI 2024) and DLCP (arXiv 2008.08445) have it, which say no more than that to us. What
+    is back and what is large are assumptions of ours: together half of a payload.
+
+    Args:
+        back: the part of the payload, at its end, that counts as back layers; from 0 to 1.
+        large: the part of all chunks that is protected beside these, those with the largest mean
+            of absolute values; from 0 to 1. A chunk with a NaN or an infinity counts as the
+            largest.
+    """
+
+    back: float = 0.25
+    large: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("back", "large"):
+            given = getattr(self, name)
+            if not (isinstance(given, int | float) and 0 <= given <= 1):
+                raise ValueError(f"{name} is {given!r}; valid: from 0 to 1")
+
+    def protected(self, context: OrderContext) -> NDArray[np.bool_]:
+        count = context.layout.chunk_count
+        found = np.zeros(count, dtype=np.bool_)
+        found[count - round(self.back * count) :] = True
+        by_magnitude = LargestMagnitudeFirst().permutation(context)
+        front = by_magnitude[~found[by_magnitude]]
+        found[front[: round(self.large * count)]] = True
+        return found
+
+
+MARKS: Registry[Marks | None] = Registry(
+    "kind of marks",
+    {NONE: unmarked, "layer-and-magnitude": LayerAndMagnitude},
+    own="Marks",
+    base=Marks,
+)
+
+
+def sending_order(order: str, marks: str, *, seed: int) -> ChunkOrder:
+    """The order of these names, whose chunks have classes where there are marks."""
+    plain = ORDERS.create(order, seed=seed)
+    kind = MARKS.create(marks)
+    return plain if kind is None else MarkedOrder(plain, kind)

@@ -7,13 +7,10 @@
 
 from testbed.shared.registry import Registry
 from testbed.transport.core.congestion import CongestionControl
-from testbed.transport.policies.congestion.bbr import Bbr
-from testbed.transport.policies.congestion.compensated import CompensatedRate
-from testbed.transport.policies.congestion.cubic import Cubic
-from testbed.transport.policies.congestion.fixed import FixedRate
-from testbed.transport.policies.congestion.ltp import Ltp
+from testbed.transport.policies.congestion.bbr import Bbr, Ltp
+from testbed.transport.policies.congestion.fixed import CompensatedRate, FixedRate
 from testbed.transport.policies.congestion.timely import Timely
-from testbed.transport.policies.congestion.window import Dctcp, Reno
+from testbed.transport.policies.congestion.window import Cubic, Reno
 
 CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
     "congestion control",
@@ -25,7 +22,6 @@ CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
         "cubic": Cubic,
         "bbr": Bbr,
         "ltp": Ltp,
-        "dctcp": Dctcp,
     },
     own="CongestionControl",
     base=CongestionControl,

@@ -1,7 +1,7 @@
-"""BBR-style: paces at the measured bandwidth and limits the data in flight to what the path holds.
+"""BBR and LTP: the data in flight are limited to what the path holds, as far as it is measured.
 
-After BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-
-control-00). Differences to the published version:
+`bbr` is after BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016;
+draft-cardwell-iccrg-bbr-congestion-control-00). Differences to the published version:
 
 * It does not react to losses, and paces at one datagram in a round trip at the least.
 * Random loss is not congestion: rounds that lose more than a fifth, and show no queue, do not count
@@ -20,6 +20,15 @@ control-00). Differences to the published version:
 Bandwidth and round trip are kept over idle times; a transfer that begins in PROBE_BW paces without
 gain, and its first sample replaces an expired minimum without a PROBE_RTT (as the draft says).
 Flows together keep 2 products in flight: where the queue holds less, they lose steadily.
+
+LTP's formulas and constants (Chen et al., IWQoS 2023, arXiv 2305.04279) are not known to us. `ltp`
+is `bbr` with assumptions of ours:
+
+* Losses count as delivered while there is no queue: while the round trip is at most 1.25 times the
+  smallest ever plus the time of 2 datagrams, and nearer to it than to the longest known.
+* When the estimate has grown by half for three rounds without a tenth more being delivered, it
+  falls back to four fifths of the earlier value, for queues that no round trip reveals.
+* It is never more than ten times what was delivered in any of a transfer's last hundred rounds.
 """
 
 import math
@@ -29,8 +38,10 @@ from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
+    DeliveryPlateau,
     MaxFilter,
     PathMonitor,
+    PlateauOptions,
     check_options,
 )
 
@@ -62,14 +73,13 @@ class BbrState(Enum):
 
 
 class Bbr(CongestionControl):
-    """Models the path by its bandwidth and its round trip, which it probes in turn."""
+    """BBR-style: paces at the measured bandwidth; in flight is at most what the path holds.
+
+    Args:
+        datagram_bytes: one datagram on the wire.
+    """
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
-        """Begins with an empty model.
-
-        Args:
-            datagram_bytes: one datagram on the wire.
-        """
         check_options(datagram_bytes=datagram_bytes)
         self.path = PathMonitor(min_rtt_window_s=_SHORT_WINDOW_S)
         self.state = BbrState.STARTUP
@@ -299,3 +309,48 @@ class Bbr(CongestionControl):
             self._probe_bandwidth(now_s)
         else:
             self.state = BbrState.STARTUP
+
+
+_WORTH: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
+_PLATEAU_CUT = 0.8
+# The estimate is at most so many times what was delivered in any of the last rounds.
+_MOST, _MEMORY_ROUNDS = 10.0, 100
+# A longer round trip than the smallest times this, plus the time of so many datagrams, is a queue.
+_DELAY_FACTOR = 1.25
+_SLACK_DATAGRAMS = 2
+
+
+class Ltp(Bbr):
+    """LTP-style: a bandwidth-delay estimate that does not treat loss as congestion."""
+
+    _excused_from_s = -math.inf  # losses of data sent before count as losses
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        super().on_transfer_begin(now_s)
+        self._worth = DeliveryPlateau()
+        self._most_delivered = MaxFilter(_MEMORY_ROUNDS)
+
+    def _bandwidth_sample(self, feedback: Feedback) -> float | None:
+        delivered_bps = self.path.delivery_rate_bps
+        if self.path.round_began and self._filled and not feedback.app_limited:
+            enough_bps = self._worth.plateau_bps(self.bandwidth_bps, delivered_bps, **_WORTH)
+            if enough_bps is not None:
+                self._bandwidths.clear()
+                self._excused_from_s = feedback.now_s
+                return enough_bps * _PLATEAU_CUT
+        sent_s = self.path.newest_sent_s(feedback)
+        excused = sent_s is not None and sent_s >= self._excused_from_s and not self._queued
+        arrived_bps = self.path.arrival_rate_bps
+        if delivered_bps is None or arrived_bps is None:
+            return None
+        self._most_delivered.add(delivered_bps, self.path.rounds)
+        return min(arrived_bps, _MOST * self._most_delivered.value) if excused else delivered_bps
+
+    @property
+    def _queued(self) -> bool:
+        """Whether the last round trip shows a queue, or the last round a long one."""
+        latest_s = self.path.latest_rtt_s
+        if latest_s is None or not self.bandwidth_bps:
+            return self.path.queued()
+        slack_s = _SLACK_DATAGRAMS * self._datagram_bytes * 8 / self.bandwidth_bps
+        return self.path.queued() or latest_s > _DELAY_FACTOR * self.path.base_rtt_s + slack_s

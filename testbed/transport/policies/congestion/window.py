@@ -1,8 +1,8 @@
-"""Reno, DCTCP, and what CUBIC shares with them: slow start, recovery, pacing, idle times.
+"""Reno, CUBIC, and what they share: slow start, recovery, pacing, idle times.
 
-* Slow start counts bytes (RFC 5681; RFC 9002, section 7.3.1). A loss or a mark reduces the window
-  once per round trip (RFC 6582; RFC 9002, section 7.3.2). A window that was less than half used in
-  two rounds does not grow (RFC 7661, section 4.3).
+* Slow start counts bytes (RFC 5681; RFC 9002, section 7.3.1). A loss reduces the window once per
+  round trip (RFC 6582; RFC 9002, section 7.3.2). A window that was less than half used in two
+  rounds does not grow (RFC 7661, section 4.3).
 * Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards, as Linux does.
   Only the very first window is not paced. A round trip shorter than the mean counts at once.
 * What one message of a repair covers may be in flight in addition to the window.
@@ -15,7 +15,6 @@ Window and threshold are kept over idle times: pacing avoids the burst (RFC 9002
 """
 
 import math
-from abc import abstractmethod
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.policies.congestion.path import (
@@ -37,17 +36,27 @@ _HEAVY = 0.5
 _TELLING = 8  # the fewest datagrams whose fate tells of the path; fewer may be lucky
 
 
-class WindowControl(CongestionControl):
-    """A congestion window; subclasses define how it grows and how far it falls."""
+class Reno(CongestionControl):
+    """Reno: a datagram more each round trip, half the window after a loss (RFC 5681, RFC 9002).
 
-    def __init__(self, *, datagram_bytes: int, initial_window: float) -> None:
-        """A window of its initial size.
+    Args:
+        datagram_bytes: one datagram on the wire.
+        initial_window: what is in flight at first, in datagrams.
+        beta: the fraction of the window that a loss leaves, below 1.
+    """
 
-        Args:
-            datagram_bytes: one datagram on the wire.
-            initial_window: what is in flight at first, in datagrams.
-        """
+    infers_queue = False
+
+    def __init__(
+        self,
+        *,
+        datagram_bytes: int = DATAGRAM_BYTES,
+        initial_window: float = INITIAL_WINDOW,
+        beta: float = 0.5,
+    ) -> None:
         check_options(datagram_bytes=datagram_bytes, initial_window=initial_window)
+        check_options(at_most=0.99, beta=beta)
+        self._beta = beta
         self.path = PathMonitor()
         self._datagram_bytes = datagram_bytes
         self._minimum_bytes = MINIMUM_WINDOW * datagram_bytes
@@ -115,7 +124,6 @@ class WindowControl(CongestionControl):
             self._recovering = sent_s is not None and sent_s < self._recovery_from_s
         if feedback.delivered_bytes:
             self._arrived_s = feedback.now_s
-            self._marked(feedback)
         if feedback.lost_bytes:
             self._lost(feedback)
         elif feedback.delivered_bytes and not self._recovering and validated:
@@ -146,15 +154,15 @@ class WindowControl(CongestionControl):
 
     def _lost(self, feedback: Feedback) -> None:
         if self.path.newest_lost_sent_s(feedback) >= self._recovery_from_s:
-            threshold = self._threshold
             few = self._round_settled < _TELLING * self._datagram_bytes
             heavy = self._round_lost >= _HEAVY * self._round_settled
             held = self._losing and (heavy or few)
-            window = self._window / 2 if held else self._after_loss(feedback.now_s)
-            self._congested(feedback.now_s, window)
-            if held:
-                self._threshold = threshold
-            self._losing = True
+            window = self._window / 2 if held else self._after_loss()
+            self._window = max(window, self._minimum_bytes)
+            if not held:
+                self._threshold = self._window
+            self._recovery_from_s = feedback.now_s
+            self._recovering = self._losing = True
         smoothed_s = self.path.smoothed_rtt_s
         if feedback.delivered_bytes or smoothed_s is None or self._arrived_s is None:
             return
@@ -162,107 +170,79 @@ class WindowControl(CongestionControl):
             self._window = self._minimum_bytes
             self._recovering = False
 
-    def _marked(self, feedback: Feedback) -> None:
-        """Reacts to congestion marks as to a loss; subclasses may override it."""
-        if not feedback.ecn_marked_bytes:
-            return
-        sent_s = self.path.newest_sent_s(feedback)
-        if sent_s is None or sent_s >= self._recovery_from_s:
-            self._congested(feedback.now_s, self._after_loss(feedback.now_s))
-
-    def _congested(self, now_s: float, window: float) -> None:
-        """Sets the window and begins a recovery."""
-        self._window = max(window, self._minimum_bytes)
-        self._threshold = self._window
-        self._recovery_from_s = now_s
-        self._recovering = True
-
-    @abstractmethod
     def _increase(self, delivered_bytes: float, now_s: float) -> float:
         """What congestion avoidance adds to the window for the delivered bytes."""
+        return self._datagram_bytes * delivered_bytes / self._window
 
-    @abstractmethod
-    def _after_loss(self, now_s: float) -> float:
+    def _after_loss(self) -> float:
         """The window after a loss."""
+        return self._beta * self._window
 
     def _idle(self, pause_s: float) -> None:
         """Called when a transfer begins `pause_s` after the last event of the previous one."""
 
 
-class Reno(WindowControl):
-    """Reno: a datagram more each round trip, half the window after a loss (RFC 5681, RFC 9002)."""
-
-    infers_queue = False
-
-    def __init__(
-        self,
-        *,
-        datagram_bytes: int = DATAGRAM_BYTES,
-        initial_window: float = INITIAL_WINDOW,
-        beta: float = 0.5,
-    ) -> None:
-        """Reno's halving by default.
-
-        Args:
-            beta: the fraction of the window that a loss leaves, below 1.
-        """
-        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
-        check_options(at_most=0.99, beta=beta)
-        self._beta = beta
-
-    def _increase(self, delivered_bytes: float, now_s: float) -> float:
-        return self._datagram_bytes * delivered_bytes / self._window
-
-    def _after_loss(self, now_s: float) -> float:
-        return self._beta * self._window
+_C = 0.4  # how fast the window grows, in datagrams per second cubed
 
 
-class Dctcp(Reno):
-    """DCTCP: reduces the window in proportion to the congestion (RFC 8257; SIGCOMM 2010).
+class Cubic(Reno):
+    """CUBIC: the window is a cubic function of the time since the last loss (RFC 9438).
 
-    Switches mark packets that they queue beyond a threshold. The sender estimates the marked
-    fraction and reduces its window by half of that fraction, once per round trip. Without marks it
-    would behave like Reno, so it cannot be created unless the configuration says that queues mark.
+    With the Reno-friendly region (section 4.3) and fast convergence (section 4.7), without
+    HyStart++. Windows are in datagrams, as the RFC's constants require.
     """
 
-    needs_ecn = True
-    infers_queue = True
-
     def __init__(
         self,
         *,
         datagram_bytes: int = DATAGRAM_BYTES,
         initial_window: float = INITIAL_WINDOW,
-        gain: float = 1 / 16,
-        ecn_marking: bool = False,
+        beta: float = 0.7,
     ) -> None:
-        """ValueError unless `ecn_marking` is true.
+        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window, beta=beta)
+        self._w_max = 0.0
+        self._prior = 0.0  # the window before the last reduction
+        self._epoch_s: float | None = None
+        self._k_s = 0.0  # from the epoch's begin until the window is _w_max again
+        self._estimate = 0.0  # the window that Reno would have
 
-        Args:
-            gain: weight of a new round trip's fraction of marks (RFC 8257, section 3.3).
-            ecn_marking: states that the queues of the path mark datagrams and that the receiver's
-                messages tell the sender which ones.
-        """
-        if ecn_marking is not True:
-            raise ValueError(
-                "dctcp needs queues that mark datagrams (ECN); valid: another congestion control, "
-                "or ecn_marking=true where they do, which is in virtual time only"
-            )
-        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window)
-        check_options(at_most=1, gain=gain)
-        self._gain = gain
-        self._alpha = 1.0  # section 3.3: the most cautious value until the path is known
-        self._delivered = 0
-        self._marks = 0
+    def _increase(self, delivered_bytes: float, now_s: float) -> float:
+        window = self._window / self._datagram_bytes
+        if self._epoch_s is None:
+            self._begin_epoch(window, now_s)
+        assert self._epoch_s is not None
+        acknowledged = delivered_bytes / self._datagram_bytes
+        # Section 4.3: alpha makes the mean window that of Reno with its factor of a half.
+        alpha = 3 * (1 - self._beta) / (1 + self._beta) if self._estimate < self._prior else 1.0
+        self._estimate += alpha * acknowledged / window
+        age_s = now_s - self._epoch_s
+        if self._cubic(age_s) < self._estimate:
+            return max(0.0, self._estimate - window) * self._datagram_bytes
+        ahead_s = self.path.smoothed_rtt_s or 0.0
+        target = min(max(self._cubic(age_s + ahead_s), window), 1.5 * window)
+        return (target - window) / window * acknowledged * self._datagram_bytes
 
-    def _marked(self, feedback: Feedback) -> None:
-        self._delivered += feedback.delivered_bytes
-        self._marks += feedback.ecn_marked_bytes
-        if self.path.round_began and self._delivered:
-            self._alpha += self._gain * (self._marks / self._delivered - self._alpha)
-            self._delivered = self._marks = 0
-        if not feedback.ecn_marked_bytes:
-            return
-        sent_s = self.path.newest_sent_s(feedback)
-        if sent_s is None or sent_s >= self._recovery_from_s:
-            self._congested(feedback.now_s, self._window * (1 - self._alpha / 2))
+    def _cubic(self, age_s: float) -> float:
+        return _C * (age_s - self._k_s) ** 3 + self._w_max
+
+    def _begin_epoch(self, window: float, now_s: float) -> None:
+        self._epoch_s = now_s
+        self._estimate = window
+        if window < self._w_max:
+            self._k_s = math.cbrt((self._w_max - window) / _C)
+        else:
+            self._k_s = 0.0
+            self._w_max = window
+
+    def _after_loss(self) -> float:
+        window = self._window / self._datagram_bytes
+        # Whoever loses twice in a row gives up more (section 4.7).
+        self._w_max = window * (1 + self._beta) / 2 if window < self._w_max else window
+        self._prior = window
+        self._epoch_s = None
+        return self._beta * self._window
+
+    def _idle(self, pause_s: float) -> None:
+        # Section 5.8: idle time does not count. Linux shifts its epoch in the same way.
+        if self._epoch_s is not None:
+            self._epoch_s += pause_s

@@ -7,8 +7,7 @@ or a file of your own, `repair: ./mine.py`. Imports numpy, `testbed.shared` and 
 from testbed.shared.registry import Registry
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
-from testbed.transport.policies.repair.once import Once
-from testbed.transport.policies.repair.passes import Passes
+from testbed.transport.policies.repair.passes import Once, Passes
 from testbed.transport.policies.repair.selective import Selective
 from testbed.transport.policies.repair.streaming import Streaming
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.ack import Ack
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import SENT, ControlMessage, MessageType
+from testbed.transport.core.messages import SENT, Ack, ControlMessage, MessageType
 from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, SenderRepair
@@ -242,7 +241,6 @@ class AcknowledgedSender(SenderRepair):
             lost_bytes=lost,
             in_flight_bytes=self.in_flight,
             rtt_s=rtt_s,
-            ecn_marked_bytes=min(ack.marked, arrivals.datagrams),
             app_limited=dry or self._thin_from <= arrivals.newest < self._thin_to,
             newest_sent_s=self.scoreboard.sent_s(arrivals.newest),
             newest_lost_sent_s=newest_lost_s,

@@ -4,6 +4,9 @@ The receiver only answers PROBEs: with a BITMAP of the chunks that arrived since
 with STOP. While its window is full, the sender also asks within a pass, so that a PROBE names its
 pass and says whether it ends it. A PROBE that had to wait is answered by a LATE_BITMAP, which gives
 no sample of the round trip.
+
+With `once` (OptiReduce, NSDI 2025) the PROBE at the end of a pass waits for as long as the stop
+rule has a time at which it looks again. What the rule still wants then is repaired in passes.
 """
 
 import math
@@ -14,10 +17,15 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.arrivals import pack_arrivals, unpack_arrivals
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import PASS, ControlMessage, MessageType
+from testbed.transport.core.messages import (
+    PASS,
+    ControlMessage,
+    MessageType,
+    pack_arrivals,
+    unpack_arrivals,
+)
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.core.routine import Quiet
@@ -278,3 +286,46 @@ class Passes(Repair):
 
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> PassesReceiver:
         return PassesReceiver(transfer=transfer)
+
+
+class OnceReceiver(PassesReceiver):
+    """Answers the PROBE at the end of a pass only when no time is left to end the transfer."""
+
+    def __init__(self, *, transfer: int) -> None:
+        super().__init__(transfer=transfer)
+        self._waiting: tuple[ControlMessage, float] | None = None  # until when
+
+    @property
+    def quiet(self) -> Quiet:  # a promise that is not inherited
+        return super().quiet
+
+    def on_probe(
+        self, message: ControlMessage, progress: Progress, attentive: bool
+    ) -> list[ControlMessage]:
+        _, ends = PASS.unpack(message.body)
+        if not ends or progress.ends_s is None:
+            return super().on_probe(message, progress, attentive)
+        self._waiting = message, progress.ends_s
+        return []
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        return None if self._waiting is None else self._waiting[1]
+
+    def on_deadline(self, progress: Progress) -> list[ControlMessage]:
+        if self._waiting is None or progress.now_s < self._waiting[1]:
+            return []
+        (message, _), self._waiting = self._waiting, None
+        return super().on_probe(message, progress, attentive=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Once(Repair):
+    """No repair while a stop rule will end the transfer by itself (OptiReduce, NSDI 2025)."""
+
+    def sender(
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+    ) -> PassesSender:
+        return PassesSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
+
+    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> OnceReceiver:
+        return OnceReceiver(transfer=transfer)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.ack import Ack
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, ControlMessage
+from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
 from testbed.transport.core.routine import NOT_QUIET, Quiet

@@ -20,10 +20,8 @@ from testbed.transport.core.tolerance import (
     required_chunks,
 )
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
-from testbed.transport.policies.tolerance.by_phase import Fixed, Phased
-from testbed.transport.policies.tolerance.by_time import EarlyClose, QuickLossOnly
-from testbed.transport.policies.tolerance.per_layer import PerLayer
-from testbed.transport.policies.tolerance.time_bound import TimeBound
+from testbed.transport.policies.tolerance.by_time import EarlyClose, QuickLossOnly, TimeBound
+from testbed.transport.policies.tolerance.fractions import Fixed, PerLayer, Phased
 
 POLICIES: Registry[TolerancePolicy] = Registry(
     "tolerance policy",

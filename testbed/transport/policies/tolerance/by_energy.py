@@ -12,8 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.lookback import ALIKE
-from testbed.transport.core.tolerance import Progress, StopRule, StopRuleFactory, TolerancePolicy
+from testbed.transport.core.tolerance import (
+    ALIKE,
+    Progress,
+    StopRule,
+    StopRuleFactory,
+    TolerancePolicy,
+)
 from testbed.transport.core.worth import LEAST, MOST, MUST, enough
 
 # The time of calm transfers: in a quarter of the latest rounds all peers were faster. It stays that

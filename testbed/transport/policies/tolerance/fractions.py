@@ -1,8 +1,4 @@
-"""A tolerance of its own for every tensor: "PLOT-style" (IEEE TNSM 2024).
-
-PLOT's bounds and formulas are not known to us, so they are options here: assumed ones, or such as a
-profile measures. With one bound for all layers this is MLT's rule (NSDI 2024).
-"""
+"""Tolerances that are fractions: of the chunks, for the run or a phase; or of each tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +19,63 @@ from testbed.transport.policies.tensor_names import check_glob, layer_of, matchi
 
 
 @dataclass(frozen=True, init=False)
-class PerLayer(TolerancePolicy):
-    """Each tensor has a bound on the share of its elements that may be missing.
+class Fixed(TolerancePolicy):
+    """One tolerance for the whole run: MLT's rule in software, the baseline of DBLP's evaluation.
 
-    A chunk of several tensors may be given up only if each of them can spare its part, so the
+    It gives up the same fraction in every phase; 0 makes the transfer reliable.
+
+    Args:
+        tolerance: the fraction of chunks that may be missing.
+    """
+
+    # `tolerance` is the method's name; the user's option keeps that word.
+    fraction: float
+
+    def __init__(self, tolerance: float) -> None:
+        check_tolerance(tolerance)
+        object.__setattr__(self, "fraction", float(tolerance))
+
+    def tolerance(self, critical: bool) -> float:
+        return self.fraction
+
+    def as_text(self) -> str:
+        return f"fixed:tolerance={self.fraction!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phased(TolerancePolicy):
+    """Two tolerances: a low one in critical learning regimes, a high one outside (DBLP).
+
+    It is the schedule of arXiv 2605.01989: P_low while critical, P_low + k otherwise.
+
+    Args:
+        low: the tolerance in critical regimes.
+        high: the tolerance elsewhere; at least `low`.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_tolerance(self.low, "low")
+        check_tolerance(self.high, "high")
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, above high, which is {self.high}")
+
+    def tolerance(self, critical: bool) -> float:
+        return self.low if critical else self.high
+
+    def as_text(self) -> str:
+        return f"phased:low={self.low!r},high={self.high!r}"
+
+
+@dataclass(frozen=True, init=False)
+class PerLayer(TolerancePolicy):
+    """Each tensor has a bound on the share of its elements that may be missing: "PLOT-style".
+
+    PLOT's bounds and formulas (IEEE TNSM 2024) are not known to us, so they are options: assumed
+    ones, or such as a profile measures. With one bound for all it is MLT's rule (NSDI 2024). A
+    chunk of several tensors may be given up only if each of them can spare its part, so the
     strictest bound decides. A chunk that holds all of a small tensor is always delivered.
 
     Args:
