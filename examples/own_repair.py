@@ -6,7 +6,9 @@ has two halves of its own, see `testbed/transport/policies/repair/passes.py`.
 
 from dataclasses import dataclass
 
-from testbed.transport.policies.repair import Arrange, PathEstimates, Selective
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.repair import Arrange
+from testbed.transport.policies.repair import Selective
 from testbed.transport.policies.repair.selective import SelectiveSender
 
 

@@ -13,7 +13,7 @@ from testbed.ddp.part import Part, Posted
 from testbed.ddp.side import _LOOK_S, Side, name_of
 from testbed.training.filling import Filling, estimate_mean
 from testbed.transport import Endpoint, EndpointConfig, Leg, PeerLost
-from testbed.transport.policies.tolerance import StopRule, StopRuleFactory
+from testbed.transport.core.tolerance import StopRule, StopRuleFactory
 
 
 def _always(rule: StopRule) -> StopRuleFactory:

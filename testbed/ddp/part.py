@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from testbed.ddp.lateness import Patient
 from testbed.transport import Handle, TransferReport
-from testbed.transport.policies.tolerance import StopRuleFactory
+from testbed.transport.core.tolerance import StopRuleFactory
 
 
 @dataclass

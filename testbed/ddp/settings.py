@@ -14,8 +14,9 @@ from testbed.training.filling import FILLINGS, Filling
 from testbed.training.norm_change import GradientNorm
 from testbed.transport import Leg, ProtocolConfig, preset
 from testbed.transport.core.connection_settings import LeaveOut
+from testbed.transport.core.tolerance import StopRuleFactory
 from testbed.transport.core.wire import check_chunk_bytes
-from testbed.transport.policies.tolerance import PerLayer, StopRuleFactory
+from testbed.transport.policies.tolerance import PerLayer
 
 Collective = Literal["sharded", "server"]
 Mode = Literal["bounded", "reliable", "local"]

@@ -17,7 +17,7 @@ from testbed.ddp.part import Given, Part, Posted
 from testbed.training.filling import ErrorFeedback, Filling
 from testbed.training.vectors import all_finite
 from testbed.transport import Endpoint, EndpointConfig, Leg, PayloadLayout, PeerLost
-from testbed.transport.policies.tolerance import StopRuleFactory
+from testbed.transport.core.tolerance import StopRuleFactory
 
 SERVER = "server"
 # So often a lost peer is looked for while others still move.

@@ -185,8 +185,8 @@ def _setting(protocol: str, key: str) -> Schema:
 
 def _defaults(protocol: str) -> dict[str, Any]:
     """The keys of a protocol's arm with their defaults; texts for what is chosen by text."""
-    build, own = protocols.PRESETS[protocol]
-    parameters = inspect.signature(build).parameters
+    own = protocols.parameters(protocol)
+    parameters = inspect.signature(protocols.PRESETS[protocol]).parameters
     chosen = protocols.preset(protocol)
     shared = chosen.describe()
     if chosen.carrier == "udp":
@@ -212,7 +212,7 @@ def _arm(described: Schema) -> Schema:
             for key in protocols.settings(name)
         }
         section = {
-            "description": docstrings.first_paragraph(protocols.PRESETS[name][0]),
+            "description": docstrings.first_paragraph(protocols.PRESETS[name]),
             "properties": {"protocol": True, **common, **keys},
             "additionalProperties": False,
         }

@@ -103,5 +103,5 @@ class Ahead:
         pacer.tokens = tokens[count - 1] if count <= len(tokens) else 0.0
         pacer.refilled_s = float(times_s[count - 1])
         sent = list(zip(sizes[:count].tolist(), times_s[:count].tolist(), strict=True))
-        connection.departed(self._departures, sent)
+        connection.outgoing.departed(self._departures, sent)
         return int(sizes[count:].sum())

@@ -31,6 +31,7 @@ from testbed.transport.core.hot_path import HotPath
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.core.tolerance import StopRuleFactory
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.native import HOT_PATH
 from testbed.transport.net.carriers import DataSockets
@@ -40,7 +41,7 @@ from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import sending_order
 from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
+from testbed.transport.policies.tolerance import Fixed
 
 
 class World:

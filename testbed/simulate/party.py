@@ -135,7 +135,7 @@ class Party:
             gone = gone if left_out is None else gone[~left_out]
             done_s = self._done_s(sent=len(gone))
             self._carry(gone, frames.shape[1], np.full(len(gone), done_s))
-            connection.sent(len(frames), now_s, left_out)
+            connection.outgoing.sent(len(frames), now_s, left_out)
         self._say_all()
         told = connection.events()
         for event in told:

@@ -41,25 +41,23 @@ from testbed.transport.core.errors import PeerLost, ProtocolError, TransportErro
 from testbed.transport.core.events import Observation, Observer, TransferReport
 from testbed.transport.core.layout import Leg, PayloadLayout
 from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.repair import ReceiverRepair, Repair, SenderRepair
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.core.tolerance import (
+    FractionRule,
+    Progress,
+    StopRule,
+    StopRuleFactory,
+    TolerancePolicy,
+)
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
 from testbed.transport.net.tls import Credentials
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS, CongestionControl
 from testbed.transport.policies.order import MARKS, ORDERS, ChunkOrder, Marks, OrderContext
-from testbed.transport.policies.repair import REPAIRS, ReceiverRepair, Repair, SenderRepair
-from testbed.transport.policies.tolerance import (
-    POLICIES,
-    Fixed,
-    FractionRule,
-    Phased,
-    Progress,
-    StopRule,
-    StopRuleFactory,
-    TolerancePolicy,
-    as_policy,
-)
+from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.policies.tolerance import POLICIES, Fixed, Phased, as_policy
 from testbed.transport.protocol_config import ProtocolConfig
 from testbed.transport.protocols import PRESETS, preset
 

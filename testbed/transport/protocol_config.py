@@ -9,15 +9,11 @@ from typing import Any, Literal
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry
 from testbed.transport.core.layout import Leg
+from testbed.transport.core.tolerance import TolerancePolicy
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import MARKS, NONE, ORDERS
 from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.tolerance import (
-    POLICIES,
-    Fixed,
-    TolerancePolicy,
-    as_policy,
-)
+from testbed.transport.policies.tolerance import POLICIES, Fixed, as_policy
 
 # The registry behind each setting whose value names an entry of one.
 REGISTRIES: Mapping[str, Registry[Any]] = {

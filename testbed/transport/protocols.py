@@ -1,11 +1,12 @@
 """Presets of protocols, named after published systems."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from testbed.shared.registry import one_of
-from testbed.transport.core.tolerance import RECENT
+from testbed.transport.core.tolerance import RECENT, TolerancePolicy
 from testbed.transport.policies.order import ByEnergy
 from testbed.transport.policies.tolerance import (
     BoundedEnergy,
@@ -15,7 +16,6 @@ from testbed.transport.policies.tolerance import (
     Phased,
     QuickLossOnly,
     TimeBound,
-    TolerancePolicy,
 )
 from testbed.transport.protocol_config import ProtocolConfig
 
@@ -234,29 +234,36 @@ def _one_bit(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolC
     return _tcp(**{"name": "one-bit", **axes, **settings})
 
 
-PRESETS: Mapping[str, tuple[Callable[..., ProtocolConfig], tuple[str, ...]]] = {
-    "dblp": (_dblp, ("low", "high")),
-    "dblp-stream": (_dblp_stream, ("low", "high")),
-    "fixed-low": (_fixed_low, ("tolerance",)),
-    "fixed-high": (_fixed_high, ("tolerance",)),
-    "dblp-as-published": (_dblp_as_published, ("low", "high")),
-    "dblp-uplink": (_dblp_uplink, ("low", "high")),
-    "none": (_none, ()),
-    "mlt": (_mlt, ("tolerance",)),
-    "mlt-marked": (_mlt_marked, ("tolerance",)),
-    "per-layer": (_per_layer, ("default", "first", "last", "tensors")),
-    "plot": (_plot, ("tensors", "default")),
-    "ltp": (_ltp, ("tolerance", "deadline_s", "must", "patience", "epoch_rounds")),
-    "apnet": (_apnet, ("tolerance", "quiet_s")),
-    "optireduce": (_optireduce, ("warm_up", "quantile", "wait")),
-    "bounded-energy": (
-        _bounded_energy,
-        ("floor", "share", "at_most", "patience", "within_rounds", "per"),
-    ),
-    "top-k": (_top_k, ()),
-    "one-bit": (_one_bit, ()),
-    "tcp": (_tcp, ()),
+PRESETS: Mapping[str, Callable[..., ProtocolConfig]] = {
+    "dblp": _dblp,
+    "dblp-stream": _dblp_stream,
+    "fixed-low": _fixed_low,
+    "fixed-high": _fixed_high,
+    "dblp-as-published": _dblp_as_published,
+    "dblp-uplink": _dblp_uplink,
+    "none": _none,
+    "mlt": _mlt,
+    "mlt-marked": _mlt_marked,
+    "per-layer": _per_layer,
+    "plot": _plot,
+    "ltp": _ltp,
+    "apnet": _apnet,
+    "optireduce": _optireduce,
+    "bounded-energy": _bounded_energy,
+    "top-k": _top_k,
+    "one-bit": _one_bit,
+    "tcp": _tcp,
 }
+_FIELDS = [each.name for each in fields(ProtocolConfig)]
+_OTHERS = {*_FIELDS, "settings"}
+
+
+def parameters(name: str) -> list[str]:
+    """The settings that the preset `name` has beside the fields of ProtocolConfig."""
+    known = inspect.signature(PRESETS[name]).parameters.values()
+    return [
+        each.name for each in known if each.kind is each.KEYWORD_ONLY and each.name not in _FIELDS
+    ]
 
 
 def settings(name: str) -> list[str]:
@@ -264,8 +271,7 @@ def settings(name: str) -> list[str]:
     known, _, algorithm = name.partition("-")
     if name not in PRESETS and not (known == "tcp" and algorithm):
         raise ValueError(f"unknown protocol {name!r}; {one_of(name, PRESETS)}")
-    _, parameters = PRESETS[name if name in PRESETS else "tcp"]
-    return [*parameters, *(entry.name for entry in fields(ProtocolConfig))]
+    return [*parameters(name if name in PRESETS else "tcp"), *_FIELDS]
 
 
 def preset(name: str, /, **overrides: Any) -> ProtocolConfig:
@@ -282,5 +288,4 @@ def preset(name: str, /, **overrides: Any) -> ProtocolConfig:
     if name not in PRESETS:
         algorithm = name.partition("-")[2]
         return _tcp(**{"name": name, "congestion_control": algorithm, **overrides})
-    build, _ = PRESETS[name]
-    return build(**overrides)
+    return PRESETS[name](**overrides)

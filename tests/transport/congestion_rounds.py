@@ -59,5 +59,5 @@ class Rounds(Generic[C]):
     def window(self) -> float:
         control = self.control
         if isinstance(control, Reno):
-            return control.congestion_window_bytes / SIZE
+            return control._window / SIZE
         return control.window_bytes / SIZE

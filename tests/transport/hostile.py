@@ -24,6 +24,7 @@ from testbed.transport.core.messages import (
     body_limits,
     pack_arrivals,
 )
+from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import (
     HEADER_BYTES,
     SEND_INDEX_MODULUS,
@@ -36,7 +37,6 @@ from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.repair.passes import PassesReceiver
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
-from testbed.transport.policies.tolerance import FractionRule
 
 SESSION, TRANSFER, CHUNK = 0xC0FFEE, 6, 8
 LARGEST_PENDING = 12 + max(largest for _, largest in body_limits(1 << 15).values())
@@ -155,7 +155,7 @@ class Victim:
                 connection.on_deadline(self.now_s)
                 frames = connection.offer(self.now_s)
                 assert frames.shape[1] == HEADER_BYTES + CHUNK
-                connection.sent(len(frames), self.now_s)
+                connection.outgoing.sent(len(frames), self.now_s)
             self._drain(side)
 
     def _drain(self, side: Side) -> int:
@@ -195,7 +195,7 @@ class Victim:
             connection._liveness.heard_s,
             connection.next_deadline_s(self.now_s),
             [
-                (number, each.received.tobytes(), each.valid_datagrams, each.state)
+                (number, each.received.tobytes(), each.valid_datagrams, each.stopped)
                 for held in (incoming.receivers, incoming._early)
                 for number, each in held.items()
             ],
@@ -235,7 +235,7 @@ class Victim:
         assert len(incoming._unasked._worth) <= IN_FLIGHT
         assert len(outgoing.senders) <= IN_FLIGHT
         for receiver in (*incoming.receivers.values(), *incoming._early.values()):
-            repair = receiver._repair
+            repair = receiver.repair
             if isinstance(repair, PassesReceiver):
                 assert len(repair._unsaid) <= 4 * self.layout.chunk_count
             if isinstance(repair, AcknowledgingReceiver):
@@ -253,7 +253,7 @@ class Victim:
                 return
             connection.on_deadline(self.now_s)
             while len(frames := connection.offer(self.now_s)):
-                connection.sent(len(frames), self.now_s)
+                connection.outgoing.sent(len(frames), self.now_s)
             self._drain(side)
             connection = self.sides[side]
         raise AssertionError(f"the {side} is due at {due_s}, and it is {self.now_s}")

@@ -12,9 +12,9 @@ from testbed.simulate.party import link_up
 from testbed.simulate.way import Way
 from testbed.transport import PayloadLayout, SendingPath
 from testbed.transport.core.events import Event, TransferDone
+from testbed.transport.core.repair import Repair
+from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.policies.congestion import CongestionControl
-from testbed.transport.policies.repair import Repair
-from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.virtual import connections
 
 

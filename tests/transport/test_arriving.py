@@ -178,7 +178,7 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
             theirs.on_datagrams(batch, now_s, waited=True)
             first, now_s = first + 7, now_s + 1e-3
             assert ours.control() == theirs.control()
-        credits = [side.incoming.receivers[0]._repair._credit_bytes for side in sides]
+        credits = [side.incoming.receivers[0].repair._credit_bytes for side in sides]
         assert credits[0] == pytest.approx(credits[1])
     assert taken > 10
 
@@ -239,7 +239,7 @@ def test_send_indices_follow_one_another_around_their_end():
     records["sequence"][10:] &= (1 << CHUNK_BITS) - 1
     records["stamp"] = (np.arange(len(rest)) - 10) % SEND_INDEX_MODULUS
     receiver = connection.incoming.receivers[0]
-    receiver._repair._newest = receiver.placement._it.newest = NUMBER_MODULUS - 11
+    receiver.repair._newest = receiver.placement._it.newest = NUMBER_MODULUS - 11
     with arriving_at(connection) as (arriving, other):
         other.send(rest[:40])
         arrive(arriving, 2.0)

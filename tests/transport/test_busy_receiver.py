@@ -101,14 +101,14 @@ def test_how_long_data_lay_unread_is_known_for_ten_rounds():
     path = PathMonitor()
     path.on_sent(0.0)
     path.on_feedback(answer(1.0))
-    assert (path.unread_s, path.unread_bytes) == (0.0, 0)
+    assert (path.unread_s.value, path.unread_bytes.value) == (0.0, 0)
     path.on_feedback(answer(1.5, waited=True))
-    assert path.unread_s == pytest.approx(0.1 - 1e-3)
-    assert path.unread_bytes == 10 * SIZE
+    assert path.unread_s.value == pytest.approx(0.1 - 1e-3)
+    assert path.unread_bytes.value == 10 * SIZE
     for step in range(10):
-        assert path.unread_s
+        assert path.unread_s.value
         path.on_feedback(answer(2.0 + step * 2e-3))
-    assert (path.unread_s, path.unread_bytes) == (0.0, 0)
+    assert (path.unread_s.value, path.unread_bytes.value) == (0.0, 0)
 
 
 @pytest.mark.parametrize(("lost", "lowers"), [(0, False), (1, False), (5, True)])

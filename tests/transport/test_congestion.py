@@ -124,7 +124,7 @@ def test_the_delay_of_a_receiver_that_was_busy_does_not_stay_in_the_round_trip()
     assert answer(2.0, waited_s=2.0) == 1.0
     assert answer(3.0, waited_s=0.1) == pytest.approx(0.1)  # the path's is no longer
     assert answer(4.0, rtt_s=0.004) == path.base_rtt_s == 0.004
-    assert not path.queued(1.0)
+    assert not path.queued()
     assert answer(5.0, waited_s=1.0) == 0.004
     assert answer(6.0, rtt_s=0.002) == pytest.approx(0.004 + (0.002 - 0.004) / 8)
 

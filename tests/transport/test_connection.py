@@ -8,7 +8,7 @@ import pytest
 
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import REMEMBERED, ConnectionSettings
-from testbed.transport.core.events import ChunkBatch, Joined, PeerGone, TransferDone
+from testbed.transport.core.events import Joined, PeerGone, TransferDone
 from testbed.transport.core.messages import (
     KEY_BYTES,
     PASS,
@@ -107,13 +107,6 @@ def test_a_stream_that_ends_ends_what_is_under_way_and_nothing_that_is_done():
     two.server.connection.on_control(b"anything", 99.0)
     assert two.server.connection.control() == b""
     assert two.server.connection.next_deadline_s(99.0) is None
-
-
-def test_arrivals_are_told_chunk_by_chunk_when_that_is_wanted():
-    two = Two(loss=0.3, chunk_events=True)
-    two.carry(0)
-    batches = [event.chunks for event in two.server.events if isinstance(event, ChunkBatch)]
-    assert sorted(np.concatenate(batches)) == list(range(100))
 
 
 @pytest.mark.parametrize(
@@ -346,7 +339,7 @@ def test_an_answer_that_lay_in_a_socket_gives_no_round_trip(waited):
     two = Two(chunks=3, rate_bps=math.inf)
     connection = two.worker.connection
     connection.post_send(0, random_payload(two.layout), 0.0)
-    connection.sent(len(connection.offer(0.0)), 0.0)
+    connection.outgoing.sent(len(connection.offer(0.0)), 0.0)
     answer = ControlMessage(MessageType.BITMAP, 0, pack_arrivals(np.array([1])))
     connection.on_control(answer.encode(), 0.25, waited=waited)
     assert two.path.latest_rtt_s == (None if waited else 0.25)

@@ -24,7 +24,7 @@ def offered(connection, times):
         frames = connection.offer(now_s)
         sizes.append(len(frames))
         if len(frames):
-            connection.sent(len(frames), now_s)
+            connection.outgoing.sent(len(frames), now_s)
         due_s.append(connection.next_deadline_s(now_s))
     return sizes, due_s
 
@@ -55,7 +55,7 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
             depart(departing, now_s)
             ends.append(max(now_s, departing._it.due_s))
         was, batches = departing.end()
-        connection.departed(was, batches)
+        connection.outgoing.departed(was, batches)
         arrived = []
         while len(rows := other.receive()[0]):
             arrived.append(rows.copy())
@@ -119,14 +119,14 @@ def test_no_datagram_goes_unoffered_that_has_to_ask(repair):
     connection = parties.worker.connection
     departures = connection.departures()
     assert 0 < len(departures.chunks) < 200
-    connection.departed(departures, [(len(departures.chunks), 0.0)])
+    connection.outgoing.departed(departures, [(len(departures.chunks), 0.0)])
     assert connection.departures() is None
     asked = []
     for now_s in range(1, 40):
         frames = connection.offer(float(now_s))
         if len(frames):
             asked += (fields(frames, CHUNK_BYTES)["stamp"] >= ACK_REQUESTED).tolist()
-            connection.sent(len(frames), float(now_s))
+            connection.outgoing.sent(len(frames), float(now_s))
     assert asked[: 200 - len(departures.chunks)].count(True) == 1
 
 

@@ -134,7 +134,7 @@ def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
     frames = all_frames(two.layout, number=0)[:1]
     for _ in range(2000):
         two.server.connection.on_datagrams(frames, 0.0)
-    repair = two.server.connection.incoming._early[0]._repair
+    repair = two.server.connection.incoming._early[0].repair
     assert isinstance(repair, AcknowledgingReceiver)
     assert sum(map(len, repair._pending)) < 1000
 

@@ -86,8 +86,8 @@ def batches_of(connection):
         frames = connection.offer(now_s)
         if len(frames):
             chunks = fields(frames, CHUNK_BYTES)["sequence"].tolist()
-            batches.append((connection.protected, chunks))
-            connection.sent(len(frames), now_s)
+            batches.append((connection.outgoing.protected, chunks))
+            connection.outgoing.sent(len(frames), now_s)
     return batches, now_s
 
 
@@ -111,7 +111,7 @@ def test_what_goes_without_an_offer_is_of_one_class_too():
     protected_first = sum(WHICH[:BLOCK])
     assert len(departures.chunks) == protected_first
     assert departures.beyond == 3000 - protected_first
-    assert connection.protected is True
+    assert connection.outgoing.protected is True
 
 
 def marks_in(control, level, kind):

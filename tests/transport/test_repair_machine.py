@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from testbed.transport import SendingPath
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.tolerance import required_chunks
 from testbed.transport.policies.congestion import CongestionControl
 from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.tolerance import required_chunks
 from tests.transport.transfer_parts import new_receiver, new_sender
 from tests.transport.virtual import layout_of, random_payload
 

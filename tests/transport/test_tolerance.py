@@ -17,7 +17,7 @@ from testbed.transport import (
     TolerancePolicy,
     as_policy,
 )
-from testbed.transport.policies.tolerance import required_chunks
+from testbed.transport.core.tolerance import required_chunks
 from tests.shared.entries import listed
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 

@@ -11,11 +11,11 @@ from testbed.transport import StopRule
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sending_path import SendingPath
+from testbed.transport.core.tolerance import required_chunks
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import CongestionControl, FixedRate
 from testbed.transport.policies.order import ChunkOrder, OrderContext
 from testbed.transport.policies.repair import REPAIRS, Passes
-from testbed.transport.policies.tolerance import required_chunks
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
     Network,

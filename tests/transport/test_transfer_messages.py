@@ -8,11 +8,11 @@ import pytest
 from testbed.shared.input_error import InputError
 from testbed.transport import ProtocolError, SendingPath
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType, pack_arrivals
+from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.repair.passes import PassesSender
-from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.virtual import SESSION, layout_of
 

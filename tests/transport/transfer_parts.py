@@ -7,11 +7,10 @@ import numpy as np
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import Progress
+from testbed.transport.core.tolerance import FractionRule, Progress
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Passes
-from testbed.transport.policies.tolerance import FractionRule
 from tests.transport.virtual import SESSION, random_payload
 
 

@@ -7,7 +7,7 @@ what came later on the control stream; what `control()` says goes before the dat
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
@@ -361,25 +361,12 @@ class Connection:
     # What goes out.
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
-        """The datagrams that may go now: shape (k, datagram bytes), k >= 0."""
+        """The datagrams that may go now: shape (k, datagram bytes); call `outgoing.sent`."""
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
-
-    @property
-    def protected(self) -> bool | None:
-        """Whether switches are to drop what the last offer or the last `departures` hold last."""
-        return self.outgoing.protected
-
-    def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
-        """The network took the first `count` datagrams of the last offer."""
-        self.outgoing.sent(count, now_s, left_out)
 
     def departures(self) -> Departures | None:
         """What may be sent as the pacer lets it, without an `offer`; None for nothing."""
         return None if self.lost is not None else self.outgoing.departures()
-
-    def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
-        """Of the `departures` these batches were sent: how many datagrams, and when."""
-        self.outgoing.departed(departures, batches)
 
     def control(self) -> bytes:
         """The bytes to write to the control stream now; they are handed out once."""

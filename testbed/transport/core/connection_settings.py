@@ -35,7 +35,6 @@ class ConnectionSettings:
     peer_timeout_s: float = 30.0
     late_s: float | None = None
     transfers_in_flight: int = 4  # how many transfers may be under way in each direction
-    chunk_events: bool = False  # whether arrivals are told by ChunkBatch events
     tensor_by_tensor: bool = False  # whether each transfer carries one tensor; equal on both sides
     hot_path: HotPath = NUMPY  # who composes and places datagrams
 

@@ -99,14 +99,6 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkBatch:
-    """New chunks are in their place: their numbers, shape (k,)."""
-
-    transfer: int
-    chunks: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class TransferDone:
     """One of ours has ended."""
 
@@ -129,4 +121,4 @@ class PeerGone:
     reason: str
 
 
-Event = Joined | Started | ChunkBatch | TransferDone | Announced | PeerGone
+Event = Joined | Started | TransferDone | Announced | PeerGone

@@ -24,7 +24,7 @@ from testbed.transport.core.connection_settings import (
     Patience,
 )
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import ChunkBatch, Event, TransferDone
+from testbed.transport.core.events import Event, TransferDone
 from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
 from testbed.transport.core.receiver import Receiver
@@ -196,12 +196,9 @@ class Incoming:
         if receiver is None:
             self._turn_away(fields(frames, self._settings.layout.chunk_bytes))
             return False
-        known, told = receiver.valid_datagrams, self._settings.chunk_events
-        before = receiver.received.copy() if told else receiver.received
+        known = receiver.valid_datagrams
         receiver.attentive = not waited
         receiver.on_datagrams(frames, now_s)
-        if told and len(chunks := np.flatnonzero(receiver.received & ~before)):
-            self._events.append(ChunkBatch(transfer, chunks))
         self._harvest(receiver)
         return receiver.valid_datagrams > known
 
@@ -234,8 +231,6 @@ class Incoming:
     @property
     def indifferent(self) -> float:
         """How many datagrams may come before one can make a difference; 0 where that is unknown."""
-        if self._settings.chunk_events:
-            return 0.0
         fewest = math.inf
         for receiver in self.receivers.values():  # asked for with every wake-up
             if receiver.quiet.budget < math.inf:
@@ -245,7 +240,7 @@ class Incoming:
 
     def gather_s(self, most_s: float, *, measured: bool) -> float:
         """For how long the next datagrams may gather in the socket; 0 while each counts."""
-        if len(self.receivers) != 1 or self._settings.chunk_events:
+        if len(self.receivers) != 1:
             return 0.0
         if any(
             number in self._unasked.probes or not self._gathering.ceased(receiver.still_s)
@@ -259,11 +254,12 @@ class Incoming:
 
     def _rest_s(self, receiver: Receiver, measured: bool) -> float:
         """For how long datagrams may gather; 0 where the sender would take that for the path's."""
-        return 0.0 if measured and not receiver.only_answers else receiver.gather_s
+        repair = receiver.repair
+        return 0.0 if measured and not repair.only_answers else repair.gather_s
 
     def expected(self, most_s: float, *, measured: bool) -> Expected | None:
         """`Connection.expected`."""
-        if self._early or len(self.receivers) != 1 or self._settings.chunk_events:
+        if self._early or len(self.receivers) != 1:
             return None
         (receiver,) = self.receivers.values()
         # Asked for with every wake-up, so what is seldom true comes first. Where they come faster

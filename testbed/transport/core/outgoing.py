@@ -209,11 +209,11 @@ class Outgoing:
 
     @property
     def protected(self) -> bool | None:
-        """`Connection.protected`."""
+        """Whether switches are to drop what the last offer or the last `departures` hold last."""
         return None if self._offering is None else self._offering.protected
 
-    def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None) -> None:
-        """`Connection.sent`."""
+    def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
+        """The network took the first `count` datagrams of the last offer."""
         if self._offering is not None:
             self._offering.sent(count, now_s, left_out)
 
@@ -225,7 +225,7 @@ class Outgoing:
         return self._offering.departures()
 
     def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
-        """`Connection.departed`."""
+        """Of the `departures` these batches were sent: how many datagrams, and when."""
         if self._offering is not None:
             self._offering.departed(departures, batches)
 

@@ -17,12 +17,6 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.routine import NOT_QUIET, Quiet, promises
-from testbed.transport.core.states import (
-    RECEIVER_TRANSITIONS,
-    Machine,
-    ReceiverEvent,
-    ReceiverState,
-)
 from testbed.transport.core.tolerance import Lookback, Progress, StopRule, Took
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.core.worth import decode
@@ -65,11 +59,11 @@ class Receiver:
         self.ignored = self.placement.ignored
         self.attentive = True
         self._layout = layout
-        self._repair = repair.receiver(
+        self.repair = repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
         self._go_by(rule)
-        self._machine = Machine(ReceiverState.GATHERING, RECEIVER_TRANSITIONS)
+        self.stopped = False  # whether enough has arrived
         self._outbox: list[ControlMessage] = []
         self._now_s = now_s
         self._began_s = now_s
@@ -90,7 +84,7 @@ class Receiver:
 
     def _go_by(self, rule: StopRule | None) -> None:
         self._rule = rule
-        both: tuple[StopRule | ReceiverRepair | None, ...] = (rule, self._repair)
+        both: tuple[StopRule | ReceiverRepair | None, ...] = (rule, self.repair)
         self._timed = [each for each in both if each is not None and _may_set_deadlines(each)]
 
     def _looked_back(self) -> Sequence[Took]:
@@ -103,20 +97,10 @@ class Receiver:
         """How many chunks have arrived."""
         return self.placement.received_count
 
-    @property
-    def state(self) -> ReceiverState:
-        return self._machine.state
-
-    @property
-    def stopped(self) -> bool:
-        """Whether enough has arrived."""
-        return self.state is ReceiverState.STOPPED
-
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
         """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows."""
         if not len(frames):
             return
-        self._machine.on(ReceiverEvent.DATA)
         self._now_s = now_s
         if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
             self.ignored["wrong-size"] += len(frames)
@@ -125,7 +109,6 @@ class Receiver:
 
     def arrived(self, arrivals: Arrivals, now_s: float) -> None:
         """What was `expected` has come, and `placement` has taken it."""
-        self._machine.on(ReceiverEvent.DATA)
         self._now_s = now_s
         self._note(arrivals, now_s)
 
@@ -142,11 +125,11 @@ class Receiver:
         self._pass = self._probes + 1
         # What comes early is answered once it is asked for: it gives no sample either.
         prompt = self.attentive and self._rule is not None
-        self._repair.on_arrivals(arrivals.stamps, now_s, prompt)
+        self.repair.on_arrivals(arrivals.stamps, now_s, prompt)
         if len(arrivals.new):
             self.progress_s = now_s
-            self._repair.on_new_chunks(arrivals.new)
-        self._stop_or(self._repair.on_data)
+            self.repair.on_new_chunks(arrivals.new)
+        self._stop_or(self.repair.on_data)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the sender; ProtocolError when it makes no sense."""
@@ -160,17 +143,16 @@ class Receiver:
         if message.type is MessageType.WORTH:
             self._learn(message.body)
             return
-        self._machine.on(ReceiverEvent.PROBE)
         if self.stopped:
             return  # it crossed the STOP, which answers it
         self.asked = True
-        self._probes += self._repair.counts_as_probe(message)
+        self._probes += self.repair.counts_as_probe(message)
         self._stop_or(lambda progress: self._answer(message, progress))
 
     def _answer(self, message: ControlMessage, progress: Progress) -> list[ControlMessage]:
         assert self._rule is not None
         progress = replace(progress, ends_s=self._rule.deadline_s(progress))
-        return self._repair.on_probe(message, progress, self.attentive)
+        return self.repair.on_probe(message, progress, self.attentive)
 
     def _learn(self, worth: bytes) -> None:
         """The sender has said what its chunks are worth."""
@@ -178,7 +160,7 @@ class Receiver:
         self._worth = decode(worth, chunk_count=count, known=known)
         self._worth_s = self._now_s
         if not self.stopped:
-            self._stop_or(self._repair.on_data)
+            self._stop_or(self.repair.on_data)
 
     def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
         """Gives data that came early its buffer and its rule."""
@@ -188,7 +170,7 @@ class Receiver:
         self._posted_s, self._early_count = now_s, self.received_count
         self._slowest = self._looked_back()
         if self.received_count:
-            self._stop_or(self._repair.on_data)
+            self._stop_or(self.repair.on_data)
 
     @property
     def into(self) -> NDArray[np.uint8]:
@@ -233,25 +215,15 @@ class Receiver:
         return min(int(missing), self._layout.chunk_count - self.received_count)
 
     @property
-    def only_answers(self) -> bool:
-        """Whether its repair speaks only when asked."""
-        return self._repair.only_answers
-
-    @property
     def quiet(self) -> Quiet:
         """How many datagrams may come before its repair says anything."""
-        return self._repair.quiet if promises(self._repair, "quiet") else NOT_QUIET
-
-    @property
-    def gather_s(self) -> float:
-        """How long its repair lets arrivals gather unread."""
-        return self._repair.gather_s
+        return self.repair.quiet if promises(self.repair, "quiet") else NOT_QUIET
 
     def on_deadline(self, now_s: float) -> None:
         """Must be called when `next_deadline_s` has passed."""
         if not self.stopped:
             self._now_s = now_s
-            self._stop_or(self._repair.on_deadline)
+            self._stop_or(self.repair.on_deadline)
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline` if nothing arrives before; None for never."""
@@ -273,7 +245,7 @@ class Receiver:
         progress = self._progress()
         complete = self.received_count == self._layout.chunk_count
         if complete or self._rule.satisfied(progress):
-            self._machine.on(ReceiverEvent.SATISFIED)
+            self.stopped = True
             self._ended_s = self._now_s
             # Only the first STOP carries the bitmap; the sender has it from there.
             bitmap = pack_bitmap(self.received)
@@ -312,7 +284,7 @@ class Receiver:
             chunk_count=self._layout.chunk_count,
             chunks_received=self.received_count,
             received=self.received,
-            passes=self._pass if self._repair.has_passes else None,
+            passes=self._pass if self.repair.has_passes else None,
             bytes_received=wire_bytes(self.valid_datagrams, self._layout.chunk_bytes),
             control_bytes=self._control_bytes,
             duplicates=self.ignored["duplicate"],

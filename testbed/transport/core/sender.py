@@ -300,7 +300,7 @@ class Sender:
         return whole - self._path.in_flight - held
 
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
-        """`Connection.sent`. To the repair, what was left out is lost like any other."""
+        """`Outgoing.sent`. To the repair, what was left out is lost like any other."""
         if not count:
             return
         taken = self._offered[:count] if left_out is None else self._offered[:count][~left_out]

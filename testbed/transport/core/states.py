@@ -1,6 +1,7 @@
-"""The state machines of one transfer, with every transition in one table, in the manner of h11.
+"""The state machine of a transfer's sender, with every transition in one table, as h11 has it.
 
-The pair is safe, since data may be lost, but messages are reliable and in order, and
+A receiver gathers until it stops. The pair is safe: data may be lost, but messages are reliable and
+in order, and
 
 * only the receiver ends a transfer, and STOPPED is final on both sides;
 * each message that may still be in flight when a side stops is legal in its final state;
@@ -29,17 +30,6 @@ class SenderEvent(Enum):
     STOP = auto()  # the receiver said that it has enough
 
 
-class ReceiverState(Enum):
-    GATHERING = auto()
-    STOPPED = auto()
-
-
-class ReceiverEvent(Enum):
-    DATA = auto()  # a batch of datagrams, good or bad
-    PROBE = auto()  # the sender asks what has arrived
-    SATISFIED = auto()  # the stop rule is satisfied
-
-
 SENDER_TRANSITIONS = {
     (SenderState.SENDING, SenderEvent.RAN_DRY): SenderState.ASKING,
     # The answer to a PROBE that was sent because the congestion window was full, or an
@@ -53,15 +43,6 @@ SENDER_TRANSITIONS = {
     # What a receiver says after its STOP changes nothing.
     (SenderState.STOPPED, SenderEvent.FEEDBACK): SenderState.STOPPED,
     (SenderState.STOPPED, SenderEvent.STOP): SenderState.STOPPED,
-}
-
-RECEIVER_TRANSITIONS = {
-    (ReceiverState.GATHERING, ReceiverEvent.DATA): ReceiverState.GATHERING,
-    (ReceiverState.GATHERING, ReceiverEvent.PROBE): ReceiverState.GATHERING,
-    (ReceiverState.GATHERING, ReceiverEvent.SATISFIED): ReceiverState.STOPPED,
-    # Datagrams and a PROBE that were in flight when the receiver stopped.
-    (ReceiverState.STOPPED, ReceiverEvent.DATA): ReceiverState.STOPPED,
-    (ReceiverState.STOPPED, ReceiverEvent.PROBE): ReceiverState.STOPPED,
 }
 
 S = TypeVar("S", bound=Enum)

@@ -150,38 +150,14 @@ class _ReceiveBatch(Messages):
         # The kernel overwrites both lengths with what it used.
         self.name_bytes[:] = PACKED_BYTES
         self.control_bytes[:] = CONTROL.itemsize
-        count = self.received = self.receive(descriptor, 0, self.count)
-        if not count:
-            return 0
-        if not (self.sources[:count] == self._shared.peer).all():
-            return None
-        if self._per_message > 1:
-            return self._dense(count)
-        plain = (self.lengths[:count] == self._shared.datagram_bytes).all()
-        # Where one datagram fills a receive, a longer one has this length, too.
-        cut = (self.flags[:count] & socket.MSG_TRUNC).any()
-        return count if plain and not cut and not self.coalesced(count).any() else None
+        self.received = self.receive(descriptor, 0, self.count)
+        return None if self.received else 0
 
     def coalesced(self, count: int) -> NDArray[np.bool_]:
         """Which of the first messages the kernel coalesced; `controls` has their sizes."""
         said = self.controls[:count]
         of_this_kind = (said["level"] == SOL_UDP) & (said["type"] == UDP_GRO)
         return of_this_kind & (self.control_bytes[:count] >= CONTROL.itemsize - 4)  # the padding
-
-    def _dense(self, count: int) -> int | None:
-        """How many rows the messages fill without a gap; None where they need sorting out."""
-        size_ = self._shared.datagram_bytes
-        lengths = self.lengths[:count].tolist()
-        if any(length != self._per_message * size_ for length in lengths[:-1]) or not lengths[-1]:
-            return None
-        controls = self.controls["data"][:count].tolist()
-        coalesced = self.coalesced(count).tolist()
-        for length, size, used in zip(lengths, controls, coalesced, strict=True):
-            if (size if used else length) != size_ or length % size_:
-                return None
-        if count > 1 and not any(coalesced):
-            return None  # should not happen: a full message is a coalesced one
-        return sum(lengths) // size_
 
 
 class _CompiledReceiveBatch(_ReceiveBatch):

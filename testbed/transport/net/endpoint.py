@@ -24,12 +24,13 @@ from testbed.transport.core.events import (
 )
 from testbed.transport.core.joining import SERVER
 from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
+from testbed.transport.core.tolerance import StopRuleFactory
 from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import Driver
 from testbed.transport.net.link import Link
 from testbed.transport.net.membership import Membership
-from testbed.transport.policies.tolerance import Fixed, StopRuleFactory
+from testbed.transport.policies.tolerance import Fixed
 
 
 class Handle:
@@ -97,29 +98,6 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all)
-
-
-class Transfers:
-    """Several transfers that are under way at once; at the end of its context all have ended."""
-
-    def __init__(self, endpoint: "Endpoint") -> None:
-        self._endpoint = endpoint
-        self.handles: list[Handle] = []
-
-    def post_send(self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]) -> Handle:
-        """`Endpoint.post_send`."""
-        self.handles.append(self._endpoint.post_send(transfer, payloads))
-        return self.handles[-1]
-
-    def post_receive(
-        self,
-        transfer: int,
-        tolerance: float | StopRuleFactory,
-        into: Mapping[str, NDArray[np.uint8]],
-    ) -> Handle:
-        """`Endpoint.post_receive`."""
-        self.handles.append(self._endpoint.post_receive(transfer, tolerance, into))
-        return self.handles[-1]
 
 
 class Endpoint:
@@ -263,11 +241,11 @@ class Endpoint:
         return {name: link for name, link in self._driver.links.items() if link.present}
 
     @contextmanager
-    def transfers(self) -> Iterator[Transfers]:
-        """A context for several transfers at once: at its end all that it posted have ended."""
-        several = Transfers(self)
-        yield several
-        for handle in several.handles:
+    def transfers(self) -> Iterator["Endpoint"]:
+        """A context for several transfers at once: at its end all posted in it have ended."""
+        before = [*self._active]
+        yield self
+        for handle in [each for each in self._active if each not in before]:
             handle.wait()
 
     def poll(self, timeout_s: float = 0.0, *, unless_begun: int | None = None) -> list[Handle]:

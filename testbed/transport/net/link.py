@@ -32,7 +32,7 @@ class Routine:
         self._departing = self._departing or self._udp.departing()
         if self._departing is None:
             return
-        self._udp.mark(connection.protected)
+        self._udp.mark(connection.outgoing.protected)
         waiting = len(departures.chunks) + departures.beyond
         due_s = departures.pacer.next_s(now_s, waiting)
         if self._departing.begin(departures, due_s, segmented=self._udp.segmentation):
@@ -65,7 +65,7 @@ class Routine:
         if going is not None and going.worked:
             departures, batches = going.end()
             if batches:
-                connection.departed(departures, batches)
+                connection.outgoing.departed(departures, batches)
         if coming is None or not coming.worked:
             return None
         arrivals, at_s = coming.end()

@@ -141,7 +141,7 @@ class UdpData(DataChannel):
             frames = connection.offer(now_s)
             if not len(frames):
                 return
-            self._udp.mark(connection.protected)
+            self._udp.mark(connection.outgoing.protected)
             left_out = self._leave_out(len(frames)) if self._leave_out is not None else None
             taken = self._pass_on(connection, frames, left_out, now_s)
             if taken < len(frames):
@@ -163,12 +163,12 @@ class UdpData(DataChannel):
         """Sends what is not left out; returns how many are dealt with."""
         if left_out is None:
             taken = self._pass(frames)
-            connection.sent(taken, now_s)
+            connection.outgoing.sent(taken, now_s)
             return taken
         kept = np.flatnonzero(~left_out)
         sent = self._pass(frames[kept]) if len(kept) else 0
         taken = int(kept[sent]) if sent < len(kept) else len(frames)
-        connection.sent(taken, now_s, left_out[:taken])
+        connection.outgoing.sent(taken, now_s, left_out[:taken])
         return taken
 
     def _pass(self, frames: NDArray[np.uint8]) -> int:

@@ -135,7 +135,7 @@ class Bbr(CongestionControl):
     @property
     def _first_window_bytes(self) -> float:
         """Before a rate is known; it doubles with each answer of a receiver that is always busy."""
-        unread = min(2 * self.path.unread_bytes, self.receive_buffer_bytes)
+        unread = min(2 * self.path.unread_bytes.value, self.receive_buffer_bytes)
         return self._initial_bytes + unread
 
     @property
@@ -151,7 +151,7 @@ class Bbr(CongestionControl):
         if self.state is BbrState.PROBE_RTT:
             return self._minimum_bytes
         gain = _WINDOW_GAIN if self._filled else STARTUP_GAIN
-        report = self.path.report_bytes
+        report = self.path.report_bytes.value
         if self._is_large:
             # A report after a silence covers more, but says nothing about the next ones.
             report = min(report, self.bdp_bytes)
@@ -252,14 +252,14 @@ class Bbr(CongestionControl):
     @property
     def _unread_bytes(self) -> float:
         """What may lie at a receiver that is busy, beside what is on the path."""
-        return self.bandwidth_bps * self.path.unread_s / 8
+        return self.bandwidth_bps * self.path.unread_s.value / 8
 
     @property
     def _drained_bytes(self) -> float:
         """What is in flight right after a feedback when there is no queue."""
         if self._is_large:
             return self.bdp_bytes + self._unread_bytes + _BATCH * self._datagram_bytes
-        return self.bdp_bytes + self._unread_bytes + self.path.report_bytes
+        return self.bdp_bytes + self._unread_bytes + self.path.report_bytes.value
 
     @property
     def _is_large(self) -> bool:

@@ -83,32 +83,18 @@ class PathMonitor:
         self._round_from_s = -math.inf
         self._least_rtt_s = math.inf  # of this round
         self._restarted = True
-        self._unread_s, self._unread_bytes = MaxFilter(_REPORT_ROUNDS), MaxFilter(_REPORT_ROUNDS)
-        self._reports = MaxFilter(_REPORT_ROUNDS)
+        self.report_bytes = MaxFilter(_REPORT_ROUNDS)  # what one feedback covered
+        # For how long data lay at a busy receiver, 0 if it was not, and how many it found then.
+        self.unread_s, self.unread_bytes = MaxFilter(_REPORT_ROUNDS), MaxFilter(_REPORT_ROUNDS)
         self._rtts = MaxFilter(_RTT_ROUNDS)
         # (time, bytes delivered until then, bytes lost, when the newest delivered was sent)
         self._records: deque[tuple[float, int, int, float]] = deque()
 
-    @property
-    def report_bytes(self) -> float:
-        """The most bytes that one recent feedback covered."""
-        return self._reports.value
-
-    @property
-    def unread_s(self) -> float:
-        """For how long data lay at a busy receiver in the last rounds, at most; 0 if it was not."""
-        return self._unread_s.value
-
-    @property
-    def unread_bytes(self) -> float:
-        """The most that a busy receiver found in its socket in the last rounds."""
-        return self._unread_bytes.value
-
-    def queued(self, allowed_s: float = math.inf) -> bool:
+    def queued(self) -> bool:
         """Whether the last round shows a queue that may overflow."""
         if self.round_rtt_s is None or self.round_rtt_s < _NOISE * self.base_rtt_s:
             return False
-        return self.round_rtt_s > min(allowed_s, (self.base_rtt_s + self._rtts.value) / 2)
+        return self.round_rtt_s > (self.base_rtt_s + self._rtts.value) / 2
 
     def newest_sent_s(self, feedback: Feedback) -> float | None:
         """When the newest acknowledged datagram was sent, if that is known."""
@@ -155,11 +141,11 @@ class PathMonitor:
         if sent_s is not None:
             waited = feedback.waited
             unread_s = max(0.0, now_s - sent_s - self.min_rtt_s) if waited else 0.0
-            self._unread_s.add(unread_s, self.rounds)
-            self._unread_bytes.add(feedback.delivered_bytes if waited else 0, self.rounds)
+            self.unread_s.add(unread_s, self.rounds)
+            self.unread_bytes.add(feedback.delivered_bytes if waited else 0, self.rounds)
         if feedback.waited:
             self.on_transfer_begin(now_s)  # the next rate is not measured across the wait
-        self._reports.add(feedback.delivered_bytes + feedback.lost_bytes, self.rounds)
+        self.report_bytes.add(feedback.delivered_bytes + feedback.lost_bytes, self.rounds)
         if feedback.in_flight_bytes == 0:
             # The next send starts a new measurement; the time until then is not the path's.
             self._restarted = True

@@ -121,7 +121,9 @@ class Timely(CongestionControl):
     def window_bytes(self) -> float:
         if self._rate is None:
             return self._initial_bytes
-        return max(self._rate * self.t_high_s / 8 + self.path.report_bytes, self._initial_bytes)
+        return max(
+            self._rate * self.t_high_s / 8 + self.path.report_bytes.value, self._initial_bytes
+        )
 
     @property
     def min_rtt_s(self) -> float:

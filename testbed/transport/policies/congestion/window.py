@@ -72,11 +72,6 @@ class Reno(CongestionControl):
         self._losing = False  # whether the window fell and no round since was without loss
 
     @property
-    def congestion_window_bytes(self) -> float:
-        """The window of the algorithm: what may be in flight on the path."""
-        return self._window
-
-    @property
     def window_bytes(self) -> float:
         # What has arrived and is not reported yet is not on the path any more.
         return self._window + min(self._reports.value, self._window)

@@ -5,33 +5,14 @@ or a file of your own, `repair: ./mine.py`. Imports numpy, `testbed.shared` and 
 """
 
 from testbed.shared.registry import Registry
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
+from testbed.transport.core.repair import Repair
 from testbed.transport.policies.repair.passes import Once, Passes
 from testbed.transport.policies.repair.selective import Selective
 from testbed.transport.policies.repair.streaming import Streaming
 
 REPAIRS: Registry[Repair] = Registry(
     "repair",
-    {
-        "passes": Passes,
-        "selective": Selective,
-        "streaming": Streaming,
-        "once": Once,
-    },
+    {"passes": Passes, "selective": Selective, "streaming": Streaming, "once": Once},
     own="Repair",
     base=Repair,
 )
-
-__all__ = [
-    "REPAIRS",
-    "Arrange",
-    "Once",
-    "Passes",
-    "PathEstimates",
-    "ReceiverRepair",
-    "Repair",
-    "Selective",
-    "SenderRepair",
-    "Streaming",
-]

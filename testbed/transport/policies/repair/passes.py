@@ -30,7 +30,7 @@ from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
 from testbed.transport.core.routine import Quiet
 from testbed.transport.core.states import SenderEvent, SenderState
-from testbed.transport.policies.tolerance import Progress
+from testbed.transport.core.tolerance import Progress
 
 # Who walks looks up so often: at this share of the walk, within these bounds.
 _STEP_SHARE = 0.01

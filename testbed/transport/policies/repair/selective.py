@@ -16,6 +16,7 @@ from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, Cont
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
 from testbed.transport.core.routine import NOT_QUIET, Quiet
+from testbed.transport.core.tolerance import Progress
 from testbed.transport.core.wire import (
     ACK_REQUESTED,
     NUMBER_MODULUS,
@@ -24,7 +25,6 @@ from testbed.transport.core.wire import (
     numbers_of,
 )
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.policies.tolerance import Progress
 
 # An ACK can name what is behind the newest by less than this.
 _NAMED = SEND_INDEX_MODULUS // 2

@@ -10,15 +10,7 @@ from typing import Any
 
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import Registry
-from testbed.transport.core.tolerance import (
-    FractionRule,
-    Progress,
-    StopRule,
-    StopRuleFactory,
-    TolerancePolicy,
-    check_tolerance,
-    required_chunks,
-)
+from testbed.transport.core.tolerance import TolerancePolicy
 from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
 from testbed.transport.policies.tolerance.by_time import EarlyClose, QuickLossOnly, TimeBound
 from testbed.transport.policies.tolerance.fractions import Fixed, PerLayer, Phased
@@ -66,23 +58,3 @@ def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> Toler
         if str(policy) != text:
             raise InputError(f"{text}: {type(policy).__name__} must not define __str__")
     return policy
-
-
-__all__ = [
-    "POLICIES",
-    "BoundedEnergy",
-    "EarlyClose",
-    "Fixed",
-    "FractionRule",
-    "PerLayer",
-    "Phased",
-    "Progress",
-    "QuickLossOnly",
-    "StopRule",
-    "StopRuleFactory",
-    "TimeBound",
-    "TolerancePolicy",
-    "as_policy",
-    "check_tolerance",
-    "required_chunks",
-]
