@@ -7,7 +7,6 @@ import math
 from typing import Literal
 
 import numpy as np
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from testbed.transport import PayloadLayout, SendingPath
@@ -15,14 +14,12 @@ from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import REMEMBERED, ConnectionSettings
 from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.messages import (
-    PASS,
     ControlMessage,
     ControlParser,
     Hello,
     MessageType,
     Welcome,
     body_limits,
-    pack_arrivals,
 )
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import (
@@ -269,41 +266,3 @@ def encoded(records: list[tuple[int, int, int, int, int]]) -> bytes:
             row[name] = value
     frames[:, HEADER_BYTES:] = 0xAA
     return frames.tobytes()
-
-
-_near = st.sampled_from([0, 1, TRANSFER - 1, TRANSFER, TRANSFER, TRANSFER, TRANSFER + 1, 2**32 - 1])
-good_record = st.tuples(
-    *(st.just(SESSION), st.integers(0, 20), st.just(TRANSFER)),
-    *(st.sampled_from([CHUNK, CHUNK, CHUNK, CHUNK - 4]), st.integers(0, 2**16 - 1)),
-)
-any_record = st.tuples(
-    st.sampled_from([SESSION, SESSION, SESSION, SESSION + 1, 0]),
-    st.one_of(st.integers(0, 45), st.just(2**32 - 1)),
-    _near,
-    st.sampled_from([CHUNK, CHUNK, CHUNK - 4, 0, 2**16 - 1]),
-    st.integers(0, 2**16 - 1),
-)
-record = st.one_of(good_record, good_record, any_record)
-stranger_record = any_record.filter(lambda each: each[0] != SESSION)
-
-
-@st.composite
-def control_bytes(draw: st.DrawFn) -> bytes:
-    """Messages with plausible bodies, sometimes with a byte changed, cut or added."""
-    kinds = [kind for kind in MessageType if kind >= MessageType.PROBE]
-    stream = bytearray()
-    for _ in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(kinds))
-        size = draw(st.sampled_from([0, 0, 1, 2, 3, 4, 5, 16, 17, 20]))
-        body = draw(st.binary(min_size=size, max_size=size))
-        if kind is MessageType.ACK and size >= 16:
-            body = body[:14] + bytes(2) + body[16:]  # its reserved field
-        elif kind is MessageType.PROBE and size == PASS.size:
-            body = PASS.pack(draw(st.integers(1, 2)), draw(st.integers(0, 1)))
-        elif kind in (MessageType.BITMAP, MessageType.LATE_BITMAP):
-            named = draw(st.sets(st.integers(0, 9), max_size=4))
-            body = pack_arrivals(np.array(sorted(named), dtype=np.int64))
-        stream += ControlMessage(kind, draw(_near), body).encode()
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
-        stream[draw(st.integers(0, len(stream) - 1))] = draw(st.integers(0, 255))
-    return bytes(stream[: draw(st.sampled_from([len(stream), len(stream), 5, 13]))])

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from testbed.transport import (
@@ -24,6 +25,7 @@ from testbed.transport import (
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.net.tcp_data import TcpData
 from testbed.transport.net.udp_socket import UdpSocket
+from tests.transport.virtual import random_payload
 
 SESSION = 0x5E55104
 CARRIERS = [preset("fixed-low", tolerance=0), preset("tcp")]
@@ -142,11 +144,35 @@ def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
 
 
 @contextlib.contextmanager
-def joined(place: Site) -> Iterator[tuple[Endpoint, Endpoint]]:
-    """A worker and the server, once both are there."""
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as worker, opened.result(timeout=30) as server:
-        yield worker, server
+def joined(
+    place: Site, server: EndpointConfig | None = None, worker: EndpointConfig | None = None
+) -> Iterator[tuple[Endpoint, Endpoint]]:
+    """A worker and the server, once both are there; `place` has their usual configurations."""
+    opened = in_thread(lambda: open_endpoint(server or place.server()))
+    with open_endpoint(worker or place.worker()) as one, opened.result(timeout=30) as other:
+        yield one, other
+
+
+def carry(worker: Endpoint, server: Endpoint, number: int = 0) -> None:
+    """A payload goes from the worker to the server and is whole."""
+    layout = server._config.layout
+    payload, into = random_payload(layout, seed=number), layout.new_buffer()
+    sending = in_thread(worker.send, number, {"server": payload})
+    server.receive(number, 0, {worker._config.name: into})
+    sending.result(timeout=30)
+    assert np.array_equal(payload, into)
+
+
+def knock(place: Site, port: str = "control_port", source: str = "127.0.0.1") -> socket.socket:
+    """A stranger's connection to the server, which may still be about to listen."""
+    deadline_s = time.monotonic() + 30
+    door = place.server_address, place.settings[port]
+    while True:
+        try:
+            return socket.create_connection(door, timeout=30, source_address=(source, 0))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
 
 
 def poll_until(endpoint: Endpoint, condition: Callable[[], bool]) -> None:

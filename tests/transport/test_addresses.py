@@ -4,10 +4,8 @@ import socket
 
 import pytest
 
-from testbed.transport import open_endpoint
 from testbed.transport.net.addresses import in_words, packed, resolve
-from tests.transport.loopback import both, in_thread, site
-from tests.transport.virtual import random_payload
+from tests.transport.loopback import both, carry, joined, site
 
 
 def has_ipv6() -> bool:
@@ -59,7 +57,6 @@ def test_endpoints_find_each_other_by_ipv6_and_by_name(protocol):
     if not has_ipv6():
         pytest.skip("no IPv6 here")
     place = site(protocol, control_port=free_port(), data_port=free_port())
-    payload, into = random_payload(place.layout), place.layout.new_buffer()
     server_config = place.server(bind_address="::1", peers={"worker-1": "::1"})
     try:
         named = socket.getaddrinfo("ip6-localhost", 0, socket.AF_INET6)[0][4][0] == "::1"
@@ -68,12 +65,8 @@ def test_endpoints_find_each_other_by_ipv6_and_by_name(protocol):
     worker_config = place.worker(
         bind_address="::1", peers={"server": "ip6-localhost" if named else "::1"}, data_port=0
     )
-    opened = in_thread(lambda: open_endpoint(server_config))
-    with open_endpoint(worker_config) as worker, opened.result(timeout=30) as server:
-        sending = in_thread(worker.send, 0, {"server": payload})
-        server.receive(0, 0, {"worker-1": into})
-        assert sending.result(timeout=30)["server"].chunks_received == place.layout.chunk_count
-    assert (into == payload).all()
+    with joined(place, server_config, worker_config) as (worker, server):
+        carry(worker, server)
 
 
 def free_port() -> int:

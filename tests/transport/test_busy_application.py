@@ -7,10 +7,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from testbed.transport import open_endpoint
 from testbed.transport.net.link import Link
 from tests.transport.driver_parts import CountingLink, Stream, driver_of
-from tests.transport.loopback import both, in_thread, site
+from tests.transport.loopback import both, in_thread, joined, site
 from tests.transport.two_parties import TIMEOUT_S, Two, gone
 from tests.transport.virtual import random_payload
 
@@ -18,12 +17,8 @@ from tests.transport.virtual import random_payload
 @both
 def test_what_came_while_the_application_was_busy_is_read_before_its_peer_is_given_up(protocol):
     place = site(protocol, peer_timeout_s=0.3)
-    opened = in_thread(lambda: open_endpoint(place.server()))
     payload, buffer = random_payload(place.layout), place.layout.new_buffer()
-    with (
-        open_endpoint(place.worker(peer_timeout_s=5.0)) as endpoint,
-        opened.result(timeout=30) as server,
-    ):
+    with joined(place, worker=place.worker(peer_timeout_s=5.0)) as (endpoint, server):
         handle = server.post_receive(0, 0, {"worker-1": buffer})
         assert server.poll() == []
         sent = in_thread(endpoint.send, 0, {"server": payload})

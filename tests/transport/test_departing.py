@@ -1,18 +1,16 @@
 """What compiled code sends while the driver waits: the same as if each batch had woken it."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.wire import ACK_REQUESTED, fields
-from testbed.transport.net.driver import Waiter
 from testbed.transport.net.sealing import Authentication
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair.passes import PassesSender
-from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
+from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, depart, pair, two
 
 pytestmark = NEEDS_C
 
@@ -96,21 +94,6 @@ def test_each_datagram_goes_with_its_authentication():
     assert len(frames) == departing._it.sent > departures.pacer.quantum
     rows = parties.layout.rows(parties.sent[0])
     assert np.array_equal(frames[:, 16:], rows[: len(frames)])
-
-
-def test_all_of_a_pass_goes_and_then_the_sender_asks():
-    parties = two(100)
-    connection = parties.worker.connection
-    with pair() as (udp, _):
-        data = data_of(udp)
-        now_s = time.monotonic()
-        routine = data.begin_routine(connection, now_s)
-        Waiter().wait_working(now_s + 5, [routine.going], [])
-        data.end_routine(connection, now_s)
-    assert connection.outgoing.senders[0].report("server").chunks_sent == 100
-    (probe,) = connection.outgoing.poll_messages()
-    assert probe.type is MessageType.PROBE
-    assert connection.departures() is None
 
 
 @pytest.mark.parametrize("repair", ["selective", "streaming"])

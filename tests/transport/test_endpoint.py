@@ -1,8 +1,6 @@
 """Endpoints on loopback, over UDP and over TCP: rounds, announcements, and peers that die."""
 
-import os
 import socket
-import threading
 import time
 
 import numpy as np
@@ -15,10 +13,9 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.core.wire import new_frames
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
-from tests.transport.loopback import both, in_thread, joined, run_all, site, udp_of
+from tests.transport.loopback import both, carry, in_thread, joined, run_all, site, udp_of
 from tests.transport.virtual import random_payload
 
 
@@ -138,43 +135,6 @@ def test_what_waits_in_the_socket_is_not_reported_as_missing():
     assert (sent.passes, sent.retransmitted_bytes, got.duplicates) == (1, 0, 0)
 
 
-def test_datagrams_of_strangers_and_other_runs_are_counted_and_change_nothing():
-    place = site(rate_bps=20e6)
-    payload = random_payload(place.layout)
-    config = place.server()
-    target = (config.bind_address, config.data_port)
-    forged = new_frames(1, place.layout.chunk_bytes)
-    forged[:] = 0xAB
-    over = threading.Event()
-
-    def attack():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            while not over.is_set():
-                stranger.sendto(forged.tobytes(), target)
-                stranger.sendto(os.urandom(30), target)
-                time.sleep(0.001)
-
-    def server(endpoint):
-        attacker = in_thread(attack)
-        buffer = place.layout.new_buffer()
-        report = endpoint.receive(0, 0, {"worker-1": buffer})["worker-1"]
-        over.set()
-        attacker.result(timeout=30)
-        return buffer, report, endpoint.counters()
-
-    def worker(endpoint, index):
-        # The right address and port but another session.
-        for _ in range(7):
-            udp_of(endpoint).send(forged)
-        return endpoint.send(0, {"server": payload})
-
-    (buffer, report, counters), _ = run_all(place, server, worker)
-    assert np.array_equal(buffer, payload)
-    assert counters["unknown-address"] >= 2
-    assert counters["wrong-session"] == 7
-    assert report.chunks_received == report.chunk_count
-
-
 def test_mistakes_of_the_caller_are_value_errors():
     place = site()
     buffer = place.layout.new_buffer()
@@ -226,17 +186,13 @@ def sockets_of(place, **changes):
 @both
 def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
     place = site(protocol, data_port=0)
-    payload, into = random_payload(place.layout), place.layout.new_buffer()
     sockets = sockets_of(place)
     numbers = [opened.fileno() for opened in (*sockets.udp.values(), *sockets.tcp.values())]
     opened = in_thread(lambda: open_endpoint(place.server(data_port=21100)))
     with open_endpoint(place.worker(), sockets) as worker, opened.result(timeout=30) as server:
-        sending = in_thread(worker.send, 0, {"server": payload})
-        server.receive(0, 0, {"worker-1": into})
-        sending.result(timeout=30)
+        carry(worker, server)
         data = worker._driver.links["server"].data
         assert data is not None and numbers == [data.fileno()]
-    assert np.array_equal(into, payload)
 
 
 def test_data_sockets_that_were_opened_for_other_datagrams_are_refused():

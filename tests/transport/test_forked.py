@@ -2,12 +2,10 @@
 
 import os
 
-import numpy as np
 import pytest
 
 from testbed.transport import PeerLost, TransportError, open_endpoint
-from tests.transport.loopback import both, in_thread, joined, site
-from tests.transport.virtual import random_payload
+from tests.transport.loopback import both, carry, in_thread, joined, site
 
 
 class Child:
@@ -63,8 +61,4 @@ def test_a_child_that_closes_the_endpoint_leaves_its_parents_as_it_is(protocol):
 
         with Child(close):
             assert server.poll() == []
-            payload, into = random_payload(place.layout), place.layout.new_buffer()
-            receiving = in_thread(server.receive, 0, 0, {"worker-1": into})
-            worker.send(0, {"server": payload})
-            receiving.result(timeout=30)
-            assert np.array_equal(payload, into)
+            carry(worker, server)

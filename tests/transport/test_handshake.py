@@ -1,10 +1,12 @@
 """The handshake of server and workers, and strangers who connect."""
 
 import contextlib
+import os
 import re
 import socket
 import time
 
+import numpy as np
 import pytest
 
 from testbed.transport import (
@@ -15,9 +17,21 @@ from testbed.transport import (
     preset,
 )
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
+from testbed.transport.core.wire import new_frames
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
-from tests.transport.loopback import SESSION, both, in_thread, poll_until, site
+from tests.transport.loopback import (
+    SESSION,
+    both,
+    carry,
+    in_thread,
+    joined,
+    knock,
+    poll_until,
+    site,
+    udp_of,
+)
+from tests.transport.virtual import random_payload
 
 
 def lonely(config, sockets=None):
@@ -39,21 +53,6 @@ def test_those_who_do_not_come_are_named(protocol):
     assert isinstance(error, PeerLost)
     assert error.peer == "worker-1, worker-3"
     came.result(timeout=30)
-
-
-def knock(place, source="127.0.0.1"):
-    """A connection to the server, which may still be about to listen."""
-    deadline_s = time.monotonic() + 30
-    while True:
-        connection = socket.socket()
-        connection.bind((source, 0))
-        try:
-            connection.connect((place.server_address, place.settings["control_port"]))
-            return connection
-        except ConnectionRefusedError:
-            connection.close()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
 
 
 def test_a_server_that_is_not_there_is_named_with_its_address():
@@ -103,7 +102,7 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol, monkeyp
     opened = in_thread(lambda: open_endpoint(config))
 
     def connect(data, source="127.0.0.1"):
-        connection = knock(place, source)
+        connection = knock(place, source=source)
         connection.sendall(data)
         return connection
 
@@ -121,21 +120,18 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol, monkeyp
         connect(hello() + b"more", source=place.addresses["worker-1"]),
     ]
     for connection in closed:
-        connection.settimeout(30)
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
         connection.close()
     # All have joined while two who say nothing are still at the doors.
-    workers = [open_endpoint(place.worker(index)) for index in (1, 2)]
-    server = opened.result(timeout=30)
-    assert server.counters() == {
-        "stranger-garbage": 3,
-        "stranger-wrong-session": 1,
-        "stranger-unknown-name": 1,
-        "stranger-unknown-address": 1,
-    }
-    for end in (*workers, server, silent, half):
-        end.close()
+    workers = open_endpoint(place.worker(1)), open_endpoint(place.worker(2))
+    with workers[0], workers[1], opened.result(timeout=30) as server, silent, half:
+        assert server.counters() == {
+            "stranger-garbage": 3,
+            "stranger-wrong-session": 1,
+            "stranger-unknown-name": 1,
+            "stranger-unknown-address": 1,
+        }
 
 
 @both
@@ -171,24 +167,19 @@ def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
     with knock(place) as silent:
-        silent.settimeout(30)
         assert silent.recv(1) == b""
-    worker = open_endpoint(place.worker())
-    server = opened.result(timeout=30)
-    assert server.counters() == {"stranger-silent": 1}
-    worker.close()
-    server.close()
+    with open_endpoint(place.worker()), opened.result(timeout=30) as server:
+        assert server.counters() == {"stranger-silent": 1}
 
 
 def test_a_crowd_of_silent_strangers_does_not_keep_the_workers_out():
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
     crowd = [knock(place) for _ in range(100)]
-    worker = open_endpoint(place.worker())
-    server = opened.result(timeout=30)
-    assert server.counters()["stranger-crowded-out"] >= 100 - 64
-    for end in (worker, server, *crowd):
-        end.close()
+    with open_endpoint(place.worker()), opened.result(timeout=30) as server:
+        assert server.counters()["stranger-crowded-out"] >= 100 - 64
+    for stranger in crowd:
+        stranger.close()
 
 
 def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_both_sides():
@@ -220,7 +211,6 @@ def test_one_that_joins_again_with_another_congestion_control_does_not_end_the_s
     place = site(preset("tcp", congestion_control="cubic"), workers=2, survive_peers=True)
     opened = in_thread(lambda: open_endpoint(place.server()))
     workers = [in_thread(lambda i=i: open_endpoint(place.worker(i))) for i in (1, 2)]
-    buffer = place.layout.new_buffer()
     with opened.result(timeout=30) as server, workers[1].result(timeout=30) as other:
         workers[0].result(timeout=30).close()
         poll_until(server, lambda: server.here == {"worker-2"})
@@ -230,7 +220,102 @@ def test_one_that_joins_again_with_another_congestion_control_does_not_end_the_s
         poll_until(server, again.done)
         assert isinstance(again.result(timeout=30), ProtocolError)
         assert server.counters()["stranger-refused"] == 1
-        sending = in_thread(other.send, 0, {"server": buffer})
-        received = server.receive(0, 0, {"worker-2": place.layout.new_buffer()})
-        assert received.keys() == {"worker-2"}
+        carry(other, server)
+
+
+def test_datagrams_of_strangers_and_other_runs_are_counted_change_nothing_and_get_no_answer():
+    place = site(rate_bps=5e6)
+    with joined(place) as (worker, server):
+        payload, buffer = random_payload(place.layout), place.layout.new_buffer()
+        receiving = in_thread(server.receive, 0, 0, {"worker-1": buffer})
+        sending = in_thread(worker.send, 0, {"server": payload})
+        frame = new_frames(1, place.layout.chunk_bytes)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind(("127.0.0.1", 0))
+            config = place.server()
+            for data in (b"", b"x", frame.tobytes(), os.urandom(1472)):
+                for port in (config.data_port, udp_of(worker).port):
+                    stranger.sendto(data, (config.bind_address, port))
+            stranger.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                stranger.recv(65536)
+        for _ in range(7):
+            udp_of(worker).send(frame)  # the right address and port but another session
+        receiving.result(timeout=30)
         sending.result(timeout=30)
+        assert np.array_equal(buffer, payload)
+        assert server.counters() == {"unknown-address": 4, "wrong-session": 7}
+
+
+def test_who_cannot_name_the_session_is_shown_out_before_a_long_hello_is_complete():
+    place = site(connect_timeout_s=30)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    hello = Hello(session=SESSION + 1, name="worker-1", layout=bytes(1 << 19)).message().encode()
+    with knock(place) as connection:
+        connection.sendall(hello[:10])
+        time.sleep(0.05)
+        connection.sendall(hello[10:16])
+        assert connection.recv(1) == b""
+    with open_endpoint(place.worker()), opened.result(timeout=30) as server:
+        assert server.counters() == {"stranger-wrong-session": 1}
+
+
+def without_a_port(place):
+    """A connection from the worker's address whose HELLO names no port for its data."""
+    terms, layout = place.server().terms, place.layout.encode()
+    hello = Hello(session=SESSION, name="worker-1", terms=terms, layout=layout).message()
+    connection = knock(place, source=place.addresses["worker-1"])
+    connection.sendall(hello.encode())
+    return connection
+
+
+def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
+    place = site(connect_timeout_s=30)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with without_a_port(place), pytest.raises(ProtocolError, match="worker-1 names no port"):
+        opened.result(timeout=30)
+
+
+def of(control):
+    return preset("dblp", repair="streaming", congestion_control=control)
+
+
+@pytest.mark.parametrize(
+    ("server", "worker", "named"),
+    [
+        # The receiver decides by its own control how soon it answers.
+        (
+            {"protocol": of("fixed")},
+            {"protocol": of("cubic")},
+            "the server has .* nothing,.* worker-1 .* measures the path,",
+        ),
+        ({}, {"tensor_by_tensor": True}, "datagrams, worker-1 .*, tensor"),
+        ({"protocol": preset("one-bit")}, {"protocol": preset("tcp")}, "coding two-values"),
+        (
+            {"protocol": preset("top-k", keep=0.1)},
+            {"protocol": preset("top-k", keep=0.2)},
+            r"keeping 0\.1 of .* keeping 0\.2 of the chunks",
+        ),
+    ],
+)
+def test_sides_whose_transports_differ_do_not_join_and_hear_why(server, worker, named):
+    place = site(connect_timeout_s=30)
+    opened = in_thread(lambda: open_endpoint(place.server(**server)))
+    with pytest.raises(ProtocolError, match=f"the transports differ: .*{named}"):
+        open_endpoint(place.worker(**worker))
+    with pytest.raises(ProtocolError, match=f"worker-1 cannot join: the transports .*{named}"):
+        opened.result(timeout=30)
+
+
+def test_two_congestion_controls_that_measure_the_path_may_join():
+    place = site()
+    assert place.server(protocol=of("cubic")).terms == place.worker(protocol=of("bbr")).terms
+
+
+def test_a_hello_that_is_refused_does_not_end_the_connection_of_the_same_name():
+    place = site(survive_peers=True)
+    with joined(place) as (worker, server):
+        with without_a_port(place):
+            poll_until(server, lambda: "stranger-refused" in server.counters())
+        assert server.counters()["stranger-refused"] == 1
+        carry(worker, server)

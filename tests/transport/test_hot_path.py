@@ -18,7 +18,6 @@ from testbed.transport.core.wire import (
     stamps_of,
 )
 from testbed.transport.native import HOT_PATH, WHY_NONE
-from testbed.transport.net import sealing
 
 needs_compiled = pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}")
 BOTH = [
@@ -156,20 +155,6 @@ def test_each_number_is_taken_once_however_old_its_copy_is(hot_path, writing):
     arrivals = it.take(late, place=writing)
     assert numbers_of(arrivals.stamps).tolist() == [50_000, 49_990]
     assert it.ignored["too-old"] == 1 and it.ignored["replayed"] == 8
-
-
-@pytest.mark.parametrize("hot_path", BOTH)
-@pytest.mark.parametrize("bit", range(8, 21))
-def test_one_damaged_number_stops_nothing(hot_path, bit):
-    it = placement(hot_path, layout_of(400))  # 100 chunks
-    for first in range(0, 300, 100):
-        numbers = np.arange(first, first + 100)
-        sent = numbers.copy()
-        if first == 100:
-            sent[50] ^= 1 << bit
-        taken = it.take(numbered(layout_of(400), sent), place=True)
-        assert len(taken.stamps) >= 99
-    assert it.take(numbered(layout_of(400), [300]), place=True).stamps.size == 1
 
 
 @pytest.mark.parametrize("hot_path", BOTH)
@@ -359,19 +344,6 @@ def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, tra
         assert np.array_equal(reference.received, compiled.received)
         assert reference.received_count == compiled.received_count
         assert reference.ignored == compiled.ignored
-
-
-@pytest.mark.parametrize("hot_path", BOTH)
-def test_sealed_datagrams_are_placed(hot_path):
-    layout = layout_of(31)
-    key = bytes(sealing.KEY_BYTES)
-    ours, theirs = (sealing.seal("mac", key, is_server=side) for side in (True, False))
-    frames = batch(layout, [good(layout, 1, 4), good(layout, 5, 6)])
-    it = placement(hot_path, layout)
-    assert ours is not None and theirs is not None
-    opened = theirs.open(ours.seal(frames), it.ignored)
-    assert it.take(opened, place=True).new.tolist() == [1, 5]
-    assert np.array_equal(it.rows[[1, 5]], frames[:, 16:])
 
 
 @pytest.mark.parametrize("hot_path", BOTH)

@@ -20,18 +20,6 @@ def test_a_peer_that_is_idle_costs_no_call():
     assert waiter.wanted.count(links["idle"].stream) == 1
 
 
-def test_a_peer_that_is_touched_or_due_is_worked_on():
-    links = {name: CountingLink() for name in ("due", "touched", "idle")}
-    links["due"].due_s = 0.0  # of a clock that is far beyond
-    wakes: list[list[Any]] = [[], []]
-    driver, _ = driver_of(links, wakes)
-    links["idle"].then = lambda: driver.touch("touched")
-    driver.run(lambda: not wakes)
-    assert links["due"].calls == ["work"] * 3
-    assert links["touched"].calls == ["work"] * 2
-    assert links["idle"].calls == ["work"]
-
-
 def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
     class Resting(RestingData):
         def rouse(self):

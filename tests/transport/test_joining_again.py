@@ -66,11 +66,3 @@ def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
     cluster.workers["a"].work()
     cluster.simulation.run()
     assert np.array_equal(into, payload)
-
-
-def test_a_worker_with_another_layout_is_refused_and_told_why():
-    cluster = cluster_of("a", layouts={"a": layout_of(41)})
-    worker = cluster.join("a")
-    cluster.simulation.run()
-    assert "layouts differ" in cluster.refused[0]
-    assert worker.connection.lost is not None

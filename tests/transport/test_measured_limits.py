@@ -12,7 +12,7 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.tolerance import StopRule, required_chunks
 from testbed.transport.policies.tolerance import EarlyClose
 from tests.transport import transfer_parts
-from tests.transport.two_parties import DELAY_S, TIMEOUT_S, Two, gone
+from tests.transport.two_parties import DELAY_S, Two, gone
 from tests.transport.virtual import layout_of, random_payload
 
 CHUNKS = 20
@@ -135,22 +135,6 @@ def test_the_first_hit_transfer_is_waited_for_and_later_ones_close_at_the_limit_
     assert peer.next(0.02).chunks_received == 100
 
 
-def closed_at_the_limit(rate_bps):
-    """How long a transfer took whose last part does not come in time."""
-    peer = Epochs(rate_bps=rate_bps)
-    peer.next()
-    whole_s = peer.next().duration_s
-    peer.next(0.8)
-    # Three quarters come, then little for long.
-    report = peer.next(until_s=0.9 * whole_s, rest=0.999)
-    assert 70 <= report.chunks_received < 100
-    return report.duration_s
-
-
-def test_a_slow_worker_gets_a_longer_limit_than_a_fast_one():
-    assert closed_at_the_limit(0.25e6) > 3 * closed_at_the_limit(1e6)
-
-
 @pytest.mark.parametrize("hit_before", [False, True])
 def test_what_must_arrive_survives_a_second_of_99_percent_loss(hit_before):
     layout = PayloadLayout([("body", 396), ("head", 4)], 16)
@@ -162,17 +146,6 @@ def test_what_must_arrive_survives_a_second_of_99_percent_loss(hit_before):
     assert report.chunks_received >= (50 if hit_before else 100)
     assert report.duration_s < 1.6
     assert peer.next().chunks_received == 100
-
-
-def test_a_peer_that_dies_is_given_up_with_the_reason():
-    peer = Epochs()
-    for loss in (0.0, 0.8):
-        peer.next(loss)
-    began_s = peer.simulation.now_s
-    peer.receive(4, rule=EarlyClose(0.3, 5.0, patience=1.5).stop_rule(False)(peer.layout))
-    peer.run()
-    assert "no new chunk of transfer 4" in gone(peer.server)
-    assert peer.simulation.now_s < began_s + 2 * TIMEOUT_S
 
 
 class Noting(StopRule):

@@ -35,13 +35,6 @@ def test_a_deadline_is_any_time_or_none(deadline_s):
     assert receiver(deadline_s=deadline_s).next_deadline_s() == deadline_s
 
 
-@pytest.mark.parametrize("satisfied", [True, np.bool_(True)])
-def test_a_rule_that_is_satisfied_ends_the_transfer(satisfied):
-    it = receiver(satisfied=satisfied)
-    it.on_datagrams(all_frames(LAYOUT)[:1], 0.0)
-    assert it.stopped
-
-
 @pytest.mark.parametrize(
     ("missing", "expected"), [(None, 0), (3, 3), (np.int64(3), 3), (8, 8), (9, 8), (1000, 8)]
 )

@@ -123,20 +123,6 @@ def test_what_was_done_counts_although_a_signals_handler_raises(monkeypatch):
     assert got.duplicates == sent.chunks_sent - layout.chunk_count
 
 
-@pytest.mark.parametrize("settings", [{"checksum": True}, {"leave_out": lambda count: None}])
-def test_with_a_checksum_or_a_drop_before_the_socket_each_batch_is_offered(settings):
-    layout = PayloadLayout([("w", 100_000)])
-    place = site(layout=layout, rate_bps=100e6, queue_bytes=1e6, **settings)
-    payload, buffer = random_payload(layout), layout.new_buffer()
-    _, [sent] = run_all(
-        place,
-        lambda endpoint: endpoint.receive(0, 0, {"worker-1": buffer}),
-        lambda endpoint, index: endpoint.send(0, {"server": payload})["server"],
-    )
-    assert np.array_equal(buffer, payload)
-    assert sent.chunks_sent >= layout.chunk_count
-
-
 def test_a_socket_with_a_checksum_has_no_routine():
     with pair() as (udp, _):
         assert udp.departing() is not None and udp.arriving() is not None

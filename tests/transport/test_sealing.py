@@ -1,7 +1,6 @@
 """What is appended to datagrams: CRC-32C against accidents, keyed BLAKE2b against forgers."""
 
 import hashlib
-import socket
 import sys
 from collections import Counter
 
@@ -54,15 +53,6 @@ def test_sealed_datagrams_arrive(pair, count):
         assert sender.send(batch(count)) == count
         assert np.array_equal(collect(receiver, count), batch(count))
         assert not receiver.counters
-
-
-def test_a_receive_may_bring_nothing_but_what_is_dropped(pair):
-    _, two = pair
-    assert len(two.receive()[0]) == 0
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.sendto(bytes(two.datagram_bytes), ("127.0.0.1", two.port))
-    assert len(two.receive()[0]) == 0
-    assert two.counters == {"unknown-address": 1}
 
 
 def test_altered_datagrams_are_counted_and_dropped(pair, kind, monkeypatch):
@@ -129,14 +119,6 @@ def test_compiled_authentication_has_the_bytes_and_the_judgement_of_hashlib_s(is
                 == judgements[1]
                 == Counter({"forged": guilty.sum()} if any(guilty) else {})
             )
-
-
-def test_each_bit_of_a_tag_counts():
-    server, worker = seals("mac")
-    rows = server.seal(np.repeat(batch(1), 16 * 8, axis=0)).copy()
-    for bit, row in enumerate(rows):
-        row[SIZE + bit // 8] ^= 1 << bit % 8
-    assert len(worker.open(rows, Counter())) == 0
 
 
 def test_another_key_or_the_senders_own_datagrams_are_forgeries():

@@ -24,7 +24,7 @@ from testbed.transport.net.tcp_socket import (
     set_congestion_control,
     tcp_counts,
 )
-from tests.transport.loopback import in_thread, joined, run_all, site, tcp_of
+from tests.transport.loopback import in_thread, joined, knock, run_all, site, tcp_of
 from tests.transport.virtual import random_payload
 
 
@@ -116,12 +116,7 @@ def test_a_connection_for_data_on_other_terms_is_shown_out():
     config = place.server()
     opened = in_thread(lambda: open_endpoint(config))
     hello = Hello(session=config.session, name="worker-1", terms="others").message().encode()
-    with socket.socket() as data:
-        data.bind((place.addresses["worker-1"], 0))
-        until_s = time.monotonic() + 30
-        while data.connect_ex((config.bind_address, config.data_port)):
-            assert time.monotonic() < until_s
-        data.settimeout(30)
+    with knock(place, "data_port", place.addresses["worker-1"]) as data:
         data.sendall(hello)
         assert data.recv(1) == b""
     with open_endpoint(place.worker()), opened.result(timeout=30) as server:
@@ -236,11 +231,10 @@ def test_a_transfer_that_waits_here_is_no_reason_to_give_up_one_that_still_moves
 
 def control_hello(place):
     """A worker's first words on the control port, from its address."""
-    config, address = place.server(), place.addresses["worker-1"]
+    config = place.server()
     terms, layout = config.terms, place.layout.encode()
     hello = Hello(session=config.session, name="worker-1", terms=terms, layout=layout)
-    door = config.bind_address, config.control_port
-    connection = socket.create_connection(door, timeout=5, source_address=(address, 0))
+    connection = knock(place, source=place.addresses["worker-1"])
     connection.sendall(hello.message().encode())
     return connection
 

@@ -11,7 +11,7 @@ from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpo
 from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net import keys
 from testbed.transport.net.tls import Credentials, Tls, TlsError
-from tests.transport.loopback import SESSION, in_thread, site, udp_of
+from tests.transport.loopback import SESSION, carry, in_thread, joined, site, udp_of
 from tests.transport.virtual import random_payload
 
 NAMES = ["server", "worker-1", "worker-2"]
@@ -264,13 +264,9 @@ def test_a_server_whose_certificate_has_another_name_is_left(folder):
 
 def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forgeries(folder):
     place, trust = secure_site(folder)
-    payload = random_payload(place.layout)
     mine = credentials(folder, "worker-1", "server")
-    opened = in_thread(lambda: open_endpoint(place.server(credentials=trust)))
-    with (
-        open_endpoint(place.worker(credentials=mine)) as worker,
-        opened.result(timeout=30) as server,
-    ):
+    ours, theirs = place.server(credentials=trust), place.worker(credentials=mine)
+    with joined(place, ours, theirs) as (worker, server):
         udp = udp_of(worker)
         forged = new_frames(50, place.layout.chunk_bytes + 16)
         batch = fields(forged[:, :-16], place.layout.chunk_bytes)
@@ -279,11 +275,7 @@ def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forg
         genuine, udp.seal = udp.seal, None
         assert udp.send(forged) == 50  # from the worker's own address and port
         udp.seal = genuine
-        sending = in_thread(worker.send, 0, {"server": payload})
-        into = place.layout.new_buffer()
-        server.receive(0, 0, {"worker-1": into})
-        sending.result(timeout=30)
-        assert (into == payload).all()
+        carry(worker, server)
         assert server.counters()["forged"] == 50
 
 
