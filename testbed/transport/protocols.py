@@ -255,15 +255,12 @@ PRESETS: Mapping[str, Callable[..., ProtocolConfig]] = {
     "tcp": _tcp,
 }
 _FIELDS = [each.name for each in fields(ProtocolConfig)]
-_OTHERS = {*_FIELDS, "settings"}
 
 
 def parameters(name: str) -> list[str]:
     """The settings that the preset `name` has beside the fields of ProtocolConfig."""
-    known = inspect.signature(PRESETS[name]).parameters.values()
-    return [
-        each.name for each in known if each.kind is each.KEYWORD_ONLY and each.name not in _FIELDS
-    ]
+    known = inspect.signature(PRESETS[name]).parameters
+    return [each for each in known if each not in (*_FIELDS, "settings")]
 
 
 def settings(name: str) -> list[str]:

@@ -59,48 +59,27 @@ def collect(udp, count, within_s=2.0):
 
 
 class Refusing:
-    """A socket whose sends fail as told: `failures` maps a call's number to an errno."""
+    """In place of a `BatchSender`: one datagram or segmented send a call, which fails as told."""
 
-    def __init__(self, inner, failures, segmented_only=False):
+    def __init__(self, inner, failures, segmented_only):
+        """`failures` maps a call's number, or `always`, to an errno."""
         self.inner, self.failures, self.segmented_only = inner, failures, segmented_only
-        self.calls, self.segmented_calls = 0, 0
-
-    def _fail(self):
-        number, self.calls = self.calls, self.calls + 1
-        code = self.failures.get(number, self.failures.get("always"))
-        if code is not None:
-            raise OSError(code, errno.errorcode[code])
-
-    def sendmsg(self, buffers, ancillary, flags, address):
-        assert [entry[:2] for entry in ancillary] == [(SOL_UDP, UDP_SEGMENT)]
-        self.segmented_calls += 1
-        self._fail()
-        return self.inner.sendmsg(buffers, ancillary, flags, address)
-
-    def sendto(self, data, address):
-        if not self.segmented_only:
-            self._fail()
-        return self.inner.sendto(data, address)
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-
-class OneByOne:
-    """In place of a `BatchSender`: hands single datagrams to the socket's own calls."""
-
-    def __init__(self, udp):
-        self.udp = udp
+        self.per_segmented = inner.per_segmented
+        self.calls = self.segmented_calls = 0
 
     def send(self, descriptor, frames, *, segmented):
-        assert segmented == self.udp.segmentation
-        return self.udp._send_some(frames[:1])
+        number, self.calls = self.calls, self.calls + 1
+        self.segmented_calls += segmented
+        code = self.failures.get(number, self.failures.get("always"))
+        if code is not None and (segmented or not self.segmented_only):
+            raise OSError(code, errno.errorcode[code])
+        most = self.per_segmented if segmented else 1
+        return self.inner.send(descriptor, frames[:most], segmented=segmented)
 
 
-def refuse(udp, failures, **options):
-    udp._departures = OneByOne(udp)
-    udp._socket = Refusing(udp._socket, failures, **options)
-    return udp._socket
+def refuse(udp, failures, *, segmented_only=False):
+    udp._departures = Refusing(udp._departures, failures, segmented_only)
+    return udp._departures
 
 
 def test_several_batches_come_out_of_one_receive_but_not_any_number(pair):

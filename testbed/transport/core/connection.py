@@ -210,7 +210,7 @@ class Connection:
         try:
             self.incoming.post(transfer, rule, into, now_s)
         except ProtocolError as error:
-            self._break(error)
+            self.on_broken(error)
 
     # What arrives.
 
@@ -259,7 +259,7 @@ class Connection:
                 if self.lost is not None:
                     return
         except ProtocolError as error:
-            self._break(error)
+            self.on_broken(error)
 
     @property
     def awaited_bytes(self) -> int:
@@ -389,7 +389,8 @@ class Connection:
         for message in messages:
             self._outbox += message.encode()
 
-    def _break(self, error: ProtocolError) -> None:
+    def on_broken(self, error: ProtocolError) -> None:
+        """The peer's messages or data are not what they should be."""
         self._end(f"it broke the protocol: {error}", say=True)
 
     def _end(self, reason: str, *, say: bool = False) -> None:

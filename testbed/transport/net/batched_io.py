@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,8 @@ SOL_UDP = 17
 UDP_SEGMENT = 103
 UDP_GRO = 104
 LARGEST_DATAGRAM = 65535
+# Messages that are received at a time: coalesced ones, and single ones.
+_WIDE, _NARROW = 12, 256
 # The kernel cuts one large send into at most this many pieces (UDP_MAX_SEGMENTS since Linux 4.18).
 MAX_SEGMENTS = 64
 
@@ -126,90 +128,74 @@ class _Sending(ctypes.Structure):
 class _ReceiveBatch(Messages):
     """Messages to receive into, with room for the source and the size of coalesced datagrams."""
 
-    def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
+    def __init__(
+        self,
+        rows: NDArray[np.uint8],
+        peer: NDArray[np.uint64],
+        *,
+        count: int,
+        vectors: int,
+        per_message: int,
+    ) -> None:
         """Message i writes its first `per_message` datagrams to the rows from i times that on."""
         super().__init__(count, vectors)
-        self._per_message = per_message
-        self._shared = shared
         self.sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
         self.controls = np.zeros(count, dtype=CONTROL)
         steps = np.arange(count, dtype=np.uint64)
         self.headers["name"] = address_of(self.sources) + steps * PACKED_BYTES
         self.headers["control"] = address_of(self.controls) + steps * CONTROL.itemsize
-        size, rows = shared.datagram_bytes, shared.rows
+        size = rows.shape[1]
         self.vectors["base"][:, 0] = address_of(rows) + steps * (per_message * size)
         self.vectors["bytes"][:, 0] = per_message * size
-        self.name_bytes = self.headers["name_bytes"]
-        self.control_bytes = self.headers["control_bytes"]
-        self.lengths = self.headers["bytes"]
-        self.flags = self.headers["flags"]
         self.received = 0  # messages that the last call received
+        self.left: int | None = None  # the result of a call that C made itself: it is the next
+        self.struct = _Receiving(
+            messages=self.address,
+            rows=address_of(rows),
+            peer=address_of(peer),
+            count=count,
+            per_message=per_message,
+            datagram_bytes=size,
+            address_bytes=PACKED_BYTES,
+            control_bytes=CONTROL.itemsize,
+            rows_room=rows.nbytes,
+        )
+        self.struct_address = ctypes.addressof(self.struct)
 
     def receive_rows(self, descriptor: int) -> int | None:
         """How many rows hold the peer's datagrams now; None where messages must be sorted out."""
+        if LIBRARY is not None:
+            left, self.left = self.left, None
+            rows = LIBRARY.receive(self.struct_address, descriptor) if left is None else left
+            rows, self.received = _checked(rows), self.struct.received
+            return None if self.struct.unsorted else rows
         # The kernel overwrites both lengths with what it used.
-        self.name_bytes[:] = PACKED_BYTES
-        self.control_bytes[:] = CONTROL.itemsize
+        self.headers["name_bytes"] = PACKED_BYTES
+        self.headers["control_bytes"] = CONTROL.itemsize
         self.received = self.receive(descriptor, 0, self.count)
         return None if self.received else 0
 
     def coalesced(self, count: int) -> NDArray[np.bool_]:
         """Which of the first messages the kernel coalesced; `controls` has their sizes."""
-        said = self.controls[:count]
-        of_this_kind = (said["level"] == SOL_UDP) & (said["type"] == UDP_GRO)
-        return of_this_kind & (self.control_bytes[:count] >= CONTROL.itemsize - 4)  # the padding
-
-
-class _CompiledReceiveBatch(_ReceiveBatch):
-    """The same in one call."""
-
-    def __init__(self, count: int, vectors: int, per_message: int, shared: "_Shared") -> None:
-        super().__init__(count, vectors, per_message, shared)
-        self.left: int | None = None  # the result of a call that C made itself: it is the next
-        self.struct = _Receiving(
-            messages=self.address,
-            rows=address_of(shared.rows),
-            peer=address_of(shared.peer),
-            count=count,
-            per_message=per_message,
-            datagram_bytes=shared.datagram_bytes,
-            address_bytes=PACKED_BYTES,
-            control_bytes=CONTROL.itemsize,
-            rows_room=shared.rows.nbytes,
-        )
-        assert LIBRARY is not None
-        self._receive = LIBRARY.receive
-        self._struct_address = ctypes.addressof(self.struct)
-
-    def receive_rows(self, descriptor: int) -> int | None:
-        left, self.left = self.left, None
-        rows = _checked(self._receive(self._struct_address, descriptor) if left is None else left)
-        self.received = self.struct.received
-        return None if self.struct.unsorted else rows
-
-
-class _Shared(NamedTuple):
-    """What both arrangements of a `BatchReceiver` share: the rows, and whose datagrams count."""
-
-    rows: NDArray[np.uint8]
-    peer: NDArray[np.uint64]
-    datagram_bytes: int
+        controls = self.controls[:count]
+        of_this_kind = (controls["level"] == SOL_UDP) & (controls["type"] == UDP_GRO)
+        used = self.headers["control_bytes"][:count]
+        return of_this_kind & (used >= CONTROL.itemsize - 4)  # the padding
 
 
 class BatchReceiver:
     """Receives batches of datagrams of one size."""
 
-    def __init__(self, datagram_bytes: int, *, wide: int = 12, narrow: int = 256) -> None:
+    def __init__(self, datagram_bytes: int) -> None:
         self._size = datagram_bytes
         self._per_wide = max(1, LARGEST_DATAGRAM // datagram_bytes)
-        narrow_count = max(2, min(narrow, (1 << 20) // datagram_bytes))
-        rows = max(wide * self._per_wide, narrow_count)
+        narrow_count = max(2, min(_NARROW, (1 << 20) // datagram_bytes))
+        rows = max(_WIDE * self._per_wide, narrow_count)
         self._rows = np.zeros((rows, datagram_bytes), dtype=np.uint8)
         self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
-        shared = _Shared(self._rows, self._peer, datagram_bytes)
-        batch = _ReceiveBatch if LIBRARY is None else _CompiledReceiveBatch
-        self._wide = batch(wide, 1, self._per_wide, shared)
-        self._narrow = batch(narrow_count, 2, 1, shared)
+        batch = partial(_ReceiveBatch, self._rows, self._peer)
+        self._wide = batch(count=_WIDE, vectors=1, per_message=self._per_wide)
+        self._narrow = batch(count=narrow_count, vectors=2, per_message=1)
         # The kernel backs these pages with memory only when a longer message is written to them.
         spare_bytes = (self._per_wide - 1) * datagram_bytes
         self._spare = np.empty((narrow_count, spare_bytes), dtype=np.uint8)
@@ -224,11 +210,8 @@ class BatchReceiver:
     @property
     def unknown_address(self) -> int:
         """Datagrams of others than the peer, all that were dropped so far."""
-        batches = (self._wide, self._narrow)
-        dropped = [
-            each.struct.foreign for each in batches if isinstance(each, _CompiledReceiveBatch)
-        ]
-        return self._unknown_address + sum(dropped)
+        in_c = self._wide.struct.foreign + self._narrow.struct.foreign
+        return int(self._unknown_address + in_c)
 
     def set_peer(self, address: SocketAddress) -> None:
         """Accepts datagrams from this source only."""
@@ -253,20 +236,18 @@ class BatchReceiver:
     @property
     def compiled(self) -> int | None:
         """The address of the present arrangement, for C; None where there is no C."""
-        now = self._arrangement
-        return ctypes.addressof(now.struct) if isinstance(now, _CompiledReceiveBatch) else None
+        return None if LIBRARY is None else self._arrangement.struct_address
 
     def leave(self, result: int) -> None:
         """C has received a batch, with this result, and `receive` is to return it."""
-        assert isinstance(self._arrangement, _CompiledReceiveBatch)
         self._arrangement.left = result
 
     def _sort_out(self, now: _ReceiveBatch, count: int) -> NDArray[np.uint8]:
         """The acceptable datagrams of a batch whose messages differ."""
-        lengths = now.lengths[:count].tolist()
+        lengths = now.headers["bytes"][:count].tolist()
         sizes = now.controls["data"][:count].tolist()
         coalesced = now.coalesced(count).tolist()
-        truncated = ((now.flags[:count] & socket.MSG_TRUNC) != 0).tolist()
+        truncated = ((now.headers["flags"][:count] & socket.MSG_TRUNC) != 0).tolist()
         known = (now.sources[:count] == self._peer).all(axis=1).tolist()
         parts = []
         for index in range(count):

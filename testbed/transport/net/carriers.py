@@ -192,19 +192,16 @@ class UdpCarrier(Carrier):
             trailer_bytes=TRAILER_BYTES[self._config.appended],
         )
         connection.outgoing.sizes, connection.outgoing.likely = sizes.wire_bytes, sizes.likely
+        # Arrivals may gather until half the buffer is full, at the rate of this side.
+        rate_bps = self._config.rate_bps
         return UdpData(
             udp,
-            gather_s=self._room_s(udp),
+            gather_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
             measured=self._measures,
             leave_out=self._config.leave_out,
             session=self._config.session,
             sizes=sizes,
         )
-
-    def _room_s(self, udp: UdpSocket) -> float:
-        """How long arrivals may gather: until half the buffer is full, at the rate of this side."""
-        rate_bps = self._config.rate_bps
-        return math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8)
 
     def _forget(self, udp: UdpSocket) -> None:
         """Drops what a worker's former self has sent: it would pass for the new one's."""

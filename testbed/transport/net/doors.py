@@ -94,7 +94,6 @@ class Door:
         self._tls = tls
 
     def fileno(self) -> int:
-        """For a selector."""
         return self._listener.fileno()
 
     def until_s(self) -> float | None:

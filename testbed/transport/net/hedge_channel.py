@@ -56,7 +56,6 @@ class HedgeChannel:
             raise
 
     def fileno(self) -> int:
-        """For a selector."""
         return self._socket.fileno()
 
     def write(self, data: bytes, now_s: float) -> None:

@@ -133,13 +133,11 @@ class Membership:
         self._tls()  # finds files that cannot be used before any worker comes
         addresses = {peer: str(host) for peer, host in self._hosts.items()}
         self._admission = Admission(addresses=addresses, layout=config.layout, terms=config.terms)
-        self._driver.doors.append(
-            self._door(
-                listen(local.at(config.control_port), limit_segments), self._judge, self._tls
-            )
-        )
+        listener = listen(local.at(config.control_port), limit_segments)
+        door = partial(Door, session=config.session, strangers=self._strangers)
+        self._driver.doors.append(door(listener, judge=self._judge, tls=self._tls))
         for peer, listener in self._carrier.data_listeners().items():
-            self._driver.doors.append(self._door(listener, partial(self._judge_data, peer)))
+            self._driver.doors.append(door(listener, judge=partial(self._judge_data, peer)))
         everyone = set(config.peers)
         until_s = time.monotonic() + config.connect_timeout_s
         self._driver.run(lambda: self._joined == everyone or self._refused is not None, until_s)
@@ -155,20 +153,6 @@ class Membership:
         for name in config.peers:
             self._start(name)
         self._driver.run(lambda: True)
-
-    def _door(
-        self,
-        listener: socket.socket,
-        judge: Callable[[Hello, Arrival], None],
-        tls: Callable[[], Tls | None] = lambda: None,
-    ) -> Door:
-        return Door(
-            listener,
-            session=self._config.session,
-            judge=judge,
-            strangers=self._strangers,
-            tls=tls,
-        )
 
     def _start(self, name: str) -> None:
         self._driver.links[name].connection.start(time.monotonic())
@@ -299,11 +283,9 @@ class Membership:
         return _NO_WELCOME if closed else heart.lost
 
     def on_event(self, peer: str, event: Event) -> None:
-        """Hears what connections tell."""
-        if isinstance(event, Joined) and not self._config.is_server:
-            self._welcomed(event)
-
-    def _welcomed(self, event: Joined) -> None:
+        """Hears what connections tell: that a server has let this worker in."""
+        if not isinstance(event, Joined) or self._config.is_server:
+            return
         assert self._carrier is not None
         link = self._driver.links[SERVER]
         identity = link.stream.identity

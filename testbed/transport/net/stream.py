@@ -157,7 +157,10 @@ class Stream:
     def close(self, until_s: float = 0.0) -> None:
         """Closes the connection after the peer has had a chance to read all that was sent."""
         with contextlib.suppress(OSError, ValueError):  # closed already
-            while self._on_its_way() and time.monotonic() < until_s:
+            # The peer's kernel may still get what it lacks.
+            while self._broken is None and unacknowledged_bytes(self._connection):
+                if time.monotonic() >= until_s:
+                    break
                 time.sleep(_POLL_S)
         self._connection.close()
         self.closed = self.closed or "this side closed the connection"
@@ -176,10 +179,6 @@ class Stream:
     def round_trip_s(self) -> float:
         """The least that the path took so far."""
         return least_round_trip_s(self._connection)
-
-    def _on_its_way(self) -> bool:
-        """Whether the peer's kernel lacks bytes that it may still get."""
-        return self._broken is None and unacknowledged_bytes(self._connection) > 0
 
 
 def limit_segments(connection: socket.socket) -> None:

@@ -180,8 +180,11 @@ class _Receiving(_Transfer):
         self._left[0] = self._left[0][size:]
         if not self._left[0]:
             del self._left[0]
-            if self._left:
-                self._check_head()
+            if self._left and self._head != self.head:
+                theirs, ours = _FRAME.unpack(self._head), _FRAME.unpack(self.head)
+                raise ProtocolError(
+                    f"session, transfer and payload bytes are {theirs} instead of {ours}"
+                )
         if size:
             self.data.read_s = now_s
         if not self._left:
@@ -193,13 +196,6 @@ class _Receiving(_Transfer):
             self._counts = self.data.count_received()
             self._outbox.append(self._stop)
         return size
-
-    def _check_head(self) -> None:
-        if self._head != self.head:
-            theirs, ours = _FRAME.unpack(self._head), _FRAME.unpack(self.head)
-            raise ProtocolError(
-                f"session, transfer and payload bytes are {theirs} instead of {ours}"
-            )
 
     def poll_messages(self) -> list[ControlMessage]:
         messages, self._outbox = self._outbox, []
@@ -301,10 +297,6 @@ class TcpConnection(Connection):
             _TcpIncoming(self.peer, self._settings, *common),
         )
 
-    def on_data_broken(self, error: ProtocolError) -> None:
-        """The peer's data are not what they should be."""
-        self._break(error)
-
 
 class TcpData(DataChannel):
     """A connection's data connection."""
@@ -335,8 +327,7 @@ class TcpData(DataChannel):
         except OSError as error:
             reason = f"the data connection failed: {error.strerror}"
         except ProtocolError as error:
-            assert isinstance(connection, TcpConnection)
-            connection.on_data_broken(error)
+            connection.on_broken(error)
             return
         if reason is not None:
             connection.on_control_closed(reason)

@@ -2,11 +2,12 @@
 
 import fcntl
 import math
+import operator
 import socket
 import struct
 import termios
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from testbed.transport.core.errors import ProtocolError
 
@@ -15,26 +16,22 @@ _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 SEGMENT_OVERHEAD_BYTES = 14 + 20 + 32
 _INFO_BYTES = 256
 _UNMEASURED = 0xFFFFFFFF
-# Offsets in struct tcp_info of the kernel's uapi/linux/tcp.h, which only ever appends fields.
-_SEGMENTS_SENT = struct.Struct("=I"), 136
-_LEAST_ROUND_TRIP_US = struct.Struct("=I"), 148
-_DATA_SEGMENTS = struct.Struct("=II"), 152  # in, out
-_BYTES_SENT = struct.Struct("=QQ"), 200  # all, and those sent again
+# Of struct tcp_info of uapi/linux/tcp.h, which only ever appends fields: segments sent,
+# the least round trip in us; segments with data in and out; bytes sent, and those sent again.
+_INFO = struct.Struct("=136xI8xI2I40x2Q")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TcpCounts:
+class TcpCounts(NamedTuple):
     """Totals of one connection since its beginning; bytes are those of the stream."""
 
+    segments_sent: int
+    data_segments_received: int
+    data_segments_sent: int
     bytes_sent: int
     bytes_retransmitted: int
-    segments_sent: int
-    data_segments_sent: int
-    data_segments_received: int
 
     def since(self, before: "TcpCounts") -> "TcpCounts":
-        names = [field.name for field in fields(self)]
-        return TcpCounts(**{name: getattr(self, name) - getattr(before, name) for name in names})
+        return TcpCounts(*map(operator.sub, self, before))
 
     @property
     def wire_bytes_sent(self) -> int:
@@ -47,24 +44,18 @@ class TcpCounts:
         return (self.segments_sent - self.data_segments_sent) * SEGMENT_OVERHEAD_BYTES
 
 
-def tcp_counts(connection: socket.socket) -> TcpCounts:
-    """Reads TCP_INFO; OSError when the kernel is older than 4.19 and lacks the byte counts."""
+def _info(connection: socket.socket) -> tuple[int, ...]:
+    """TCP_INFO; OSError when the kernel is older than 4.19 and lacks the byte counts."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    layout, offset = _BYTES_SENT
-    if len(info) < offset + layout.size:
+    if len(info) < _INFO.size:
         raise OSError("TCP_INFO of this kernel has no bytes_sent")
-    sent, again = layout.unpack_from(info, offset)
-    layout, offset = _SEGMENTS_SENT
-    (segments_sent,) = layout.unpack_from(info, offset)
-    layout, offset = _DATA_SEGMENTS
-    data_in, data_out = layout.unpack_from(info, offset)
-    return TcpCounts(
-        bytes_sent=sent,
-        bytes_retransmitted=again,
-        segments_sent=segments_sent,
-        data_segments_sent=data_out,
-        data_segments_received=data_in,
-    )
+    return _INFO.unpack_from(info)
+
+
+def tcp_counts(connection: socket.socket) -> TcpCounts:
+    """The kernel's counters; OSError when it is older than 4.19."""
+    segments_sent, _, *counts = _info(connection)
+    return TcpCounts(segments_sent, *counts)
 
 
 def unacknowledged_bytes(connection: socket.socket) -> int:
@@ -74,9 +65,7 @@ def unacknowledged_bytes(connection: socket.socket) -> int:
 
 def least_round_trip_s(connection: socket.socket) -> float:
     """The shortest round trip so far, in seconds; 0.1 before one was measured."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    layout, offset = _LEAST_ROUND_TRIP_US
-    least_us = layout.unpack_from(info, offset)[0]
+    least_us = _info(connection)[1]
     return 0.1 if least_us == _UNMEASURED else least_us / 1e6
 
 
@@ -91,7 +80,7 @@ class DataSocket:
         self._sent = tcp_counts(connection)
         # So far each side has received one segment, the other's handshake message. The kernel's
         # count is not read, because a fast peer's first payload may have begun to arrive.
-        self._received = replace(self._sent, data_segments_received=1)
+        self._received = self._sent._replace(data_segments_received=1)
         self._unacknowledged = 0
 
     def look(self, now_s: float) -> None:

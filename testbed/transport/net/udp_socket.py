@@ -8,7 +8,6 @@ them behind the interface's queue.
 import contextlib
 import errno
 import socket
-import struct
 import sys
 import warnings
 from collections import Counter
@@ -20,13 +19,7 @@ from testbed.shared import dscp
 from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.native.routine import Arriving, Departing
 from testbed.transport.net.addresses import SocketAddress, in_words
-from testbed.transport.net.batched_io import (
-    SOL_UDP,
-    UDP_GRO,
-    UDP_SEGMENT,
-    BatchReceiver,
-    BatchSender,
-)
+from testbed.transport.net.batched_io import SOL_UDP, UDP_GRO, BatchReceiver, BatchSender
 from testbed.transport.net.sealing import CompiledAuthentication, Seal
 
 # With these options root may exceed net.core.rmem_max and wmem_max.
@@ -140,8 +133,6 @@ class UdpSocket:
 
     def _send_in(self, datagram_bytes: int) -> None:
         self._departures = BatchSender(datagram_bytes)
-        self._per_segmented = self._departures.per_segmented
-        self._segment_size = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", datagram_bytes))]
         self.segmentation = self._wants_segmentation  # a refusal may have been for the size
 
     def cut(self, *, sending: int | None = None, receiving: int | None = None) -> None:
@@ -173,7 +164,6 @@ class UdpSocket:
         return self._arrivals.others
 
     def fileno(self) -> int:
-        """For a selector."""
         return self._socket.fileno()
 
     @property
@@ -209,30 +199,18 @@ class UdpSocket:
         total = len(frames)
         sent = 0
         while sent < total:
+            segmented = self.segmentation and total - sent > 1
             try:
-                sent += self._send_some(frames[sent:])
+                sent += self._departures.send(self.fileno(), frames[sent:], segmented=segmented)
             except OSError as error:
-                if self.segmentation and error.errno in _NO_SEGMENTATION:
+                if segmented and error.errno in _NO_SEGMENTATION:
                     self.segmentation = False  # permanently, because it would refuse again
                 elif self._gone(error):
-                    sent += min(total - sent, self._per_segmented if self.segmentation else 1)
+                    per_message = self._departures.per_segmented if segmented else 1
+                    sent += min(total - sent, per_message)
                 else:
                     break
         return sent
-
-    def _send_some(self, frames: NDArray[np.uint8]) -> int:
-        """Makes one system call; returns how many datagrams it sent. OSError when none."""
-        assert self._peer is not None
-        segmented = self.segmentation and len(frames) > 1
-        at_once = self._per_segmented if segmented else 1
-        if len(frames) > at_once:
-            return self._departures.send(self.fileno(), frames, segmented=segmented)
-        if segmented:
-            first = frames[:at_once]
-            self._socket.sendmsg([first.data], self._segment_size, 0, self._peer)
-            return len(first)
-        self._socket.sendto(frames[0].data, self._peer)
-        return 1
 
     def _gone(self, error: OSError) -> bool:
         """Whether the datagrams count as sent in spite of an error."""
@@ -321,5 +299,4 @@ class UdpSocket:
         return self._buffers["receive_buffer_bytes"] // 2
 
     def close(self) -> None:
-        """Frees the port."""
         self._socket.close()
