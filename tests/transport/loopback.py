@@ -52,29 +52,22 @@ class Site:
         return {f"worker-{i}": f"{self.prefix}.{i + 1}" for i in range(1, self.workers + 1)}
 
     def server(self, **changes: Any) -> EndpointConfig:
-        return EndpointConfig(
-            **{
-                "session": SESSION,
-                "name": "server",
-                "bind_address": self.server_address,
-                "peers": self.addresses,
-                "is_server": True,
-                "protocol": self.protocol,
-                "layout": self.layout,
-                **self.settings,
-                **changes,
-            }
-        )
+        return self._config("server", self.server_address, self.addresses, changes)
 
     def worker(self, index: int = 1, **changes: Any) -> EndpointConfig:
-        name = f"worker-{index}"
+        name, peers = f"worker-{index}", {"server": self.server_address}
+        return self._config(name, self.addresses[name], peers, changes)
+
+    def _config(
+        self, name: str, address: str, peers: dict[str, str], changes: dict[str, Any]
+    ) -> EndpointConfig:
         return EndpointConfig(
             **{
                 "session": SESSION,
                 "name": name,
-                "bind_address": self.addresses[name],
-                "peers": {"server": self.server_address},
-                "is_server": False,
+                "bind_address": address,
+                "peers": peers,
+                "is_server": name == "server",
                 "protocol": self.protocol,
                 "layout": self.layout,
                 **self.settings,

@@ -12,7 +12,6 @@ import pytest
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import Bbr
-from testbed.transport.policies.congestion.path import PathMonitor
 from tests.transport.two_parties import Two, ended
 
 RATE_BPS, DELAY_S, BUSY_S = 1e9, 50e-6, 10e-3
@@ -95,20 +94,6 @@ def answer(at_s, *, waited=False, lost=0, window=10) -> Any:
         newest_sent_s=at_s - (0.1 if waited else 1e-3),
         waited=waited,
     )
-
-
-def test_how_long_data_lay_unread_is_known_for_ten_rounds():
-    path = PathMonitor()
-    path.on_sent(0.0)
-    path.on_feedback(answer(1.0))
-    assert (path.unread_s.value, path.unread_bytes.value) == (0.0, 0)
-    path.on_feedback(answer(1.5, waited=True))
-    assert path.unread_s.value == pytest.approx(0.1 - 1e-3)
-    assert path.unread_bytes.value == 10 * SIZE
-    for step in range(10):
-        assert path.unread_s.value
-        path.on_feedback(answer(2.0 + step * 2e-3))
-    assert (path.unread_s.value, path.unread_bytes.value) == (0.0, 0)
 
 
 @pytest.mark.parametrize(("lost", "lowers"), [(0, False), (1, False), (5, True)])

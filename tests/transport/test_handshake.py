@@ -62,14 +62,6 @@ def test_a_server_that_is_not_there_is_named_with_its_address():
     assert f"{place.server_address}:21000" in str(error)
 
 
-def test_a_worker_waits_for_a_server_that_comes_later():
-    place = site()
-    waiting = in_thread(lambda: open_endpoint(place.worker()).close())
-    time.sleep(0.3)
-    open_endpoint(place.server()).close()
-    waiting.result(timeout=30)
-
-
 @both
 def test_different_layouts_are_an_error_on_both_sides_that_says_what_differs(protocol):
     place = site(protocol)
@@ -205,22 +197,6 @@ def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_
     at_worker = refused.result(timeout=30)
     assert isinstance(at_worker, ProtocolError)
     assert str(at_worker) == f"the server refused the connection for data: {why}"
-
-
-def test_one_that_joins_again_with_another_congestion_control_does_not_end_the_server():
-    place = site(preset("tcp", congestion_control="cubic"), workers=2, survive_peers=True)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    workers = [in_thread(lambda i=i: open_endpoint(place.worker(i))) for i in (1, 2)]
-    with opened.result(timeout=30) as server, workers[1].result(timeout=30) as other:
-        workers[0].result(timeout=30).close()
-        poll_until(server, lambda: server.here == {"worker-2"})
-        listener = server._membership._sockets.tcp["worker-1"]
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        again = in_thread(lonely, place.worker())
-        poll_until(server, again.done)
-        assert isinstance(again.result(timeout=30), ProtocolError)
-        assert server.counters()["stranger-refused"] == 1
-        carry(other, server)
 
 
 def test_datagrams_of_strangers_and_other_runs_are_counted_change_nothing_and_get_no_answer():

@@ -12,6 +12,7 @@ import pytest
 from testbed.transport import PeerLost, open_endpoint
 from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
 from testbed.transport.core.wire import new_frames
+from tests.fuzz.connections import attack
 from tests.transport.loopback import both, in_thread, joined, say, site, udp_of
 from tests.transport.own_namespace import told_by
 
@@ -125,3 +126,14 @@ def test_a_path_that_swallows_everything_is_noticed_at_both_ends_even_during_a_l
         seconds, words = lines[side].split(" ", 1)
         assert 1 <= float(seconds) < 20, output  # the pass would take 160 s
         assert words.startswith(f"lost {peer}: "), output
+
+
+@pytest.mark.parametrize(
+    "share", [0.003, pytest.param(0.1, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+)
+def test_nothing_that_is_built_by_structure_ends_or_fills_a_connection(share):
+    """A share of what `python -m tests.fuzz.connections` sends."""
+    datagrams, messages = int(share * 1e7), int(share * 1e6)
+    done = attack(datagrams, messages, seed=1)
+    assert done["datagrams"] >= datagrams
+    assert done["messages"] >= messages

@@ -1,7 +1,5 @@
 """What a user's own rule or repair answers a receiver: taken if it makes sense, refused by name."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -28,11 +26,6 @@ class Own(StopRule):
 
 def receiver(**answers):
     return new_receiver(LAYOUT, rule=Own(**answers))[0]
-
-
-@pytest.mark.parametrize("deadline_s", [None, 0, -1.0, 3.5, math.inf, np.float32(2)])
-def test_a_deadline_is_any_time_or_none(deadline_s):
-    assert receiver(deadline_s=deadline_s).next_deadline_s() == deadline_s
 
 
 @pytest.mark.parametrize(

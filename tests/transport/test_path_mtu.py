@@ -110,7 +110,13 @@ def test_sizes_are_those_of_packets_that_common_paths_take():
 
 
 @pytest.mark.parametrize(
-    ("kind", "longest_s"), [("interface", 7), ("hole", 12), ("loss", math.inf)]
+    ("kind", "longest_s"),
+    [
+        *(("interface", 7), ("hole", 12)),
+        pytest.param(
+            "loss", math.inf, marks=pytest.mark.long
+        ),  # in virtual time: test_fruitlessness
+    ],
 )
 def test_a_path_whose_mtu_shrinks_goes_on_and_one_that_loses_most_is_not_taken_for_one(
     kind, longest_s
