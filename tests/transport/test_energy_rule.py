@@ -18,7 +18,7 @@ from testbed.transport.core.order import Arranger
 from testbed.transport.core.tolerance import Lookback, Slowest
 from testbed.transport.policies.order import ORDERS, InOrder, OrderContext
 from testbed.transport.policies.repair import Passes
-from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
+from testbed.transport.policies.tolerance import BoundedEnergy
 from tests.transport.transfer_parts import all_frames, new_receiver, progress
 from tests.transport.virtual import SESSION, layout_of
 

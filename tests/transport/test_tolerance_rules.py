@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from testbed.transport import Fixed, PayloadLayout, Phased, SendingPath, as_policy
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.tolerance import POLICIES, EarlyClose, PerLayer, QuickLossOnly
-from testbed.transport.policies.tolerance.fractions import TensorBounds
+from testbed.transport.policies.tolerance import (
+    POLICIES,
+    EarlyClose,
+    PerLayer,
+    QuickLossOnly,
+    TensorBounds,
+)
 from tests.shared.entries import listed
 from tests.transport.transfer_parts import progress
 from tests.transport.virtual import Network, layout_of, random_payload, transfer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from testbed.transport import PayloadLayout, ProtocolError
 from testbed.transport.core import worth
 from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.policies.tolerance.by_energy import BoundedEnergy
+from testbed.transport.policies.tolerance import BoundedEnergy
 from tests.transport.energy_rounds import ARM, CHUNKS, Rounds
 from tests.transport.transfer_parts import all_frames, new_receiver
 from tests.transport.two_parties import ended

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.wire import HEADER_BYTES
-from testbed.transport.native.hot_path import LIBRARY, address_of
+from testbed.transport.native.hot_path import LIBRARY, address_of, structure
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, packed
 
 # struct mmsghdr and iovec of a 64-bit Linux.
@@ -106,23 +106,21 @@ MAX_SEGMENTS = 64
 class _Receiving(ctypes.Structure):
     """struct receiving."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("messages", "rows", "peer")),
-        *((name, ctypes.c_uint32) for name in ("count", "per_message", "datagram_bytes")),
-        *((name, ctypes.c_uint32) for name in ("address_bytes", "control_bytes")),
-        *((name, ctypes.c_uint32) for name in ("received", "unsorted")),
-        ("rows_room", ctypes.c_uint64),
-        ("foreign", ctypes.c_uint64),
-    ]
+    _fields_ = structure(
+        (ctypes.c_void_p, "messages rows peer"),
+        (ctypes.c_uint32, "count per_message datagram_bytes address_bytes control_bytes"),
+        (ctypes.c_uint32, "received unsorted"),
+        (ctypes.c_uint64, "rows_room foreign"),
+    )
 
 
 class _Sending(ctypes.Structure):
     """struct sending."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("messages", "vectors")),
-        *((name, ctypes.c_uint32) for name in ("count", "per_message", "datagram_bytes")),
-    ]
+    _fields_ = structure(
+        (ctypes.c_void_p, "messages vectors"),
+        (ctypes.c_uint32, "count per_message datagram_bytes"),
+    )
 
 
 class _ReceiveBatch(Messages):

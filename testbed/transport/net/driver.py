@@ -13,7 +13,7 @@ from typing import Any
 
 from testbed.transport.core.events import Event
 from testbed.transport.core.routine import COALESCED_S
-from testbed.transport.native.routine import Arriving, Departing, Polled, wait_working
+from testbed.transport.native.hot_path import Arriving, Departing, Polled, wait_working
 from testbed.transport.net.doors import Door
 from testbed.transport.net.hedge_channel import HedgeChannel
 from testbed.transport.net.link import Link, Routine

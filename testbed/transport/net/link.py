@@ -8,7 +8,7 @@ from typing import Any
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.events import OBSERVATION_INTERVAL_S, Observer
 from testbed.transport.core.routine import COALESCED_S, Expected
-from testbed.transport.native.routine import Arriving, Departing
+from testbed.transport.native.hot_path import Arriving, Departing
 from testbed.transport.net.hedge_channel import HedgeChannel
 from testbed.transport.net.stream import Stream
 from testbed.transport.net.udp_socket import UdpSocket

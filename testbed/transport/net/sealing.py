@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.messages import KEY_BYTES
-from testbed.transport.native.hot_path import LIBRARY, address_of
+from testbed.transport.native.hot_path import LIBRARY, address_of, structure
 
 TRAILER_BYTES = {"none": 0, "crc": 4, "mac": 16}
 _SIDES = (b"server", b"worker")
@@ -127,13 +127,11 @@ class Authentication(_OneByOne):
 class _Sealing(ctypes.Structure):
     """struct sealing."""
 
-    _fields_ = [
-        ("ours", ctypes.c_uint64 * 8),
-        ("theirs", ctypes.c_uint64 * 8),
-        ("rows", ctypes.c_void_p),
-        ("rows_room", ctypes.c_int64),
-        ("frame_bytes", ctypes.c_int64),
-    ]
+    _fields_ = structure(
+        (ctypes.c_uint64 * 8, "ours theirs"),
+        (ctypes.c_void_p, "rows"),
+        (ctypes.c_int64, "rows_room frame_bytes"),
+    )
 
 
 class CompiledAuthentication(Seal):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from testbed.shared import dscp
 from testbed.transport.core.pacing import MAX_BATCH
-from testbed.transport.native.routine import Arriving, Departing
+from testbed.transport.native.hot_path import Arriving, Departing
 from testbed.transport.net.addresses import SocketAddress, in_words
 from testbed.transport.net.batched_io import SOL_UDP, UDP_GRO, BatchReceiver, BatchSender
 from testbed.transport.net.sealing import CompiledAuthentication, Seal

@@ -1,0 +1,656 @@
+"""Tolerances: when may a receiver stop?
+
+`testbed.transport.core.tolerance` says what one is. To add one: a class here and a line in
+`POLICIES`; or a file of your own, `gather: ./mine.py`. Imports numpy, `testbed.shared` and the
+transport alone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.shared.input_error import InputError, shown
+from testbed.shared.registry import Registry
+from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.tolerance import (
+    ALIKE,
+    MOST_EARLIEST,
+    RECENT,
+    Progress,
+    StopRule,
+    StopRuleFactory,
+    TolerancePolicy,
+    check_seconds,
+    check_tolerance,
+    required_chunks,
+)
+from testbed.transport.core.worth import LEAST, MOST, MUST, enough
+from testbed.transport.policies.tensor_names import check_glob, layer_of, matching, parse_globs
+
+# The pace of calm transfers: a quarter of the latest were as fast. It stays that of calm ones while
+# up to three quarters are hit, and follows a path that becomes slower for good.
+_CALM = 0.25
+# A transfer that takes exactly the bound has come in time, whatever the rounding.
+_ROUNDING_S = 1e-9
+
+
+@dataclass(frozen=True, init=False)
+class Fixed(TolerancePolicy):
+    """One tolerance for the whole run: MLT's rule in software, the baseline of DBLP's evaluation.
+
+    It gives up the same fraction in every phase; 0 makes the transfer reliable.
+
+    Args:
+        tolerance: the fraction of chunks that may be missing.
+    """
+
+    # `tolerance` is the method's name; the user's option keeps that word.
+    fraction: float
+
+    def __init__(self, tolerance: float) -> None:
+        check_tolerance(tolerance)
+        object.__setattr__(self, "fraction", float(tolerance))
+
+    def tolerance(self, critical: bool) -> float:
+        return self.fraction
+
+    def as_text(self) -> str:
+        return f"fixed:tolerance={self.fraction!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phased(TolerancePolicy):
+    """Two tolerances: a low one in critical learning regimes, a high one outside (DBLP).
+
+    It is the schedule of arXiv 2605.01989: P_low while critical, P_low + k otherwise.
+
+    Args:
+        low: the tolerance in critical regimes.
+        high: the tolerance elsewhere; at least `low`.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_tolerance(self.low, "low")
+        check_tolerance(self.high, "high")
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, above high, which is {self.high}")
+
+    def tolerance(self, critical: bool) -> float:
+        return self.low if critical else self.high
+
+    def as_text(self) -> str:
+        return f"phased:low={self.low!r},high={self.high!r}"
+
+
+@dataclass(frozen=True, init=False)
+class PerLayer(TolerancePolicy):
+    """Each tensor has a bound on the share of its elements that may be missing: "PLOT-style".
+
+    PLOT's bounds and formulas (IEEE TNSM 2024) are not known to us, so they are options: assumed
+    ones, or such as a profile measures. With one bound for all it is MLT's rule (NSDI 2024). A
+    chunk of several tensors may be given up only if each of them can spare its part, so the
+    strictest bound decides. A chunk that holds all of a small tensor is always delivered.
+
+    Args:
+        default: the bound of every tensor without an exception.
+        first, last: the bound of the first and of the last layer's tensors (a layer is the part
+            of a name before its last dot); None for no exception.
+        tensors: bounds by name, `*.bias@0;head.*@0.1` or a mapping of globs to bounds. Where
+            several exceptions name a tensor, the strictest applies.
+    """
+
+    default: float
+    first: float | None
+    last: float | None
+    tensors: tuple[tuple[str, float], ...]
+
+    def __init__(
+        self,
+        default: float,
+        first: float | None = None,
+        last: float | None = None,
+        tensors: str | Mapping[str, float] = "",
+    ) -> None:
+        check_tolerance(default, "default")
+        object.__setattr__(self, "default", float(default))
+        for option, bound in (("first", first), ("last", last)):
+            if bound is not None:
+                check_tolerance(bound, option)
+            object.__setattr__(self, option, None if bound is None else float(bound))
+        object.__setattr__(self, "tensors", _parse_tensors(tensors))
+
+    def tolerance(self, critical: bool) -> float:
+        """The largest of the bounds, which is the most that a transfer gives up."""
+        exceptions = [bound for bound in (self.first, self.last) if bound is not None]
+        return max(self.default, *exceptions, *(bound for _, bound in self.tensors), 0.0)
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: TensorBounds(layout=layout, bounds=self.bounds(layout))
+
+    def bounds(self, layout: PayloadLayout) -> list[float]:
+        """The bound of each tensor; ValueError when an exception matches none of them."""
+        exceptions: list[list[float]] = [[] for _ in layout.tensors]
+        for glob, bound in self.tensors:
+            for index in matching(layout, glob, "tensors"):
+                exceptions[index].append(bound)
+        layers = [layer_of(name) for name, _ in layout.tensors]
+        for extreme, limit in ((layers[0], self.first), (layers[-1], self.last)):
+            if limit is not None:
+                for index, layer in enumerate(layers):
+                    exceptions[index] += [limit] if layer == extreme else []
+        return [min(several, default=self.default) for several in exceptions]
+
+    def as_text(self) -> str:
+        text = f"per-layer:default={self.default!r}"
+        for option, bound in (("first", self.first), ("last", self.last)):
+            text += "" if bound is None else f",{option}={bound!r}"
+        named = ";".join(f"{glob}@{bound!r}" for glob, bound in self.tensors)
+        return text + (f",tensors={named}" if named else "")
+
+
+class TensorBounds(StopRule):
+    """Stops once no tensor lacks more elements than its bound allows."""
+
+    def __init__(self, *, layout: PayloadLayout, bounds: list[float]) -> None:
+        """`bounds` has one tolerance per tensor of the layout."""
+        self._pieces = layout.pieces
+        self._elements_per_chunk = layout.elements_per_chunk
+        self._allowed: NDArray[np.int64] = np.array(
+            [
+                int(Fraction(bound).limit_denominator(10**9) * count)
+                for (_, count), bound in zip(layout.tensors, bounds, strict=True)
+            ]
+        )
+        # All chunks but the last are full, so at most this many can be spared. Counting per
+        # tensor starts only when no more are missing.
+        spared = int(self._allowed.sum()) // layout.elements_per_chunk + 1
+        self._at_least = max(1, layout.chunk_count - spared)  # chunks before it may be satisfied
+        # Of the chunks that were wanted at the latest look, so many had to arrive.
+        self._wanted = np.empty(0, dtype=np.int64)
+        self._needed = 0
+
+    def satisfied(self, progress: Progress) -> bool:
+        if progress.received_count < self._at_least:
+            return False
+        came = int(np.count_nonzero(progress.received[self._wanted]))
+        if came >= self._needed:
+            came, self._needed = 0, self._look(progress)
+        self._at_least = progress.received_count + self._needed - came
+        return not self._needed
+
+    def missing(self, progress: Progress) -> int:
+        return self._at_least - progress.received_count
+
+    def _look(self, progress: Progress) -> int:
+        """How many of the chunks that are wanted from now on must arrive, at the least."""
+        pieces = self._pieces
+        lost = ~progress.received[pieces.chunk]
+        missing = np.bincount(
+            pieces.tensor, weights=pieces.elements * lost, minlength=len(self._allowed)
+        )
+        excess = np.maximum(missing - self._allowed, 0)
+        self._wanted = np.unique(pieces.chunk[lost & (excess > 0)[pieces.tensor]])
+        return -(-int(excess.sum()) // self._elements_per_chunk)
+
+
+def _parse_tensors(tensors: str | Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    if isinstance(tensors, Mapping):
+        pairs = list(tensors.items())
+    elif isinstance(tensors, str):
+        pairs = [_parse_bound(part) for part in tensors.split(";") if part]
+    else:
+        raise ValueError(f"tensors is {tensors!r}; valid: GLOB@TOLERANCE, joined by ;")
+    for glob, bound in pairs:
+        check_tolerance(bound, f"tensors: {glob}")
+    return tuple((check_glob(glob, "tensors"), float(bound)) for glob, bound in pairs)
+
+
+def _parse_bound(text: str) -> tuple[str, float]:
+    glob, at, bound = text.rpartition("@")
+    try:
+        return glob, float(bound if at else "no number")
+    except ValueError:
+        raise ValueError(f"tensors: {text!r} is not of the form GLOB@TOLERANCE") from None
+
+
+@dataclass(frozen=True, init=False)
+class EarlyClose(Fixed):
+    """A fraction and a deadline: "LTP-style" Early Close.
+
+    Until the deadline LTP's receiver (arXiv 2305.04279) waits for everything, afterwards for a
+    fraction; some data must arrive in any case. LTP's defaults, which packets are critical and how
+    it adapts the limits are not known to us. Here they are options; or with `patience` the limits
+    follow what was measured of each peer in the epoch before, by a rule of ours:
+
+    * The cut-off time is `patience` times what all chunks need at a calm pace, the one that a
+      quarter of the epoch's transfers had or exceeded, and a round trip for one more repair.
+    * The fraction is what transfers of that epoch would have lacked then in the mean, had their
+      chunks come evenly, and never more than `tolerance`. So after a calm epoch all is waited for.
+
+    Only transfers that ended with half to twice as many chunks count; the constant limits hold
+    while there is none.
+
+    Args:
+        tolerance: the fraction of chunks that may be missing after the deadline.
+        deadline_s: the cut-off time, in seconds since the transfer's first chunk arrived.
+        must: tensors that must arrive completely, such as `*.bias;head.*`; none when empty.
+        patience: both limits adapt, with this factor; at least 1. None: they are constant.
+        epoch_rounds: the epoch before a transfer is so many of the peer's latest; 1 to 16.
+    """
+
+    deadline_s: float
+    must: tuple[str, ...]
+    patience: float | None
+    epoch_rounds: int
+
+    def __init__(
+        self,
+        tolerance: float,
+        deadline_s: float,
+        must: str | Sequence[str] = "",
+        patience: float | None = None,
+        epoch_rounds: int = RECENT,
+    ) -> None:
+        super().__init__(tolerance)
+        check_seconds(deadline_s, "deadline_s")
+        number = isinstance(patience, int | float) and not isinstance(patience, bool)
+        if patience is not None and not (number and 1 <= patience < math.inf):
+            raise ValueError(f"patience is {shown(patience)}; valid: 1 or more, finite")
+        if not (type(epoch_rounds) is int and 1 <= epoch_rounds <= RECENT):
+            valid = f"a whole number, 1 to {RECENT}"
+            raise ValueError(f"epoch_rounds is {shown(epoch_rounds)}; valid: {valid}")
+        object.__setattr__(self, "deadline_s", float(deadline_s))
+        object.__setattr__(self, "must", parse_globs(must, "must"))
+        object.__setattr__(self, "patience", None if patience is None else float(patience))
+        object.__setattr__(self, "epoch_rounds", epoch_rounds)
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: EarlyCloseRule(layout=layout, policy=self)
+
+    def as_text(self) -> str:
+        must = f",must={';'.join(self.must)}" if self.must else ""
+        patience = "" if self.patience is None else f",patience={self.patience!r}"
+        epoch = "" if self.epoch_rounds == RECENT else f",epoch_rounds={self.epoch_rounds}"
+        limits = f"tolerance={self.fraction!r},deadline_s={self.deadline_s!r}"
+        return f"early-close:{limits}{must}{patience}{epoch}"
+
+
+class EarlyCloseRule(StopRule):
+    """Stops when the deadline has passed, the fraction has arrived, and `must` is complete."""
+
+    def __init__(self, *, layout: PayloadLayout, policy: EarlyClose) -> None:
+        self._chunk_count = layout.chunk_count
+        self._policy = policy
+        self._limits: tuple[float, int] | None = None  # the deadline, and the chunks it asks for
+        named = [i for glob in policy.must for i in matching(layout, glob, "must")]
+        pieces = layout.pieces
+        self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
+
+    def satisfied(self, progress: Progress) -> bool:
+        limits = self._limits_of(progress)
+        return (
+            limits is not None
+            and progress.now_s >= limits[0]
+            and progress.received_count >= limits[1]
+            and bool(progress.received[self._must].all())
+        )
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        limits = self._limits_of(progress)
+        # After the deadline only a new chunk can change the answer.
+        return None if limits is None or progress.now_s >= limits[0] else limits[0]
+
+    def _limits_of(self, progress: Progress) -> tuple[float, int] | None:
+        """None before the first chunk; afterwards they stay."""
+        if self._limits is None and progress.first_arrival_s is not None:
+            cut_off_s, tolerance = self._measured(progress)
+            required = required_chunks(self._chunk_count, tolerance)
+            self._limits = progress.first_arrival_s + cut_off_s, required
+        return self._limits
+
+    def _measured(self, progress: Progress) -> tuple[float, float]:
+        """How long after its first chunk this transfer is cut off, and what it may lack then."""
+        policy, chunk_count = self._policy, self._chunk_count
+        alike_s = [
+            took_s * chunk_count / count
+            for took_s, count in progress.recent
+            # What came in one batch took no time that could be told.
+            if took_s > 0 and chunk_count <= ALIKE * count and count <= ALIKE * chunk_count
+        ]
+        whole_s = sorted(alike_s[-policy.epoch_rounds :])
+        if policy.patience is None or not whole_s:
+            return policy.deadline_s, policy.fraction
+        calm_s = whole_s[int(len(whole_s) * _CALM)]
+        cut_off_s = policy.patience * calm_s + (progress.round_trip_s or 0.0)
+        lacking = sum(max(0.0, 1 - cut_off_s / each_s) for each_s in whole_s) / len(whole_s)
+        return cut_off_s, min(policy.fraction, lacking)
+
+
+@dataclass(frozen=True, init=False)
+class QuickLossOnly(Fixed):
+    """Repairs losses that are found quickly, gives up others within a bound: "APNet'19-style".
+
+    Xia et al. (APNet 2019) give up, within a bound, losses that only a long wait would reveal. Here
+    there are two signs of one: the sender has nothing else to send and asks, or no new chunk has
+    come for a while. Their bounds are not known to us; the abstract calls 10 to 35 % harmless.
+
+    Args:
+        tolerance: the bound, as the fraction of chunks that may be missing.
+        quiet_s: seconds without a new chunk after which the rest counts as slow. It must be longer
+            than a round trip with full queues, or it cuts off quick repairs.
+    """
+
+    quiet_s: float
+
+    def __init__(self, tolerance: float, quiet_s: float) -> None:
+        super().__init__(tolerance)
+        check_seconds(quiet_s, "quiet_s")
+        object.__setattr__(self, "quiet_s", float(quiet_s))
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: QuickLossRule(layout=layout, policy=self)
+
+    def as_text(self) -> str:
+        return f"quick-loss-only:tolerance={self.fraction!r},quiet_s={self.quiet_s!r}"
+
+
+class QuickLossRule(StopRule):
+    """Stops when the bound is kept and, since the last chunk, the sender asked or was quiet."""
+
+    def __init__(self, *, layout: PayloadLayout, policy: QuickLossOnly) -> None:
+        self._required = required_chunks(layout.chunk_count, policy.fraction)
+        self._quiet_s = policy.quiet_s
+        self._count = 0
+        self._probes = 0  # the number of PROBEs when the last new chunk came
+
+    def satisfied(self, progress: Progress) -> bool:
+        if progress.received_count != self._count:
+            self._count, self._probes = progress.received_count, progress.probes
+        if self._count < self._required:
+            return False
+        quiet_s = self._quiet_until_s(progress)
+        asked = progress.probes > self._probes
+        return asked or (quiet_s is not None and progress.now_s >= quiet_s)
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        return self._quiet_until_s(progress) if self._count >= self._required else None
+
+    def _quiet_until_s(self, progress: Progress) -> float | None:
+        last_s = progress.last_arrival_s
+        return None if last_s is None else last_s + self._quiet_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBound(TolerancePolicy):
+    """Stops at a time that warm-up transfers have set, or soon after all has been sent.
+
+    "OptiReduce-style" (Warraich et al., NSDI 2025, arXiv 2310.06993): the hard bound, t_B, is the
+    95th percentile of 20 runs at start-up, which are reliable. Once the senders' last packets have
+    come, the receiver waits only for a fraction of t_C, a moving average. Assumptions of ours: the
+    fraction is a constant, and t_C the mean of the latest 16 transfers; the first transfers from
+    each peer take the place of the runs at start-up; both count from the first sign of a transfer;
+    a PROBE says that all have been sent.
+
+    Args:
+        warm_up: so many transfers from each peer are complete; their times set the bound.
+        quantile: the bound is this quantile of them, by nearest rank; above 0, up to 1.
+        wait: once all has been sent, the receiver waits for this part of the time that recent
+            transfers took in the mean; above 0, up to 1.
+    """
+
+    warm_up: int = 20
+    quantile: float = 0.95
+    wait: float = 0.1
+
+    def __post_init__(self) -> None:
+        count = self.warm_up
+        if not (type(count) is int and 1 <= count <= MOST_EARLIEST):
+            raise ValueError(f"warm_up is {count!r}; valid: a whole number, 1 to {MOST_EARLIEST}")
+        for name in ("quantile", "wait"):
+            value = getattr(self, name)
+            if not (type(value) in (int, float) and 0 < value <= 1):
+                raise ValueError(f"{name} is {value!r}; valid: above 0, up to 1")
+
+    def tolerance(self, critical: bool) -> float:
+        """0, what it gives up of a transfer in time. Nothing bounds what one that is late loses."""
+        return 0.0
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: TimeBoundRule(layout=layout, policy=self)
+
+    def as_text(self) -> str:
+        return f"time-bound:warm_up={self.warm_up},quantile={self.quantile!r},wait={self.wait!r}"
+
+
+class TimeBoundRule(StopRule):
+    """Stops at the earlier of the two times; in a warm-up transfer, at neither."""
+
+    def __init__(self, *, layout: PayloadLayout, policy: TimeBound) -> None:
+        self._policy = policy
+        self._chunk_count = layout.chunk_count
+        self._ended_s: float | None = None  # when the sender had sent all
+
+    def satisfied(self, progress: Progress) -> bool:
+        until_s = self._until_s(progress)
+        return until_s is not None and progress.now_s >= until_s
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        return self._until_s(progress)
+
+    def missing(self, progress: Progress) -> int | None:
+        # The first chunk starts the clock, so it must be noticed at once.
+        if progress.first_arrival_s is None:
+            return None
+        return self._chunk_count - progress.received_count
+
+    def _until_s(self, progress: Progress) -> float | None:
+        if self._ended_s is None and progress.probes:
+            self._ended_s = progress.now_s
+        first_s = self._ended_s if progress.first_sign_s is None else progress.first_sign_s
+        warm_up = self._policy.warm_up
+        if first_s is None or len(progress.earliest) < warm_up:
+            return None
+        taken_s = [each_s for each_s, _ in progress.earliest[:warm_up]]
+        bound_s = first_s + _quantile(taken_s, self._policy.quantile) + _ROUNDING_S
+        if self._ended_s is None:
+            return bound_s
+        mean_s = sum(each_s for each_s, _ in progress.recent) / len(progress.recent)
+        return min(bound_s, self._ended_s + self._policy.wait * mean_s)
+
+
+def _quantile(values: Sequence[float], quantile: float) -> float:
+    """By nearest rank, without rounding errors: 0.95 of 20 is the 19th."""
+    return sorted(values)[math.ceil(round(quantile * len(values), 9)) - 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedEnergy(TolerancePolicy):
+    """Stops at a share of the energy or a part of the chunks; when late at less, above a floor.
+
+    Ours. With error feedback, SGD with any contraction of the payload converges at the rate of SGD
+    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019), whatever
+    chunks were chosen. So the floor holds in all rounds; what comes above it is what time allows.
+
+    It needs an order that tells what chunks are worth, such as `by-energy`, and which must arrive.
+    A transfer waits for all of those; a late one with a `floor` for any chunks that hold it, and
+    those that must arrive without energy.
+
+    Args:
+        share: the share of the energy at which a transfer ends that is not late; above 0.
+        patience: a transfer is late after so many times what calm ones took recently from the
+            slowest peer, counted from its first sign; at least 1.
+        at_most: the share of the chunks that is enough however little they hold, where they are the
+            most energetic ones or hold as much; above 0, up to 1.
+        floor: the share of the energy with which a late transfer ends; above 0, up to 1. None: with
+            what must arrive.
+    """
+
+    share: float = 0.95
+    patience: float = 1.2
+    at_most: float = 1.0
+    floor: float | None = None
+    needs_worth = True
+
+    def __post_init__(self) -> None:
+        given = ("share", "patience", "at_most")
+        for name in given if self.floor is None else (*given, "floor"):
+            if not isinstance(getattr(self, name), int | float):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; valid: a number")
+            if name != "patience" and not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; valid: above 0, up to 1")
+        if not 1 <= self.patience < np.inf:
+            raise ValueError(f"patience is {self.patience}; valid: 1 or more, finite")
+
+    def tolerance(self, critical: bool) -> float:
+        """What it gives up of the energy when it is not late; of the chunks it is often more."""
+        return 1 - self.share
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: EnergyRule(layout=layout, policy=self)
+
+    def as_text(self) -> str:
+        text = f"bounded-energy:share={self.share!r},patience={self.patience!r}"
+        if self.at_most != 1:
+            text += f",at_most={self.at_most!r}"
+        return text if self.floor is None else f"{text},floor={self.floor!r}"
+
+
+class EnergyRule(StopRule):
+    """Stops once what must arrive is there, with the share; of a late transfer less is enough."""
+
+    looks_back = True
+
+    def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
+        self._policy = policy
+        self._chunk_count = layout.chunk_count
+        self._needed: NDArray[np.int64] | None = None  # what must arrive
+        self._in_any_case: NDArray[np.int64] | None = None  # of a late transfer, too
+        self._fewest = layout.chunk_count  # chunks that can hold the share
+        self._share = policy.share  # less where fewer chunks are enough
+        self._late_s: float | None = None
+
+    def satisfied(self, progress: Progress) -> bool:
+        if not self._knows(progress):
+            return False
+        if self._is_late(progress):
+            return not self._lacking_late(progress)
+        return (
+            progress.received_count >= self._fewest
+            and not self._lacking(progress, self._needed)
+            and self._holds(progress, self._share)
+        )
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        late_s = self._late_from(progress)
+        # Afterwards only a new chunk can change the answer.
+        return None if late_s is None or progress.now_s >= late_s else late_s
+
+    def missing(self, progress: Progress) -> int | None:
+        if not self._knows(progress):
+            return self._chunk_count - progress.received_count
+        if self._is_late(progress):
+            return self._lacking_late(progress)
+        lacking = self._lacking(progress, self._needed)
+        return max(lacking, self._fewest - progress.received_count)
+
+    def _is_late(self, progress: Progress) -> bool:
+        late_s = self._late_from(progress)
+        return late_s is not None and progress.now_s >= late_s
+
+    def _late_from(self, progress: Progress) -> float | None:
+        """From when on the transfer is late; None while that is unknown."""
+        first_s = progress.first_sign_s
+        if self._late_s is None and first_s is not None and self._knows(progress):
+            calm_s = self._calm_s(progress.slowest)
+            self._late_s = None if calm_s is None else first_s + self._policy.patience * calm_s
+        return self._late_s
+
+    def _calm_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
+        """What calm transfers take that need as many chunks as this one; None for unknown."""
+        fewest = self._fewest
+        alike_s = sorted(
+            took_s * max(1.0, fewest / count)
+            for took_s, count in slowest
+            if fewest <= ALIKE * count and count <= ALIKE * fewest
+        )
+        return alike_s[int(len(alike_s) * _CALM)] if alike_s else None
+
+    def _lacking_late(self, progress: Progress) -> int:
+        """How many chunks a late transfer lacks, at the least."""
+        floor = self._policy.floor
+        if floor is None:
+            return self._lacking(progress, self._needed)
+        return self._lacking(progress, self._in_any_case) or int(not self._holds(progress, floor))
+
+    def _lacking(self, progress: Progress, chunks: NDArray[np.int64] | None) -> int:
+        assert chunks is not None
+        return len(chunks) - int(np.count_nonzero(progress.received[chunks]))
+
+    def _holds(self, progress: Progress, share: float) -> bool:
+        got = float(np.add.reduce(self._least, where=progress.received))
+        lost = float(np.add.reduce(self._most, where=~progress.received))
+        return lost * share <= got * (1 - share)
+
+    def _knows(self, progress: Progress) -> bool:
+        """Whether the sender has said what its chunks are worth; reads it when it has."""
+        if self._needed is not None or progress.worth is None:
+            return self._needed is not None
+        worth = progress.worth
+        self._least, self._most = LEAST[worth], MOST[worth]
+        self._needed = np.flatnonzero(worth & MUST)
+        self._in_any_case = np.flatnonzero(worth == MUST)
+        self._fewest, self._share = enough(worth, self._policy.share, self._policy.at_most)
+        return True
+
+
+POLICIES: Registry[TolerancePolicy] = Registry(
+    "tolerance policy",
+    {
+        "fixed": Fixed,
+        "phased": Phased,
+        "per-layer": PerLayer,
+        "early-close": EarlyClose,
+        "quick-loss-only": QuickLossOnly,
+        "bounded-energy": BoundedEnergy,
+        "time-bound": TimeBound,
+    },
+    own="Tolerance",
+    base=TolerancePolicy,
+)
+
+
+def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> TolerancePolicy:
+    """A policy from any form a configuration may give it.
+
+    A number is a fixed tolerance; a text is `fixed:tolerance=0.008`; a mapping is
+    {"policy": "phased", "low": 0.008, "high": 0.408}, or has `name` in place of `policy`.
+    Raises ValueError saying what is valid.
+    """
+    if isinstance(value, TolerancePolicy):
+        return value
+    if isinstance(value, Mapping):
+        options = dict(value)
+        name = options.pop("policy", None) or options.pop("name", None)
+        if not isinstance(name, str):
+            raise ValueError(f"a tolerance policy needs the key 'policy': {', '.join(POLICIES)}")
+        if name in POLICIES:
+            return POLICIES.build(name, options)
+        value = {"name": name, **options}
+    if not isinstance(value, str | Mapping):
+        return Fixed(value)
+    text = POLICIES.text(value)
+    policy = POLICIES.create(text)
+    if POLICIES.parse(text)[0] not in POLICIES:
+        # A user's class need not know how to describe itself; `object`, since it may be frozen.
+        object.__setattr__(policy, "own_text", text)
+        if str(policy) != text:
+            raise InputError(f"{text}: {type(policy).__name__} must not define __str__")
+    return policy
