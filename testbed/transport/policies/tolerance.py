@@ -473,11 +473,12 @@ def _quantile(values: Sequence[float], quantile: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedEnergy(TolerancePolicy):
-    """Stops at a share of the energy or a part of the chunks; when late at less, above a floor.
+    """A bound on the energy, the sum of squares, that may be missing: ours.
 
-    Ours. With error feedback, SGD with any contraction of the payload converges at the rate of SGD
-    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019), whatever
-    chunks were chosen. So the floor holds in all rounds; what comes above it is what time allows.
+    It stops at a share of the energy or a part of the chunks; when late at less, above a floor. With
+    error feedback, SGD with any contraction of the payload converges at the rate of SGD without loss
+    (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019), whatever chunks were
+    chosen. So the floor holds in all rounds; what comes above it is what time allows.
 
     It needs an order that tells what chunks are worth, such as `by-energy`, and which must arrive.
     A transfer waits for all of those; a late one with a `floor` for any chunks that hold it, and
