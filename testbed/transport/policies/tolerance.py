@@ -390,14 +390,13 @@ class QuickLossRule(StopRule):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeBound(TolerancePolicy):
-    """Stops at a time that warm-up transfers have set, or soon after all has been sent.
+    """A tolerance of time alone: "OptiReduce-style" (Warraich et al., NSDI 2025, arXiv 2310.06993).
 
-    "OptiReduce-style" (Warraich et al., NSDI 2025, arXiv 2310.06993): the hard bound, t_B, is the
-    95th percentile of 20 runs at start-up, which are reliable. Once the senders' last packets have
-    come, the receiver waits only for a fraction of t_C, a moving average. Assumptions of ours: the
-    fraction is a constant, and t_C the mean of the latest 16 transfers; the first transfers from
-    each peer take the place of the runs at start-up; both count from the first sign of a transfer;
-    a PROBE says that all have been sent.
+    The hard bound, t_B, is the 95th percentile of 20 runs at start-up, which are reliable. Once the
+    senders' last packets have come, the receiver waits only for a fraction of t_C, a moving
+    average. Assumptions of ours: the fraction is a constant, and t_C the mean of the latest 16
+    transfers; the first transfers from each peer take the place of the runs at start-up; both count
+    from the first sign of a transfer; a PROBE says that all have been sent.
 
     Args:
         warm_up: so many transfers from each peer are complete; their times set the bound.
@@ -475,10 +474,11 @@ def _quantile(values: Sequence[float], quantile: float) -> float:
 class BoundedEnergy(TolerancePolicy):
     """A bound on the energy, the sum of squares, that may be missing: ours.
 
-    It stops at a share of the energy or a part of the chunks; when late at less, above a floor. With
-    error feedback, SGD with any contraction of the payload converges at the rate of SGD without loss
-    (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019), whatever chunks were
-    chosen. So the floor holds in all rounds; what comes above it is what time allows.
+    It stops at a share of the energy or a part of the chunks; when late at less, above a floor.
+    With error feedback, SGD with any contraction of the payload converges at the rate of SGD
+    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019),
+    whatever chunks were chosen. So the floor holds in all rounds; what comes above it is what time
+    allows.
 
     It needs an order that tells what chunks are worth, such as `by-energy`, and which must arrive.
     A transfer waits for all of those; a late one with a `floor` for any chunks that hold it, and

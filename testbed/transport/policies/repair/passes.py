@@ -235,10 +235,11 @@ class PassesReceiver(ReceiverRepair):
 
 @dataclass(frozen=True, kw_only=True)
 class Passes(Repair):
-    """PROBE, BITMAP, STOP; by default a pass costs nothing beside its datagrams.
+    """Repair in passes: send all, ask, send what is missing (DBLP; MLT, NSDI 2024).
 
-    DBLP's published code (August 2025) walks all chunk indices in every pass, and waits for control
-    messages: 12 microseconds a chunk, as we measured it. The preset `dblp-as-published` has that.
+    By default a pass costs nothing beside its datagrams. DBLP's published code (August 2025) walks
+    all chunk indices in every pass, and waits for control messages: 12 microseconds a chunk, as we
+    measured it. The preset `dblp-as-published` has that.
 
     Attributes:
         walk_s_per_chunk: seconds that each index of a pass costs, whether its chunk is sent or not.
