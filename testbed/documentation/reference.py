@@ -29,7 +29,7 @@ from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS
 from testbed.transport.policies.tolerance import POLICIES
-from testbed.transport.protocol_config import REGISTRIES
+from testbed.transport.protocols import REGISTRIES
 from testbed.verdict.gate_explanations import GATES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

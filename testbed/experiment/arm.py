@@ -24,7 +24,7 @@ from testbed.shared.section import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import Leg, protocols
 from testbed.transport.policies.tolerance import Fixed
-from testbed.transport.protocol_config import REGISTRIES, ProtocolConfig
+from testbed.transport.protocols import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")

@@ -22,7 +22,7 @@ from testbed.transport.core import wire
 from testbed.transport.net.tcp_compression import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS, Passes
-from testbed.transport.protocol_config import NEED_RATE
+from testbed.transport.protocols import NEED_RATE
 
 LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
 _TENTH = 0.1

@@ -28,7 +28,7 @@ from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
 from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.tolerance import POLICIES, Fixed
-from testbed.transport.protocol_config import REGISTRIES, ProtocolConfig
+from testbed.transport.protocols import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
 

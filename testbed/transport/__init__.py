@@ -58,8 +58,7 @@ from testbed.transport.policies.congestion import CONGESTION_CONTROLS, Congestio
 from testbed.transport.policies.order import MARKS, ORDERS, ChunkOrder, Marks, OrderContext
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import POLICIES, Fixed, Phased, as_policy
-from testbed.transport.protocol_config import ProtocolConfig
-from testbed.transport.protocols import PRESETS, preset
+from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 
 __all__ = [
     "CONGESTION_CONTROLS",

@@ -23,7 +23,7 @@ from testbed.shared.section import Section
 from testbed.transport import protocols
 from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
 from testbed.transport.policies.tolerance import PerLayer
-from testbed.transport.protocol_config import ProtocolConfig
+from testbed.transport.protocols import ProtocolConfig
 from testbed.workload.commands import LAB_PYTHON
 from testbed.workload.settings import AnyArm, Arguments, BuiltIn, Programs
 

@@ -143,17 +143,17 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
             batch = frames[first : first + 7]
             other.send(batch)
             data._resting, data._unread_until_s = True, now_s
-            routine = data.begin_routine(ours, now_s)
-            if routine is None:
+            data.begin_routine(ours, now_s)
+            if data.coming is None:
                 data.read(ours, now_s, waited=True)
             else:
-                arrive(routine.coming, now_s)
-                while not routine.coming.it.over:  # the wait goes on, and the next batch comes
+                arrive(data.coming, now_s)
+                while not data.coming.it.over:  # the wait goes on, and the next batch comes
                     first, now_s = first + 7, now_s + 1e-3
                     theirs.on_datagrams(batch, now_s - 1e-3, waited=True)
                     batch = frames[first : first + 7]
                     other.send(batch)
-                    arrive(routine.coming, now_s)
+                    arrive(data.coming, now_s)
                     taken += 1
                 data.end_routine(ours, now_s)
             theirs.on_datagrams(batch, now_s, waited=True)
@@ -241,11 +241,11 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
             if case == "stranger":
                 strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
             if taken:
-                routine = data.begin_routine(connection, now_s)
-                arrive(routine.coming, now_s)
-                assert routine.worked
+                data.begin_routine(connection, now_s)
+                arrive(data.coming, now_s)
+                assert data.worked
                 if case == "stranger":  # who is dropped there, and wakes nobody
-                    assert not routine.coming.it.over
+                    assert not data.coming.it.over
                 data.end_routine(connection, now_s)
             else:
                 data.read(connection, now_s, waited=True)
@@ -297,14 +297,14 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
     with pair() as (udp, other):
         data, waiter = data_of(udp, gather_s=room_s), Waiter()
         now_s, sent = time.monotonic(), 10
-        routine = data.begin_routine(connection, now_s)
-        assert routine.coming.it.at_once
+        data.begin_routine(connection, now_s)
+        assert data.coming.it.at_once
         waiter.want(data, reading=True, writing=False)
-        while not routine.worked or not routine.coming.it.over:
+        while not data.worked or not data.coming.it.over:
             other.send(frames[sent : sent + 10])
             sent += 10
             time.sleep(2e-3)
-            assert waiter.wait_working(time.monotonic() + 1e-3, [], [routine.coming]) == ([], [])
+            assert waiter.wait_working(time.monotonic() + 1e-3, [], [data.coming]) == ([], [])
             assert sent < 100
         data.end_routine(connection, now_s)
         assert (data.unread_until_s > now_s) == (room_s > 0)
@@ -328,12 +328,12 @@ def test_for_a_control_that_measures_the_path_each_is_taken_as_it_comes(repair, 
     with pair() as (udp, other):
         data = data_of(udp, measured=True)
         data._drained = True
-        routine = data.begin_routine(connection, 2e-3)
-        assert routine.coming.it.at_once
+        data.begin_routine(connection, 2e-3)
+        assert data.coming.it.at_once
         for step in range(30):
             other.send(rest[step : step + 1])
-            arrive(routine.coming, 3e-3 + step * 1e-4)
-            assert routine.coming.it.over == (gathers or step == 29)
+            arrive(data.coming, 3e-3 + step * 1e-4)
+            assert data.coming.it.over == (gathers or step == 29)
             if gathers:
                 break
         data.end_routine(connection, 6e-3)
@@ -350,11 +350,11 @@ def test_what_completes_a_transfer_is_noticed_at_once():
     rest = received(parties, [(0.0, 90), (1e-3, 8)])
     with pair() as (udp, other):
         data, waiter = data_of(udp), Waiter()
-        routine = data.begin_routine(connection, time.monotonic())
+        data.begin_routine(connection, time.monotonic())
         waiter.want(data, reading=True, writing=False)
         for frame in rest:
             other.send(frame[None])
-            waiter.wait_working(time.monotonic() + 0.02, [], [routine.coming])
+            waiter.wait_working(time.monotonic() + 0.02, [], [data.coming])
         data.end_routine(connection, time.monotonic())
     assert [type(event) for event in connection.events()] == [TransferDone]
 

@@ -8,7 +8,7 @@ import pytest
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.congestion.path import DeliveryPlateau, MaxFilter, PathMonitor
-from testbed.transport.protocol_config import NEED_RATE
+from testbed.transport.protocols import NEED_RATE
 from tests.shared.entries import listed
 from tests.transport.congestion_rounds import (
     ALL,

@@ -124,9 +124,10 @@ def test_what_the_routine_sends_carries_its_class():
     parties = sending()
     with pair() as (udp, other):
         other._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-        routine = data_of(udp).begin_routine(parties.worker.connection, 0.0)
-        depart(routine.going, 1.0)
-        assert routine.going.worked
+        data = data_of(udp)
+        assert data.begin_routine(parties.worker.connection, 0.0)
+        depart(data.going, 1.0)
+        assert data.worked
         _, control, _, _ = other._socket.recvmsg(1 << 16, 256)
     assert marks_in(control, socket.IPPROTO_IP, socket.IP_TOS) == [dscp.PROTECTED]
 

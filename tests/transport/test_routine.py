@@ -129,4 +129,4 @@ def test_a_socket_with_a_checksum_has_no_routine():
         udp.seal = seal("crc", b"", is_server=True)
         assert udp.departing() is None and udp.arriving() is None
         parties = two()
-        assert data_of(udp).begin_routine(parties.worker.connection, 0.0) is None
+        assert data_of(udp).begin_routine(parties.worker.connection, 0.0) is False

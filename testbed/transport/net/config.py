@@ -16,7 +16,7 @@ from testbed.transport.core.messages import check_u32
 from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.tls import Credentials
-from testbed.transport.protocol_config import ProtocolConfig
+from testbed.transport.protocols import ProtocolConfig
 
 # What the fields must be, and how that is said.
 _KINDS: Mapping[str, tuple[Any, str]] = {

@@ -16,7 +16,7 @@ from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.hot_path import Arriving, Departing, Polled, wait_working
 from testbed.transport.net.doors import Door
 from testbed.transport.net.hedge_channel import HedgeChannel
-from testbed.transport.net.link import Link, Routine
+from testbed.transport.net.link import DataChannel, Link
 from testbed.transport.net.stream import Stream
 
 _LINGER_S = 1.0
@@ -162,7 +162,7 @@ class Driver:
         # its arrivals gather.
         self._due_s: dict[str, float] = {}
         self._gathering_s: dict[str, float] = {}
-        self._routines: dict[str, Routine] = {}
+        self._routines: dict[str, DataChannel] = {}
         self._owners: dict[Any, str] = {}
         self._at_doors: set[Any] = set()
         self._ended: list[Stream] = []
@@ -254,12 +254,12 @@ class Driver:
             self._owners[link.hedges] = name
         if data is None:
             return
-        routine, unread_until_s = link.routine, data.unread_until_s
-        if routine is not None:
-            self._routines[name] = routine
+        unread_until_s = data.unread_until_s
+        if link.routine:
+            self._routines[name] = data
         else:
             self._routines.pop(name, None)
-        if unread_until_s > -math.inf and (routine is None or routine.coming is None):
+        if unread_until_s > -math.inf and (not link.routine or data.coming is None):
             self._gathering_s[name] = unread_until_s
         else:
             self._gathering_s.pop(name, None)
@@ -304,9 +304,9 @@ class Driver:
 
     def _end_routines(self) -> None:
         """Those of which something was done."""
-        for name, routine in [each for each in self._routines.items() if each[1].worked]:
+        for name, data in [each for each in self._routines.items() if each[1].worked]:
             del self._routines[name]
-            if (link := self.links.get(name)) is not None and link.routine is routine:
+            if (link := self.links.get(name)) is not None and link.routine and link.data is data:
                 link.end_routine(time.monotonic())
                 self._due_s[name] = -math.inf
 

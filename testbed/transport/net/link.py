@@ -7,74 +7,10 @@ from typing import Any
 
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.events import OBSERVATION_INTERVAL_S, Observer
-from testbed.transport.core.routine import COALESCED_S, Expected
+from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.hot_path import Arriving, Departing
 from testbed.transport.net.hedge_channel import HedgeChannel
 from testbed.transport.net.stream import Stream
-from testbed.transport.net.udp_socket import UdpSocket
-
-
-class Routine:
-    """What a data channel does during a wait, without a wake-up: see `core.routine`."""
-
-    def __init__(self, udp: UdpSocket) -> None:
-        self._udp = udp
-        self._departing: Departing | None = None
-        self._arriving: Arriving | None = None
-        self.going: Departing | None = None  # what is sent and what is taken during the wait
-        self.coming: Arriving | None = None
-
-    def begin_going(self, connection: Connection, now_s: float) -> None:
-        """Sends what may go."""
-        self.going = None
-        if (departures := connection.departures()) is None:
-            return
-        self._departing = self._departing or self._udp.departing()
-        if self._departing is None:
-            return
-        self._udp.mark(connection.outgoing.protected)
-        waiting = len(departures.chunks) + departures.beyond
-        due_s = departures.pacer.next_s(now_s, waiting)
-        if self._departing.begin(departures, due_s, segmented=self._udp.segmentation):
-            self.going = self._departing
-
-    def begin_coming(self, expected: Expected | None, due_s: float | None) -> None:
-        """Takes what is expected: what has gathered, at `due_s` first; or, for None, at once."""
-        self.coming = None
-        if expected is None:
-            return
-        self._arriving = self._arriving or self._udp.arriving()
-        if self._arriving is None:
-            return
-        if self._arriving.begin(expected, due_s, self._udp.receiving):
-            self.coming = self._arriving
-
-    @property
-    def active(self) -> bool:
-        return self.going is not None or self.coming is not None
-
-    @property
-    def worked(self) -> bool:
-        """Whether anything was done, or has to be decided: then it must be ended."""
-        going, coming = self.going, self.coming
-        return (going is not None and going.worked) or (coming is not None and coming.worked)
-
-    def end(self, connection: Connection) -> Arriving | None:
-        """Reports what was done; returns what was taken from the socket, if anything was."""
-        going, coming, self.going, self.coming = self.going, self.coming, None, None
-        if going is not None and going.worked:
-            departures, batches = going.end()
-            if batches:
-                connection.outgoing.departed(departures, batches)
-        if coming is None or not coming.worked:
-            return None
-        arrivals, at_s = coming.end()
-        if len(arrivals.stamps):
-            connection.arrived(arrivals, at_s, waited=not coming.it.at_once)
-        if coming.it.unplaced:
-            self._udp.leave(coming)
-        return coming
-
 
 # What is read of a peer's control messages at a time, unless one alone is longer: the shortest that
 # need work, empty ACKs, then take some milliseconds, and others have their turn in between.
@@ -83,6 +19,10 @@ _CONTROL_BYTES = 1 << 11
 
 class DataChannel(ABC):
     """What carries the data between this side and one peer."""
+
+    # What is sent, and what is taken, during a wait without a wake-up: see `core.routine`.
+    going: Departing | None = None
+    coming: Arriving | None = None
 
     @abstractmethod
     def fileno(self) -> int:
@@ -119,9 +59,15 @@ class DataChannel(ABC):
         """Until when arrivals may gather before they are `read`; -math.inf for not at all."""
         return -math.inf
 
-    def begin_routine(self, connection: Connection, now_s: float) -> Routine | None:
-        """What may be done during a wait; None (the default) for nothing."""
-        return None
+    def begin_routine(self, connection: Connection, now_s: float) -> bool:
+        """Whether anything may be done during a wait: sets `going` and `coming`."""
+        return False
+
+    @property
+    def worked(self) -> bool:
+        """Whether anything was done, or has to be decided: then the routine must be ended."""
+        going, coming = self.going, self.coming
+        return (going is not None and going.worked) or (coming is not None and coming.worked)
 
     def end_routine(  # noqa: B027 - for those that have one
         self, connection: Connection, now_s: float
@@ -135,7 +81,7 @@ class DataChannel(ABC):
 class Link:
     """One peer's connection with its two channels."""
 
-    routine: Routine | None = None  # what may be done before, while the driver waits
+    routine = False  # whether `data` has one, which the driver does while it waits
     hedges: HedgeChannel | None = None  # what hurries the stream on; None for nothing
 
     def __init__(
@@ -185,7 +131,7 @@ class Link:
 
     def work(self, now_s: float, *, looked: bool = True) -> None:
         """Does what is due: deadlines, datagrams, control messages."""
-        connection, data, self.routine = self.connection, self.data, None
+        connection, data, self.routine = self.connection, self.data, False
         if data is not None and -math.inf < data.unread_until_s <= now_s + COALESCED_S:
             data.read(connection, now_s, waited=True)
         if looked and now_s >= self._deadline_s:
@@ -206,8 +152,8 @@ class Link:
             connection.on_control_closed("it opened no connection for its data")
         if looked and data is not None:
             self.routine = data.begin_routine(connection, now_s)
-        going = self.routine is not None and self.routine.going is not None
-        coming = self.routine is not None and self.routine.coming is not None
+        going = self.routine and data is not None and data.going is not None
+        coming = self.routine and data is not None and data.coming is not None
         deadline_s = connection.next_deadline_s(now_s, departing=going)
         self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
         if data is not None:
@@ -233,7 +179,7 @@ class Link:
     def end_routine(self, now_s: float) -> None:
         """What was done of it counts from now on."""
         assert self.data is not None
-        self.routine = None
+        self.routine = False
         self.data.end_routine(self.connection, now_s)
 
     def _observe(self, now_s: float) -> None:

@@ -16,7 +16,7 @@ from testbed.transport.core import worth
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.core.messages import pack_bitmap, unpack_bitmap
-from testbed.transport.protocol_config import ProtocolConfig
+from testbed.transport.protocols import ProtocolConfig
 
 _VALUES_BYTES = 2 * ELEMENT_BYTES
 

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.net.link import DataChannel, Routine
+from testbed.transport.native.hot_path import Arriving, Departing
+from testbed.transport.net.link import DataChannel
 from testbed.transport.net.path_mtu import Joiner, Sizes, cut, trial_of
 from testbed.transport.net.udp_socket import UdpSocket
 
@@ -53,7 +54,8 @@ class UdpData(DataChannel):
         self._blocked = False
         self._retry_s: float | None = None
         self._not_before_s = 0.0
-        self._routine: Routine | None = None
+        self._departing: Departing | None = None
+        self._arriving: Arriving | None = None
 
     def fileno(self) -> int:
         return self._udp.fileno()
@@ -176,29 +178,60 @@ class UdpData(DataChannel):
             return self._udp.send(frames)
         return self._udp.send(cut(frames, self._going_in)) // self._going_in
 
-    def begin_routine(self, connection: Connection, now_s: float) -> Routine | None:
+    def begin_routine(self, connection: Connection, now_s: float) -> bool:
+        self.going = self.coming = None
         if not self._udp.has_routine:
-            return None
-        if self._routine is None:
-            self._routine = Routine(self._udp)
-        routine = self._routine
-        routine.going = routine.coming = None
+            return False
         if self._leave_out is None and not self._not_before_s:
-            routine.begin_going(connection, now_s)
+            self._begin_going(connection, now_s)
         if self._resting or self._drained:
-            expected = connection.expected(self._gather_s, measured=self._measured)
-            routine.begin_coming(expected, self._unread_until_s if self._resting else None)
-        return routine if routine.active else None
+            self._begin_coming(connection)
+        return self.going is not None or self.coming is not None
+
+    def _begin_going(self, connection: Connection, now_s: float) -> None:
+        """Sends what may go."""
+        departures = connection.departures()
+        if departures is None:
+            return
+        self._departing = self._departing or self._udp.departing()
+        if self._departing is None:
+            return
+        self._udp.mark(connection.outgoing.protected)
+        waiting = len(departures.chunks) + departures.beyond
+        due_s = departures.pacer.next_s(now_s, waiting)
+        if self._departing.begin(departures, due_s, segmented=self._udp.segmentation):
+            self.going = self._departing
+
+    def _begin_coming(self, connection: Connection) -> None:
+        """Takes what is expected: what has gathered once that is over, or what comes at once."""
+        expected = connection.expected(self._gather_s, measured=self._measured)
+        if expected is None:
+            return
+        self._arriving = self._arriving or self._udp.arriving()
+        due_s = self._unread_until_s if self._resting else None
+        if self._arriving is not None and self._arriving.begin(
+            expected, due_s, self._udp.receiving
+        ):
+            self.coming = self._arriving
 
     def end_routine(self, connection: Connection, now_s: float) -> None:
-        took = None if self._routine is None else self._routine.end(connection)
-        if took is None:
+        going, coming, self.going, self.coming = self.going, self.coming, None, None
+        if going is not None and going.worked:
+            departures, batches = going.end()
+            if batches:
+                connection.outgoing.departed(departures, batches)
+        if coming is None or not coming.worked:
             return
-        self._resting, self._drained = not (took.it.over or took.it.at_once), took.it.drained
-        self._unread_until_s = took.it.due_s
-        if took.it.unplaced:
-            self._take(connection, now_s, waited=not took.it.at_once)
-        elif took.it.over and took.it.drained and took.it.valid:
+        arrivals, at_s = coming.end()
+        it = coming.it
+        if len(arrivals.stamps):
+            connection.arrived(arrivals, at_s, waited=not it.at_once)
+        self._resting, self._drained = not (it.over or it.at_once), it.drained
+        self._unread_until_s = it.due_s
+        if it.unplaced:
+            self._udp.leave(coming)
+            self._take(connection, now_s, waited=not it.at_once)
+        elif it.over and it.drained and it.valid:
             self._rest(connection, now_s)
 
     def due_s(self, connection_due_s: float) -> float:
