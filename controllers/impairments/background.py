@@ -22,7 +22,7 @@ from testbed.lab.kernel.namespaces import socket_in
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.shared import python_module
 from testbed.shared.problems import form
-from testbed.transport.net.tcp_socket import (
+from testbed.transport.net.tcp import (
     available_congestion_controls,
     get_congestion_control,
     tcp_counts,

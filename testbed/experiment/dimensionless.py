@@ -19,7 +19,7 @@ from testbed.shared.input_error import InputError
 from testbed.training import datasets, models, pace
 from testbed.transport import Leg, PayloadLayout
 from testbed.transport.core import wire
-from testbed.transport.net.tcp_compression import compression_of
+from testbed.transport.net.tcp import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.repair import REPAIRS, Passes
 from testbed.transport.protocols import NEED_RATE

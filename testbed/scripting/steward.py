@@ -30,7 +30,7 @@ from testbed.scripting.channel import Channel, ChannelError
 from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
-from testbed.transport.net.tcp_socket import available_congestion_controls
+from testbed.transport.net.tcp import available_congestion_controls
 from testbed.verdict import calibration, gates, link_changes
 
 _KILL_S = 1.0  # what the kernel itself is stuck in takes longer

@@ -1,6 +1,6 @@
 """Compression over kernel TCP, in virtual time.
 
-What goes over the wire is that of `testbed.transport.net.tcp_data`: a frame's head, and the block
+What goes over the wire is that of `testbed.transport.net.tcp`: a frame's head, and the block
 that a compression makes of a payload. The model of kernel TCP carries it as a payload of its own,
 segment by segment, so all of it takes its time on the links. Who sends and who receives sees the
 chunks of the layout, as with a real connection.
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.events import TransferReport
 from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
-from testbed.transport.net.tcp_compression import Compression
-from testbed.transport.net.tcp_data import HEAD_BYTES
+from testbed.transport.net.tcp import HEAD_BYTES, Compression
 
 Buffer = NDArray[np.uint8]
 Mask = NDArray[np.bool_]

@@ -37,7 +37,7 @@ from testbed.transport.native import HOT_PATH
 from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Handle
-from testbed.transport.net.tcp_compression import compression_of
+from testbed.transport.net.tcp import compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import sending_order
 from testbed.transport.policies.repair import REPAIRS

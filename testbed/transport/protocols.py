@@ -1,4 +1,4 @@
-"""Presets of protocols, named after published systems."""
+"""A protocol, composed of one entry per axis and checked; and presets, named after systems."""
 
 import inspect
 import math

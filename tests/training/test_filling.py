@@ -9,7 +9,7 @@ from testbed.training.events import nonfinite
 from testbed.training.filling import FILLINGS, ErrorFeedback, Signs
 from testbed.training.vectors import mean_into
 from testbed.transport import PayloadLayout
-from testbed.transport.net.tcp_compression import TwoValues
+from testbed.transport.net.tcp import TwoValues
 from tests.shared.entries import every, listed
 from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of, report
 

@@ -23,7 +23,7 @@ from testbed.transport import (
     preset,
 )
 from testbed.transport.core.messages import ControlMessage
-from testbed.transport.net.tcp_data import TcpData
+from testbed.transport.net.tcp import TcpData
 from testbed.transport.net.udp_socket import UdpSocket
 from tests.transport.virtual import random_payload
 

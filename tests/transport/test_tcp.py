@@ -16,8 +16,8 @@ from testbed.transport.core.messages import (
     body_limits,
     pack_bitmap,
 )
-from testbed.transport.net.tcp_compression import Selection
-from testbed.transport.net.tcp_socket import (
+from testbed.transport.net.tcp import (
+    Selection,
     available_congestion_controls,
     check_congestion_control,
     get_congestion_control,
@@ -48,7 +48,7 @@ def test_an_unknown_congestion_control_is_refused_with_those_available():
 
 def test_a_socket_on_which_another_algorithm_is_in_force_is_noticed(monkeypatch):
     monkeypatch.setattr(
-        "testbed.transport.net.tcp_socket.get_congestion_control", lambda connection: "other"
+        "testbed.transport.net.tcp.get_congestion_control", lambda connection: "other"
     )
     with socket.socket() as trial, pytest.raises(ValueError, match="'other' although 'cubic'"):
         set_congestion_control(trial, "cubic")

@@ -7,7 +7,7 @@ import pytest
 
 from testbed.shared.input_error import InputError
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.net.tcp_compression import TwoValues
+from testbed.transport.net.tcp import TwoValues
 from tests.transport.loopback import run_all, site
 
 LAYOUT = PayloadLayout([("w", 100_001)])  # the last chunk is shorter than others

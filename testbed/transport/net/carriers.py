@@ -29,11 +29,12 @@ from testbed.transport.net.doors import listen
 from testbed.transport.net.link import DataChannel
 from testbed.transport.net.path_mtu import Sizes, check_chunk_fits
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
-from testbed.transport.net.tcp_compression import compression_of
-from testbed.transport.net.tcp_data import TcpConnection, TcpData
-from testbed.transport.net.tcp_socket import (
+from testbed.transport.net.tcp import (
     DataSocket,
+    TcpConnection,
+    TcpData,
     check_congestion_control,
+    compression_of,
     get_congestion_control,
     set_congestion_control,
 )

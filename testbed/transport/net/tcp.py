@@ -3,29 +3,256 @@
     u32 session | u32 transfer | u64 payload bytes
 
 precede each payload, or the block of a compression. STOP on the control stream ends a transfer.
+
+A block's `size(layout)` and the chunks that arrive, `count(layout)`, follow from the layout alone.
+`pack` gives which chunks those are, shape (chunk_count,), and the block; `unpack` puts them in
+their places, or raises ProtocolError.
 """
 
+import math
+import operator
+import socket
 import struct
 import time
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.shared.input_error import InputError
+from testbed.transport.core import worth
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import TransferReport
 from testbed.transport.core.incoming import Incoming
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
+from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap, unpack_bitmap
 from testbed.transport.core.outgoing import Outgoing
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.net.link import DataChannel
-from testbed.transport.net.tcp_compression import Compression
-from testbed.transport.net.tcp_socket import SEGMENT_OVERHEAD_BYTES, DataSocket, TcpCounts
+from testbed.transport.net.stream import tcp_info, unacknowledged_bytes
+from testbed.transport.protocols import ProtocolConfig
+
+_VALUES_BYTES = 2 * ELEMENT_BYTES
+
+
+@dataclass(frozen=True)
+class TwoValues:
+    """All chunks, each as its first element (f32), the other value (f32), and a bit per element."""
+
+    def count(self, layout: PayloadLayout) -> int:
+        return layout.chunk_count
+
+    def size(self, layout: PayloadLayout) -> int:
+        return layout.chunk_count * _coded_bytes(layout)
+
+    def pack(
+        self, layout: PayloadLayout, payload: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.bool_], memoryview]:
+        """Raises InputError, before anything is sent, for a chunk with more than two values."""
+        words = layout.rows(payload).view("<u4")
+        first = words[:, :1]
+        others = words != first
+        others[-1, _elements_of_last(layout) :] = False
+        other = np.take_along_axis(words, others.argmax(axis=1, keepdims=True), axis=1)
+        further = others & (words != other)
+        if further.any():
+            raise InputError(
+                f"coding is two-values, and chunk {int(further.any(axis=1).argmax())} of a payload "
+                "has more; valid: payloads with two values in each chunk at most"
+            )
+        block = np.empty((layout.chunk_count, _coded_bytes(layout)), dtype=np.uint8)
+        block[:, :_VALUES_BYTES] = np.hstack([first, other]).view(np.uint8)
+        block[:, _VALUES_BYTES:] = np.packbits(others, axis=1, bitorder="little")
+        return np.ones(layout.chunk_count, dtype=np.bool_), block.reshape(-1).data
+
+    def unpack(
+        self, layout: PayloadLayout, block: NDArray[np.uint8], rows: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        coded = block.reshape(layout.chunk_count, -1)
+        values = np.ascontiguousarray(coded[:, :_VALUES_BYTES]).view("<u4")
+        others = np.unpackbits(
+            coded[:, _VALUES_BYTES:], axis=1, count=layout.elements_per_chunk, bitorder="little"
+        )
+        words = rows.view("<u4")
+        words[:] = np.where(others, values[:, 1:], values[:, :1])
+        words[-1, _elements_of_last(layout) :] = 0
+        return np.ones(layout.chunk_count, dtype=np.bool_)
+
+
+def _coded_bytes(layout: PayloadLayout) -> int:
+    """Of one chunk."""
+    return _VALUES_BYTES + -(-layout.elements_per_chunk // 8)
+
+
+def _elements_of_last(layout: PayloadLayout) -> int:
+    """The last chunk's; zeros follow."""
+    return int(layout.chunk_lengths[-1]) // ELEMENT_BYTES
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part `keep` of the chunks, one at least: a bitmap of them, then those, ascending."""
+
+    keep: float
+
+    def count(self, layout: PayloadLayout) -> int:
+        return max(1, math.ceil(self.keep * layout.chunk_count))
+
+    def size(self, layout: PayloadLayout) -> int:
+        return _bitmap_bytes(layout) + self.count(layout) * layout.chunk_bytes
+
+    def pack(
+        self, layout: PayloadLayout, payload: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.bool_], memoryview]:
+        """Those with the most energy, the first of equals."""
+        rows = layout.rows(payload)
+        energy = worth.energies(rows)
+        energy[~np.isfinite(energy)] = np.inf
+        chosen = np.zeros(layout.chunk_count, dtype=np.bool_)
+        chosen[np.argsort(-energy, kind="stable")[: self.count(layout)]] = True
+        block, bitmap = np.empty(self.size(layout), dtype=np.uint8), _bitmap_bytes(layout)
+        block[:bitmap] = np.frombuffer(pack_bitmap(chosen), dtype=np.uint8)
+        np.compress(chosen, rows, axis=0, out=block[bitmap:].reshape(-1, layout.chunk_bytes))
+        return chosen, block.data
+
+    def unpack(
+        self, layout: PayloadLayout, block: NDArray[np.uint8], rows: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """ProtocolError unless its bitmap names as many chunks as are sent."""
+        bitmap = _bitmap_bytes(layout)
+        chosen = unpack_bitmap(block[:bitmap].tobytes(), layout.chunk_count)
+        named = int(np.count_nonzero(chosen))
+        if named != self.count(layout):
+            raise ProtocolError(f"a bitmap of {named} chunks instead of {self.count(layout)}")
+        rows[chosen] = block[bitmap:].reshape(named, layout.chunk_bytes)
+        return chosen
+
+
+def _bitmap_bytes(layout: PayloadLayout) -> int:
+    return -(-layout.chunk_count // 8)
+
+
+Compression = Selection | TwoValues
+
+
+def compression_of(protocol: ProtocolConfig) -> Compression | None:
+    """A protocol's; None where payloads travel as they are."""
+    if protocol.coding == "two-values":
+        return TwoValues()
+    return None if protocol.keep == 1 else Selection(protocol.keep)
+
+
+_AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+# Ethernet, IPv4 and TCP headers with the timestamp option, per segment.
+SEGMENT_OVERHEAD_BYTES = 14 + 20 + 32
+
+
+class TcpCounts(NamedTuple):
+    """Totals of one connection since its beginning; bytes are those of the stream."""
+
+    segments_sent: int
+    data_segments_received: int
+    data_segments_sent: int
+    bytes_sent: int
+    bytes_retransmitted: int
+
+    def since(self, before: "TcpCounts") -> "TcpCounts":
+        return TcpCounts(*map(operator.sub, self, before))
+
+    @property
+    def wire_bytes_sent(self) -> int:
+        """Wire bytes of data segments, with headers and retransmissions."""
+        return self.bytes_sent + self.data_segments_sent * SEGMENT_OVERHEAD_BYTES
+
+    @property
+    def wire_bytes_acknowledging(self) -> int:
+        """Wire bytes of segments sent without data."""
+        return (self.segments_sent - self.data_segments_sent) * SEGMENT_OVERHEAD_BYTES
+
+
+def tcp_counts(connection: socket.socket) -> TcpCounts:
+    """The kernel's counters; OSError when it is older than 4.19."""
+    segments_sent, _, *counts = tcp_info(connection)
+    return TcpCounts(segments_sent, *counts)
+
+
+class DataSocket:
+    """A peer's data connection, with the kernel's counters at the end of the last transfer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+        self.read_s = self.moved_s = -math.inf  # when data were last read
+        self._sent = tcp_counts(connection)
+        # So far each side has received one segment, the other's handshake message. The kernel's
+        # count is not read, because a fast peer's first payload may have begun to arrive.
+        self._received = self._sent._replace(data_segments_received=1)
+        self._unacknowledged = 0
+
+    def look(self, now_s: float) -> None:
+        """Notes whether data have moved since the last call."""
+        before, self._unacknowledged = self._unacknowledged, unacknowledged_bytes(self.socket)
+        if self._unacknowledged != before:
+            self.moved_s = now_s
+
+    def count_sent(self) -> TcpCounts:
+        """The counters that sending added since the last call."""
+        now, before = tcp_counts(self.socket), self._sent
+        self._sent = now
+        return now.since(before)
+
+    def count_received(self) -> TcpCounts:
+        """The counters that receiving added since the last call."""
+        now, before = tcp_counts(self.socket), self._received
+        self._received = now
+        return now.since(before)
+
+
+def available_congestion_controls() -> list[str]:
+    """The algorithms that the kernel offers; empty when it does not say."""
+    try:
+        return _AVAILABLE.read_text().split()
+    except OSError:
+        return []
+
+
+def set_congestion_control(connection: socket.socket, name: str) -> None:
+    """Sets the algorithm of one socket (and of what it accepts) and reads it back."""
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except PermissionError:
+        return
+    except OSError as error:
+        raise ValueError(
+            f"the kernel refuses TCP congestion control {name!r} ({error.strerror}); "
+            f"available: {' '.join(available_congestion_controls()) or 'unknown'}"
+        ) from None
+    actual = get_congestion_control(connection)
+    if actual != name:
+        raise ValueError(f"TCP congestion control is {actual!r} although {name!r} was set")
+
+
+def get_congestion_control(connection: socket.socket) -> str:
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return raw.partition(b"\0")[0].decode()
+
+
+def check_congestion_control(connection: socket.socket, name: str) -> None:
+    """Raises ProtocolError when a connection has another algorithm than `name`."""
+    actual = get_congestion_control(connection)
+    if actual != name:
+        raise ProtocolError(
+            f"TCP congestion control is {actual!r} instead of {name!r}: this process may not set "
+            "it, or the route has another"
+        )
+
 
 _FRAME = struct.Struct("!IIQ")
 HEAD_BYTES = _FRAME.size
