@@ -268,7 +268,7 @@ def _messages(count: int, size: int) -> tuple[Any, Any]:
     import numpy as np
 
     from testbed.transport.native.hot_path import address_of
-    from testbed.transport.net.batched_io import Messages
+    from testbed.transport.net.udp_socket import Messages
 
     memory, messages = np.zeros(size, dtype=np.uint8), Messages(count)
     messages.vectors["base"], messages.vectors["bytes"] = address_of(memory), size

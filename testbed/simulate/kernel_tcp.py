@@ -27,8 +27,7 @@ from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, Repair
-from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.policies.repair.scoreboard import SendQueue
+from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender, SendQueue
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 
 CONGESTION_CONTROLS = ("bbr", "cubic", "reno")  # of the kernel's, those of which there is one here

@@ -13,9 +13,8 @@ import warnings
 import numpy as np
 
 from testbed.transport.net.addresses import SocketAddress, resolve
-from testbed.transport.net.batched_io import SOL_UDP, UDP_SEGMENT
 from testbed.transport.net.path_mtu import check_chunk_fits, largest_chunk_bytes, path_mtu_bytes
-from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
 
 ADDRESSES = {"4": ("127.0.0.2", "127.0.0.3"), "6": ("fd00::2", "fd00::3")}
 CLAIMED_MTU_BYTES = {"4": 600, "6": 1280}  # 1280: the least that IPv6 allows

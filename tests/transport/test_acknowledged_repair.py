@@ -10,7 +10,7 @@ from testbed.transport.core.events import TransferDone
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS, Streaming
-from testbed.transport.policies.repair.scoreboard import ChunkQueue, Scoreboard, SendQueue
+from testbed.transport.policies.repair.acknowledged_sender import ChunkQueue, Scoreboard, SendQueue
 from tests.transport.two_parties import Two
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.transport import open_endpoint, preset
 from testbed.transport.core.messages import KEY_BYTES
-from testbed.transport.net.hedge_channel import HedgeChannel
+from testbed.transport.net.link import HedgeChannel
 from testbed.transport.net.stream import Stream
 from tests.transport.loopback import in_thread, joined, site
 from tests.transport.own_namespace import told_by

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from testbed.transport.native import LIBRARY, WHY_NONE, hot_path
-from testbed.transport.net.batched_io import BatchSender
+from testbed.transport.net.udp_socket import BatchSender
 
 needs_compiled = pytest.mark.skipif(LIBRARY is None, reason=f"the hot path in C: {WHY_NONE}")
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from testbed.transport.native import WHY_NONE
-from testbed.transport.net import batched_io, udp_socket
-from testbed.transport.net.batched_io import SOL_UDP, UDP_SEGMENT
-from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.net import udp_socket
+from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
 
 SIZE = 1472
 IP_RECVTTL = 12  # of Linux
@@ -22,8 +21,8 @@ IP_RECVTTL = 12  # of Linux
 def calls(request, monkeypatch):
     """Each test runs with the compiled calls and with those through ctypes."""
     if request.param == "numpy":
-        monkeypatch.setattr(batched_io, "LIBRARY", None)
-    elif batched_io.LIBRARY is None:
+        monkeypatch.setattr(udp_socket, "LIBRARY", None)
+    elif udp_socket.LIBRARY is None:
         pytest.skip(f"the calls in C: {WHY_NONE}")
 
 
@@ -240,7 +239,7 @@ def test_a_segmented_send_of_another_size_is_counted(pair):
 def test_long_batches_arrive_as_they_were_sent(pair, segmentation, coalescing):
     one, two = pair
     one.segmentation = segmentation
-    two._socket.setsockopt(SOL_UDP, batched_io.UDP_GRO, int(coalescing))
+    two._socket.setsockopt(SOL_UDP, udp_socket.UDP_GRO, int(coalescing))
     for count in (1, 300, 7, 2, 300, 45):
         frames = batch(count, seed=count)
         assert one.send(frames) == count
@@ -267,7 +266,7 @@ def test_single_and_coalesced_datagrams_may_alternate(pair):
 def test_what_else_the_kernel_says_of_a_datagram_is_not_its_size(count, coalescing):
     """The hop limit of 64 is not the size of two datagrams of 64 bytes."""
     with linked(64, segmentation=False) as (one, two):
-        two._socket.setsockopt(SOL_UDP, batched_io.UDP_GRO, int(coalescing))
+        two._socket.setsockopt(SOL_UDP, udp_socket.UDP_GRO, int(coalescing))
         two._socket.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
         for size in (128, 64, 65):  # beside the peer's own
             one._socket.sendto(bytes(size), ("127.0.0.1", two.port))

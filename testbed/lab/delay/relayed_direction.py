@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from testbed.lab.delay import frame_ring
 from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, DirectionDelay
 from testbed.lab.delay.frame_ring import SLOT_BYTES, SOL_PACKET
-from testbed.transport.net.batched_io import Messages
+from testbed.transport.net.udp_socket import Messages
 
 _ETH_P_ALL = 3
 _STATISTICS, _QDISC_BYPASS = 6, 20

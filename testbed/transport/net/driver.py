@@ -15,8 +15,7 @@ from testbed.transport.core.events import Event
 from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.hot_path import Arriving, Departing, Polled, wait_working
 from testbed.transport.net.doors import Door
-from testbed.transport.net.hedge_channel import HedgeChannel
-from testbed.transport.net.link import DataChannel, Link
+from testbed.transport.net.link import DataChannel, HedgeChannel, Link
 from testbed.transport.net.stream import Stream
 
 _LINGER_S = 1.0

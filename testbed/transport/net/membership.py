@@ -24,8 +24,7 @@ from testbed.transport.net.carriers import (
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.doors import Arrival, Door, Strangers, listen
 from testbed.transport.net.driver import Driver
-from testbed.transport.net.hedge_channel import HedgeChannel
-from testbed.transport.net.link import Link
+from testbed.transport.net.link import HedgeChannel, Link
 from testbed.transport.net.stream import Stream, connected, limit_segments
 from testbed.transport.net.tls import Tls
 

@@ -2,25 +2,348 @@
 
 It is bound and not connected: a connected one turns a peer's ICMP messages into errors. One send
 carries up to 44 datagrams (UDP_SEGMENT), one receive returns as many (UDP_GRO); the kernel cuts
-them behind the interface's queue.
+them behind the interface's queue. All that it reads and writes in recvmmsg and sendmmsg lies in
+numpy arrays that are allocated once. 64-bit Linux.
 """
 
 import contextlib
+import ctypes
 import errno
+import os
 import socket
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared import dscp
 from testbed.transport.core.pacing import MAX_BATCH
-from testbed.transport.native.hot_path import Arriving, Departing
-from testbed.transport.net.addresses import SocketAddress, in_words
-from testbed.transport.net.batched_io import SOL_UDP, UDP_GRO, BatchReceiver, BatchSender
+from testbed.transport.core.wire import HEADER_BYTES
+from testbed.transport.native.hot_path import LIBRARY, Arriving, Departing, address_of, structure
+from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, in_words, packed
 from testbed.transport.net.sealing import CompiledAuthentication, Seal
+
+# struct mmsghdr and iovec of a 64-bit Linux.
+MESSAGE = np.dtype(
+    {
+        "names": [
+            *("name", "name_bytes", "vectors", "vector_count"),
+            *("control", "control_bytes", "flags", "bytes"),
+        ],
+        "formats": ["u8", "u4", "u8", "u8", "u8", "u8", "i4", "u4"],
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
+        "itemsize": 64,
+    }
+)
+VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
+# One cmsghdr with an int, padded.
+CONTROL = np.dtype(
+    [("bytes", "u8"), ("level", "i4"), ("type", "i4"), ("data", "u4"), ("pad", "u4")]
+)
+
+
+def _load() -> ctypes.CDLL | None:
+    fits = sys.byteorder == "little" and ctypes.sizeof(ctypes.c_void_p) == 8
+    if not sys.platform.startswith("linux") or not fits:
+        return None
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        receive, send = library.recvmmsg, library.sendmmsg
+    except (OSError, AttributeError):
+        return None
+    # Addresses are passed as integers, which ctypes converts fastest.
+    integer, address = ctypes.c_int, ctypes.c_void_p
+    receive.argtypes = [integer, address, ctypes.c_uint, integer, address]
+    send.argtypes = [integer, address, ctypes.c_uint, integer]
+    return library
+
+
+_LIBRARY = _load()
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+class Messages:
+    """`count` message headers, each with `vectors` buffers."""
+
+    def __init__(self, count: int, vectors: int = 1) -> None:
+        if _LIBRARY is None:
+            raise OSError("this system has no recvmmsg and sendmmsg as 64-bit Linux has them")
+        self._library = _LIBRARY
+        self.count = count
+        self.headers = np.zeros(count, dtype=MESSAGE)
+        self.vectors = np.zeros((count, vectors), dtype=VECTOR)
+        self.address = address_of(self.headers)
+        steps = np.arange(count, dtype=np.uint64)
+        self.headers["vectors"] = address_of(self.vectors) + steps * (vectors * VECTOR.itemsize)
+        self.headers["vector_count"] = vectors
+
+    def receive(self, descriptor: int, first: int, limit: int) -> int:
+        """Receives into messages from `first` on; returns how many."""
+        at = self.address + first * MESSAGE.itemsize
+        count = self._library.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
+        if count < 0 and ctypes.get_errno() == errno.EAGAIN:
+            return 0
+        return _checked(count if count >= 0 else -ctypes.get_errno())
+
+    def send(self, descriptor: int, first: int, count: int) -> int:
+        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
+        at = self.address + first * MESSAGE.itemsize
+        taken = self._library.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
+        return _checked(taken if taken >= 0 else -ctypes.get_errno())
+
+
+SOL_UDP = 17
+UDP_SEGMENT = 103
+UDP_GRO = 104
+LARGEST_DATAGRAM = 65535
+# Messages that are received at a time: coalesced ones, and single ones.
+_WIDE, _NARROW = 12, 256
+# The kernel cuts one large send into at most this many pieces (UDP_MAX_SEGMENTS since Linux 4.18).
+MAX_SEGMENTS = 64
+
+
+class _Receiving(ctypes.Structure):
+    """struct receiving."""
+
+    _fields_ = structure(
+        (ctypes.c_void_p, "messages rows peer"),
+        (ctypes.c_uint32, "count per_message datagram_bytes address_bytes control_bytes"),
+        (ctypes.c_uint32, "received unsorted"),
+        (ctypes.c_uint64, "rows_room foreign"),
+    )
+
+
+class _Sending(ctypes.Structure):
+    """struct sending."""
+
+    _fields_ = structure(
+        (ctypes.c_void_p, "messages vectors"),
+        (ctypes.c_uint32, "count per_message datagram_bytes"),
+    )
+
+
+class _ReceiveBatch(Messages):
+    """Messages to receive into, with room for the source and the size of coalesced datagrams."""
+
+    def __init__(
+        self,
+        rows: NDArray[np.uint8],
+        peer: NDArray[np.uint64],
+        *,
+        count: int,
+        vectors: int,
+        per_message: int,
+    ) -> None:
+        """Message i writes its first `per_message` datagrams to the rows from i times that on."""
+        super().__init__(count, vectors)
+        self.sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
+        self.controls = np.zeros(count, dtype=CONTROL)
+        steps = np.arange(count, dtype=np.uint64)
+        self.headers["name"] = address_of(self.sources) + steps * PACKED_BYTES
+        self.headers["control"] = address_of(self.controls) + steps * CONTROL.itemsize
+        size = rows.shape[1]
+        self.vectors["base"][:, 0] = address_of(rows) + steps * (per_message * size)
+        self.vectors["bytes"][:, 0] = per_message * size
+        self.received = 0  # messages that the last call received
+        self.left: int | None = None  # the result of a call that C made itself: it is the next
+        self.struct = _Receiving(
+            messages=self.address,
+            rows=address_of(rows),
+            peer=address_of(peer),
+            count=count,
+            per_message=per_message,
+            datagram_bytes=size,
+            address_bytes=PACKED_BYTES,
+            control_bytes=CONTROL.itemsize,
+            rows_room=rows.nbytes,
+        )
+        self.struct_address = ctypes.addressof(self.struct)
+
+    def receive_rows(self, descriptor: int) -> int | None:
+        """How many rows hold the peer's datagrams now; None where messages must be sorted out."""
+        if LIBRARY is not None:
+            left, self.left = self.left, None
+            rows = LIBRARY.receive(self.struct_address, descriptor) if left is None else left
+            rows, self.received = _checked(rows), self.struct.received
+            return None if self.struct.unsorted else rows
+        # The kernel overwrites both lengths with what it used.
+        self.headers["name_bytes"] = PACKED_BYTES
+        self.headers["control_bytes"] = CONTROL.itemsize
+        self.received = self.receive(descriptor, 0, self.count)
+        return None if self.received else 0
+
+    def coalesced(self, count: int) -> NDArray[np.bool_]:
+        """Which of the first messages the kernel coalesced; `controls` has their sizes."""
+        controls = self.controls[:count]
+        of_this_kind = (controls["level"] == SOL_UDP) & (controls["type"] == UDP_GRO)
+        used = self.headers["control_bytes"][:count]
+        return of_this_kind & (used >= CONTROL.itemsize - 4)  # the padding
+
+
+class BatchReceiver:
+    """Receives batches of datagrams of one size."""
+
+    def __init__(self, datagram_bytes: int) -> None:
+        self._size = datagram_bytes
+        self._per_wide = max(1, LARGEST_DATAGRAM // datagram_bytes)
+        narrow_count = max(2, min(_NARROW, (1 << 20) // datagram_bytes))
+        rows = max(_WIDE * self._per_wide, narrow_count)
+        self._rows = np.zeros((rows, datagram_bytes), dtype=np.uint8)
+        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
+        batch = partial(_ReceiveBatch, self._rows, self._peer)
+        self._wide = batch(count=_WIDE, vectors=1, per_message=self._per_wide)
+        self._narrow = batch(count=narrow_count, vectors=2, per_message=1)
+        # The kernel backs these pages with memory only when a longer message is written to them.
+        spare_bytes = (self._per_wide - 1) * datagram_bytes
+        self._spare = np.empty((narrow_count, spare_bytes), dtype=np.uint8)
+        steps = np.arange(narrow_count, dtype=np.uint64)
+        self._narrow.vectors["base"][:, 1] = address_of(self._spare) + steps * spare_bytes
+        self._narrow.vectors["bytes"][:, 1] = spare_bytes
+        self._arrangement = self._wide
+        self._unknown_address = 0
+        self.wrong_size = 0  # datagrams of the last batch that were dropped for it
+        self.others: list[bytes] = []  # the heads of those that have one
+
+    @property
+    def unknown_address(self) -> int:
+        """Datagrams of others than the peer, all that were dropped so far."""
+        in_c = self._wide.struct.foreign + self._narrow.struct.foreign
+        return int(self._unknown_address + in_c)
+
+    def set_peer(self, address: SocketAddress) -> None:
+        """Accepts datagrams from this source only."""
+        self._peer[:] = packed(address)
+
+    def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
+        """Receives one batch, without the datagrams of others than the peer."""
+        self.wrong_size = 0
+        self.others = []
+        now = self._arrangement
+        rows = now.receive_rows(descriptor)
+        drained = now.received < now.count
+        if rows is None:
+            return self._sort_out(now, now.received), drained
+        return self._rows[:rows], drained
+
+    @property
+    def nothing(self) -> NDArray[np.uint8]:
+        """No datagrams."""
+        return self._rows[:0]
+
+    @property
+    def compiled(self) -> int | None:
+        """The address of the present arrangement, for C; None where there is no C."""
+        return None if LIBRARY is None else self._arrangement.struct_address
+
+    def leave(self, result: int) -> None:
+        """C has received a batch, with this result, and `receive` is to return it."""
+        self._arrangement.left = result
+
+    def _sort_out(self, now: _ReceiveBatch, count: int) -> NDArray[np.uint8]:
+        """The acceptable datagrams of a batch whose messages differ."""
+        lengths = now.headers["bytes"][:count].tolist()
+        sizes = now.controls["data"][:count].tolist()
+        coalesced = now.coalesced(count).tolist()
+        truncated = ((now.headers["flags"][:count] & socket.MSG_TRUNC) != 0).tolist()
+        known = (now.sources[:count] == self._peer).all(axis=1).tolist()
+        parts = []
+        for index in range(count):
+            length = lengths[index]
+            size = sizes[index] if coalesced[index] else length
+            datagrams = max(1, -(-length // size)) if size else 1
+            if not known[index]:
+                self._unknown_address += datagrams
+            elif size != self._size or (truncated[index] and not coalesced[index]):
+                self.wrong_size += datagrams
+                if size and length >= HEADER_BYTES:
+                    self.others += self._heads(now, index, size, length // size)
+            else:
+                if length % size:  # only the last one may be shorter
+                    self.wrong_size += 1
+                parts += self._parts(now, index, length // size)
+        several = any(coalesced)
+        if now is self._narrow and several:
+            self._arrangement = self._wide
+        elif now is self._wide and not several and count > 1:
+            self._arrangement = self._narrow
+        if not parts:
+            return self._rows[:0]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _heads(self, now: _ReceiveBatch, index: int, size: int, datagrams: int) -> list[bytes]:
+        """The beginnings of a message's datagrams, as far as they lie in one place."""
+        first = index * (self._per_wide if now is self._wide else 1) * self._size
+        memory = self._rows.reshape(-1)
+        room = self._per_wide * self._size if now is self._wide else self._size
+        places = range(0, min(datagrams * size, room - HEADER_BYTES + 1), size)
+        return [memory[first + at : first + at + HEADER_BYTES].tobytes() for at in places]
+
+    def _parts(self, now: _ReceiveBatch, index: int, datagrams: int) -> list[NDArray[np.uint8]]:
+        if now is self._wide:
+            first = index * self._per_wide
+            return [self._rows[first : first + datagrams]]
+        rest = self._spare[index, : (datagrams - 1) * self._size].reshape(-1, self._size)
+        return [self._rows[index : index + 1], rest]
+
+
+class BatchSender:
+    """Sends batches of datagrams of one size to one peer."""
+
+    def __init__(self, datagram_bytes: int, *, messages: int = 128) -> None:
+        self._size = datagram_bytes
+        self.per_segmented = max(1, min(MAX_SEGMENTS, 65507 // datagram_bytes))
+        self._plain = Messages(messages)
+        self._segmented = Messages(messages)
+        self._control = np.zeros(1, dtype=CONTROL)
+        # 18 is 16 + sizeof(uint16).
+        self._control[0] = (18, SOL_UDP, UDP_SEGMENT, datagram_bytes, 0)
+        self._segmented.headers["control"] = address_of(self._control)
+        self._segmented.headers["control_bytes"] = CONTROL.itemsize
+        self._steps = np.arange(messages, dtype=np.uint64)
+        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
+        for each in (self._plain, self._segmented):
+            each.headers["name"] = address_of(self._peer)
+            each.headers["name_bytes"] = PACKED_BYTES
+        self._structs = [
+            _Sending(each.address, address_of(each.vectors), messages, per_message, datagram_bytes)
+            for each, per_message in ((self._plain, 1), (self._segmented, self.per_segmented))
+        ]
+        self._addresses = [ctypes.addressof(each) for each in self._structs]
+
+    @property
+    def compiled(self) -> Sequence[int] | None:
+        """The addresses of what sends single rows and segmented ones; None where there is no C."""
+        return None if LIBRARY is None else self._addresses
+
+    def set_peer(self, address: SocketAddress) -> None:
+        """Sets the destination of all datagrams."""
+        self._peer[:] = packed(address)
+
+    def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
+        """Sends rows and returns how many the kernel took; raises OSError when it took none."""
+        if LIBRARY is not None:
+            at = self._addresses[segmented]
+            return _checked(LIBRARY.send_rows(at, descriptor, address_of(frames), len(frames)))
+        messages = self._segmented if segmented else self._plain
+        per_message = self.per_segmented if segmented else 1
+        rows = min(len(frames), messages.count * per_message)
+        count = -(-rows // per_message)
+        vectors = messages.vectors[:count, 0]
+        step = per_message * self._size
+        vectors["base"] = address_of(frames) + self._steps[:count] * np.uint64(step)
+        vectors["bytes"] = step
+        vectors["bytes"][-1] = (rows - (count - 1) * per_message) * self._size
+        return min(messages.send(descriptor, 0, count) * per_message, rows)
+
 
 # With these options root may exceed net.core.rmem_max and wmem_max.
 SO_SNDBUFFORCE = 32
