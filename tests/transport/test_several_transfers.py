@@ -19,16 +19,14 @@ def test_four_transfers_each_way_overlap_and_deliver_every_byte(protocol):
     downs = [random_payload(place.layout, seed) for seed in range(4, 8)]
 
     def exchange(endpoint, peer, sent):
-        into = [place.layout.new_buffer() for _ in sent]
+        into, handles = [place.layout.new_buffer() for _ in sent], []
         with endpoint.transfers() as several:
             for number, (payload, buffer) in enumerate(zip(sent, into, strict=True)):
-                several.post_send(number, {peer: payload})
-                several.post_receive(number, 0, {peer: buffer})
-            assert not any(handle.done for handle in several.handles)
-        assert all(handle.done for handle in several.handles)
-        assert [handle.reports[peer].transfer for handle in several.handles] == [
-            number for number in range(4) for _ in range(2)
-        ]
+                handles.append(several.post_send(number, {peer: payload}))
+                handles.append(several.post_receive(number, 0, {peer: buffer}))
+            assert not any(handle.done for handle in handles)
+        assert all(handle.done for handle in handles)
+        assert [handle.reports[peer].transfer for handle in handles] == [0, 0, 1, 1, 2, 2, 3, 3]
         return into
 
     at_server, [at_worker] = run_all(
