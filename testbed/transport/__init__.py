@@ -37,6 +37,7 @@ MARKS (what switches are to drop last).
 """
 
 from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.core.events import Observation, Observer, TransferReport
 from testbed.transport.core.layout import Leg, PayloadLayout
@@ -69,6 +70,7 @@ __all__ = [
     "REPAIRS",
     "ChunkOrder",
     "CongestionControl",
+    "ConnectionSettings",
     "Credentials",
     "Endpoint",
     "EndpointConfig",

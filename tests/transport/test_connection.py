@@ -27,7 +27,7 @@ from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Passes
 from tests.transport.test_hot_path import BOTH
-from tests.transport.transfer_parts import all_frames
+from tests.transport.transfer_parts import all_frames, settings_of
 from tests.transport.two_parties import Two, ended, gone
 from tests.transport.virtual import SESSION, layout_of, random_payload
 
@@ -170,14 +170,8 @@ def test_a_receiver_by_itself_writes_into_no_read_only_buffer(hot_path):
     layout = layout_of(3)
     into = layout.new_buffer()
     into.flags.writeable = False
-    common: dict[str, Any] = {
-        "session": SESSION,
-        "transfer": 0,
-        "layout": layout,
-        "repair": Passes(),
-        "now_s": 0.0,
-        "hot_path": hot_path,
-    }
+    settings = settings_of(layout, hot_path=hot_path)
+    common: dict[str, Any] = {"settings": settings, "transfer": 0, "now_s": 0.0}
     rule = FractionRule(chunk_count=3, tolerance=0)
     with pytest.raises(ValueError, match="a read-only buffer"):
         Receiver(into=into, rule=rule, **common)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
@@ -14,31 +15,34 @@ from testbed.transport.policies.repair import Passes
 from tests.transport.virtual import SESSION, random_payload
 
 
-def new_sender(layout, *, rate_bps=10e6, number=6, path=None, repair=None, **settings):
+def settings_of(layout, repair=None, order=None, **settings):
+    """What both sides of these tests share."""
+    common = {"repair": repair or Passes(), "order": order or InOrder(), **settings}
+    return ConnectionSettings(session=SESSION, layout=layout, **common)
+
+
+def new_sender(
+    layout, *, rate_bps=10e6, number=6, path=None, repair=None, order=None, payload=None, now_s=0.0
+):
+    control = FixedRate(rate_bps=rate_bps)
     return Sender(
-        session=SESSION,
+        settings=settings_of(layout, repair, order),
         transfer=number,
-        layout=layout,
-        repair=repair or Passes(),
-        path=path
-        or SendingPath(congestion=FixedRate(rate_bps=rate_bps), chunk_bytes=layout.chunk_bytes),
-        **{"payload": random_payload(layout), "order": InOrder(), "now_s": 0.0, **settings},
+        payload=random_payload(layout) if payload is None else payload,
+        path=path or SendingPath(congestion=control, chunk_bytes=layout.chunk_bytes),
+        now_s=now_s,
     )
 
 
 def new_receiver(layout, *, tolerance=0.0, number=6, repair=None, **settings):
     into = layout.new_buffer()
+    rule = FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
     receiver = Receiver(
-        session=SESSION,
+        settings=settings_of(layout, repair),
         transfer=number,
-        layout=layout,
         into=into,
-        repair=repair or Passes(),
         now_s=0.0,
-        **{
-            "rule": FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
-            **settings,
-        },
+        **{"rule": rule, **settings},
     )
     return receiver, into
 

@@ -145,16 +145,12 @@ class Incoming:
     def _new(
         self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
     ) -> Receiver:
-        settings = self._settings
         return Receiver(
-            session=settings.session,
+            settings=self._settings,
             transfer=transfer,
-            layout=settings.layout_of(transfer),
             into=into,
             rule=rule,
-            repair=settings.repair,
             now_s=now_s,
-            hot_path=settings.hot_path,
             lookback=self._lookback,
         )
 

@@ -130,20 +130,14 @@ class Outgoing:
         now_s: float,
         arrangers: dict[int, Any] | None,
     ) -> Sender:
-        settings = self._settings
         assert self._path is not None
         return Sender(
-            session=settings.session,
+            settings=self._settings,
             transfer=transfer,
-            layout=settings.layout_of(transfer),
             payload=payload,
-            repair=settings.repair,
-            order=settings.order,
             path=self._path,
             now_s=now_s,
-            hot_path=settings.hot_path,
             arrangers=arrangers,
-            layouts=settings.layout_count,
             # What goes to several peers is arranged once, for all of them.
             overdue=self._overdue.get(self._place(transfer)) if arrangers is None else None,
         )

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import TransferReport
-from testbed.transport.core.hot_path import NUMPY, Arrivals, HotPath
-from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
-from testbed.transport.core.repair import ReceiverRepair, Repair
+from testbed.transport.core.repair import ReceiverRepair
 from testbed.transport.core.routine import NOT_QUIET, Quiet, promises
 from testbed.transport.core.tolerance import Lookback, Progress, StopRule, Took
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
@@ -36,14 +36,11 @@ class Receiver:
     def __init__(
         self,
         *,
-        session: int,
+        settings: ConnectionSettings,
         transfer: int,
-        layout: PayloadLayout,
         into: NDArray[np.uint8],
         rule: StopRule | None,
-        repair: Repair,
         now_s: float,
-        hot_path: HotPath = NUMPY,
         lookback: Lookback | None = None,
     ) -> None:
         """`into` is a buffer of the layout; arriving chunks are written to their place in it.
@@ -52,14 +49,15 @@ class Receiver:
         `lookback` is for the rule: what earlier transfers took.
         """
         self.transfer = transfer
-        self.placement = hot_path.placement(
-            session=session, transfer=transfer, layout=layout, rows=layout.rows(into, written=True)
+        self._layout = layout = settings.layout_of(transfer)
+        rows = layout.rows(into, written=True)
+        self.placement = settings.hot_path.placement(
+            session=settings.session, transfer=transfer, layout=layout, rows=rows
         )
         self.received = self.placement.received
         self.ignored = self.placement.ignored
         self.attentive = True
-        self._layout = layout
-        self.repair = repair.receiver(
+        self.repair = settings.repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
         self._go_by(rule)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from testbed.shared import own_code
 from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Observation, TransferReport
-from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, HotPath
-from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
-from testbed.transport.core.order import Arranger, ChunkOrder, OrderContext
-from testbed.transport.core.repair import Arrange, Repair
+from testbed.transport.core.order import Arranger, OrderContext
+from testbed.transport.core.repair import Arrange
 from testbed.transport.core.routine import Departures, promises
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.states import SenderEvent, SenderState
@@ -99,27 +99,21 @@ class Sender:
     def __init__(
         self,
         *,
-        session: int,
+        settings: ConnectionSettings,
         transfer: int,
-        layout: PayloadLayout,
         payload: NDArray[np.uint8],
-        repair: Repair,
-        order: ChunkOrder,
         path: SendingPath,
         now_s: float,
-        hot_path: HotPath = NUMPY,
         arrangers: dict[int, Arrange] | None = None,
-        layouts: int = 1,
         overdue: NDArray[np.bool_] | None = None,
     ) -> None:
         """`payload` is a buffer of the layout; it must not change before the transfer ends.
 
         `arrangers` are the order's for payloads that are sent to several peers at once, by their
-        addresses: that of this one is taken from there, or added. `layouts`, `overdue`: see
-        `OrderContext`.
+        addresses: that of this one is taken from there, or added. `overdue`: see `OrderContext`.
         """
         self.transfer = transfer
-        self._layout = layout
+        self._layout = layout = settings.layout_of(transfer)
         rows = layout.rows(payload)
         shared = arrangers is not None
         arrangers = {} if arrangers is None else arrangers
@@ -128,28 +122,33 @@ class Sender:
                 transfer=transfer,
                 layout=layout,
                 rows=rows,
-                layouts=layouts,
+                layouts=settings.layout_count,
                 shared=shared,
                 overdue=overdue,
             )
-            arrangers[place] = order.arranger(context)
-        self._repair = repair.sender(
+            arrangers[place] = settings.order.arranger(context)
+        arranger = arrangers[place]
+        self._repair = settings.repair.sender(
             transfer=transfer,
             chunk_count=layout.chunk_count,
-            arrange=arrangers[place],
+            arrange=arranger,
             estimates=path.estimates,
         )
-        arranger = arrangers[place]
-        self._worth = arranger.worth if isinstance(arranger, Arranger) else None
-        self._enough = arranger.enough if isinstance(arranger, Arranger) else layout.chunk_count
-        self._classes = arranger.protected if isinstance(arranger, Arranger) else None
+        self._worth, self._enough, self._classes = None, layout.chunk_count, None
+        if isinstance(arranger, Arranger):
+            self._worth, self._enough = arranger.worth, arranger.enough
+            self._classes = arranger.protected
         self.protected: bool | None = None
         if self._worth is not None:
             told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
             self._repair.outbox.append(told)
         self._path = path
-        self._composer = hot_path.composer(
-            session=session, transfer=transfer, layout=layout, rows=rows, frames=path.frames
+        self._composer = settings.hot_path.composer(
+            session=settings.session,
+            transfer=transfer,
+            layout=layout,
+            rows=rows,
+            frames=path.frames,
         )
         self._ever_sent = np.zeros(layout.chunk_count, dtype=np.bool_)
         self._received: NDArray[np.bool_] | None = None
