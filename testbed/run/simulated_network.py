@@ -138,7 +138,6 @@ class SimulatedNetwork:
                     # As in the lab: evenly from delay_s - jitter_s to delay_s + jitter_s.
                     delay_s=link.delay_s - link.jitter_s,
                     queue_bytes=link.queue_bytes,
-                    mark_bytes=math.inf,
                     loss=link.loss,
                     jitter_s=2 * link.jitter_s,
                     in_order=delays_change or link.jitter_s > 0,

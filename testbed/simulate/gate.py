@@ -23,7 +23,7 @@ class Meter(Link):
     def keeps(self, arrivals_s: Floats, sizes: float | Floats) -> Flags:
         """Which of these pass, shape (count,)."""
         self.sent += len(arrivals_s)
-        entered, _, _ = self._queue(arrivals_s, sizes)
+        entered, _ = self._queue(arrivals_s, sizes)
         return np.ones(len(arrivals_s), np.bool_) if entered is None else entered
 
 
@@ -45,14 +45,14 @@ class Gate(Link):
         self._meters.remove(meter)
 
     def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
-        entered, marks, leaves_s = super()._queue(arrivals_s, sizes)
+        entered, leaves_s = super()._queue(arrivals_s, sizes)
         for meter in self._meters:
             if entered is None:
                 entered = meter.keeps(arrivals_s, sizes)
             elif entered.any():
                 some = sizes if isinstance(sizes, float) else sizes[entered]
                 entered[entered] = meter.keeps(arrivals_s[entered], some)
-        return entered, marks, leaves_s
+        return entered, leaves_s
 
     def lose(self, keeps: Filter) -> None:
         """From now on, what passes also passes this filter, behind those that are there."""

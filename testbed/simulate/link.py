@@ -22,7 +22,7 @@ from testbed.simulate.train import Entrance, Pool, Train
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Queued = tuple[Flags | None, Flags | None, Floats]
+Queued = tuple[Flags | None, Floats]
 
 # Up to so many datagrams, a loop is faster than arrays.
 _FEW = 12
@@ -42,7 +42,6 @@ class Link:
         rate_bps: float,
         delay_s: float,
         queue_bytes: float = math.inf,
-        mark_bytes: float = math.inf,
         loss: float | Callable[[], bool] = 0.0,
         jitter_s: float = 0.0,
         duplicate: float = 0.0,
@@ -51,8 +50,8 @@ class Link:
     ) -> None:
         """A link of `rate_bps` (math.inf: without a queue) and `delay_s`.
 
-        `mark_bytes` is the queue length from which on arriving datagrams are marked. `loss` is a
-        probability, or says of each datagram whether it is lost; the link has then served it.
+        `loss` is a probability, or says of each datagram whether it is lost; the link has then
+        served it.
         `jitter_s` is the most that is added to the delay, at random, so that datagrams overtake
         each other, unless they stay `in_order`: one that catches up then comes out with that before
         it. `duplicate` is the probability that one arrives twice.
@@ -61,8 +60,8 @@ class Link:
         self.jitter_s = jitter_s
         self.duplicate = duplicate
         # Of datagrams that were served: all, those that found the queue full, those lost at random
-        # after it, those marked.
-        self.sent = self.dropped = self.lost = self.marked = 0
+        # after it.
+        self.sent = self.dropped = self.lost = 0
         self.most_queued_bytes = self.idle_s = 0.0  # idle between its first datagram and its last
         self.on_change: list[Callable[[], None]] = []  # of its rate or its delay
         self._delay_s = delay_s
@@ -72,7 +71,6 @@ class Link:
         self._in_order = in_order
         self._out_s = -math.inf  # when the latest comes out, where order is kept
         self._is_cut = False
-        self._mark_bytes = mark_bytes
         self._free_s = -math.inf  # when the queue is empty
         self._work_s = 0.0  # service given or promised
         self._waiting = Pool()
@@ -227,13 +225,12 @@ class Link:
         """Serves datagrams in the order of their arrival, and passes on what comes out."""
         first = parts[0]
         sizes: float | Floats = float(first.batch.size_bytes)
-        arrivals_s, index, marked, owners = first.times_s, first.index, first.marked, None
+        arrivals_s, index, owners = first.times_s, first.index, None
         if len(parts) > 1:
             arrivals_s = np.concatenate([each.times_s for each in parts])
             order = np.argsort(arrivals_s, kind="stable")
             arrivals_s = arrivals_s[order]
             index = np.concatenate([each.index for each in parts])[order]
-            marked = np.concatenate([each.marked for each in parts])[order]
             lengths = [len(each.times_s) for each in parts]
             owners = np.repeat(np.arange(len(parts), dtype=np.uint32), lengths)[order]
             if len({each.batch.size_bytes for each in parts}) > 1:
@@ -242,9 +239,7 @@ class Link:
         if self._is_cut:
             self.dropped += len(arrivals_s)
             return
-        entered, marks, leaves_s = self._queue(arrivals_s, sizes)
-        if marks is not None:
-            marked = marked | marks
+        entered, leaves_s = self._queue(arrivals_s, sizes)
         places = np.arange(len(leaves_s)) if entered is None else np.flatnonzero(entered)
         places = self._duplicated(self._not_lost(places))
         times_s = leaves_s[places] + self._delay_s
@@ -264,23 +259,21 @@ class Link:
             ends = np.searchsorted(whose[order], np.arange(len(parts)), side="right").tolist()
         else:
             ends = [len(places)]
-        index, marked, begin = index[places], marked[places], 0
+        index, begin = index[places], 0
         for part, end in zip(parts, ends, strict=True):
             if end > begin:
                 batch, links, mine = part.batch, part.links, slice(begin, end)
-                gone = Train(batch, links, index[mine], times_s[mine], marked[mine], part.hop + 1)
+                gone = Train(batch, links, index[mine], times_s[mine], part.hop + 1)
                 gone.go_on()
             begin = end
 
     def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
-        """Which datagrams enter, which are marked, and when each leaves; None for all and none."""
+        """Which datagrams enter, None for all; and when each leaves."""
         count = len(arrivals_s)
         if math.isinf(self.rate_bps):
-            marks = np.full(count, self._mark_bytes <= 0)
-            self.marked += int(np.count_nonzero(marks))
             self._free_s = float(arrivals_s[-1])
             self.most_queued_bytes = max(self.most_queued_bytes, float(np.max(sizes)))
-            return None, marks, arrivals_s
+            return None, arrivals_s
         if count <= _FEW:
             return self._queue_one_by_one(arrivals_s, sizes)
         bytes_per_s = self.rate_bps / 8
@@ -297,31 +290,26 @@ class Link:
         if most > self._queue_bytes + _ROUNDING_BYTES:
             if count <= _BLOCK:
                 return self._queue_one_by_one(arrivals_s, sizes)
-            entered, marks = np.ones(count, np.bool_), np.zeros(count, np.bool_)
+            entered = np.ones(count, np.bool_)
             for begin in range(0, count, _BLOCK):
                 part = slice(begin, begin + _BLOCK)
                 size = sizes if isinstance(sizes, float) else sizes[part]
-                enter, mark, leaves_s[part] = self._queue(arrivals_s[part], size)
+                enter, leaves_s[part] = self._queue(arrivals_s[part], size)
                 entered[part] = True if enter is None else enter
-                marks[part] = False if mark is None else mark
-            return entered, marks, leaves_s
+            return entered, leaves_s
         pauses_s = np.maximum(0.0, arrivals_s - before_s)
         self.idle_s += float(np.sum(pauses_s[np.isfinite(pauses_s)]))
         self.most_queued_bytes = max(self.most_queued_bytes, most)
         self._work_s += float(work_s[-1])
         self._free_s = float(leaves_s[-1])
-        if math.isinf(self._mark_bytes):
-            return None, None, leaves_s
-        marks = queued >= self._mark_bytes
-        self.marked += int(np.count_nonzero(marks))
-        return None, marks, leaves_s
+        return None, leaves_s
 
     def _queue_one_by_one(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
         """The same where datagrams are dropped: each decides about the next."""
         bytes_per_s, room = self.rate_bps / 8, self._queue_bytes + _ROUNDING_BYTES
         count = len(arrivals_s)
         each = [sizes] * count if isinstance(sizes, float) else sizes.tolist()
-        entered, marks, leaves_s = [True] * count, [False] * count, [0.0] * count
+        entered, leaves_s = [True] * count, [0.0] * count
         free_s, most = self._free_s, self.most_queued_bytes
         for number, (at_s, size) in enumerate(zip(arrivals_s.tolist(), each, strict=True)):
             queued = max(0.0, free_s - at_s) * bytes_per_s
@@ -329,16 +317,14 @@ class Link:
                 entered[number] = False
                 continue
             most = max(most, queued + size)
-            marks[number] = queued >= self._mark_bytes
             service_s = size / bytes_per_s
             self._work_s += service_s
             if at_s > free_s > -math.inf:
                 self.idle_s += at_s - free_s
             leaves_s[number] = free_s = max(free_s, at_s) + service_s
         self._free_s, self.most_queued_bytes = free_s, most
-        self.marked += sum(marks)
         self.dropped += (dropped := count - sum(entered))
-        return np.array(entered) if dropped else None, np.array(marks), np.array(leaves_s)
+        return np.array(entered) if dropped else None, np.array(leaves_s)
 
     def _not_lost(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those that are not lost behind the queue."""

@@ -78,7 +78,6 @@ class Train:
     links: Sequence[Entrance]  # where paths part, a train of each path goes on
     index: NDArray[np.int64]  # their numbers in the batch, shape (n,)
     times_s: NDArray[np.float64]  # when each is there, ascending
-    marked: NDArray[np.bool_]
     hop: int = 0  # how many links they have passed
 
     def take(self, now_s: float) -> "Train":
@@ -89,21 +88,20 @@ class Train:
             count = int(self.times_s.searchsorted(now_s, side="right"))
         here = self.of(slice(count))
         self.index = self.index[count:]
-        self.times_s, self.marked = self.times_s[count:], self.marked[count:]
+        self.times_s = self.times_s[count:]
         if not len(self.times_s):
             self.batch.trains.pop(self, None)
         return here
 
     def of(self, kept: NDArray[np.bool_] | slice) -> "Train":
         """Those that are kept."""
-        index, times_s, marked = self.index[kept], self.times_s[kept], self.marked[kept]
-        return Train(self.batch, self.links, index, times_s, marked, self.hop)
+        return Train(self.batch, self.links, self.index[kept], self.times_s[kept], self.hop)
 
     def keep(self, count: int) -> None:
         """Forgets all but the first ones."""
         if count < len(self.times_s):
             self.index = self.index[:count]
-            self.times_s, self.marked = self.times_s[:count], self.marked[:count]
+            self.times_s = self.times_s[:count]
             if not count:
                 self.batch.trains.pop(self, None)
 
@@ -209,4 +207,4 @@ def depart(batch: Batch, times_s: NDArray[np.float64]) -> None:
     for links in [batch.links] if batch.spray is None else batch.spray.paths:
         for before, link in itertools.pairwise(links):
             link.fed_by(before, first_s)
-    Train(batch, batch.links, np.arange(count), times_s, np.zeros(count, np.bool_)).go_on()
+    Train(batch, batch.links, np.arange(count), times_s).go_on()

@@ -49,12 +49,7 @@ def test_poisson_arrivals_wait_as_long_as_in_an_m_d_1_queue(load):
     assert error_s < 0.05 * expected_s
 
 
-def test_marks_begin_at_their_length_and_a_rate_that_changes_counts_from_then_on():
-    simulation, sinks = Simulation(), Sinks()
-    marking = Link(simulation, rate_bps=8e6, delay_s=0.0, mark_bytes=20 * SIZE_BYTES)
-    feed(simulation, [marking], np.zeros(64), sinks, length=64)
-    simulation.run()
-    assert (marking.marked, sinks.marked) == (44, 44)
+def test_a_rate_that_changes_counts_from_then_on():
     simulation, sinks = Simulation(), Sinks()
     link = Link(simulation, rate_bps=8e6, delay_s=0.0)
     feed(simulation, [link], np.arange(20) * SERVICE_S, sinks, length=64)

@@ -21,13 +21,11 @@ class Sinks:
 
     def __init__(self):
         self.announced = 0
-        self.marked = 0
         self._out = []
 
     def of(self, source, offset):
         def deliver(train):
             self.announced += len(train.times_s)
-            self.marked += int(train.marked.sum())
             self._out += [
                 (source, offset + int(number), float(time_s))
                 for number, time_s in zip(train.index, train.times_s, strict=True)
