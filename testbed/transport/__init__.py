@@ -33,17 +33,13 @@ names it.
 A protocol is a `ProtocolConfig`: one entry of each axis. `preset(NAME)` gives the published ones.
 Each axis is a registry: POLICIES (when a receiver may stop), REPAIRS, CONGESTION_CONTROLS, ORDERS,
 MARKS (what switches are to drop last).
-`Sender` and `Receiver` are the protocol without sockets and clocks, for tests and simulators.
 """
 
 from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import PeerLost, ProtocolError, TransportError
 from testbed.transport.core.events import Observation, Observer, TransferReport
 from testbed.transport.core.layout import Leg, PayloadLayout
-from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.repair import ReceiverRepair, Repair, SenderRepair
-from testbed.transport.core.sender import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import (
     FractionRule,
@@ -70,7 +66,6 @@ __all__ = [
     "REPAIRS",
     "ChunkOrder",
     "CongestionControl",
-    "ConnectionSettings",
     "Credentials",
     "Endpoint",
     "EndpointConfig",
@@ -89,10 +84,8 @@ __all__ = [
     "Progress",
     "ProtocolConfig",
     "ProtocolError",
-    "Receiver",
     "ReceiverRepair",
     "Repair",
-    "Sender",
     "SenderRepair",
     "SendingPath",
     "StopRule",

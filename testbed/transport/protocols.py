@@ -39,8 +39,11 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
 
 # What kernel TCP does by itself, and what stands there when a configuration does not name it.
 _OF_UDP = {"repair": "passes", "order": "in-order", "marks": NONE}
-_CONTROLS = ("tcp", "hedged")
-_CODINGS = ("plain", "two-values")
+_CHOICES = {
+    "carrier": ("udp", "tcp"),
+    "control": ("tcp", "hedged"),
+    "coding": ("plain", "two-values"),
+}
 _TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
 
 
@@ -111,10 +114,10 @@ class ProtocolConfig:
         if not isinstance(self.name, str):
             raise ValueError(f"name is {shown(self.name)}; valid: a text")
         object.__setattr__(self, "keep", _part("keep", self.keep))
-        if self.control not in _CONTROLS:
-            raise ValueError(f"control is {shown(self.control)}; valid: {', '.join(_CONTROLS)}")
-        if self.coding not in _CODINGS:
-            raise ValueError(f"coding is {shown(self.coding)}; valid: {', '.join(_CODINGS)}")
+        for key, valid in _CHOICES.items():
+            if getattr(self, key) not in valid:
+                given = shown(getattr(self, key))
+                raise ValueError(f"{key} is {given}; valid: {', '.join(valid)}")
         if self.coding != "plain" and self.keep != 1:
             raise ValueError(f"keep is {self.keep}; coding {self.coding} sends all chunks: keep: 1")
         for leg in Leg:
@@ -147,8 +150,6 @@ class ProtocolConfig:
                 )
             object.__setattr__(self, "congestion_control", name)
             return
-        if self.carrier != "udp":
-            raise ValueError(f"carrier is {shown(self.carrier)}; valid: udp, tcp")
         if self.keep != 1:
             raise ValueError(
                 f"keep is {self.keep}; our own transport's receivers decide what to give up: leave "
@@ -160,12 +161,12 @@ class ProtocolConfig:
                 "out, or choose the carrier tcp"
             )
         # Building each part once finds unknown names and options before a socket is opened.
-        given = {"order": {"seed": 0}, "congestion_control": _TYPICAL_LINK}
+        supplied = {"order": {"seed": 0}, "congestion_control": _TYPICAL_LINK}
         for axis in (*_OF_UDP, "congestion_control"):
             with _named(axis):
                 text = REGISTRIES[axis].text(getattr(self, axis))
                 object.__setattr__(self, axis, text)
-                REGISTRIES[axis].create(text, **given.get(axis, {}))
+                REGISTRIES[axis].create(text, **supplied.get(axis, {}))
         tells_worth = ORDERS.create(self.order, seed=0).tells_worth
         if tells_worth and self.marks != NONE:
             raise ValueError(

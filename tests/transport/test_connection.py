@@ -197,24 +197,6 @@ def test_a_worker_that_is_welcomed_is_told_the_servers_port_and_its_key():
     assert connection.state is ConnectionState.WAITING
 
 
-@pytest.mark.parametrize("said", ["neither", "both"])
-def test_a_side_is_a_workers_or_the_servers(said):
-    settings = waiting_worker()._settings
-    path = SendingPath(congestion=FixedRate(rate_bps=1e6), chunk_bytes=16)
-    firsts: dict[str, Any] = {
-        "hello": Hello(session=SESSION, name="worker-1"),
-        "welcome": Welcome(session=SESSION, data_port=1),
-    }
-    with pytest.raises(ValueError, match="give a hello"):
-        Connection(
-            peer="server",
-            settings=settings,
-            path=path,
-            now_s=0.0,
-            **(firsts if said == "both" else {}),
-        )
-
-
 def test_a_welcome_to_another_session_ends_the_connection():
     connection = waiting_worker()
     connection.on_control(Welcome(session=SESSION + 1, data_port=1).message().encode(), 0.0)
@@ -357,30 +339,3 @@ def test_replayed_datagrams_are_no_sign_of_life_and_earn_no_answer(repair):
     assert receiver.ignored["replayed"] == 48 * 20
     connection.on_datagrams(sent[20_000:20_500], 50.0)
     assert receiver.received_count == 20_500
-
-
-def settings_with(**changed):
-    return ConnectionSettings(
-        **{"session": 1, "layout": layout_of(1), "repair": Passes(), "order": InOrder(), **changed}
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("session", value) for value in (-1, 2**32)),
-        *(("peer_timeout_s", value) for value in (0, -1.0, math.inf, math.nan)),
-        *(("transfers_in_flight", value) for value in (0, -1)),
-    ],
-)
-def test_a_value_out_of_its_range_is_refused_by_name(name, value):
-    with pytest.raises(ValueError, match=f"{name} is {value}"):
-        settings_with(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("session", 0), ("session", 2**32 - 1), ("peer_timeout_s", 1e-3), ("transfers_in_flight", 1)],
-)
-def test_the_ends_of_each_range_are_taken(name, value):
-    assert getattr(settings_with(**{name: value}), name) == value

@@ -142,8 +142,7 @@ class Connection:
     ) -> None:
         """A worker's side gives its `hello`, the server's its `welcome`; that is said first."""
         first = hello or welcome
-        if first is None or (hello is not None and welcome is not None):
-            raise ValueError("give a hello (a worker's side) or a welcome (the server's)")
+        assert first is not None
         self.peer = peer  # its name
         self.lost: str | None = None  # why the connection has ended; None before
         self.counters: Counter[str] = Counter()  # what was ignored, by reason

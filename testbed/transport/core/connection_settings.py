@@ -39,16 +39,11 @@ class ConnectionSettings:
     hot_path: HotPath = NUMPY  # who composes and places datagrams
 
     def __post_init__(self) -> None:
-        check_u32("session", self.session)
-        if not 0 < self.peer_timeout_s < math.inf:
-            raise ValueError(f"peer_timeout_s is {self.peer_timeout_s}; valid: above 0, finite")
         if self.order.tells_worth and self.largest_layout.chunk_count > MAX_WORTH_BYTES:
             raise ValueError(
                 f"the order tells what each of {self.largest_layout.chunk_count} chunks is worth; "
                 f"valid: at most {MAX_WORTH_BYTES}, so larger chunks or another order"
             )
-        if self.transfers_in_flight < 1:
-            raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
 
     @cached_property
     def largest_layout(self) -> PayloadLayout:

@@ -132,12 +132,9 @@ class EndpointConfig:
         check_u32("session", self.session)
         check_u32("seed", self.seed)
         self._check_names()
-        if not self.rate_bps > 0:
-            raise ValueError(f"rate_bps is {self.rate_bps}; valid: {_KINDS['rate_bps'][1]}")
-        if not self.queue_bytes > 0:
-            raise ValueError(
-                f"queue_bytes is {self.queue_bytes}; valid: {_KINDS['queue_bytes'][1]}"
-            )
+        for field in ("rate_bps", "queue_bytes"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; valid: {_KINDS[field][1]}")
         if not 0 < self.quantum_s <= LONGEST_QUANTUM_S:
             raise ValueError(
                 f"quantum_s is {self.quantum_s}; valid: above 0, at most {LONGEST_QUANTUM_S:g}"
