@@ -1,10 +1,15 @@
-"""Composing and placing batches: the compiled code does exactly what the numpy reference does."""
+"""The compiled code does exactly what the numpy reference does, and only its own is loaded."""
+
+import shutil
+import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testbed.transport import native
 from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, window_of
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.wire import (
@@ -17,7 +22,8 @@ from testbed.transport.core.wire import (
     numbers_of,
     stamps_of,
 )
-from testbed.transport.native import HOT_PATH, WHY_NONE
+from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
+from testbed.transport.net.udp_socket import BatchSender
 
 needs_compiled = pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}")
 BOTH = [
@@ -346,29 +352,55 @@ def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, tra
         assert reference.ignored == compiled.ignored
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
-@pytest.mark.parametrize(
-    ("field", "reason"),
-    [
-        ("session", "wrong-session"),
-        ("sequence", "out-of-range"),
-        ("transfer", "stale-transfer"),
-        ("length", "wrong-length"),
-    ],
-)
-@pytest.mark.parametrize("change", [-TRANSFER, -1, 1, TRANSFER])
-@pytest.mark.parametrize("session", [SESSION, TRANSFER - 1])
-def test_a_batch_that_is_wrong_throughout_is_dropped(hot_path, field, reason, change, session):
-    layout = layout_of(16)
-    it = placement(hot_path, layout, session)
-    frames = batch(layout, [(session, *good(layout, chunk, chunk)[1:]) for chunk in range(4)])
-    records = fields(frames, 16)
-    if field == "sequence":
-        records[field] += 4
-    else:
-        records[field] = records[field].astype(np.int64) + change
-    if field == "transfer" and change > 0:
-        reason = "early-transfer"
-    assert len(it.take(frames, place=True).stamps) == 0
-    assert it.ignored == {reason: 4}
-    assert (it.rows == 0xEE).all()
+@pytest.fixture
+def built(tmp_path, monkeypatch):
+    """A copy of the library beside a copy of its source, where it is looked for."""
+    assert LIBRARY is not None
+    source = tmp_path / "batches.c"
+    for name in ("batches.c", *native.hot_path._OTHER_SOURCES):
+        shutil.copy(native.hot_path._SOURCE.with_name(name), tmp_path / name)
+    monkeypatch.setattr(native.hot_path, "_SOURCE", source)
+    return Path(shutil.copy(LIBRARY._name, tmp_path))
+
+
+@needs_compiled
+def test_a_library_of_this_source_is_loaded(built):
+    loaded, why = native.hot_path._load()
+    assert loaded is not None and not why
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", ["batches.c", "batches.h", "routine.c"])
+def test_a_library_of_another_source_is_not_used(built, name):
+    built.with_name(name).write_text("/* changed since */")
+    assert native.hot_path._load() == (None, f"{built.name} was compiled from another source")
+
+
+@needs_compiled
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
+def test_a_library_that_is_cut_short_is_not_loaded(built, share):
+    data = built.read_bytes()
+    built.write_bytes(data[: int(share * len(data))])
+    assert native.hot_path._load() == (None, f"{built.name} is cut short")
+
+
+@needs_compiled
+def test_a_file_that_is_no_library_is_not_loaded(built):
+    built.write_bytes(b"\0" * 4096)
+    loaded, why = native.hot_path._load()
+    assert loaded is None and why.startswith(f"{built.name} cannot be loaded")
+
+
+def test_what_a_full_queue_refused_does_not_count_as_sent():
+    # A UNIX socket's queue is short and counts datagrams, so sendmmsg takes a part of a batch.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    with ours, theirs:
+        sender = BatchSender(100, messages=2000)
+        sender._plain.headers["name"] = sender._plain.headers["name_bytes"] = 0
+        frames = np.arange(2000, dtype=np.uint16).astype(np.uint8).repeat(100).reshape(-1, 100)
+        taken = sender.send(ours.fileno(), frames, segmented=False)
+        assert 0 < taken < len(frames)
+        arrived = [theirs.recv(200) for _ in range(taken)]
+        with pytest.raises(BlockingIOError):
+            theirs.recv(200)
+    assert arrived == [row.tobytes() for row in frames[:taken]]
