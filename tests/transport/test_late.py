@@ -1,13 +1,17 @@
-"""A peer that answers may be late with a transfer, and a receiver may give one up before; `late_s`.
+"""Transfers that are late, or that a rule gives up before; what a rule answers is taken if it makes sense.
 
-In virtual time.
+In virtual time; `late_s`.
 """
 
+import numpy as np
 import pytest
 
+from testbed.transport import StopRule
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.tolerance import StopRule
+from tests.transport.transfer_parts import all_frames, new_receiver
 from tests.transport.two_parties import TIMEOUT_S, Two, ended, gone
+from tests.transport.virtual import layout_of
 
 LATE_S = 10 * TIMEOUT_S
 
@@ -83,3 +87,33 @@ def test_without_late_s_no_transfer_may_be_given_up_before_it_began():
     two.server.work()
     two.run(until_s=2.0)
     assert "STOP for transfer 0, which was not sent" in gone(two.worker)
+
+
+LAYOUT = layout_of(10)
+
+
+class Own(StopRule):
+    def __init__(self, *, satisfied=False, deadline_s=None, missing=None):
+        self._answers = satisfied, deadline_s, missing
+
+    def satisfied(self, progress):
+        return self._answers[0]
+
+    def deadline_s(self, progress):
+        return self._answers[1]
+
+    def missing(self, progress):
+        return self._answers[2]
+
+
+def receiver(**answers):
+    return new_receiver(LAYOUT, rule=Own(**answers))[0]
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"), [(None, 0), (3, 3), (np.int64(3), 3), (8, 8), (9, 8), (1000, 8)]
+)
+def test_what_is_missing_is_unknown_or_as_much_as_has_not_arrived_at_most(missing, expected):
+    it = receiver(missing=missing)
+    it.on_datagrams(all_frames(LAYOUT)[:2], 0.0)
+    assert it.missing == expected
