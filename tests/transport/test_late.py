@@ -1,4 +1,4 @@
-"""Transfers that are late, or that a rule gives up before; what a rule answers is taken if it makes sense.
+"""Transfers that are late, and rules that give one up or answer what makes no sense.
 
 In virtual time; `late_s`.
 """
@@ -8,7 +8,6 @@ import pytest
 
 from testbed.transport import StopRule
 from testbed.transport.core.events import TransferDone
-from testbed.transport.core.tolerance import StopRule
 from tests.transport.transfer_parts import all_frames, new_receiver
 from tests.transport.two_parties import TIMEOUT_S, Two, ended, gone
 from tests.transport.virtual import layout_of
