@@ -210,8 +210,7 @@ def test_datagrams_of_strangers_and_other_runs_are_counted_change_nothing_and_ge
             stranger.bind(("127.0.0.1", 0))
             config = place.server()
             for data in (b"", b"x", frame.tobytes(), os.urandom(1472)):
-                for port in (config.data_port, udp_of(worker).port):
-                    stranger.sendto(data, (config.bind_address, port))
+                stranger.sendto(data, (config.bind_address, config.data_port))
             stranger.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 stranger.recv(65536)
@@ -220,7 +219,8 @@ def test_datagrams_of_strangers_and_other_runs_are_counted_change_nothing_and_ge
         receiving.result(timeout=30)
         sending.result(timeout=30)
         assert np.array_equal(buffer, payload)
-        assert server.counters() == {"unknown-address": 4, "wrong-session": 7}
+        counters = server.counters()
+        assert (counters["unknown-address"], counters["wrong-session"]) == (4, 7)
 
 
 def test_who_cannot_name_the_session_is_shown_out_before_a_long_hello_is_complete():
