@@ -142,7 +142,7 @@ def read(path: Path) -> dict[str, Any]:
         found = Description.model_validate(document, context={"folders": [folder]})
         return found.document(folder)
     except ValidationError as error:
-        raise InputError(f"{path}: {problems.explain(problems.of(error, Description))}") from None
+        raise problems.input_error(error, Description, f"{path}: ") from None
     except InputError as error:
         raise InputError(*(f"{path}: {each}" for each in error.args)) from None
     except ValueError as error:

@@ -128,8 +128,7 @@ class LabTopo(Topo):
         try:
             link = LinkParameters(**keys)
         except ValidationError as error:
-            found_wrong = problems.of(error, LinkParameters)
-            raise ValueError(problems.explain(found_wrong)) from None
+            raise problems.input_error(error, LinkParameters) from None
         if is_core:
             link = link.over(self.parameters.core)
         self._made[key] = link.over(self.parameters.every_link())

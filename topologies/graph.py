@@ -76,7 +76,7 @@ def described(topo: Topo) -> dict[str, Any]:
             )
             edges.append(edge.model_dump(mode="json", exclude_none=True))
     except ValidationError as error:
-        raise InputError(f"{place}: {problems.explain(problems.of(error, Edge))}") from None
+        raise problems.input_error(error, Edge, f"{place}: ") from None
     except ValueError as error:
         raise InputError(f"{place}: {error}") from None
     return {

@@ -92,7 +92,7 @@ class Selection:
         return experiment.resolved(self.name, **self._asked(None, results))
 
     def _asked(self, profile: str | None, results: Path) -> dict[str, Any]:
-        from testbed.experiment.profiles import DEFAULT_PROFILE
+        from testbed.experiment.files import DEFAULT_PROFILE
 
         if self.seed and self.seeds:
             raise InputError("--seed and --seeds: only one of them")

@@ -18,8 +18,9 @@ from rich.console import Console
 import topologies
 from testbed import experiment
 from testbed.cli.terminal import say, show_table
-from testbed.experiment import REFERENCE_PROFILE, Run, dimensionless, durations
-from testbed.experiment.dimensionless import Numbers
+from testbed.experiment import Run, estimates
+from testbed.experiment.estimates import Numbers
+from testbed.experiment.files import REFERENCE_PROFILE
 from testbed.run import requirements, runner
 from testbed.shared import sizes
 from testbed.shared.yaml_input import InputError
@@ -119,7 +120,7 @@ def show_yaml(chosen: Chosen) -> None:
 
 
 def show(chosen: Chosen, console: Console) -> None:
-    """Print the runs, their dimensionless numbers and topologies."""
+    """Print the runs, the numbers that characterise them, and their topologies."""
     show_runs(chosen.results, chosen.runs, console)
     if chosen.simulated:
         show_total(chosen.results, chosen.runs, console)
@@ -132,9 +133,8 @@ def show(chosen: Chosen, console: Console) -> None:
 
 
 def _show_numbers(chosen: Chosen, console: Console) -> None:
-    """Print the numbers of each arm and point, and compare them with the reference profile's."""
-    selection, runs = chosen.selections[0], chosen.as_written
-    ours = _numbers_of(runs, _sayer(console))
+    """Print the numbers of each arm and point, and what they keep of the reference profile's."""
+    selection, ours = chosen.selections[0], _numbers_of(chosen.as_written)
     console.print("\nnumbers that do not depend on the speed of machine and links, predicted:")
     rows = [
         (
@@ -147,16 +147,43 @@ def _show_numbers(chosen: Chosen, console: Console) -> None:
     show_table(console, ("arm", "factors", *_TITLES.values()), rows)
     if any(run.experiment.training.pace.kind == "real" for run, _ in ours):
         console.print("pace real: the share of communication is measured, not chosen")
-    is_it = runs[0].profile == REFERENCE_PROFILE
-    if is_it or REFERENCE_PROFILE not in experiment.profile_names(selection.name):
+    profile = chosen.as_written[0].profile
+    names = experiment.profile_names(selection.name)
+    if profile != REFERENCE_PROFILE and REFERENCE_PROFILE in names:
+        try:
+            loaded = selection.loaded(profile=REFERENCE_PROFILE, results=chosen.results)
+            _show_kept(profile, ours, _numbers_of(loaded), console)
+        except InputError as error:  # the user did not ask for it
+            say(console, f"profile {REFERENCE_PROFILE} is not compared: {error}")
+
+
+def _numbers_of(runs: Sequence[Run]) -> list[tuple[Run, Numbers]]:
+    """One run for each arm and point, with its numbers."""
+    firsts = (run for run in runs if run.seed == runs[0].seed)
+    return [(run, estimates.Prediction(run).numbers) for run in firsts]
+
+
+def _show_kept(
+    profile: str,
+    ours: Sequence[tuple[Run, Numbers]],
+    reference: Sequence[tuple[Run, Numbers]],
+    console: Console,
+) -> None:
+    """Print which numbers two profiles share; an arm's first point where the points differ."""
+    of_arms = {run.arm: numbers for run, numbers in reversed(reference)}
+    of_points = {(run.arm, json.dumps(run.factors)): numbers for run, numbers in reference}
+    pairs = [
+        (numbers, of_points.get((run.arm, json.dumps(run.factors)), of_arms[run.arm]))
+        for run, numbers in ours
+        if run.arm in of_arms
+    ]
+    if not pairs:
+        console.print(f"profile {REFERENCE_PROFILE}: no arm in common")
         return
-    try:
-        loaded = selection.loaded(profile=REFERENCE_PROFILE, results=chosen.results)
-        reference = _numbers_of(loaded, _sayer(console))
-    except InputError as error:  # the user did not ask for it
-        say(console, f"profile {REFERENCE_PROFILE} is not compared: {error}")
-        return
-    _show_kept(ours, reference, console)
+    console.print(f"\nwhat profile {profile} keeps of profile {REFERENCE_PROFILE}:")
+    kept = estimates.compared(*zip(*pairs, strict=True))
+    rows = [(_TITLES[name], *row) for name, row in kept.items()]
+    show_table(console, ("number", profile, REFERENCE_PROFILE, f"{profile} is"), rows)
 
 
 def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:
@@ -165,7 +192,7 @@ def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:
     kinds = [json.dumps([run.arm, run.factors]) for run in left]  # seeds take alike
     firsts = dict(zip(reversed(kinds), reversed(left), strict=True))
     if left:
-        found = durations.of_runs(results, list(firsts.values()), _sayer(console))
+        found = estimates.of_runs(results, list(firsts.values()), _sayer(console))
         by_kind = dict(zip(firsts, found, strict=True))
         _say_total(left, [by_kind[kind] for kind in kinds], console)
 
@@ -185,7 +212,7 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
         console.print("nothing to do: all runs are ok")
         return
     supported = _supported(results, left)
-    found = durations.of_runs(results, supported, _sayer(console)) if supported else []
+    found = estimates.of_runs(results, supported, _sayer(console)) if supported else []
     by_key = {run.key: each for run, each in zip(supported, found, strict=True)}
     rows = []
     for number, run in enumerate(left, start=1):
@@ -194,7 +221,7 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
             source = f"{each.earlier} earlier" if each.earlier else "prediction"
             if not each.earlier and not run.experiment.trains:
                 source = "time limits"
-            taken = (durations.in_words(each.run_s), sizes.in_words(each.disk_bytes), source)
+            taken = (estimates.in_words(each.run_s), sizes.in_words(each.disk_bytes), source)
             if each.run_s is None:
                 taken = ("unknown", "unknown", "no time limit")
         rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken])
@@ -206,7 +233,7 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
 
 
 def _say_too_long(
-    runs: Sequence[Run], found: Sequence[durations.Duration], console: Console
+    runs: Sequence[Run], found: Sequence[estimates.Duration], console: Console
 ) -> None:
     """Say in one line that runs will be ended before they are done."""
     limits_s = (run.experiment.limits.run_timeout_s for run in runs)
@@ -224,20 +251,11 @@ def _say_too_long(
     )
 
 
-def _say_total(runs: Sequence[Run], found: Sequence[durations.Duration], console: Console) -> None:
+def _say_total(runs: Sequence[Run], found: Sequence[estimates.Duration], console: Console) -> None:
     at_once = min(len(runs), len(os.sched_getaffinity(0))) if runs[0].simulated else 1
-    say(console, durations.total(found, at_once=at_once))
+    say(console, estimates.total(found, at_once=at_once))
     if not all(each.computing for each in found):
         console.print("predicted without the time for computing: the data are not here yet")
-
-
-def _numbers_of(runs: Sequence[Run], say: Callable[[str], None]) -> list[tuple[Run, Numbers]]:
-    """One run for each arm and point, with its numbers."""
-    firsts = [run for run in runs if run.seed == runs[0].seed]
-    sizes = durations.layouts(firsts, say)
-    return [
-        (run, dimensionless.numbers(run, layout)) for run, layout in zip(firsts, sizes, strict=True)
-    ]
 
 
 def show_topologies(runs: Sequence[Run], console: Console) -> None:
@@ -290,37 +308,6 @@ def _link_in_words(options: Mapping[str, Any]) -> str:
         queue = sizes.quantity(options["priority_queue_bytes"], "B")
         parts.append(f"{queue} for protected datagrams")
     return ", ".join(parts)
-
-
-def _show_kept(
-    found: Sequence[tuple[Run, Numbers]], reference: Sequence[tuple[Run, Numbers]], console: Console
-) -> None:
-    """Print which numbers two profiles share, over the arms that both have."""
-    ours, theirs = _paired(found, reference)
-    if not ours:
-        console.print(f"profile {REFERENCE_PROFILE}: no arm in common")
-        return
-    profile = found[0][0].profile
-    console.print(f"\nwhat profile {profile} keeps of profile {REFERENCE_PROFILE}:")
-    rows = [(_TITLES[name], *row) for name, row in dimensionless.compared(ours, theirs).items()]
-    show_table(console, ("number", profile, REFERENCE_PROFILE, f"{profile} is"), rows)
-    there = [run.factors for run, _ in reference]
-    if any(run.factors not in there for run, _ in found):
-        console.print(f"points that {REFERENCE_PROFILE} lacks stand beside the first that it has")
-
-
-def _paired(
-    found: Sequence[tuple[Run, Numbers]], reference: Sequence[tuple[Run, Numbers]]
-) -> tuple[list[Numbers], list[Numbers]]:
-    """The numbers of equal arms and points; an arm's first point where the points differ."""
-    ours, theirs = [], []
-    for run, numbers in found:
-        same_arm = [each for each in reference if each[0].arm == run.arm]
-        same_arm.sort(key=lambda each: each[0].factors != run.factors)
-        if same_arm:
-            ours.append(numbers)
-            theirs.append(same_arm[0][1])
-    return ours, theirs
 
 
 def _cell(name: str, numbers: Numbers) -> str:

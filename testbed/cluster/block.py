@@ -2,25 +2,32 @@
 
 A JSON object on standard input says which. Each run's directory lies in DIR afterwards. What this
 machine cannot do is one line on standard error and exit status 2, before anything is executed.
+The directories go as bytes: packed on a worker's machine, unpacked here without trust in them.
 """
 
 from __future__ import annotations
 
 import fcntl
 import importlib.util
+import io
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+import tarfile
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import topologies
 from testbed.cluster import worker
+from testbed.experiment import Run
+from testbed.lab.kernel import privileges
 from testbed.machine import capabilities
 from testbed.run import manifest, requirements, runner
+from testbed.run.runner import Outcome
 from testbed.shared import own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RunDirectory
@@ -106,21 +113,51 @@ def _require_data(config: Mapping[str, Any]) -> None:
     """Fetch and check what a run trains."""
     if importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which was left out: LAB_TORCH=1 ./lab check")
-    training = Training.model_validate(config["training"])
-    folder = config.get("folder")
-    need = prerequisites.Need(
-        model=training.model,
-        dataset=training.dataset,
-        split=training.split,
-        batch_size=training.batch_size,
-        workers=len(topologies.parse(config["topology"]).host_names()) - 1,
+    need = prerequisites.Need.of(
+        Training.model_validate(config["training"]),
+        hosts=len(topologies.parse(config["topology"]).host_names()),
         seed=int(config["seed"]),
-        folder=None if folder is None else Path(folder),
-        device=training.device,
-        validates=training.evaluate_on == "validation",
-        computes=training.pace.kind != "payload-only",
+        folder=Path(config["folder"]) if config.get("folder") else None,
     )
     prerequisites.prepare([need], lambda name, done, total: None)
+
+
+def unpack(packed: bytes, folder: Path, names: Collection[str]) -> None:
+    """Write what a worker packed below an empty folder; ValueError for all but files in `names`."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+            for member in archive:
+                parts = PurePosixPath(member.name).parts
+                path = folder.joinpath(*parts)
+                expected = bool(parts) and parts[0] in names and ".." not in parts
+                content = archive.extractfile(member) if member.isreg() and expected else None
+                if content is None or path.exists():
+                    raise ValueError(f"{member.name!r} is no file of these runs")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with content, path.open("xb") as file:
+                    shutil.copyfileobj(content, file)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of this machine's disk
+        raise ValueError(f"no archive of runs: {error}") from None
+
+
+def store(folder: Path, runs: Sequence[Run], packed: bytes) -> list[Outcome]:
+    """Put runs' folders in their place, earlier attempts beside them; ValueError if not theirs."""
+    runner.require_space(folder, runs[0])
+    place = folder / runs[0].experiment.name
+    with tempfile.TemporaryDirectory(prefix=".fetched-", dir=place) as incoming:
+        unpack(packed, Path(incoming), {run.key for run in runs})
+        for run in runs:
+            config = run_directory.read_or_empty(Path(incoming, run.key, "config.json"))
+            status = run_directory.read_or_empty(Path(incoming, run.key, "status.json"))
+            if config.get("key") != run.key or status.get("verdict") not in run_directory.VERDICTS:
+                raise ValueError(f"{run.key} is missing, or has no verdict")
+        for run in runs:
+            directory = runner.directory_of(folder, run)
+            directory.accept(Path(incoming, run.key))
+            privileges.hand_over_below(directory.path)
+    return [runner.outcome(run, runner.directory_of(folder, run)) for run in runs]
 
 
 if __name__ == "__main__":

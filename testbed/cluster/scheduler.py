@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from testbed.cluster import block as execution
-from testbed.cluster import results, worker
+from testbed.cluster import worker
 from testbed.experiment import Run
 from testbed.run.runner import Outcome
 from testbed.shared.input_error import InputError
@@ -147,7 +147,7 @@ class Scheduler:
         if "refused" in told:
             return str(told["refused"])
         try:
-            found = results.store(folder, block.asked, told["packed"])
+            found = execution.store(folder, block.asked, told["packed"])
         except ValueError as error:
             return f"sent other results than asked for: {error}"
         block.outcomes |= {each.run.key: each for each in found}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,9 +47,17 @@ def execute(task: str, sweep: str) -> dict[str, Any]:
             process.kill()
             process.wait()
         if process.returncode == 0:
-            from testbed.cluster import results
-
-            return {**told, "packed": results.pack(Path(folder))}
+            return {**told, "packed": pack(Path(folder))}
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
         return {**told, "refused": lines[-1] if lines else f"ended by {process.returncode}"}
+
+
+def pack(folder: Path) -> bytes:
+    """All regular files below a folder, and no links, sockets or pipes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                archive.add(path, arcname=path.relative_to(folder).as_posix(), recursive=False)
+    return packed.getvalue()

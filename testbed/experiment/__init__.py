@@ -10,39 +10,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from testbed.experiment.files import EXPERIMENTS, find, names, profile_names, summary
     from testbed.experiment.loading import load, resolved
-    from testbed.experiment.profiles import REFERENCE_PROFILE
-    from testbed.experiment.run import ORDER_RULE, Run, ordered
-    from testbed.experiment.schema import Experiment, Limits, Transport
-    from testbed.experiment.shipped import EXPERIMENTS, find, names, profile_names, summary
+    from testbed.experiment.run import Run, ordered
+    from testbed.experiment.schema import Experiment, Limits
 
-# Imported when first used: listing experiments must not wait for the schema and all that it knows.
 _FILES = {
-    **dict.fromkeys(("load", "resolved"), "loading"),
-    **dict.fromkeys(("ORDER_RULE", "Run", "ordered"), "run"),
-    **dict.fromkeys(("Experiment", "Limits", "Transport"), "schema"),
-    **dict.fromkeys(("EXPERIMENTS", "find", "names", "profile_names", "summary"), "shipped"),
-    "REFERENCE_PROFILE": "profiles",
+    "files": ("EXPERIMENTS", "find", "names", "profile_names", "summary"),
+    "loading": ("load", "resolved"),
+    "run": ("Run", "ordered"),
+    "schema": ("Experiment", "Limits"),
 }
-__all__ = [
-    "EXPERIMENTS",
-    "ORDER_RULE",
-    "REFERENCE_PROFILE",
-    "Experiment",
-    "Limits",
-    "Run",
-    "Transport",
-    "find",
-    "load",
-    "names",
-    "ordered",
-    "profile_names",
-    "resolved",
-    "summary",
-]
+__all__ = ["EXPERIMENTS", "Experiment", "Limits", "Run", "find", "load", "names", "ordered"]
+__all__ += ["profile_names", "resolved", "summary"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
+    """Imported when first used: listing experiments must not wait for the schema."""
+    for file, names_in_it in _FILES.items():
+        if name in names_in_it:
+            return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,54 +40,46 @@ class Filling(Section):
     @field_validator(*_LEGS, mode="before")
     @classmethod
     def _is_known(cls, value: Any, info: ValidationInfo) -> str | None:
-        if value is None:
-            return None
-        text = FILLINGS.text(FILLINGS.relocated(value, folders(info)))
-        FILLINGS.create(text)
-        return text
+        return None if value is None else _filling(value, info)
 
 
-def _on_both_legs(filling: Any) -> Any:
+def _filling(value: Any, info: ValidationInfo) -> str:
+    text = FILLINGS.text(FILLINGS.relocated(value, folders(info)))
+    FILLINGS.create(text)
+    return text
+
+
+def _on_both_legs(filling: Any, info: ValidationInfo) -> Any:
     if isinstance(filling, str) or (isinstance(filling, Mapping) and "name" in filling):
-        return dict.fromkeys(_LEGS, filling)
+        return dict.fromkeys(_LEGS, _filling(filling, info))
     if not isinstance(filling, Mapping | Filling):
         raise ValueError("must be the name of a filling, or a mapping of legs to names")
     return filling
 
 
-def _is_profile(tensors: Any) -> bool:
-    """Whether a value of `tensors` names a file of bounds, and is no list of them."""
-    return isinstance(tensors, str) and tensors.endswith(yaml_input.SUFFIXES)
+def _profile(name: str, folders: Sequence[Path]) -> tuple[dict[str, float], str]:
+    """The bounds in a profile, by tensors' names, and what a reader must know of them, if anything.
 
-
-def _bounds(name: str, folders: Sequence[Path]) -> dict[str, float]:
-    """The bounds in a profile, by the tensors' names: they, not the file, come into a run."""
-    found = _profile(name, folders).get("tensors")
-    if not isinstance(found, Mapping) or not found:
-        raise InputError(
-            f"{name}: tensors is {shown(found)}; valid: a profile, as ./lab bench layers writes"
-        )
-    return dict(found)
-
-
-def _caution_of(name: str, folders: Sequence[Path]) -> str:
-    """What a reader must know of a profile's bounds; none where they hold together."""
-    together = _profile(name, folders).get("together")
-    if isinstance(together, Mapping) and together.get("holds") is False:
-        return f"{name}: by its own measurement each bound holds alone, and all together do not"
-    return ""
-
-
-def _profile(name: str, folders: Sequence[Path]) -> dict[str, Any]:
-    looked = [each.resolve() for each in (*folders, Path())]
-    path = next((each / name for each in looked if (each / name).is_file()), None)
+    They, not the file, come into a run.
+    """
+    looked = [folder.resolve() for folder in (*folders, Path())]
+    path = next((folder / name for folder in looked if (folder / name).is_file()), None)
     if path is None:
         where = " or ".join(dict.fromkeys(map(str, looked)))
         raise InputError(f"{name}: no such file; looked in {where}")
     try:
-        return yaml_input.read(path)
+        document = yaml_input.read(path)
     except InputError as error:
         raise InputError(str(error).replace(str(path), name)) from None
+    bounds, together = document.get("tensors"), document.get("together")
+    if not isinstance(bounds, Mapping) or not bounds:
+        raise InputError(
+            f"{name}: tensors is {shown(bounds)}; valid: a profile, as ./lab bench layers writes"
+        )
+    caution = ""
+    if isinstance(together, Mapping) and together.get("holds") is False:
+        caution = f"{name}: by its own measurement each bound holds alone, and all together do not"
+    return dict(bounds), caution
 
 
 class Arm(AnyArm):
@@ -120,37 +112,28 @@ class Arm(AnyArm):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _caution_is_kept(
+    def _files_are_found(
         cls, given: Any, check: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
-        arm = check(given)
-        if isinstance(given, Mapping) and _is_profile(given.get("tensors")):
-            arm._caution = _caution_of(given["tensors"], folders(info))
-        return arm
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_code_is_found(cls, given: Any, info: ValidationInfo) -> Any:
+        """Own code gets an absolute path, and a profile's bounds take its place."""
         if not isinstance(given, Mapping):
-            return given
-        found = dict(given)
-        if "protocol" not in given and (wrong := problems.misspelt("protocol", given)):
-            raise problems.raised([wrong])
-        wrong_code = []
-        for key, registry in REGISTRIES.items():
-            if key in found:
-                try:
-                    found[key] = registry.relocated(found[key], folders(info))
-                except ValueError as error:
-                    wrong_code.append(problems.Problem((key,), str(error)))
-        if _is_profile(found.get("tensors")):
+            return check(given)
+        document, caution, wrong = dict(given), "", list[problems.Problem]()
+        if "protocol" not in given and (misspelt := problems.misspelt("protocol", given)):
+            raise problems.raised([misspelt])
+        for key in [key for key in (*REGISTRIES, "tensors") if key in given]:
             try:
-                found["tensors"] = _bounds(found["tensors"], folders(info))
+                if key != "tensors":
+                    document[key] = REGISTRIES[key].relocated(given[key], folders(info))
+                elif isinstance(given[key], str) and given[key].endswith(yaml_input.SUFFIXES):
+                    document[key], caution = _profile(given[key], folders(info))
             except ValueError as error:
-                wrong_code.append(problems.Problem(("tensors",), str(error)))
-        if wrong_code:
-            raise problems.raised(wrong_code)
-        return found
+                wrong.append(problems.Problem((key,), str(error)))
+        if wrong:
+            raise problems.raised(wrong)
+        arm = check(document)
+        arm._caution = caution
+        return arm
 
     @model_validator(mode="after")
     def _is_a_known_protocol(self) -> Arm:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.experiment.arm import Arm
-from testbed.experiment.factors import Point
+from testbed.experiment.files import Point
 from testbed.shared import own_code, yaml_input
 from testbed.shared.registry import one_of
 from testbed.shared.yaml_input import InputError

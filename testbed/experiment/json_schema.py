@@ -1,42 +1,36 @@
 """The JSON schema of an experiment file, for editors: `./lab schema` prints it.
 
 The models that read the file describe themselves, with the keys that a name brings with it. Added
-here is what the models decide in code: what an arm's protocol has, and which key paths a factor or
-a profile may replace. What needs the whole experiment (whether a link exists, whether two
-impairments contradict each other) is left to `./lab plan`.
+here is what an arm's protocol has. Options of names, key paths of factors and profiles, and what
+needs the whole experiment are left to `./lab plan`.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from testbed.experiment import Experiment, profiles
+from testbed.experiment import Experiment
 from testbed.experiment.arm import Arm, Filling
-from testbed.shared import docstrings, own_code, units
+from testbed.shared import docstrings, units
 from testbed.shared.named_sections import Schema, name_schema, when
-from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
 from testbed.training.models import BUILDERS
 from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import protocols
 from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.tolerance import POLICIES, Fixed
+from testbed.transport.policies.tolerance import Fixed
 from testbed.transport.protocols import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
 
-_AXES: dict[str, Registry[Any]] = {**REGISTRIES, "filling": FILLINGS}
 _FRACTION: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 1}
-_FRACTION_OR_NONE: Schema = {"anyOf": [_FRACTION, {"type": "null"}]}
 _SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 # What an arm's settings are that are no share, no name of an axis, and have no unit.
 _SETTINGS: dict[str, Schema] = {
@@ -45,59 +39,61 @@ _SETTINGS: dict[str, Schema] = {
     "coding": {"enum": ["plain", "two-values"]},
     "per": {"enum": ["payload", "tensor"]},
     "tensors": {"type": ["string", "object"], "additionalProperties": _FRACTION},
-    "patience": {"type": "number", "minimum": 1},
+    "patience": {"type": ["number", "null"], "minimum": 1},
     **dict.fromkeys(("name", "must"), _TEXT),
     **dict.fromkeys(("floor", "share", "at_most", "keep", "quantile", "wait"), _SHARE),
     **dict.fromkeys(("within_rounds", "warm_up", "epoch_rounds"), _COUNT),
-    **dict.fromkeys(("first", "last"), _FRACTION_OR_NONE),
+    **dict.fromkeys(("first", "last"), _FRACTION | {"type": ["number", "null"]}),
 }
 _PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
 
 def build() -> Schema:
     """The schema, as plain data."""
-    found = of(Experiment)
-    definitions, keys = found["$defs"], found["properties"]
-    definitions |= {f"axis.{key}": _axis(registry) for key, registry in _AXES.items()}
-    arm, changes = of(Arm), of(ProgramsArm)
+    whole = of(Experiment)
+    definitions, keys = whole["$defs"], whole["properties"]
+    for key, registry in {**REGISTRIES, "filling": FILLINGS}.items():
+        mapping = {"type": "object", "anyOf": [{"required": [each]} for each in ("name", "policy")]}
+        forms = [name_schema(registry), {"type": ["string", "number"]}, mapping]
+        definitions[f"axis.{key}"] = {"anyOf": forms}
+    arm, changes, of_script = of(Arm), of(ProgramsArm), of(TorchrunArm)
     definitions |= arm.pop("$defs")
     for leg in definitions["Filling"]["properties"].values():
         leg["anyOf"] = [{"$ref": "#/$defs/axis.filling"}, {"type": "null"}]
     definitions["Arm"] = _arm(arm["properties"])
-    of_program = {**definitions["Program"], "required": []}
-    definitions["ProgramsArm"] = {
-        "type": "object",
-        "properties": changes["properties"],
-        "additionalProperties": of_program,
-    }
-    definitions["TorchrunArm"] = _torchrun_arm(of(TorchrunArm)["properties"])
+    changes["additionalProperties"] = {**definitions["Program"], "required": []}
+    definitions["ProgramsArm"] = {key: changes[key] for key in changes if key != "$defs"}
+    of_script.pop("$defs", None)
+    of_script["properties"]["protocol"].pop("anyOf")
+    of_script["properties"]["protocol"] |= _PROTOCOL
+    # Which keys its hook and its protocol have, `plan` says.
+    known = {key: True for name in protocols.PRESETS for key in protocols.settings(name)}
+    of_script["properties"] = {**known, **of_script["properties"]}
+    definitions["TorchrunArm"] = of_script | {"additionalProperties": False}
     definitions.pop("AnyArm", None)
     definitions["Training"]["properties"]["model"] |= name_schema(BUILDERS)
     definitions["Training"]["properties"]["optimiser"] |= name_schema(OPTIMISERS)
-    keys["factors"] |= _factors()
-    keys["profiles"] |= _profiles()
     keys["arms"]["additionalProperties"] = False
     (form,) = keys["arms"]["patternProperties"]
-    described = keys["arms"]["description"]
 
-    def rule(arm: str, needed: list[str]) -> Schema:
-        arms = {form: {"$ref": f"#/$defs/{arm}"}}
-        found: Schema = {"description": described, "patternProperties": arms}
-        return {"properties": {"arms": found}, "required": needed}
+    def rule(kind: str, needed: list[str]) -> Schema:
+        arms: Schema = {"description": keys["arms"]["description"]}
+        arms["patternProperties"] = {form: {"$ref": f"#/$defs/{kind}"}}
+        return {"properties": {"arms": arms}, "required": needed}
 
     keys["arms"]["patternProperties"] = {form: True}
     keys["rounds"].pop("default", None)
-    found["required"] = [each for each in found["required"] if each != "arms"]
+    whole["required"] = [each for each in whole["required"] if each != "arms"]
     chosen: Schema = rule("Arm", ["rounds", "arms"])
     for kind, arm_of_kind in (("torchrun", "TorchrunArm"), ("programs", "ProgramsArm")):
         named = when("workload", {"properties": {"kind": {"const": kind}}}, {})["if"]
         chosen = {"if": named, "then": rule(arm_of_kind, []), "else": chosen}
-    found |= chosen
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": "urn:bounded-loss-testbed:experiment",
         "title": "An experiment of the bounded-loss testbed",
-        **found,
+        **whole,
+        **chosen,
     }
 
 
@@ -150,21 +146,6 @@ def with_unit(unit: units.Unit) -> Schema:
     return {"type": "string", "pattern": units.pattern(unit)}
 
 
-def _axis(registry: Registry[Any]) -> Schema:
-    """The texts that choose an entry of an axis, with its options; or a mapping of the same."""
-    forms = [own_code.PATTERN.strip("^$")]
-    for name in registry:
-        keys = "|".join(inspect.signature(registry.entry(name)).parameters)
-        one = rf"({keys})=[^,=]+"
-        forms.append(re.escape(name) + (f"(:{one}(,{one})*)?" if keys else ""))
-    found: list[Schema] = [{"type": "string", "pattern": f"^({'|'.join(forms)})$"}]
-    meaning = f"which {registry.axis}; other keys are its options"
-    named = {**name_schema(registry), "description": meaning}
-    for key in ("name", "policy") if registry is POLICIES else ("name",):
-        found.append({"type": "object", "required": [key], "properties": {key: named}})
-    return {"anyOf": [_FRACTION, *found] if registry is POLICIES else found}
-
-
 def _setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
     preset, unit = protocols.preset(protocol), units.of(key)
@@ -175,8 +156,6 @@ def _setting(protocol: str, key: str) -> Schema:
         schema = {"$ref": f"#/$defs/axis.{key}"}
     elif unit is not None:
         schema = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
-    elif key == "patience" and protocol == "ltp":
-        schema = {"anyOf": [schema, {"type": "null"}]}
     order = ORDERS.entry(ORDERS.parse(preset.order)[0])
     parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}
@@ -223,36 +202,3 @@ def _arm(described: Schema) -> Schema:
         "properties": {"protocol": {**described["protocol"], **_PROTOCOL}, **common},
         "allOf": rules,
     }
-
-
-def _torchrun_arm(described: Schema) -> Schema:
-    """An arm of a training script; which keys its hook and its protocol have, `plan` says."""
-    known = {key: True for name in protocols.PRESETS for key in protocols.settings(name)}
-    text = {key: each for key, each in described["protocol"].items() if key != "anyOf"}
-    described = described | {"protocol": {**text, **_PROTOCOL}}
-    return {
-        "type": "object",
-        "properties": {**known, **described},
-        "additionalProperties": False,
-    }
-
-
-def _key_paths(keys: Iterable[str], values: Schema | bool, **others: Any) -> Schema:
-    """The schema of a mapping whose keys are key paths of an experiment."""
-    path = rf"^({'|'.join(keys)})(\.[^.]+)*$"
-    return {"patternProperties": {path: values}, "additionalProperties": False, **others}
-
-
-def _factors() -> Schema:
-    keys = Experiment.model_fields
-    label = {"type": ["string", "number"], "description": "names the level in tables and figures"}
-    properties = {"label": label}
-    level = _key_paths(keys, True, type="object", required=["label"], properties=properties)
-    labelled = {"type": "array", "minItems": 1, "items": level}
-    return _key_paths(keys, {"type": "array", "minItems": 1}, additionalProperties=labelled)
-
-
-def _profiles() -> Schema:
-    keys = [key for key in Experiment.model_fields if key not in profiles.FIXED]
-    patterns = {"^[a-z0-9][a-z0-9-]{0,63}$": _key_paths(keys, True, type=["object", "null"])}
-    return {"patternProperties": patterns, "additionalProperties": False}

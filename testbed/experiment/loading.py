@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from testbed.experiment import arm_labels, factors, profiles, shipped
+from testbed.experiment import arm_labels, files
 from testbed.experiment.arm_labels import Variant
 from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
-from testbed.experiment.shipped import find
 from testbed.experiment.taken_phases import FinishedRuns
 from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.problems import Problem
@@ -35,7 +34,7 @@ def load(
     seeds: int | Sequence[int] | None = None,
     congestion_control: str | None = None,
     controller: str | None = None,
-    profile: str = profiles.DEFAULT_PROFILE,
+    profile: str = files.DEFAULT_PROFILE,
     results: Path = RESULTS,
 ) -> list[Run]:
     """Read an experiment and expand it into runs, in the file's order: seeds, points, arms."""
@@ -54,9 +53,9 @@ def load(
         raise _together(wrong, path)
     first = experiments[0, chosen.arms[0].label]
     used_seeds = _extend(first.seeds, seeds)
-    if (count := len(used_seeds) * len(points) * len(chosen.arms)) > factors.MOST_RUNS:
+    if (count := len(used_seeds) * len(points) * len(chosen.arms)) > files.MOST_RUNS:
         raise InputError(
-            f"{where}: {count:,} runs (seeds x points x arms); valid: up to {factors.MOST_RUNS:,}"
+            f"{where}: {count:,} runs (seeds x points x arms); valid: up to {files.MOST_RUNS:,}"
         )
     settings = _settings(chosen, first)
     finished = FinishedRuns(folders=[path.resolve().parent, Path()], results=results)
@@ -118,7 +117,7 @@ class _Chosen(NamedTuple):
     path: Path
     document: dict[str, Any]
     where: str  # the file and the profile, for messages
-    points: list[factors.Point]
+    points: list[files.Point]
     arms: list[Variant]
     options: list[tuple[str, str]]  # of the command line, each with the key that it replaced
     wrong: list[str]  # of profiles that are not chosen
@@ -130,26 +129,26 @@ def _chosen(
     arms: Sequence[str] = (),
     congestion_control: str | None = None,
     controller: str | None = None,
-    profile: str = profiles.DEFAULT_PROFILE,
+    profile: str = files.DEFAULT_PROFILE,
 ) -> _Chosen:
-    path = find(name_or_path)
+    path = files.find(name_or_path)
     document = yaml_input.read(path)
     wrong = [f"{path}: {line}" for line in _wrong_keys_of_profiles(document, path, chosen=profile)]
     try:
-        profiles.apply(document, profile)
+        files.apply_profile(document, profile)
     except InputError as error:
         raise _together([*wrong, f"{path}: {error}"], path) from None
-    shipped.give_arm(document)
+    files.give_arm(document)
     in_file = copy.deepcopy(document.get("arms"))
     options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
     if controller is not None:
         document["controller"] = controller
         options.append((f"--controller {controller}", "controller"))
     where = str(path)
-    if profile != profiles.DEFAULT_PROFILE or profiles.changes(document, profile):
+    if profile != files.DEFAULT_PROFILE or files.changes(document, profile):
         where += f": profile {profile}"
     try:
-        points = list(factors.points(document.get("factors") or {}))
+        points = list(files.points(document))
         for option, key in options:
             for replaced in points[0].changes:
                 if yaml_input.within(key, replaced) and not key.startswith("arms."):
@@ -187,48 +186,37 @@ def _problems(document: dict[str, Any], path: Path) -> list[Problem]:
 
 def _wrong_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str) -> Iterator[str]:
     """What no experiment has, in the profiles that are not chosen: the profile and the key."""
-    for profile in profiles.names(document):
+    for profile in files.profiles(document):
         if profile == chosen or not isinstance(profile, str):
             continue
         sized = copy.deepcopy(document)
         try:
-            profiles.apply(sized, profile)
+            files.apply_profile(sized, profile)
         except InputError as error:
             yield str(error)
             continue
-        changed = tuple(f"{key}." for key in profiles.changes(document, profile))
+        changed = tuple(f"{key}." for key in files.changes(document, profile))
         # One key that is wrong for sure keeps the checks of the whole away: they take time.
         for problem in _problems({**sized, "seeds": None}, path) if changed else []:
             place = f"{problems.dotted(problem.place)}."
             if problem.sort == problems.UNKNOWN and place.startswith(changed):
-                yield f"profiles.{profile}.{problems.explain([problem])}"
+                yield f"profiles.{profile}.{problems.line(problem)}"
 
 
 def _settings(chosen: _Chosen, first: Experiment) -> dict[str, Any]:
-    """What all runs of the experiment share, without arms, seeds and points."""
-    shared = {key: value for key, value in chosen.document.items() if key != "factors"}
-    try:
-        whole = _checked(shared, chosen.path) if chosen.document.get("factors") else first
-        settings = whole.model_dump(mode="json", exclude=NOT_OF_A_RUN)
-    except ValidationError as error:
-        replaced = {key for point in chosen.points for key in point.changes}
-        for problem in problems.of(error, Experiment):
-            place = problems.dotted(problem.place)
-            of_factor = any(yaml_input.within(place, key) for key in replaced)
-            if of_factor and problem.sort != problems.MISSING and _given(shared, problem.place):
-                line = problems.explain([problem])
-                raise InputError(f"{chosen.where}: {line}") from None
-        settings = {key: value for key, value in shared.items() if key not in NOT_OF_A_RUN}
-    settings.pop("simulation", None)  # a lab's have nothing of it
+    """What all runs of the experiment share, without arms, seeds and what the points replace."""
+    settings = first.model_dump(mode="json", exclude=NOT_OF_A_RUN | {"simulation"})
+    for key in {key for point in chosen.points for key in point.changes}:
+        place: Any = settings
+        *above, last = key.split(".")
+        with suppress(LookupError, TypeError, ValueError):  # with what is above it, it is gone
+            for part in above:
+                place = place[int(part) if isinstance(place, list) else part]
+            if isinstance(place, list):
+                place[int(last)] = {}
+            else:
+                del place[last]
     return settings
-
-
-def _given(document: Any, place: problems.Place) -> bool:
-    """Whether a document has a value there that is not null, which waits for another."""
-    try:
-        return functools.reduce(operator.getitem, place, document) is not None
-    except (KeyError, IndexError, TypeError):
-        return False
 
 
 def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]]) -> str:
@@ -238,7 +226,7 @@ def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]])
     return "".join(f"{option}: " for option in dict.fromkeys(blamed))
 
 
-def _validated(chosen: _Chosen, point: factors.Point, group: Sequence[Variant]) -> Experiment:
+def _validated(chosen: _Chosen, point: files.Point, group: Sequence[Variant]) -> Experiment:
     """The experiment with some of the arms, at a point."""
     path, where = chosen.path, chosen.where
     base = arm_labels.applied(chosen.document, group)
@@ -252,7 +240,7 @@ def _validated(chosen: _Chosen, point: factors.Point, group: Sequence[Variant]) 
     try:
         return _checked(arm_labels.applied(document, replaced), path)
     except ValidationError as error:
-        wrong = problems.once(problems.of(error, Experiment))
+        wrong = list(dict.fromkeys(problems.of(error, Experiment)))
     without_factors = _problems(base, path) if point.changes else []
     options = [*chosen.options, *(option for variant in group for option in variant.options)]
     no_workload = any(problem.place[:1] == ("workload",) for problem in wrong)
@@ -270,7 +258,7 @@ def _validated(chosen: _Chosen, point: factors.Point, group: Sequence[Variant]) 
         elif place[:1] == ("arms",) and len(place) == 3 and missing:
             blamed = blamed or _to_blame(place[:2], options)
             near = did_you_mean(str(place[1]), set(base["arms"]) - {str(place[1])})
-        lines.append(f"{blamed}{where}: {of_factor}{problems.explain([problem])}{near}")
+        lines.append(f"{blamed}{where}: {of_factor}{problems.line(problem)}{near}")
     # Code beside the experiment is named as the experiment is, not by its absolute path.
     folder = f"{path.parent.resolve()}/"
     raise InputError(*(line.replace(folder, str(path.parent / "_")[:-1]) for line in lines))

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
-from testbed.experiment.profiles import DEFAULT_PROFILE
+from testbed.experiment.files import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
 from testbed.training import prerequisites
 from testbed.transport.protocols import ProtocolConfig
@@ -77,7 +77,9 @@ class Run(BaseModel):
     @property
     def training_need(self) -> prerequisites.Need:
         """What it trains, and where data that lie beside the experiment are looked for."""
-        return self.experiment.training_need(self.seed)._replace(folder=self.folder)
+        hosts = len(self.experiment.topology.host_names())
+        training = self.experiment.training
+        return prerequisites.Need.of(training, hosts=hosts, seed=self.seed, folder=self.folder)
 
     @property
     def label(self) -> str:

@@ -32,6 +32,7 @@ from testbed.shared.problems import Problem, form
 from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
+from testbed.training.prerequisites import Need
 from testbed.training.settings import Training
 from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.net import path_mtu
@@ -336,7 +337,8 @@ class Experiment(Section):
                     f"arms.{name} {compresses} of all that it sends; valid: leave the key out, "
                     "or an arm that does not compress"
                 )
-        prerequisites.check(self.training_need(self.seeds[0]))
+        hosts, seed = len(self.topology.host_names()), self.seeds[0]
+        prerequisites.check(Need.of(self.training, hosts=hosts, seed=seed))
         return self
 
     @model_serializer(mode="wrap")
@@ -392,21 +394,6 @@ class Experiment(Section):
             ]
         )
         return sorted({*of_all, *of_training})
-
-    def training_need(self, seed: int) -> prerequisites.Need:
-        """What a run with this seed trains."""
-        return prerequisites.Need(
-            model=self.training.model,
-            dataset=self.training.dataset,
-            split=self.training.split,
-            batch_size=self.training.batch_size,
-            workers=len(self.topology.host_names()) - 1,  # the other one is the server
-            seed=seed,
-            folder=None,
-            device=self.training.device,
-            validates=self.training.evaluate_on == "validation",
-            computes=self.training.pace.kind != "payload-only",
-        )
 
     def resolved_impairments(self, seed: int) -> list[dict[str, Any]]:
         """The timeline of a run with this seed, periods and random draws as lists."""

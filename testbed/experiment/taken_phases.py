@@ -88,42 +88,38 @@ class FinishedRuns:
 
     def _directory(self, name: str, seed: int, factors: dict[str, Any]) -> Path:
         places = [folder / name for folder in self._folders] if name.strip("/.") else []
+        if "/" not in name:
+            places += [path / name for path in sorted(self._results.glob("*"))]
         with suppress(OSError):  # a name that no file can have
-            if places and "/" not in name:
-                places += [path / name for path in sorted(self._results.glob("*"))]
             for place in places:
                 if (place / "config.json").is_file():
                     return place
                 if (running := RunDirectory(place).partial).is_dir():
                     return running
             for place in places:
-                if runs := list(_of_arm(place.parent, place.name, name)):
+                if runs := list(_of_arm(place, name)):
                     return _fitting(runs, name, seed, factors)
-        looked = ", ".join(dict.fromkeys(str(each.resolve()) for each in self._folders))
+        found = {path.parent for path in self._results.glob(_CONFIGS)}
+        runs_there = {
+            f"{run.parent.name}/{run.name}" for run in found if key_of(run.name) == run.name
+        }
+        arms = {re.sub(r"-s\d+-\w+$", "", run) for run in runs_there}
+        looked = ", ".join(dict.fromkeys(str(folder.resolve()) for folder in self._folders))
         raise InputError(
             f"{name!r}: no such run or arm; looked in {looked}; valid: a run's name, "
             "EXPERIMENT/RUN, EXPERIMENT/ARM, or a run's folder"
-            f"{did_you_mean(name, _names(self._results))}"
+            f"{did_you_mean(name, runs_there | arms)}"
         )
 
 
-def _names(results: Path) -> set[str]:
-    """`EXPERIMENT/RUN` and `EXPERIMENT/ARM` of what lies in a folder of results."""
-    runs = {f"{path.parent.parent.name}/{path.parent.name}" for path in results.glob(_CONFIGS)}
-    final = {run for run in runs if key_of(run) == run}
-    return final | {re.sub(r"-s\d+-\w+$", "", run) for run in final}
-
-
-def _of_arm(folder: Path, arm: str, name: str) -> Iterator[_Run]:
+def _of_arm(place: Path, name: str) -> Iterator[_Run]:
     """The finished runs of an arm, but for those that took their own phases by `name`."""
-    for path in sorted(folder.glob("*/config.json")):
+    for path in sorted(place.parent.glob("*/config.json")):
+        config = run_directory.read_or_empty(path)
         whole = RunDirectory(path.parent).verdict() in _WHOLE
-        if not whole or key_of(path.parent.name) != path.parent.name:
-            continue
-        with suppress(*_DAMAGED):
-            config = run_directory.read_json(path)
-            if config.get("arm") == arm and config.get("phases", {}).get("from") != name:
-                yield config["seed"], config.get("factors", {}), path.parent
+        own = config.get("arm") == place.name and config.get("phases", {}).get("from") != name
+        if whole and own and key_of(path.parent.name) == path.parent.name:
+            yield config["seed"], config.get("factors", {}), path.parent
 
 
 def _fitting(runs: Sequence[_Run], name: str, seed: int, factors: dict[str, Any]) -> Path:

@@ -37,7 +37,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = LinkParameters.model_validate(units.converted(dict(given)))
     except ValidationError as error:
-        raise InputError(problems.explain(problems.of(error, LinkParameters))) from None
+        raise problems.input_error(error, LinkParameters) from None
     return found.model_dump(include=set(WORDS.values()), exclude_none=True)
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import ORDER_RULE, Run, durations, taken_phases
+from testbed.experiment import Run, estimates, taken_phases
+from testbed.experiment.run import ORDER_RULE
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RunDirectory
@@ -164,7 +165,7 @@ def _outlasting(runs: Sequence[Run]) -> list[str]:
     ]
     arms = {run.arm: run for run in runs if run.experiment.impairments == first.impairments}
     try:
-        taken_s = [durations.training_s(run) for run in arms.values()] if timed else [None]
+        taken_s = [estimates.workload_s(run) for run in arms.values()] if timed else [None]
     except InputError:  # a user's model or data cannot be had, which is said where it is needed
         return []
     if None in taken_s:

@@ -18,7 +18,7 @@ from typing import Any, cast
 import topologies
 from controllers import impairments
 from controllers.controller_socket import ControllerClient
-from testbed.experiment import Run, durations
+from testbed.experiment import Run, estimates
 from testbed.lab import paths
 from testbed.run import manifest, runner, simulated_kinds
 from testbed.run.runner import OnProgress, Outcome, directory_of
@@ -83,11 +83,11 @@ def _has_key(key: str, section: Any) -> bool:
 
 def _compute_s(run: Run) -> str:
     """The key that gives simulated hosts their pace, with what a worker needs on this machine."""
-    (here,) = durations.computing([run], lambda words: None)
+    here_s = estimates.step_s(run)
     key = "simulation.compute_s, the seconds in which a worker computes an iteration"
-    if here is None or not here[0]:
+    if not here_s:
         return key
-    return f"{key} (here {here[0]:.3g}: --set simulation.compute_s={here[0]:.3g})"
+    return f"{key} (here {here_s:.3g}: --set simulation.compute_s={here_s:.3g})"
 
 
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:

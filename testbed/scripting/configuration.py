@@ -35,7 +35,7 @@ def of_experiment(
 ) -> dict[str, Any]:
     """The configuration of one run of an experiment."""
     from testbed import experiment
-    from testbed.experiment import profiles
+    from testbed.experiment.files import DEFAULT_PROFILE
 
     if isinstance(overrides, str):
         raise InputError(
@@ -46,7 +46,7 @@ def of_experiment(
         name,
         overrides=[*overrides, *([] if seed is None else [f"seeds=[{seed}]"])],
         arms=[] if arm is None else [arm],
-        profile=profile or profiles.DEFAULT_PROFILE,
+        profile=profile or DEFAULT_PROFILE,
     )
     return runs[0].config() | {"capture": []}
 
@@ -74,11 +74,7 @@ def of_topology(
         entries = _ENTRIES.validate_python(anchored)
         resolved = impairment_plan.resolve(entries, places, rounds=len(entries), seed=seed)
     except ValidationError as error:
-        found = [
-            each._replace(place=("impairments", *each.place))
-            for each in problems.of(error, ImpairmentParameters)
-        ]
-        raise InputError(problems.explain(found)) from None
+        raise problems.input_error(error, ImpairmentParameters, "impairments.") from None
     except ValueError as error:
         raise InputError(str(error)) from None
     own = own_code.places([parameters.name, *(each.kind for each in entries)])
@@ -141,7 +137,6 @@ def _parameters(
             raise InputError(f"{wrong}; valid: 1 to {MOST_LAB_WORKERS}")
         return parameters
     except ValidationError as error:
-        found = problems.of(error, topologies.TopologyParameters)
-        raise InputError(f"topology.{problems.explain(found)}") from None
+        raise problems.input_error(error, topologies.TopologyParameters, "topology.") from None
     except ValueError as error:
         raise InputError(f"topology: {error}") from None

@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from modulefinder import ModuleFinder
 from numbers import Real
 from pathlib import Path
@@ -37,12 +37,12 @@ _FORM = re.compile(
 )
 _MODULE = re.compile(r"([^:]*/)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _INSTALLED = {"site-packages", "dist-packages"}
+_OURS = ("testbed", "controllers", "topologies", "analysis")
 _BRIEF = 60  # characters of a value in a message
 # What counts as a number. The abstract class is asked last: that costs several times as much, and
 # senders ask at every batch.
 NUMBER = (float, int, Real)
 _expected: dict[str, str] = {}  # place -> SHA-256, of the run that this process belongs to
-_added: set[str] = set()  # folders that users' files have brought to the search path
 
 
 def split(text: str) -> tuple[str, str, str | None]:
@@ -84,10 +84,10 @@ def located(text: str, folders: Sequence[Path] = ()) -> str:
         looked = [Path(parent or "/")]
     elif parent:
         looked = [(folder / parent).resolve() for folder in looked]
-    specification = _specification(module, [*looked] if parent else [*looked, *sys.path])
-    if specification is None:
+    roots = _roots(module, looked if parent else [*looked, *sys.path])
+    if not roots:
         raise InputError(f"{text}: no module {module.partition('.')[0]!r} in {_in_words(looked)}")
-    folder = _roots(specification)[0].parent
+    folder = roots[0].parent
     return f"{folder}/{module}{suffix}" if folder in looked else text
 
 
@@ -112,13 +112,22 @@ def expect(hashes: Mapping[str, str]) -> None:
     _expected.clear()
     _expected.update(hashes)
     for place in hashes:
-        _check_content(place, fingerprint(place))
+        _check_content(place)
+
+
+def _check_content(place: str) -> None:
+    expected = _expected.get(place)
+    if expected is not None and (sha256 := fingerprint(place)) != expected:
+        raise InputError(
+            f"{place}: has changed since the run was planned: SHA-256 {sha256}, expected {expected}"
+        )
 
 
 def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
     """The class or function that a located reference names: its name, the default, or what fits."""
     place, name, _ = split(text)
     with explained(place):
+        _check_content(place)
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
     expected = f"expected {f'a class that derives from {base.__name__}' if base else 'a function'}"
     contents = vars(module)
@@ -209,7 +218,7 @@ def _beside(place: str) -> dict[Path, str]:
         return {}
     else:
         folder, begin = Path(place.rpartition("/")[0]), _files(place)
-    finder = ModuleFinder([str(folder)], excludes=_elsewhere(folder))
+    finder = ModuleFinder([str(folder)], excludes=[*_OURS, *sys.stdlib_module_names])
     for file in begin:
         name = ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
         with suppress(ImportError, OSError, SyntaxError, ValueError):  # named when it is loaded
@@ -218,29 +227,14 @@ def _beside(place: str) -> dict[Path, str]:
     return {Path(file): name for name, file in named.items() if file and Path(file) not in begin}
 
 
-def _elsewhere(folder: Path) -> list[str]:
-    """The modules of a folder that Python finds in another place, which comes first."""
-    others = [path for path in sys.path if path not in _added and Path(path).resolve() != folder]
-    names = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
-    specifications = [
-        (name, finder.find_spec(name, others if finder is PathFinder else None))
-        for name in names
-        for finder in sys.meta_path
-    ]
-    # A folder that is no package has no origin, and a file of its name comes first.
-    elsewhere = [
-        name
-        for name, spec in specifications
-        if spec and spec.origin and not Path(spec.origin).is_relative_to(folder)
-    ]
-    return [*elsewhere, *sys.stdlib_module_names]
+def _in_words(folders: Iterable[Path]) -> str:
+    return " or ".join(dict.fromkeys(map(str, folders)))
 
 
 def _find_also_in(folder: str) -> None:
     """From now on modules are found in a folder, too, and hide none that are found elsewhere."""
     if folder not in sys.path:
         sys.path.append(folder)
-        _added.add(folder)
 
 
 def _fits(entry: Any, base: type | None) -> bool:
@@ -252,7 +246,6 @@ def _fits(entry: Any, base: type | None) -> bool:
 def _from_file(path: Path) -> ModuleType:
     """The file as a module, executed once per content."""
     source = _source(path)
-    _check_content(str(path), fingerprint(str(path)))
     name = f"own_code_{hashlib.sha256(str(path).encode() + source).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -278,8 +271,6 @@ def _from_file(path: Path) -> ModuleType:
 
 def _from_module(place: str) -> ModuleType:
     folder, _, name = place.rpartition("/")
-    if place in _expected:
-        _check_content(place, fingerprint(place))
     if not folder:
         return importlib.import_module(name)
     sys.path.insert(0, folder)
@@ -293,14 +284,6 @@ def _from_module(place: str) -> ModuleType:
     return module
 
 
-def _check_content(place: str, sha256: str) -> None:
-    expected = _expected.get(place, sha256)
-    if sha256 != expected:
-        raise InputError(
-            f"{place}: has changed since the run was planned: SHA-256 {sha256}, expected {expected}"
-        )
-
-
 def _source(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -308,21 +291,17 @@ def _source(path: Path) -> bytes:
         raise InputError(f"{path}: {error.strerror}") from None
 
 
-def _specification(module: str, looked: Sequence[Path | str]) -> ModuleSpec | None:
-    return PathFinder.find_spec(module.partition(".")[0], [str(folder) for folder in looked])
-
-
-def _roots(specification: ModuleSpec) -> list[Path]:
-    """A package's folders, or a module's file."""
-    folders = [Path(each) for each in specification.submodule_search_locations or ()]
-    return folders or [Path(specification.origin or ".")]
+def _roots(module: str, looked: Sequence[Path | str]) -> list[Path]:
+    """The folders of a module's top-level package, or its file; empty where there is none."""
+    spec = PathFinder.find_spec(module.partition(".")[0], [str(folder) for folder in looked])
+    folders = spec.submodule_search_locations or [spec.origin or "."] if spec else []
+    return [Path(folder) for folder in folders]
 
 
 def _files(place: str) -> list[Path]:
     """The sources of a module's top-level package."""
     folder, _, module = place.rpartition("/")
-    specification = _specification(module, [folder, *sys.path] if folder else sys.path)
-    roots = _roots(specification) if specification else []
+    roots = _roots(module, [folder, *sys.path] if folder else sys.path)
     sources = [path for root in roots for path in (root, *root.rglob("*.py"))]
     return sorted(path for path in sources if path.is_file())
 
@@ -334,7 +313,3 @@ def in_one_line(place: str, error: BaseException) -> str:
     where = raised_in(error, [place]) or place
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
     return f"{where}: {kind}{' '.join(str(error).split())}".rstrip(": ")
-
-
-def _in_words(folders: Iterable[Path]) -> str:
-    return " or ".join(dict.fromkeys(map(str, folders)))

@@ -17,23 +17,18 @@ from pydantic import BaseModel, Field, Tag, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from testbed.shared import units
-from testbed.shared.input_error import shown
+from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import did_you_mean, one_of
 
 Place = tuple[int | str, ...]
 # The types of problems that sections report about themselves, through `raised`.
 UNKNOWN, MISSING, OTHER = "unknown_key", "missing_key", "section"
 _ORDER = {UNKNOWN: 0, MISSING: 2}
-_KINDS = {
-    "int_": "must be a whole number",
-    **dict.fromkeys(("float_", "finite_"), "must be a number"),
-    **dict.fromkeys(("string_type", "string_sub_type"), "must be a text"),
-    "bool_": "must be true or false",
-    **dict.fromkeys(("list_", "tuple_"), "must be a list"),
-    **dict.fromkeys(("dict_", "model_", "mapping_"), "must be a mapping of keys to values"),
-}
+# By the first word of a type of pydantic's errors.
+_KINDS = {"int": "a whole number", "float": "a number", "finite": "a number", "string": "a text"}
+_KINDS |= {"bool": "true or false", "list": "a list", "tuple": "a list"}
+_KINDS |= dict.fromkeys(("dict", "model", "mapping"), "a mapping of keys to values")
 _BOUNDS = {"gt": " above {}", "ge": " of {} or more", "lt": " below {}", "le": " up to {}"}
-_MOST_NAMED = 5
 _forms: dict[str, str] = {}
 # `key: message`, `key.below: message`, `key is VALUE; valid: ...`
 _KEY_OF_MESSAGE = re.compile(
@@ -69,38 +64,15 @@ def of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     return sorted(problems, key=lambda problem: _ORDER.get(problem.sort, 1))
 
 
-def lines(problems: Iterable[Problem]) -> list[str]:
-    """Each problem as `key: value: what would be valid`, once."""
-    parts = ((dotted(place), " ".join(message.split())) for place, message, _ in problems)
-    return list(dict.fromkeys(": ".join(filter(None, part)) for part in parts))
+def line(problem: Problem) -> str:
+    """A problem as `key: value: what would be valid`."""
+    parts = (dotted(problem.place), " ".join(problem.message.split()))
+    return ": ".join(filter(None, parts))
 
 
-def once(problems: list[Problem]) -> list[Problem]:
-    """The problems; one that both legs have in common, as where one value is for both, once."""
-    legs = ("gather", "broadcast")
-    known = {(place, message) for place, message, _ in problems}
-
-    def of_both(problem: Problem) -> Problem:
-        above, last = problem.place[:-1], problem.place[-1:]
-        both = last[:1] and last[0] in legs
-        if both and {((*above, leg), problem.message) for leg in legs} <= known:
-            return problem._replace(place=above)
-        return problem
-
-    return list(dict.fromkeys(map(of_both, problems)))
-
-
-def explain(problems: list[Problem]) -> str:
-    """The first problem as in `lines`, and where more of them are: for one line in all."""
-    first, places = lines(problems[:1])[0], dict[str, str]()
-    for place, message, _ in problems:
-        places.setdefault(message, dotted(place))
-    _, *more = places.values()
-    if not more:
-        return first
-    where = ", ".join(dict.fromkeys(filter(None, more[:_MOST_NAMED])))
-    where = f": {where}" * bool(where) + ", ..." * (len(more) > _MOST_NAMED)
-    return f"{first} (and {len(more)} more problem{'s' * (len(more) > 1)}{where})"
+def input_error(error: ValidationError, model: type[BaseModel], before: str = "") -> InputError:
+    """What a model refuses, in a line for each mistake; `before` stands in front of the keys."""
+    return InputError(*dict.fromkeys(before + line(problem) for problem in of(error, model)))
 
 
 def of_message(message: str) -> Problem:
@@ -190,16 +162,19 @@ def _in_words(details: Mapping[str, Any], kind: Any, place: Place) -> str | None
             words = "must be a whole number" if plain is int else "must be a number"
             words += _range(kind) or _BOUNDS[next(iter(context))].format(*context.values())
             return words + units.hint(key, given)
-    words = next((words for sorts, words in _KINDS.items() if sort.startswith(sorts)), "")
-    if sort.startswith(("int_", "float_", "finite_")):
+    first = sort.partition("_")[0]
+    if first not in _KINDS:
+        return None
+    words = f"must be {_KINDS[first]}"
+    if first in ("int", "float", "finite"):
         return words + _range(kind) + units.hint(key, given)
-    if sort.startswith("model_"):
+    if first == "model":
         fields = plain.model_fields.items()
         needed = " and ".join(repr(name) for name, field in fields if field.is_required())
         words += f", with the key {needed}" if needed else ""
-    if sort.startswith("list_") and typing.get_args(plain) == (str,) and isinstance(given, str):
+    if first == "list" and typing.get_args(plain) == (str,) and isinstance(given, str):
         words += f": write [{given}]"
-    return words or None
+    return words
 
 
 def _range(kind: Any) -> str:

@@ -50,14 +50,13 @@ class Registry(Generic[T]):
         own: str | None,
         base: type | str | None = None,
     ) -> None:
-        """A table.
+        """A table; what is named as `package.module:name` is imported when it is first used.
 
         Args:
             axis: what it holds, for messages: "congestion control".
-            entries: factories by name, or as `package.module:name`, imported when first used.
+            entries: factories by name.
             own: the name that a user's file gives its entry by default; None: no own code here.
-            base: the class that a user's entry must derive from, or its `package.module:name`;
-                None: any function will do.
+            base: the class that a user's entry must derive from; None: any function will do.
         """
         self.axis = axis
         self._entries = dict(entries)
@@ -69,12 +68,6 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
-
-    def add(self, name: str, factory: Callable[..., T] | str) -> None:
-        """Makes a new entry available under `name`; ValueError when the name is taken."""
-        if name in self._entries:
-            raise ValueError(f"{self.axis} {name!r} exists already")
-        self._entries[name] = factory
 
     def entry(self, name: str) -> Callable[..., T]:
         """The factory of a name, or of a reference to a user's own code."""
@@ -166,20 +159,15 @@ class Registry(Generic[T]):
 
     def build(self, name: str, options: Mapping[str, Any], **given: Any) -> T:
         """Like `create`, for a name and options that are apart already."""
-        factory = self.entry(name)
+        factory, what = self.entry(name), f"{self.axis} {name!r}"
         accepted = _parameters(factory)
         for key, option in options.items():
             if key not in accepted:
-                valid = ", ".join(accepted) or "none"
-                raise InputError(
-                    f"{self.axis} {name!r} has no option {key!r}; valid options: {valid}"
-                    f"{did_you_mean(str(key), accepted)}"
-                )
+                valid, near = ", ".join(accepted) or "none", did_you_mean(str(key), accepted)
+                raise InputError(f"{what} has no option {key!r}; valid options: {valid}{near}")
             if expected := _expected(accepted[key], option):
-                raise InputError(
-                    f"{self.axis} {name!r}: {key}: {shown(option)}: must be {expected}"
-                    f"{units.hint(key, option)}"
-                )
+                hint = units.hint(key, option)
+                raise InputError(f"{what}: {key}: {shown(option)}: must be {expected}{hint}")
         arguments = {key: value for key, value in given.items() if key in accepted} | {**options}
         missing = [
             key
@@ -189,7 +177,7 @@ class Registry(Generic[T]):
             and key not in arguments
         ]
         if missing:
-            raise InputError(f"{self.axis} {name!r} needs the option {', '.join(missing)}")
+            raise InputError(f"{what} needs the option {', '.join(missing)}")
         if name not in self._entries:
             with own_code.explained(own_code.split(self.locate(name))[0]):
                 return factory(**arguments)
@@ -198,7 +186,7 @@ class Registry(Generic[T]):
         except InputError:  # of a part that the entry is made of, and names itself
             raise
         except ValueError as error:
-            raise ValueError(f"{self.axis} {name!r}: {error}") from error
+            raise ValueError(f"{what}: {error}") from error
 
     def _divided(self, text: str) -> tuple[str, str | None]:
         """Name and options; None where there are none."""

@@ -45,12 +45,7 @@ _TIMES = {unit: Decimal(seconds) for unit, seconds in _SECONDS.items()}
 _TIMES_MS = {unit: 1000 * seconds for unit, seconds in _TIMES.items()}
 UNITS = (
     Unit("_bps", "bit/s", _RATES, "100Mbit or 1.5 Gbit/s"),
-    Unit(
-        "_ms",
-        "milliseconds",
-        {unit: 1000 * seconds for unit, seconds in _TIMES.items()},
-        "5ms or 0.5 s",
-    ),
+    Unit("_ms", "milliseconds", _TIMES_MS, "5ms or 0.5 s"),
     Unit("_s", "seconds", _TIMES, "5ms, 90 s or 2min"),
     Unit("_bytes", "bytes", _SIZES, "150kB (150 000) or 64KiB (65 536)"),
 )

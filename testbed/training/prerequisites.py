@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, models
+from testbed.training.settings import Training
 
 Report = Callable[[str, int, int | None], None]  # called with data set, amount done, total
 
@@ -21,6 +22,22 @@ class Need(NamedTuple):
     device: str = "cpu"
     validates: bool = False
     computes: bool = True
+
+    @classmethod
+    def of(cls, training: Training, *, hosts: int, seed: int, folder: Path | None = None) -> "Need":
+        """What a run with this seed trains on so many hosts, one of them the server."""
+        return cls(
+            model=training.model,
+            dataset=training.dataset,
+            split=training.split,
+            batch_size=training.batch_size,
+            workers=hosts - 1,
+            seed=seed,
+            folder=folder,
+            device=training.device,
+            validates=training.evaluate_on == "validation",
+            computes=training.pace.kind != "payload-only",
+        )
 
     @property
     def data(self) -> datasets.DatasetParameters:

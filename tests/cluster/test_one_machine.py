@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from testbed.cluster import block
 
 HOLDER = """
@@ -36,19 +34,15 @@ def has_it(process: subprocess.Popen[str]) -> bool:
     return process.stdout.readline() == "has it\n"
 
 
-@pytest.mark.parametrize("ending", ["ends", "is killed"])
-def test_the_second_waits_until_the_first_has_ended(tmp_path: Path, ending: str) -> None:
+def test_the_second_waits_until_the_first_is_killed(tmp_path: Path) -> None:
     first = holder(tmp_path)
     assert has_it(first)
     second = holder(tmp_path)
     assert second.stdout is not None
     says, _, _ = select.select([second.stdout], [], [], 1.0)
     assert not says
-    if ending == "ends":
-        first.communicate()
-    else:
-        first.send_signal(signal.SIGKILL)
-        first.wait()
+    first.send_signal(signal.SIGKILL)
+    first.wait()
     assert has_it(second)
     second.communicate()
     with block.turn(str(tmp_path)):  # nobody has it any more

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from testbed.cluster import results
+from testbed.cluster import block, worker
 
 
 def packed(*members: tuple[str, bytes], kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
@@ -28,7 +28,7 @@ def test_folders_come_as_they_were_but_for_links_and_pipes(tmp_path):
     (there / "run" / "config.json").write_text("{}")
     (there / "run" / "link").symlink_to("/etc/passwd")
     here.mkdir()
-    results.unpack(results.pack(there), here, {"run"})
+    block.unpack(worker.pack(there), here, {"run"})
     assert (here / "run" / "events" / "rounds.jsonl").read_bytes() == b"\0\1" * 5000
     assert {path.name for path in (here / "run").iterdir()} == {"events", "config.json"}
 
@@ -40,7 +40,7 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path, name):
     here = tmp_path / "here"
     here.mkdir()
     with pytest.raises(ValueError, match="is no file of these runs"):
-        results.unpack(packed((name, b"x")), here, {"run"})
+        block.unpack(packed((name, b"x")), here, {"run"})
     assert [path.name for path in tmp_path.rglob("x")] == []
 
 
@@ -49,13 +49,13 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path, name):
 )
 def test_what_is_no_file_is_refused(tmp_path, kind):
     with pytest.raises(ValueError, match="is no file of these runs"):
-        results.unpack(packed(("run/x", b""), kind=kind, link="/etc"), tmp_path, {"run"})
+        block.unpack(packed(("run/x", b""), kind=kind, link="/etc"), tmp_path, {"run"})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_written_twice(tmp_path):
     with pytest.raises(ValueError, match="'run/x' is no file of these runs"):
-        results.unpack(packed(("run/x", b"a"), ("run/x", b"b")), tmp_path, {"run"})
+        block.unpack(packed(("run/x", b"a"), ("run/x", b"b")), tmp_path, {"run"})
     assert (tmp_path / "run" / "x").read_bytes() == b"a"
 
 
@@ -67,4 +67,4 @@ def test_nothing_is_written_twice(tmp_path):
 )
 def test_what_is_no_archive_is_one_sentence(tmp_path, content):
     with pytest.raises(ValueError, match="no archive of runs"):
-        results.unpack(content, tmp_path, {"run"})
+        block.unpack(content, tmp_path, {"run"})

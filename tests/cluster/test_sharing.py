@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from testbed.cluster import block, results, scheduler, worker
+from testbed.cluster import block, scheduler, worker
 from testbed.cluster.scheduler import Scheduler
 from testbed.run.runner import Outcome
-from testbed.shared.input_error import InputError
 
 
 def run(key: str) -> Any:
@@ -65,7 +64,7 @@ def shared(monkeypatch):
             for verdict in [verdicts[each.key]]
         ]
 
-    monkeypatch.setattr(results, "store", store)
+    monkeypatch.setattr(block, "store", store)
     monkeypatch.setattr(block, "task", lambda configs, capture: "".join(configs))
     monkeypatch.setattr(worker, "execute", lambda task, sweep: task)
 
@@ -128,12 +127,6 @@ def test_a_worker_that_lacks_something_is_left_out_and_said_once(shared, becomes
     done, _, said = shared(dask, "a", "b", "c", "d")
     assert done == dict.fromkeys("abcd", "ok")
     assert said == [f"worker A is left out: {why}"]
-
-
-def test_where_all_workers_refuse_it_is_one_line(shared):
-    dask = Dask("AB", {(name, key): "lacks torch" for name in "AB" for key in "ab"})
-    with pytest.raises(InputError, match=r"no worker can execute this sweep: lacks torch"):
-        shared(dask, "a", "b")
 
 
 def test_without_a_worker_one_is_waited_for(shared, monkeypatch):

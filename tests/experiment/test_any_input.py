@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from testbed import experiment
 from testbed.experiment.schema import Experiment
-from testbed.shared import plain_yaml, problems, units
+from testbed.shared import problems, units, yaml_input
 from testbed.shared.input_error import InputError
 from testbed.transport import protocols
 
@@ -105,7 +105,7 @@ def _read(document: dict[str, Any]) -> None:
     try:
         Experiment.model_validate(units.converted(document), context={"folders": [Path()]})
     except ValidationError as error:
-        for line in problems.lines(problems.of(error, Experiment)):
+        for line in problems.input_error(error, Experiment).args:
             _one_line(line)
 
 
@@ -151,7 +151,7 @@ def test_any_file_is_read_or_refused_in_one_line_each(tmp_path, changes):
 @example("<<: [1]")
 def test_any_text_is_plain_data_or_refused_in_one_line(text):
     try:
-        found = plain_yaml.parse(text)
+        found = yaml_input.parse(text)
     except InputError as error:
         _one_line(str(error))
     else:
@@ -178,16 +178,16 @@ def test_any_text_is_plain_data_or_refused_in_one_line(text):
     ],
 )
 def test_plain_values(text, value):
-    assert plain_yaml.parse(text) == value
+    assert yaml_input.parse(text) == value
 
 
 @pytest.mark.parametrize("path", _OWN_FILES, ids=lambda path: path.stem)
 def test_our_own_files_are_read_as_any_reader_of_yaml_reads_them(path):
     text = path.read_text(encoding="utf-8")
-    assert plain_yaml.parse(text) == yaml.safe_load(text)
+    assert yaml_input.parse(text) == yaml.safe_load(text)
 
 
 def test_an_alias_is_a_copy():
-    found = plain_yaml.parse("{a: &x {k: 1}, b: *x}")
+    found = yaml_input.parse("{a: &x {k: 1}, b: *x}")
     found["a"]["k"] = 2
     assert found["b"] == {"k": 1}

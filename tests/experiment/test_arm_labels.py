@@ -42,6 +42,7 @@ def test_a_swapped_congestion_control_is_in_the_label_the_key_and_what_runs(tmp_
     [
         ("arms.dblp.low=0.02", "dblp@low=0.02"),
         ("arms.dblp.order=shuffled", "dblp@order=shuffled"),
+        ("arms.dblp.learning_rate=0.2", "dblp@learning_rate=0.2"),
         ("arms.dblp.filling.gather=rescale", "dblp@filling.gather=rescale"),
         ("arms.dblp={protocol: dblp}", "dblp@low=default"),
         (

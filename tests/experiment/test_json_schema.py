@@ -56,36 +56,20 @@ def test_a_language_server_line_names_a_file_that_exists(path: Path) -> None:
 _WRONG: list[tuple[str, Any]] = [
     ("rouns", 3),
     ("rounds", "many"),
-    ("seeds", []),
-    ("topology.name", "ring"),
     ("topology.k", 4),  # of another topology
-    ("topology.core", {"rate": 3}),
     ("topology.links", {"s1--server": {"delay": 1}}),
-    ("training.modl", "mlp"),
     ("training.optimiser", "lion"),
     ("training.dataset", {"name": "digits", "size": 3}),
     ("training.split", {"name": "dirichlet"}),
     ("training.pace", {"kind": "paced"}),
     ("phases.epochs_back", 3),  # of another detector
     ("phases", {"detector": "schedule"}),
-    ("phases", {"detector": "schedule", "from": 3}),
     ("arms.dblp.protocol", "quic"),
     ("arms.dblp.tolerance", 0.3),  # of another protocol
     ("arms.dblp.high", 1.5),
-    ("arms.dblp.order", "rotating:shar=0.5"),
-    ("arms.dblp.congestion_control", "cubic:gamma=2"),
-    ("arms.dblp.gather", "phased:low=0.1,hihg=0.2"),
-    ("arms.dblp.filling", {"gather": "zero", "scatter": "zero"}),
     ("impairments.0.kind", "earthquake"),
-    ("impairments.0.leg", "both ways"),
     ("impairments.0.rate_factor", 3),  # of another kind
-    ("impairments.0.rounds", {"evry": 3}),
     ("limits.waive", ["rate_eror"]),
-    ("transport.chunk_bytes", 2),
-    ("factors", {"impairment.0.q": [0.5]}),
-    ("factors", {"k": [{"label": 1, "arm.dblp.high": 0.2}]}),
-    ("profiles", {"server": {"roundss": 3}}),
-    ("profiles", {"server": {"name": "other"}}),
 ]
 
 
@@ -96,27 +80,20 @@ def test_what_the_lab_refuses_the_schema_refuses(key: str, value: Any, tmp_path:
     assert not VALIDATOR.is_valid(document)
     path = tmp_path / "experiment.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    if not key.startswith("profiles"):
-        with pytest.raises(InputError):
-            load(str(path))
+    with pytest.raises(InputError):
+        load(str(path))
 
 
 _RIGHT: list[tuple[str, Any]] = [
     ("topology", {"name": "fat-tree", "k": 4, "workers": 3, "core": {"delay_s": 0.001}}),
-    ("training.dataset", {"name": "glyphs", "size": 2000}),
     ("training.split", {"name": "dirichlet", "alpha": 0.5}),
     ("training.pace", "payload-only"),
-    ("training.schedule", {"kind": "step", "at_epochs": [1, 2]}),
-    ("phases", {"eta": 0.4}),
-    ("phases", {"detector": "schedule", "critical_rounds": []}),
     ("phases", {"detector": "schedule", "critical_rounds": [[0, 3]], "from": "quick/dblp"}),
     ("arms.dblp", {"protocol": "dblp", "order": "rotating:share=0.5", "low": 0.01}),
     ("arms.dblp", {"protocol": "ltp", "deadline_s": 0.2, "gather": 0.2}),
     ("arms.dblp.gather", {"policy": "phased", "low": 0.1, "high": 0.2}),
-    ("arms.dblp.broadcast", "fixed:tolerance=0.1"),
     ("arms.dblp.filling", "rescale:by=fraction"),
     ("impairments.0.rounds", {"every": 5, "from": 2}),
-    ("impairments.0", {"kind": "crash", "host": "worker-1", "rounds": [3]}),
     ("factors", {"impairments.0.q": [0.5, 0.9]}),
     ("factors", {"k": [{"label": 1, "arms.dblp.high": 0.2}, {"label": "b"}]}),
     (

@@ -11,24 +11,15 @@ from testbed.shared.yaml_input import InputError
 from tests.experiment.small import write
 
 
-def test_expands_to_arms_interleaved_within_each_seed(tmp_path):
-    runs = experiment.load(write(tmp_path))
-    assert [(run.arm, run.seed) for run in runs] == [
-        ("dblp", 1),
-        ("tcp-reno", 1),
-        ("dblp", 2),
-        ("tcp-reno", 2),
-    ]
-
-
-def test_factors_multiply_the_runs_and_change_the_configuration(tmp_path):
+def test_expands_to_seeds_points_and_arms_in_the_file_s_order(tmp_path):
     factors = {"impairments.0.q": [0.6, 0.9], "topology.workers": [2, 3]}
-    runs = experiment.load(write(tmp_path, factors=factors), arms=["dblp"], seeds=1)
-    seen = [
-        (run.config()["impairments"][0]["q"], run.config()["topology"]["workers"]) for run in runs
-    ]
-    assert seen == [(0.6, 2), (0.6, 3), (0.9, 2), (0.9, 3)]
-    assert len({run.key for run in runs}) == 4
+    runs = experiment.load(write(tmp_path, factors=factors))
+    configs = [run.config() for run in runs]
+    seen = [(each["impairments"][0]["q"], each["topology"]["workers"]) for each in configs]
+    assert seen == [point for point in ((0.6, 2), (0.6, 3), (0.9, 2), (0.9, 3)) for _ in "ab"] * 2
+    assert [run.arm for run in runs] == ["dblp", "tcp-reno"] * 8
+    assert [run.seed for run in runs] == [1] * 8 + [2] * 8
+    assert len({run.key for run in runs}) == 16
 
 
 def test_key_depends_on_what_is_run_and_not_on_its_description(tmp_path):
@@ -36,6 +27,9 @@ def test_key_depends_on_what_is_run_and_not_on_its_description(tmp_path):
     assert experiment.load(write(tmp_path, description="other words"))[0].key == first
     assert experiment.load(write(tmp_path, seeds=[1]))[0].key == first
     assert experiment.load(write(tmp_path, rounds=11))[0].key != first
+    arms = ({"protocol": "dblp", "filling": each} for each in ("zero", "rescale"))
+    default, other = (experiment.load(write(tmp_path, arms={"dblp": arm}))[0].key for arm in arms)
+    assert default == first != other
 
 
 def test_the_datapath_is_part_of_the_key_only_where_it_is_chosen(tmp_path):
@@ -101,25 +95,6 @@ def test_filling_is_chosen_per_leg_and_has_a_default_per_protocol(tmp_path, arm,
     (run, _) = experiment.load(write(tmp_path, arms={"x": arm}))
     assert run.config()["filling"] == {"gather": expected[0], "broadcast": expected[1]}
     assert "filling" not in run.config()["protocol"]
-
-
-def test_the_key_depends_on_the_filling(tmp_path):
-    arms = {"x": {"protocol": "dblp"}}
-    plain = experiment.load(write(tmp_path, arms=arms))[0].key
-    assert experiment.load(write(tmp_path, arms=arms), overrides=["arms.x.filling=zero"])[
-        0
-    ].key == (plain)
-    changed = experiment.load(write(tmp_path, arms=arms), overrides=["arms.x.filling=rescale"])
-    assert changed[0].key != plain
-
-
-def test_tolerances_may_be_written_as_mappings(tmp_path):
-    gather = {"policy": "per-layer", "default": 0.1, "tensors": {"*.bias": 0}}
-    (run, _) = experiment.load(
-        write(tmp_path, arms={"x": {"protocol": "dblp", "gather": gather, "order": "rotating"}})
-    )
-    assert run.config()["protocol"]["gather"] == "per-layer:default=0.1,tensors=*.bias@0.0"
-    assert run.config()["protocol"]["order"] == "rotating"
 
 
 def test_every_experiment_that_comes_with_the_lab_is_valid():

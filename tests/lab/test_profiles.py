@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.experiment import profiles
+from testbed.experiment import files
 from testbed.shared import yaml_input
 from tests.experiment.test_profiles import PAPER_ITEMS
 
@@ -30,7 +30,7 @@ _CIFAR10_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test
 def shortened(name: str, profile: str, folder: Path) -> dict[str, Any]:
     """An experiment as a profile has it, with one arm, one point, three rounds, one of them hit."""
     document = yaml_input.read(experiment.find(name))
-    profiles.apply(document, profile)
+    files.apply_profile(document, profile)
     arms = [name for name in document["arms"] if name != "none"]
     arm = "dblp" if "dblp" in arms else arms[0]
     factors = {

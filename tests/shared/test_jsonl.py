@@ -13,6 +13,8 @@ def test_a_cut_off_last_line_is_no_record_and_a_wrong_whole_line_is_an_error(tmp
     writer = jsonl.JsonLinesWriter(log)
     writer.write({"name": "a"})
     assert jsonl.read(log) == [{"schema": jsonl.SCHEMA, "name": "a"}]
+    with pytest.raises(ValueError, match="JSON"):
+        writer.write({"loss": float("nan")})
     with log.open("ab") as file:
         file.write(b'{"name": "c')
         file.flush()

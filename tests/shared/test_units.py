@@ -10,21 +10,14 @@ from testbed.transport.policies.congestion import CONGESTION_CONTROLS
     ("key", "text", "number"),
     [
         ("rate_bps", "100Mbit", 100_000_000),
-        ("topology.rate_bps", "100 Mbit/s", 100_000_000),
         ("rate_bps", "1.5Gbps", 1_500_000_000),
         ("rate_bps", "100mbit", 100_000_000),
-        ("rate_bps", "9600 bit/s", 9_600),
         ("rate_bps", "1e-1Gbit", 100_000_000),
-        ("delay_s", "5ms", 0.005),
         ("delay_s", "1.1ms", 0.0011),
-        ("delay_s", "20 us", 0.00002),
         ("delay_s", "20 µs", 0.00002),
         ("run_timeout_s", "2min", 120),
-        ("wait_ms", "5ms", 5),
         ("wait_ms", "0.5 s", 500),
-        ("walk_s_per_chunk", "12us", 0.000012),
         ("arms.dblp.repair.walk_s_per_chunk", "0.5 ms", 0.0005),
-        ("queue_bytes", "150kB", 150_000),
         ("queue_bytes", "64KiB", 65_536),
         ("queue_bytes", "1.5 GiB", 1_610_612_736),
     ],
@@ -41,15 +34,11 @@ def test_a_unit_becomes_the_plain_number(key, text, number):
         ("rate_bps", "100MB/s"),  # bytes a second
         ("rate_bps", "100mbps"),  # megabits to most, megabytes to tc
         ("rate_bps", "100M"),
-        ("rate_bps", "5ms"),
         ("queue_bytes", "64KB"),  # 1000 or 1024
-        ("queue_bytes", "5ms"),
         ("delay_s", "100Mbit"),
         ("delay_s", "-5ms"),
         ("delay_s", "5e999999999ms"),
         ("rounds", "5ms"),
-        ("bytes", "5kB"),
-        ("rounds_per_epoch", "5ms"),
         ("frames_per_s", "5ms"),  # no time
     ],
 )

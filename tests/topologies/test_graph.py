@@ -71,7 +71,7 @@ def test_a_host_without_a_link_is_refused():
 
 def test_training_needs_its_roles(tmp_path):
     from testbed import experiment
-    from testbed.experiment.shipped import find
+    from testbed.experiment.files import find
 
     path = tmp_path / "own.yaml"
     described = json.dumps(graph.described(Bottleneck()))

@@ -15,7 +15,7 @@ from testbed.bench.peer.adapter import Peer
 from testbed.bench.transport import cases, comparison, figure, measurement
 from testbed.bench.transport.cases import Selection
 from testbed.bench.transport.records import INTERVALS
-from testbed.experiment import durations
+from testbed.experiment import estimates
 from testbed.shared.yaml_input import InputError
 
 SCHEMA = 2  # 1: without intervals and processor time by bytes on the wire
@@ -47,7 +47,7 @@ def run(
         earlier = comparison.read(compare, (case.name for case in expected))
     console = Console(highlight=False, markup=False, soft_wrap=True)
     each_s = 1 if selection.size == "quick" else repetition.TIME_S + 2  # and a lab for most
-    about = durations.in_words(len(expected) * each_s)
+    about = estimates.in_words(len(expected) * each_s)
     console.print(f"{len(expected)} cases, one after another, about {about}")
     facts = record_file.machine()
     records: list[dict[str, Any]] = []

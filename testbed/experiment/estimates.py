@@ -1,0 +1,352 @@
+"""Predicts runs: the numbers that do not depend on a machine's speed, how long they take, and disk.
+
+Times are those of a network without loss in the phase that is not critical, both legs one after the
+other. Finished runs that differ in the seed alone replace them. Computing is measured for a moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import topologies
+from testbed.experiment import Run
+from testbed.lab import paths
+from testbed.shared import run_directory, sizes
+from testbed.shared.input_error import InputError
+from testbed.training import datasets, models, pace
+from testbed.transport import Leg, PayloadLayout
+from testbed.transport.core import wire
+from testbed.transport.net.tcp import compression_of
+
+_LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
+# Of virtual time, measured on two cores (docs/how-to/simulate.md, kept simulated results): for each
+# run, worker, transfer, datagram, and wake-up of what answers batch after batch.
+_RUN_S, _WORKER_S, _TRANSFER_S, _DATAGRAM_S, _WAKE_S = 0.3, 0.005, 0.004, 1e-6, 0.0003
+_WAKES_HZ = 500
+# Of a run's directory, measured on runs of `quick`: what is always there; samples of a link's end
+# and a worker's flows; a round's events, and those of a worker in it.
+_FIXED_BYTES, _LINK_END_BYTES_PER_S, _WORKER_BYTES_PER_S = 45_000, 590, 7_000
+_ROUND_BYTES, _WORKER_BYTES = 550, 2_200
+_MEASURED_S = 0.2
+_INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
+    "cifar10": (10, (3, 32, 32)),
+}
+
+
+class Numbers(NamedTuple):
+    """What characterises a run; None stands for what the configuration does not determine."""
+
+    chunks: int  # of one transfer
+    rtt_over_transfer: float
+    queue_over_bdp: float | None
+    communication_share: float | None  # of an iteration whose computing time is given
+    passes: int | None  # until the strongest random loss leaves no more than is tolerated
+    round_bytes: int  # frames of data in both legs of all workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duration:
+    """What one run takes: the mean of `earlier` runs, or a prediction where that is 0."""
+
+    run_s: float | None  # None where nobody can tell: programs without time limits
+    disk_bytes: float  # without captures
+    earlier: int = 0
+    computing: bool = True  # whether the time for it is in it
+
+
+class _Way(NamedTuple):
+    """The path between the server and the worker with the smallest share."""
+
+    share_bps: float  # of Ethernet frames
+    rate_bps: int  # of the narrowest link
+    queue_bytes: int
+    rtt_s: float  # of the farthest hosts, without queues and processing
+
+
+@functools.cache  # of thousands of workers it takes a while
+def _way(document: str) -> _Way:
+    parameters = topologies.parse(json.loads(document))
+    network = topologies.build(parameters)
+    options = network.link_options()
+    links = [
+        {"name": name, "first": {"node": first}, "second": {"node": second}} | options[name]
+        for name in options
+        for first, second in [name.split("--")]
+    ]
+    whole: dict[str, Any] = {"hosts": parameters.host_names(), "links": links}
+    shares_bps = paths.fair_shares_bps(whole, parameters.worker_names())
+    slowest = min(shares_bps, key=lambda name: shares_bps[name])
+    on_way = [options[link.name] for link in paths.path(whole, slowest, paths.SERVER)]
+    link = min(on_way, key=lambda link: link["rate_bps"])
+    return _Way(shares_bps[slowest], link["rate_bps"], link["queue_bytes"], network.longest_rtt_s())
+
+
+class Prediction:
+    """What follows from a run's configuration; the time of an iteration may be measured."""
+
+    def __init__(self, run: Run) -> None:
+        """Reads the layers of the run's model."""
+        self._run, self._experiment = run, run.experiment
+        self.layout = _layout(run)
+        self._way = _way(self._experiment.topology.model_dump_json())
+        self._whole_bytes = wire.wire_bytes(self.layout.chunk_count, self.layout.chunk_bytes)
+        self._workers, self._rounds = self._experiment.topology.workers, self._experiment.rounds
+        self._given_s = float(getattr(self._experiment.training.pace, "compute_s", 0.0))
+
+    @property
+    def numbers(self) -> Numbers:
+        way, is_real = self._way, self._experiment.training.pace.kind == "real"
+        bdp_bytes, both_s = way.rate_bps * way.rtt_s / 8, self.communication_s
+        passes, q = None, max((q for q, _ in self._bursts()), default=0.0)
+        if 0 < q < 1 and self._run.protocol.carrier == "udp":
+            # ln P / ln q; without tolerance, until none is missing
+            missing = max(self._tolerance(Leg.GATHER), 1 / self.layout.chunk_count)
+            passes = math.ceil(math.log(missing) / math.log(q))
+        return Numbers(
+            chunks=self.layout.chunk_count,
+            rtt_over_transfer=way.rtt_s * way.share_bps / (8 * self._whole_bytes),
+            queue_over_bdp=way.queue_bytes / bdp_bytes if bdp_bytes else None,
+            communication_share=None if is_real else both_s / (both_s + self._given_s),
+            passes=passes,
+            round_bytes=round(sum(map(self._needed_bytes, Leg))) * self._workers,
+        )
+
+    @property
+    def communication_s(self) -> float:
+        """How long the two legs of a calm round take."""
+        sending_bps = self._way.share_bps * min(1.0, self._experiment.transport.pace)
+        return sum(self._needed_bytes(leg) * 8 / sending_bps + self._way.rtt_s for leg in Leg)
+
+    @property
+    def training_s(self) -> float:
+        """All rounds without what is computed, and what is sent again in bursts of loss."""
+        leg_s = self._needed_bytes(Leg.GATHER) * 8 / self._way.share_bps
+        again_s = sum(
+            min(longest_s, leg_s * q / (1 - q) if q < 1 else math.inf)
+            for q, longest_s in self._bursts()
+        )
+        return self._rounds * (self._given_s + self.communication_s) + again_s
+
+    def duration(self, step_s: float | None) -> Duration:
+        """The whole, where a worker alone needs so long for a step; None: that is unknown."""
+        if self._run.simulated:  # one processor does all of it
+            datagrams = self.numbers.round_bytes / wire.wire_bytes(1, self.layout.chunk_bytes)
+            round_s = 2 * self._workers * _TRANSFER_S + datagrams * _DATAGRAM_S
+            round_s += self._workers * (step_s or 0.0)
+            if self._run.protocol.repair.partition(":")[0] != "passes":
+                wakes = self._workers * self.communication_s * _WAKES_HZ
+                round_s += _WAKE_S * min(datagrams, wakes)
+            run_s, training_s = _RUN_S + self._workers * _WORKER_S + self._rounds * round_s, 0.0
+        else:
+            crowd = max(1.0, self._workers / (os.cpu_count() or 1))
+            longer_s = max(0.0, (step_s or 0.0) * crowd - self._given_s)
+            training_s = self.training_s + self._rounds * longer_s
+            run_s = _LAB_S + training_s
+        weights = self.layout.element_count
+        weights *= self._experiment.training.pace.kind != "payload-only"
+        events_bytes = self._rounds * (_ROUND_BYTES + self._workers * _WORKER_BYTES)
+        disk_bytes = _samples_bytes(self._run, training_s) + events_bytes
+        disk_bytes += self._workers * (4 * weights + _WORKER_BYTES_PER_S * training_s)
+        return Duration(run_s=run_s, disk_bytes=disk_bytes, computing=step_s is not None)
+
+    def _needed_bytes(self, leg: Leg) -> float:
+        """The bytes of frames that one transfer of a calm round sends."""
+        compression, sent = compression_of(self._run.protocol), 1.0
+        if compression is not None:
+            whole_bytes = self.layout.chunk_count * self.layout.chunk_bytes
+            sent = compression.size(self.layout) / whole_bytes
+        return (sent - self._tolerance(leg)) * self._whole_bytes
+
+    def _tolerance(self, leg: Leg) -> float:
+        return self._run.protocol.policy(leg).tolerance(critical=False)
+
+    def _bursts(self) -> Iterator[tuple[float, float]]:
+        """Of each burst of random loss, the share, and how much longer it may make a leg."""
+        for each in self._experiment.resolved_impairments(self._run.seed):
+            if each["kind"] not in ("loss", "sender-drop") or not each.get("q"):
+                continue
+            longest_s = float(each.get("duration_s") or each.get("at_most_s") or math.inf)
+            if each["kind"] == "sender-drop":
+                longest_s = 0.0  # what never left takes no time
+            yield from [(float(each["q"]), longest_s)] * len(each.get("rounds") or ())
+
+
+_layouts: dict[str, PayloadLayout] = {}
+
+
+def _layout(run: Run) -> PayloadLayout:
+    """The payload of one transfer, without loading data where its shape is known beforehand."""
+    training, chunk_bytes = run.experiment.training, run.experiment.transport.chunk_bytes
+    key = f"{training.model_dump_json()} {chunk_bytes} {run.folder}"
+    if key in _layouts:
+        return _layouts[key]
+    entry, dataset = models.MODELS.get(training.model), training.dataset
+    if training.pace.kind == "payload-only" and entry is not None and entry.published:
+        classes, shape = entry.published
+    elif str(dataset.name) in _INPUTS:
+        classes, shape = _INPUTS[str(dataset.name)]
+    elif isinstance(dataset, datasets.glyphs.Parameters):
+        classes, shape = len(dataset.characters), (1, dataset.side, dataset.side)
+    else:
+        loaded = dataset.load(run.folder)
+        classes, shape = loaded.classes, loaded.input_shape
+    layers = models.layer_map(training.model, classes=classes, input_shape=shape, kept=True)
+    sizes_of = models.layer_sizes(pace.scaled(layers, getattr(training.pace, "scale", 1.0)))
+    try:
+        return _layouts.setdefault(key, PayloadLayout(sizes_of, chunk_bytes))
+    except ValueError as error:
+        raise InputError(f"{run.source}: transport.chunk_bytes: {error}") from None
+
+
+def compared(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> dict[str, tuple[str, str, str]]:
+    """Compare the same arms and points of two profiles: number -> (ours, theirs, what is kept)."""
+    columns = zip(Numbers._fields, zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
+    return {name: (_span(one), _span(other), _kept(one, other)) for name, one, other in columns}
+
+
+def _kept(ours: Sequence[float | None], theirs: Sequence[float | None]) -> str:
+    pairs = zip(ours, theirs, strict=True)
+    known = [(one, other) for one, other in pairs if one is not None and other is not None]
+    ratios = [one / other for one, other in known if one and other]
+    if known and all(abs(one - other) <= 0.1 * abs(other) for one, other in known):
+        return "kept"
+    if len(ratios) < len(known):
+        return "differs: one of them is 0"
+    return f"scaled by {_span(ratios)}" if known else "unknown"
+
+
+def _span(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    ends = [f"{end:.3g}" for end in (min(known), max(known))] if known else ["-"]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def workload_s(run: Run) -> float | None:
+    """About how long a run's workload goes on, computing left out; None: nobody can tell."""
+    if run.experiment.trains:
+        return Prediction(run).training_s
+    limits_s = [each.time_limit_s for each in run.programs.programs if not each.service]
+    return None if None in limits_s else max(filter(None, limits_s))
+
+
+def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> list[Duration]:
+    """Estimate each run; earlier ones below `results` count that differ in the seed alone."""
+    earlier, steps_s = _earlier(results / runs[0].experiment.name), dict[str, float | None]()
+
+    def estimate(run: Run) -> Duration:
+        if took := earlier.get(_kind(run.config())):
+            wall_s, size_bytes = map(statistics.fmean, zip(*took, strict=True))
+            return Duration(run_s=wall_s, disk_bytes=size_bytes, earlier=len(took))
+        if not run.experiment.trains:
+            limit_s = workload_s(run)
+            run_s = None if limit_s is None else limit_s + _LAB_S
+            return Duration(run_s=run_s, disk_bytes=_samples_bytes(run, limit_s or 0.0))
+        training = run.experiment.training.model_dump_json()
+        if training not in steps_s:
+            say(f"measuring how long {run.experiment.training.model} computes")
+            steps_s[training] = step_s(run)
+        return Prediction(run).duration(steps_s[training])
+
+    return list(map(estimate, runs))
+
+
+def _samples_bytes(run: Run, run_s: float) -> float:
+    link_ends = 2 * len(topologies.build(run.experiment.topology).link_options())
+    return _FIXED_BYTES + _LINK_END_BYTES_PER_S * link_ends * run_s
+
+
+def step_s(run: Run) -> float | None:
+    """What a worker needs here for an iteration, measured; None: its data are not here, or unfit.
+
+    Measured in a fork: runs that this process forks begin before torch has computed.
+    """
+    if run.experiment.training.pace.kind == "payload-only":
+        return 0.0
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.write(writing, json.dumps(_step_s(run)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        measured = json.loads(pipe.read() or "null")
+    os.waitpid(child, 0)
+    return measured if measured is None else float(measured)
+
+
+def _step_s(run: Run) -> float | None:
+    """The shortest of several tries; the first one warms up, unless it takes long."""
+    import torch
+
+    from testbed.training.run_context import RunContext
+
+    torch.set_num_threads(1)  # as in a run
+    context = RunContext.without_network(run.config(), run.experiment.topology.host_names())
+    try:
+        learner = context.learner(context.workers[0])
+        update = np.zeros(context.layout.element_count, dtype=np.float32)
+        times_s = [time.monotonic()]
+        while len(times_s) < 9 and times_s[-1] - times_s[0] < _MEASURED_S:
+            learner.gradient(update)
+            learner.apply(update, 0.0)
+            times_s.append(time.monotonic())
+    except InputError:
+        return None
+    return float(np.diff(times_s).min())
+
+
+def total(durations: Sequence[Duration], *, at_once: int = 1) -> str:
+    """Say in one sentence how long all of them take, so many at once, and how much disk."""
+    known = [each for each in durations if each.run_s is not None]
+    runs_s = [each.run_s or 0.0 for each in known]
+    runs = "1 run" if len(durations) == 1 else f"{len(durations)} runs"
+    if not known:
+        return f"{runs} to do; how long is unknown: no time_limit_s is given"
+    about = in_words(max(sum(runs_s) / at_once, *runs_s))
+    if len(known) < len(durations):
+        about += f" for {len(known)} of them (unknown where no time_limit_s is given)"
+    disk = sizes.in_words(sum(each.disk_bytes for each in known))
+    earlier = sum(each.earlier > 0 for each in durations)
+    counts = {"from earlier runs": earlier, "predicted": len(known) - earlier}
+    sources = ", ".join(f"{count} {source}" for source, count in counts.items() if count > 0)
+    return f"{runs} to do, about {about} and {disk} on disk ({sources})"
+
+
+def in_words(duration_s: float | None) -> str:
+    """A duration with the two digits that an estimate deserves."""
+    if duration_s is None:
+        return "unknown"
+    if duration_s < 90:
+        return f"{duration_s:.0f} s"
+    return f"{duration_s / 60:.0f} min" if duration_s < 7200 else f"{duration_s / 3600:.3g} h"
+
+
+def _earlier(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Kind of run -> wall time in seconds and size in bytes of those that ran to their end."""
+    took: dict[str, list[tuple[float, float]]] = {}
+    for path in sorted(folder.glob("*/status.json")):
+        status = run_directory.read_or_empty(path)  # the report tells of damaged directories
+        config = run_directory.read_or_empty(path.with_name("config.json"))
+        if config and status.get("verdict") in ("ok", "invalid") and status.get("wall_s"):
+            size_bytes = sizes.bytes_below(path.parent)
+            took.setdefault(_kind(config), []).append((float(status["wall_s"]), float(size_bytes)))
+    return took
+
+
+def _kind(config: dict[str, Any]) -> str:
+    """The configuration without the seed and what is drawn from it: equal for equal durations."""
+    drawn = ("seed", "key", "impairments", "schema", "folder", "profile", "capture", "limits")
+    return json.dumps({key: config[key] for key in config if key not in drawn}, sort_keys=True)
