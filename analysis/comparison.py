@@ -61,13 +61,13 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
             for side in (first, second)
         ]
         raise ValueError(f"{first.experiment}: factors {each_has[0]}; the other's: {each_has[1]}")
-    found = _paired(per_run(first), per_run(second), columns)
-    if not found:
+    pairs = _paired(per_run(first), per_run(second), columns)
+    if not pairs:
         raise ValueError(
             f"{first.experiment} and {second.experiment}: no ok run of one has the arm, point and "
             "seed of one of the other"
         )
-    return sorted(found, key=lambda compared: first.arms.index(compared.arm))
+    return sorted(pairs, key=lambda compared: first.arms.index(compared.arm))
 
 
 def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
@@ -89,14 +89,14 @@ def _paired(one: pl.DataFrame, two: pl.DataFrame, factors: Sequence[str]) -> lis
     paired = one.select(*on, *metrics).join(
         two.select(*on, *metrics), on=on, suffix="|", nulls_equal=True, maintain_order="left"
     )
-    found = []
+    compared = []
     for place, rows in paired.group_by(on[:-1], maintain_order=True):
         arm, *levels = list[Any](place)
         for name in metrics:
             left, right = rows.select(name, f"{name}|").drop_nulls().cast(pl.Float64).to_numpy().T
             if len(left):
                 names = [factor.removeprefix(FACTOR_PREFIX) for factor in factors]
-                found.append(
+                compared.append(
                     Compared(
                         arm=str(arm),
                         metric=name,
@@ -106,14 +106,14 @@ def _paired(one: pl.DataFrame, two: pl.DataFrame, factors: Sequence[str]) -> lis
                         ratio=ratio_interval(right, left),
                     )
                 )
-    return found
+    return compared
 
 
-def document(first: str, second: str, found: Sequence[Compared]) -> dict[str, Any]:
+def document(first: str, second: str, compared: Sequence[Compared]) -> dict[str, Any]:
     """The comparison for a program; `first` and `second` name the folders."""
     return {
         "schema": SCHEMA,
         "first": first,
         "second": second,
-        "compared": [each.as_json() for each in found],
+        "compared": [each.as_json() for each in compared],
     }

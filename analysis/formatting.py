@@ -135,12 +135,12 @@ def joined(*parts: str) -> str:
 
 def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
     """Which seeds enter no ratio of a pair, and why; of a whole summary or of a point of it."""
-    found = []
+    reasons = []
     if seeds := part.get("unpaired", {}).get(pair):
-        found.append((seeds_text(seeds), "only one arm of the pair has an ok run"))
+        reasons.append((seeds_text(seeds), "only one arm of the pair has an ok run"))
     if apart := part.get("no_pairs", {}).get(pair):
-        found.append((seeds_text(apart["seeds"]), why_apart(apart)))
-    return found
+        reasons.append((seeds_text(apart["seeds"]), why_apart(apart)))
+    return reasons
 
 
 def why_apart(apart: Mapping[str, Any]) -> str:

@@ -41,8 +41,8 @@ class Estimate:
 
     def as_json(self) -> dict[str, Any]:
         """The entry of `summary.json`; `values` only where there are some."""
-        found = {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
-        return found | ({"values": list(self.values)} if self.values else {})
+        entry = {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+        return entry | ({"values": list(self.values)} if self.values else {})
 
 
 NOTHING = Estimate(value=None)
@@ -104,12 +104,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     one's, none exceeds 1. None stays None and does not count.
     """
     known = sorted((p, at) for at, p in enumerate(p_values) if p is not None)
-    found: list[float | None] = [None] * len(p_values)
+    corrected: list[float | None] = [None] * len(p_values)
     least = 0.0
     for rank, (p, at) in enumerate(known):
         least = max(least, min(1.0, p * (len(known) - rank)))
-        found[at] = least
-    return found
+        corrected[at] = least
+    return corrected
 
 
 def paper_reduction(ratio: float) -> float:
@@ -227,7 +227,7 @@ def tolerances(config: Mapping[str, Any], leg: str = "gather") -> tuple[float, f
     None where it is not given by such a rule, as with TCP.
     """
     text = str((config.get("protocol") or {}).get(leg) or "")
-    found = dict(re.findall(r"\b(tolerance|low|high) *= *([\d.e-]+)", text.partition(":")[2]))
-    if "tolerance" in found:
-        return float(found["tolerance"]), float(found["tolerance"])
-    return (float(found["low"]), float(found["high"])) if len(found) == 2 else None
+    options = dict(re.findall(r"\b(tolerance|low|high) *= *([\d.e-]+)", text.partition(":")[2]))
+    if "tolerance" in options:
+        return float(options["tolerance"]), float(options["tolerance"])
+    return (float(options["low"]), float(options["high"])) if len(options) == 2 else None

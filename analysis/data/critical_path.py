@@ -140,17 +140,17 @@ def _met(path: pl.DataFrame, impairments: pl.DataFrame, training: pl.DataFrame) 
         ends_s="acknowledged_s",
         computes=pl.col("details").str.json_path_match("$.resource") == "cpu",
     )
-    found = begun.join(ends, on=on, how="left").select(
+    spans = begun.join(ends, on=on, how="left").select(
         *on,
         *("sent_s", "ends_s"),
         pl.col("computes").fill_null(value=False),
         hit=pl.coalesce("target", "host").fill_null("").str.split("->"),
     )
     hosts = training.select("run_key", hit="host").unique()
-    hit = found.select(*on, "hit").explode("hit").join(hosts, on=["run_key", "hit"], how="semi")
-    found = found.drop("hit").join(hit.group_by(on).agg("hit"), on=on, how="left")
+    hit = spans.select(*on, "hit").explode("hit").join(hosts, on=["run_key", "hit"], how="semi")
+    spans = spans.drop("hit").join(hit.group_by(on).agg("hit"), on=on, how="left")
     return path.explode("impairments").join(
-        found, left_on=["run_key", "impairments"], right_on=["run_key", "name"], how="inner"
+        spans, left_on=["run_key", "impairments"], right_on=["run_key", "name"], how="inner"
     )
 
 

@@ -117,8 +117,8 @@ class Evidence:
 
     def verdicts(self) -> dict[str, int]:
         """How many planned runs have each verdict, or are missing."""
-        found = [run.verdict for run in self.runs]
-        return {verdict: found.count(verdict) for verdict in (*VERDICTS, MISSING)}
+        ended = [run.verdict for run in self.runs]
+        return {verdict: ended.count(verdict) for verdict in (*VERDICTS, MISSING)}
 
 
 def runs_programs(config: Mapping[str, Any]) -> bool:
@@ -133,8 +133,8 @@ def is_of_script(config: Mapping[str, Any]) -> bool:
 
 def section(config: dict[str, Any], name: str) -> dict[str, Any]:
     """A section of a configuration; empty where it is not there."""
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def dataset_name(training: dict[str, Any]) -> Any:
@@ -151,8 +151,8 @@ def task(config: dict[str, Any]) -> str:
 
 def pace(config: dict[str, Any]) -> dict[str, Any]:
     """The pace of a run's iterations: `kind` is `real`, `paced` or `payload-only`."""
-    found = section(section(config, "training"), "pace")
-    return found if "kind" in found else {"kind": "real"}
+    settings = section(section(config, "training"), "pace")
+    return settings if "kind" in settings else {"kind": "real"}
 
 
 def factor_names(runs: Sequence[Run]) -> list[str]:
@@ -205,8 +205,8 @@ def machine_text(manifest: Mapping[str, Any]) -> str:
 
 def one_machine(manifest: Mapping[str, Any]) -> str:
     """As `machine_text`, but no two machines have the same, even if they are alike."""
-    found = manifest.get("machine_id")
-    return machine_text(manifest) + (f", machine {found}" if found else "")
+    identifier = manifest.get("machine_id")
+    return machine_text(manifest) + (f", machine {identifier}" if identifier else "")
 
 
 def code_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
@@ -217,9 +217,9 @@ def code_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
 
 def with_blocks(rows: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
     """The rows of some runs, each with the columns `BLOCK` of its run's manifest."""
-    found = {run.key: (one_machine(run.manifest), *code_of(run.manifest)) for run in runs}
+    blocks = {run.key: (one_machine(run.manifest), *code_of(run.manifest)) for run in runs}
     return rows.with_columns(
-        pl.Series(name, [found[key][at] for key in rows["run_key"]], dtype=pl.String)
+        pl.Series(name, [blocks[key][at] for key in rows["run_key"]], dtype=pl.String)
         for at, name in enumerate(BLOCK)
     )
 
@@ -239,7 +239,7 @@ def stops(gate: dict[str, Any]) -> bool:
 
 def beyond_limits(runs: Iterable[Run]) -> dict[str, str]:
     """The gates that made runs invalid: by key the value furthest beyond its limit, in words."""
-    found: dict[str, tuple[float, str]] = {}
+    worst: dict[str, tuple[float, str]] = {}
     for run in runs:
         for gate in run.gates if run.verdict == "invalid" else ():
             if not stops(gate):
@@ -249,8 +249,8 @@ def beyond_limits(runs: Iterable[Run]) -> dict[str, str]:
             words, excess = NOT_MEASURED, 0.0
             if value is not None and limit is not None:
                 words, excess = f"{value:.3g} over {limit:g}", value / limit if limit else math.inf
-            found[key] = max(found.get(key, (-1.0, "")), (excess, words))
-    return {key: words for key, (_, words) in found.items()}
+            worst[key] = max(worst.get(key, (-1.0, "")), (excess, words))
+    return {key: words for key, (_, words) in worst.items()}
 
 
 def another_attempt_may_help(run: Run) -> bool:
@@ -262,9 +262,9 @@ def another_attempt_may_help(run: Run) -> bool:
 
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
     """Each way in which an experiment loosened a gate, with the keys of the runs."""
-    found: dict[str, list[str]] = {}
+    keys: dict[str, list[str]] = {}
     for run in runs:
         for gate in run.gates:
             if (words := gate.get("waived")) and (calls_attention(gate) or not beyond):
-                found.setdefault(str(words), []).append(run.key)
-    return found
+                keys.setdefault(str(words), []).append(run.key)
+    return keys

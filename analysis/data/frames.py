@@ -81,8 +81,8 @@ class Frames:
         self.evidence = evidence
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{n} {name}" for name, n in self.evidence.verdicts().items() if n)
-        return f"<results of {self.evidence.experiment}: {found}>"
+        counts = ", ".join(f"{n} {name}" for name, n in self.evidence.verdicts().items() if n)
+        return f"<results of {self.evidence.experiment}: {counts}>"
 
     @property
     def experiment(self) -> str:
@@ -163,7 +163,7 @@ class Frames:
         runs = self.evidence.ok_runs
         factors = factor_names(runs)
         labels = logs.label_schema(factors)
-        found = [pl.LazyFrame(schema=labels | FRAMES[name].schema)]
+        parts = [pl.LazyFrame(schema=labels | FRAMES[name].schema)]
         for run in runs:
             assert run.directory is not None
             if (frame := samples.scan(run.directory, name)) is not None:
@@ -172,5 +172,5 @@ class Frames:
                     pl.lit(value, dtype=kind).alias(label)
                     for value, (label, kind) in zip(values, labels.items(), strict=True)
                 ]
-                found.append(frame.select(*whose, pl.all()))
-        return pl.concat(found)
+                parts.append(frame.select(*whose, pl.all()))
+        return pl.concat(parts)

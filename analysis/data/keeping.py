@@ -61,27 +61,27 @@ def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
 def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What all of some objects have, at any depth; lists are shared whole or not at all."""
     first, *others = documents or [{}]
-    found: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
     for name, value in first.items():
         values = [each[name] for each in others if name in each]
         if len(values) < len(others):
             continue
         if all(isinstance(each, dict) for each in (value, *values)):
-            found[name] = common([value, *values])
+            shared[name] = common([value, *values])
         elif all(_same(each, value) for each in values):
-            found[name] = value
-    return found
+            shared[name] = value
+    return shared
 
 
 def own(document: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """What an object has beyond `shared`, which is the `common` part of some with it."""
-    found: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
     for name, value in document.items():
         if name not in shared:
-            found[name] = value
+            rest[name] = value
         elif isinstance(value, dict) and (inner := own(value, shared[name])):
-            found[name] = inner
-    return found
+            rest[name] = inner
+    return rest
 
 
 def _same(left: Any, right: Any) -> bool:

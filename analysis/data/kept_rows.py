@@ -84,8 +84,8 @@ def read(folder: Path) -> KeptRows:
 def _read(folder: Path) -> KeptRows:
     document = _document(folder / EXPERIMENT)
     if document.get("schema") != SCHEMA:
-        found = document.get("schema")
-        raise ValueError(f"{folder / EXPERIMENT}: schema {found!r}; valid: {SCHEMA}")
+        schema = document.get("schema")
+        raise ValueError(f"{folder / EXPERIMENT}: schema {schema!r}; valid: {SCHEMA}")
     plan = _plan(folder / PLAN, document)
     attempts = read_csv(folder / ATTEMPTS, ATTEMPT_COLUMNS)
     gates: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -162,31 +162,31 @@ def _typed(path: Path, texts: pl.Series, kind: Column) -> pl.Series:
 
 def joined(shared: Mapping[str, Any], own_part: Mapping[str, Any]) -> dict[str, Any]:
     """The object of which `own_part` is its own."""
-    found = dict(shared)
+    both_parts = dict(shared)
     for name, value in own_part.items():
         below = shared.get(name)
         both = isinstance(below, dict) and isinstance(value, dict)
-        found[name] = joined(below, value) if both and below is not None else value
-    return found
+        both_parts[name] = joined(below, value) if both and below is not None else value
+    return both_parts
 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{path}: missing; valid: the file as it was kept") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}; valid: the file as it was kept") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError(f"{path}: not a JSON object; valid: the file as it was kept")
-    return found
+    return document
 
 
 def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The planned runs by key, as many as the experiment says and of the seeds that it names."""
     try:
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        found = {str(each["key"]): each for each in entries}
+        by_key = {str(each["key"]): each for each in entries}
         seeds = sorted({int(each["seed"]) for each in entries})
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: {error!r}; valid: a JSON object per planned run") from None
@@ -198,9 +198,9 @@ def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for seed in planned.get("seeds", []):
         if seed not in seeds:
             raise ValueError(f"{path}: seed {seed} is missing; valid: {planned['seeds']}")
-    if len(found) != planned.get("runs"):
-        raise ValueError(f"{path}: {len(found)} runs; valid: {planned.get('runs')}, all planned")
-    return found
+    if len(by_key) != planned.get("runs"):
+        raise ValueError(f"{path}: {len(by_key)} runs; valid: {planned.get('runs')}, all planned")
+    return by_key
 
 
 def _run(
@@ -265,15 +265,15 @@ def _rows(path: Path, ok_runs: Sequence[Run]) -> pl.DataFrame:
             raise ValueError(
                 f"{path}: {here.name} {here[place]} of run {key}; valid: {valid}, as in {PLAN}"
             )
-    found = [*labels]
+    typed = [*labels]
     for column in texts.drop(labels.columns):
         if column.name not in _FACTS and not is_metric(column.name):
             raise ValueError(
                 f"{path}: unknown column {column.name!r}; valid: a metric of this version"
             )
-        found.append(_typed(path, column, _FACTS.get(column.name, pl.Float64)))
+        typed.append(_typed(path, column, _FACTS.get(column.name, pl.Float64)))
     absent = [each.name for each in METRICS if each.name not in texts.columns]
-    return pl.DataFrame(found).with_columns(
+    return pl.DataFrame(typed).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name) for name in absent
     )
 
@@ -307,23 +307,23 @@ def _check_gates(path: Path, runs: Sequence[Run], others: Sequence[Run]) -> None
 
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
     """What is wrong with a gate, and what would be valid; empty if nothing is."""
-    found, value, limit = gate["outcome"], gate["value"], gate["limit"]
+    outcome, value, limit = gate["outcome"], gate["value"], gate["limit"]
     known = section(run.config, "limits")
     if known and gate["name"] not in known:
         return "no such gate; valid: a key of the run's limits"
-    if found not in (PASSED, FAILED, NOT_MEASURED):
-        return f"outcome {found!r}; valid: {PASSED}, {FAILED}, {NOT_MEASURED}"
+    if outcome not in (PASSED, FAILED, NOT_MEASURED):
+        return f"outcome {outcome!r}; valid: {PASSED}, {FAILED}, {NOT_MEASURED}"
     if gate["decides"] is False and not gate["waived"]:
         return "decides is false, and nothing waives it; valid: true"
     if run.verdict == "ok" and stops(gate):
-        return f"{found}, and the run is ok; valid: {PASSED}, or waived by limits.waive"
-    if found == NOT_MEASURED:
+        return f"{outcome}, and the run is ok; valid: {PASSED}, or waived by limits.waive"
+    if outcome == NOT_MEASURED:
         return ""
     if value is None or limit is None:
-        return f"{found} without a value or limit; valid: both"
+        return f"{outcome} without a value or limit; valid: both"
     # Both are kept to six digits, so a value just beyond its limit may be equal to it.
-    if (value > limit) if found == PASSED else (value < limit):
-        return f"{found} with the value {value:g} and the limit {limit:g}; valid: not both"
+    if (value > limit) if outcome == PASSED else (value < limit):
+        return f"{outcome} with the value {value:g} and the limit {limit:g}; valid: not both"
     return ""
 
 

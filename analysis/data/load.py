@@ -97,21 +97,24 @@ def _runs(
     folder: Path, plan: dict[str, Any], chosen: Chosen | None, whole: Sequence[str]
 ) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
-    found = run_directories.of_experiment(folder)
+    directories_of = run_directories.of_experiment(folder)
     planned = plan.get("runs") or []
     if not planned:  # no plan: what is there is all there is to count
-        planned = [_entry(key, directories[-1].path) for key, directories in found.items()]
+        planned = [_entry(key, directories[-1].path) for key, directories in directories_of.items()]
     if chosen is not None:
         planned = chosen.of(planned)
-        found = {entry["key"]: found.get(entry["key"], []) for entry in planned}
+        directories_of = {entry["key"]: directories_of.get(entry["key"], []) for entry in planned}
     runs: list[Run] = []
     others: list[Run] = []
     for entry in planned:
-        read = [_read(entry, each.path, each.note, whole) for each in found.pop(entry["key"], [])]
+        read = [
+            _read(entry, each.path, each.note, whole)
+            for each in directories_of.pop(entry["key"], [])
+        ]
         missing = Run(**_identity(entry), verdict=MISSING, reason=_not_started(entry))
         runs.append(read.pop() if read else missing)
         others.extend(read)
-    for key, left in found.items():
+    for key, left in directories_of.items():
         others.extend(_read({"key": key}, each.path, each.note, whole) for each in left)
     planned_configs = [run.config for run in runs if run.config]
     return runs, [
@@ -170,8 +173,8 @@ def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str
     facts: dict[str, Any] = {}
     if verdict in whole:
         for name in ("manifest", "calibration"):
-            found = logs.read_document(directory / f"{name}.json", problems)
-            facts[name] = _without_places(found)
+            document = logs.read_document(directory / f"{name}.json", problems)
+            facts[name] = _without_places(document)
         read = logs.read_congestion_controls
         if runs_programs(config):
             read = programs.congestion_controls
@@ -231,8 +234,8 @@ def _first_difference(there: Any, here: Any, path: str = "") -> str:
     """Where a run's configuration first differs from one of the plan's, in words."""
     if isinstance(there, dict) and isinstance(here, dict):
         names = [name for name in there if name in here and (path or name not in _OF_ONE_RUN)]
-        found = (_first_difference(there[name], here[name], f"{path}{name}.") for name in names)
-        return next(filter(None, found), "")
+        inner = (_first_difference(there[name], here[name], f"{path}{name}.") for name in names)
+        return next(filter(None, inner), "")
     if there == here:
         return ""
     name = path.rstrip(".")

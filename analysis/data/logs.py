@@ -73,15 +73,15 @@ def read_document(
 
 def read_congestion_controls(directory: Path) -> list[str]:
     """The distinct congestion controls that a run's endpoints say they used."""
-    found = set()
+    names = set()
     for path in (directory / "events").glob("endpoint-*.jsonl"):
         try:
             records = [json.loads(line) for line in path.read_bytes().splitlines()]
             facts = [each for record in records for each in record["facts"].values()]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # cut off, or of another version
-        found |= {str(each["congestion_control"]) for each in facts if "congestion_control" in each}
-    return sorted(re.sub(r"[^:=,]*/", "", each) for each in found)
+        names |= {str(each["congestion_control"]) for each in facts if "congestion_control" in each}
+    return sorted(re.sub(r"[^:=,]*/", "", each) for each in names)
 
 
 def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
@@ -267,9 +267,9 @@ def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
 
 
 def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None:
-    found = dict(rounds.group_by("run_key").len().iter_rows())
+    counts = dict(rounds.group_by("run_key").len().iter_rows())
     for run in runs:
-        planned, logged = run.config.get("rounds"), found.get(run.key, 0)
+        planned, logged = run.config.get("rounds"), counts.get(run.key, 0)
         if is_of_script(run.config):
             continue
         if isinstance(planned, int) and logged != planned:

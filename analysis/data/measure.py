@@ -163,9 +163,9 @@ def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
 
 def _targets(runs: Sequence[Run]) -> pl.DataFrame:
     """`run_key` and `target` of the runs that have a `training.target`."""
-    found = [(run.key, section(run.config, "training").get("target")) for run in runs]
+    targets = [(run.key, section(run.config, "training").get("target")) for run in runs]
     return pl.DataFrame(
-        [(key, float(target)) for key, target in found if isinstance(target, int | float)],
+        [(key, float(target)) for key, target in targets if isinstance(target, int | float)],
         schema={"run_key": pl.String, "target": pl.Float64},
         orient="row",
     )
@@ -184,8 +184,10 @@ def deviations(effects: pl.DataFrame) -> pl.DataFrame:
             row[f"{name}.applied"] = sum(known) / len(known) if known else None
         rows.append(row)
     names = [f"{name}.{stage}" for name in _DEVIATIONS for stage in ("gathered", "applied")]
-    found = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Float64), orient="row", strict=False)
-    return effects.drop("gathered", "applied").hstack(found)
+    numbers = pl.DataFrame(
+        rows, schema=dict.fromkeys(names, pl.Float64), orient="row", strict=False
+    )
+    return effects.drop("gathered", "applied").hstack(numbers)
 
 
 def _paced_iterations(runs: Sequence[Run], training: pl.DataFrame) -> pl.DataFrame:
@@ -198,7 +200,7 @@ def _paced_iterations(runs: Sequence[Run], training: pl.DataFrame) -> pl.DataFra
 
 def _parsed(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text) if text else {}
+        value = json.loads(text) if text else {}
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -116,13 +116,13 @@ _VALUES = {
 
 def _read() -> dict[str, Metric]:
     text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8")
-    found = {}
+    registry = {}
     for line in csv.DictReader(text.splitlines()):
         absent = line.pop("absent") or "not in the logs of this arm's runs"
         whole_log, optional = (bool(line.pop(name)) for name in ("whole_log", "optional"))
         metric = Metric(**line, whole_log=whole_log, optional=optional, absent=absent)
-        found[metric.name] = metric
-    return found
+        registry[metric.name] = metric
+    return registry
 
 
 REGISTRY = _read()
@@ -155,11 +155,11 @@ def order(name: str) -> tuple[int, str]:
 def describe(name: str) -> Metric:
     """A metric by its name."""
     pattern, who = _divided(name)
-    found = REGISTRY[pattern]
+    metric = REGISTRY[pattern]
     if not who:
-        return found
-    label = found.label.format(who.replace("->", " \u2192 "))
-    return replace(found, name=name, label=label, meaning=found.meaning.format(who))
+        return metric
+    label = metric.label.format(who.replace("->", " \u2192 "))
+    return replace(metric, name=name, label=label, meaning=metric.meaning.format(who))
 
 
 def _divided(name: str) -> tuple[str, str]:

@@ -68,8 +68,8 @@ def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
 
 def congestion_controls(directory: Path) -> list[str]:
     """The congestion controls of all connections between hosts that the sampler has seen."""
-    found = samples.sampler(directory).get("congestion_controls") or []
-    return sorted({each["congestion_control"] for each in found} - {""})
+    connections = samples.sampler(directory).get("congestion_controls") or []
+    return sorted({each["congestion_control"] for each in connections} - {""})
 
 
 def _durations(programs: list[dict[str, Any]]) -> Found:
@@ -156,9 +156,9 @@ def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Found:
 
 def _quantiles(place: str, values: pl.Series) -> Found:
     for percent in (50, 95):
-        found = values.quantile(percent / 100, interpolation="linear")
-        if found is not None:
-            yield f"{place}_p{percent}_s", float(found)
+        quantile = values.quantile(percent / 100, interpolation="linear")
+        if quantile is not None:
+            yield f"{place}_p{percent}_s", float(quantile)
 
 
 def _number(value: Any) -> float:

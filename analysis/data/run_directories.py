@@ -84,7 +84,7 @@ def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
     """All directories of an experiment's runs by key, those of one key in ascending order."""
     if (folder / CONFIG).is_file():
         return {folder.name: [RunDirectory((2, 0), folder, "")]}
-    found: dict[str, list[RunDirectory]] = {}
+    by_key: dict[str, list[RunDirectory]] = {}
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
             continue
@@ -98,8 +98,8 @@ def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
         else:
             attempt = int(match["attempt"])
             directory = RunDirectory((0, attempt), path, f"attempt {attempt}")
-        found.setdefault(match["key"] if match else path.name, []).append(directory)
-    return {key: sorted(directories) for key, directories in found.items()}
+        by_key.setdefault(match["key"] if match else path.name, []).append(directory)
+    return {key: sorted(directories) for key, directories in by_key.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Chosen:
 
     def of(self, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The entries of a plan that are chosen."""
-        found = list(planned)
+        entries = list(planned)
         for name, chosen in (("arm", self.arms), ("seed", self.seeds)):
             if chosen is None:
                 continue
@@ -121,7 +121,7 @@ class Chosen:
             known = list(dict.fromkeys(entry.get(name) for entry in planned))
             for each in chosen:
                 _require(name, each, known)
-            found = [entry for entry in found if entry.get(name) in chosen]
+            entries = [entry for entry in entries if entry.get(name) in chosen]
         levels = [(entry, _levels(entry)) for entry in planned]
         for factor, level in (self.point or {}).items():
             _require(
@@ -129,13 +129,15 @@ class Chosen:
             )
             known = list(dict.fromkeys(each[factor] for _, each in levels if factor in each))
             _require(factor, factor_text(level), known)
-            found = [entry for entry in found if _levels(entry).get(factor) == factor_text(level)]
-        if planned and not found:
+            entries = [
+                entry for entry in entries if _levels(entry).get(factor) == factor_text(level)
+            ]
+        if planned and not entries:
             raise ValueError(
                 f"no planned run has arms {self.arms}, seeds {self.seeds} and point {self.point} "
                 "together; valid: a combination that results.runs has"
             )
-        return found
+        return entries
 
 
 def _levels(entry: Mapping[str, Any]) -> dict[str, str | None]:

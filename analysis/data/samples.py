@@ -50,10 +50,10 @@ def scan(run: Path, name: str) -> pl.LazyFrame | None:
     if not path.exists():
         return None
     try:
-        found = pl.read_parquet_schema(path)
+        columns = pl.read_parquet_schema(path)
     except (OSError, pl.exceptions.PolarsError):
         raise ValueError(f"{path}: {_UNREADABLE}") from None
-    if lacking := [each for each in schema if each not in found]:
+    if lacking := [each for each in schema if each not in columns]:
         raise ValueError(
             f"{path}: has no column {', '.join(lacking)}; these samples are of another version: "
             "read them with the version named in manifest.json's `commit`"

@@ -36,12 +36,12 @@ _BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)),
 
 def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
     """Ratios to the reference arm along the factor with most values, beside the two limits."""
-    found = points(summary)
-    if len(found) < 2:
+    parts = points(summary)
+    if len(parts) < 2:
         return None
     values = {
-        name: list(dict.fromkeys(point["factors"][name] for point in found))
-        for name in found[0]["factors"]
+        name: list(dict.fromkeys(point["factors"][name] for point in parts))
+        for name in parts[0]["factors"]
     }
     along = max(values, key=lambda name: (len(values[name]), style.all_numbers(values[name])))
     compared = [(left, f"{left}/{right}") for left, right in pairs(list(summary["arms"]))]
@@ -49,14 +49,14 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
         (
             each
             for each in _METRICS
-            if any(entry(p, "ratios", pair, each[0]).value for p in found for _, pair in compared)
+            if any(entry(p, "ratios", pair, each[0]).value for p in parts for _, pair in compared)
         ),
         (None, ""),
     )
     if metric is None or len(values[along]) < 2:
         return None
     panels: dict[str, list[dict[str, Any]]] = {}
-    for point in found:
+    for point in parts:
         rest = {name: value for name, value in point["factors"].items() if name != along}
         panels.setdefault(factors_text(rest), []).append(point)
     shown = dict(list(panels.items())[: style.MOST_PANELS])
@@ -139,8 +139,8 @@ def _heights(
     cells: list[dict[str, Any]], pairs: list[str], metric: str, *, bounds: bool
 ) -> list[float]:
     """All that is drawn in any panel: the panels share their y axis."""
-    found = [entry(cell, "ratios", pair, metric) for cell in cells for pair in pairs]
-    values = [1.0, *(end for each in found for end in (each.value, each.low, each.high) if end)]
+    estimates = [entry(cell, "ratios", pair, metric) for cell in cells for pair in pairs]
+    values = [1.0, *(end for each in estimates for end in (each.value, each.low, each.high) if end)]
     if bounds:
         values += [bound for cell in cells for bound in cell["limits"].values()]
     published = [each for cell in cells for each in cell["published"].get(metric, [])]
@@ -165,27 +165,27 @@ _FEWEST_ALONG = 3  # points of a sweep that are worth a line
 
 def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) -> Figure | None:
     """Every arm's final test metric and mean latency, along a factor that is a number."""
-    found = points(summary)
-    names = list(found[0]["factors"]) if found else []
+    parts = points(summary)
+    names = list(parts[0]["factors"]) if parts else []
     arms = list(summary["arms"])
     metric = next(
         (
             each
             for each in TASK_METRICS
-            if any(entry(p, "arms", arm, each).value is not None for p in found for arm in arms)
+            if any(entry(p, "arms", arm, each).value is not None for p in parts for arm in arms)
         ),
         None,
     )
-    if metric is None or len(names) != 1 or len(found) < _FEWEST_ALONG:
+    if metric is None or len(names) != 1 or len(parts) < _FEWEST_ALONG:
         return None
-    levels = [point["factors"][names[0]] for point in found]
+    levels = [point["factors"][names[0]] for point in parts]
     if not style.all_numbers(levels):
         return None
     at = [float(level) for level in levels]
     figure, axes_of = style.new_panels(2)
     present: set[str] = set()
     for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
-        cells = {arm: [entry(p, "arms", arm, name) for p in found] for arm in arms}
+        cells = {arm: [entry(p, "arms", arm, name) for p in parts] for arm in arms}
         values = [each.value for estimates in cells.values() for each in estimates]
         label, unit = formatting.metric_unit(name, values)
         for arm, estimates in cells.items():

@@ -183,16 +183,16 @@ def new_round_panels(count: int, strips: Sequence[str]) -> tuple[Figure, list[Ax
     below = 0.16 * sum(1 + _in_lines(arm).count("\n") for arm in strips) + 0.05
     heights = [each] * count + ([below] if strips else [])
     figure = Figure(figsize=(width, sum(heights) + 1), layout="constrained")
-    found = list(
+    grid = list(
         figure.subplots(
             len(heights), 1, sharex=True, squeeze=False, height_ratios=heights
         ).flatten()
     )
-    for axes in found[1:count]:
-        axes.sharey(found[0])
-    found[-1].set_xlabel("Round")
-    found[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, found[:count], found[-1] if strips else None
+    for axes in grid[1:count]:
+        axes.sharey(grid[0])
+    grid[-1].set_xlabel("Round")
+    grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, grid[:count], grid[-1] if strips else None
 
 
 CRITICAL = Patch(color=MUTED.light, label="critical phase")
@@ -280,11 +280,11 @@ def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -
         .agg(kind.unique().sort())
     )
     patches = []
-    found = {tuple(each): f"hit by {' + '.join(each)}" for each in hit["impairments"]}
-    if len(found) > _MOST_MIXTURES:
-        found = {("several",): "hit in some runs"}
+    mixtures = {tuple(each): f"hit by {' + '.join(each)}" for each in hit["impairments"]}
+    if len(mixtures) > _MOST_MIXTURES:
+        mixtures = {("several",): "hit in some runs"}
         hit = hit.with_columns(impairments=pl.lit(["several"]))
-    for together in sorted(found, key=lambda names: (names != ("loss",), names)):
+    for together in sorted(mixtures, key=lambda names: (names != ("loss",), names)):
         colour = (LOSS_BAND if "loss" in together else OTHER_BAND).light
         look: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
         if "loss" in together and len(together) > 1:
@@ -292,19 +292,19 @@ def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -
         struck = hit.filter(pl.col("impairments") == pl.lit(list(together)))["round"].sort()
         for begin, end in _stretches(struck.to_list()):
             axes.axvspan(begin - 0.5, end + 0.5, zorder=0.4, **look)
-        patches.append(Patch(**look, label=found[together]))
+        patches.append(Patch(**look, label=mixtures[together]))
     return patches
 
 
 def _stretches(values: Sequence[int]) -> list[tuple[int, int]]:
     """Runs of consecutive numbers, as their first and last."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for value in values:
-        if found and value == found[-1][1] + 1:
-            found[-1] = (found[-1][0], value)
+        if stretches and value == stretches[-1][1] + 1:
+            stretches[-1] = (stretches[-1][0], value)
         else:
-            found.append((value, value))
-    return found
+            stretches.append((value, value))
+    return stretches
 
 
 def scale_axis(axis: Any, values: pl.Series) -> None:
@@ -383,14 +383,14 @@ def render(figure: Figure, kind: str) -> bytes:
 def line_with_intervals(
     axes: Axes,
     at: Sequence[float],
-    found: Sequence[Estimate],
+    estimates: Sequence[Estimate],
     arm_style: ArmStyle,
     factor: float = 1.0,
     *,
     joined: bool = True,
 ) -> bool:
     """A line through the estimates that have a value, each with its interval; False without any."""
-    known = [(x, each) for x, each in zip(at, found, strict=True) if each.value is not None]
+    known = [(x, each) for x, each in zip(at, estimates, strict=True) if each.value is not None]
     colour = arm_style.colour.light
     if known:
         axes.plot(

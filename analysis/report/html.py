@@ -141,8 +141,8 @@ def inline_svg(svg: str, *, name: str, description: str) -> Markup:
     """matplotlib's SVG as an element that fills its box's width; `name` keeps its ids unique."""
     body = svg[svg.index("<svg ") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = _IDENTIFIER.sub(lambda found: f'id="{name}-{found[1]}"', body)
-    body = _REFERENCE.sub(lambda found: f"{found[1]}{name}-{found[2]}", body)
+    body = _IDENTIFIER.sub(lambda match: f'id="{name}-{match[1]}"', body)
+    body = _REFERENCE.sub(lambda match: f"{match[1]}{name}-{match[2]}", body)
     for colour in COLOURS:
         body = body.replace(colour.light, f"var(--{colour.name}, {colour.light})")
     body = _SIZE.sub(r"<svg \1\2>", body, count=1)

@@ -76,11 +76,11 @@ def _simulated(runs: Sequence[Run]) -> Iterator[str]:
 
 def _missing_shards(results: Evidence) -> list[str]:
     """Runs of a divided sweep that are on another machine."""
-    found = Counter(run.reason for run in results.runs if run.verdict == MISSING)
+    reasons = Counter(run.reason for run in results.runs if run.verdict == MISSING)
     return [
         f"missing: {count} of {len(results.runs)} planned runs ({reason}); copy that machine's "
         "results into this folder"
-        for reason, count in found.items()
+        for reason, count in reasons.items()
         if reason != NOT_STARTED
     ]
 
@@ -97,13 +97,13 @@ def _arms_without_ok_runs(results: Evidence) -> Iterator[str]:
 
 def _waived(runs: Sequence[Run]) -> list[str]:
     beyond = evidence.waived(runs, beyond=True)
-    found = []
+    listed = []
     for words, keys in evidence.waived(runs).items():
         count = f"{len(set(keys))} of {len(runs)} ok runs"
         if stopped := len(set(beyond.get(words, []))):
             count += f"; failed or not measured in {stopped}"
-        found.append(f"{words} ({count})")
-    return [f"waived gates: {'; '.join(found)}"] if found else []
+        listed.append(f"{words} ({count})")
+    return [f"waived gates: {'; '.join(listed)}"] if listed else []
 
 
 def _mixed(runs: Sequence[Run]) -> Iterator[str]:
@@ -121,14 +121,14 @@ def _mixed(runs: Sequence[Run]) -> Iterator[str]:
 def _no_pairs(summary: Mapping[str, Any]) -> list[str]:
     """`no pairs: 2 of 5 seeds of fixed-low/dblp (measured on different machines)`, and so on."""
     where = ", at some point of the sweep" if lookup.points(summary) else ""
-    found = [(pair, apart, where) for pair, apart in summary.get("no_pairs", {}).items()]
-    found += [
+    compared_apart = [(pair, apart, where) for pair, apart in summary.get("no_pairs", {}).items()]
+    compared_apart += [
         (each["compared"].partition(" ")[2], each["no_pairs"], "")
         for _, _, each in lookup.published_entries(summary)
         if "no_pairs" in each
     ]
     compared: dict[tuple[str, str], list[str]] = {}
-    for name, apart, where in found:
+    for name, apart, where in compared_apart:
         count = f"{len(apart['seeds'])} of {apart['of']} seed{'s' * (apart['of'] > 1)}"
         compared.setdefault((count, formatting.why_apart(apart) + where), []).append(name)
     return [
@@ -278,6 +278,6 @@ def _design(results: Evidence) -> str:
 
 def _listed(texts: Iterable[str]) -> str:
     """The first of the different texts, and how many more there are."""
-    found = list(filter(None, dict.fromkeys(texts)))
-    more = len(found) - _MOST_LISTED
-    return "; ".join(found[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
+    distinct = list(filter(None, dict.fromkeys(texts)))
+    more = len(distinct) - _MOST_LISTED
+    return "; ".join(distinct[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")

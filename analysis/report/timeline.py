@@ -174,7 +174,7 @@ def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> lis
     """The links that ever queued, the fullest first."""
     links = facts.get("directed_links") or []
     limits = {each["link"]: each.get("queue_bytes") for each in links}
-    found = []
+    links_shown = []
     for (link, sender), rows in frame.group_by(["link", "from"], maintain_order=True):
         highest = int(rows["backlog_bytes"].max() or 0)  # type: ignore[arg-type]
         drops = int(rows["drops"].max() or 0) - int(rows["drops"].min() or 0)  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> lis
             if 0 <= place < clock.intervals:
                 lost[place] += int(new[index])
         first, _, second = str(link).partition("--")
-        found.append(
+        links_shown.append(
             {
                 "name": f"{sender} \u2192 {second if sender == first else first}",
                 "limit": limits.get(link),
@@ -198,27 +198,27 @@ def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> lis
                 "drops": [[place, count] for place, count in sorted(lost.items())],
             }
         )
-    found.sort(key=lambda each: (each["dropped"], each["highest"]), reverse=True)
-    return found[:_QUEUES_SHOWN]
+    links_shown.sort(key=lambda each: (each["dropped"], each["highest"]), reverse=True)
+    return links_shown[:_QUEUES_SHOWN]
 
 
 def _flows(frame: pl.DataFrame, clock: _Clock) -> dict[str, list[Series]]:
     """Windows (or, of a sender without one, its pace) and round trips per flow."""
     columns = {"windows": "cwnd_bytes", "rates": "rate_bps", "round_trips": "rtt_s"}
-    found: dict[str, list[Series]] = {kind: [] for kind in columns}
+    series: dict[str, list[Series]] = {kind: [] for kind in columns}
     groups = list(frame.group_by(["host", "peer"], maintain_order=True))
     for (host, peer), rows in sorted(groups, key=lambda each: str(each[0]))[:_FLOWS_SHOWN]:
         name, times_s = f"{host} \u2192 {peer}", rows["t_s"].to_numpy()
         for kind, column in columns.items():
             reduced = clock.reduce(times_s, rows[column].fill_null(math.nan).to_numpy())
             if reduced:
-                found[kind].append({"name": name, "values": reduced})
-    return found
+                series[kind].append({"name": name, "values": reduced})
+    return series
 
 
 def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
     """The share of a core that each of the busiest processes used."""
-    found = []
+    busiest = []
     for (name,), rows in frame.group_by(["name"], maintain_order=True):
         times_s, cpu_s = rows["t_s"].to_numpy(), rows["cpu_s"].to_numpy()
         # Processor time comes in steps of 10 ms: shares over half a second.
@@ -227,19 +227,19 @@ def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
             continue
         shares = (cpu_s[apart:] - cpu_s[:-apart]) / (times_s[apart:] - times_s[:-apart])
         used = float(cpu_s[-1] - cpu_s[0])
-        found.append((used, {"name": str(name), "values": clock.reduce(times_s[apart:], shares)}))
-    found.sort(key=lambda each: -each[0])
-    return [each for _, each in found[:_PROCESSES_SHOWN] if each["values"]]
+        busiest.append((used, {"name": str(name), "values": clock.reduce(times_s[apart:], shares)}))
+    busiest.sort(key=lambda each: -each[0])
+    return [each for _, each in busiest[:_PROCESSES_SHOWN] if each["values"]]
 
 
 def _impairments(records: Iterable[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
     """Per impairment its times in force: [planned, acknowledged, planned end, acknowledged end]."""
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for each in records:
         if None in (each["planned_s"], each["acknowledged_s"]):
             continue
         name, kind = str(each["name"]), kind_name(str(each["kind"]))
-        entry = found.setdefault(name, {"name": name, "kind": kind, "bars": []})
+        entry = by_name.setdefault(name, {"name": name, "kind": kind, "bars": []})
         times = [clock.relative(each[at]) for at in ("planned_s", "acknowledged_s")]
         if each["action"] == "begin":
             entry["bars"].append(times)
@@ -248,11 +248,11 @@ def _impairments(records: Iterable[Mapping[str, Any]], clock: _Clock) -> list[di
                 if len(bar) == 2:  # the first that has not ended yet
                     bar += times
                     break
-    for entry in found.values():
+    for entry in by_name.values():
         for bar in entry["bars"]:
             if len(bar) == 2:  # still in force at the end
                 bar += [clock.relative(clock.last_s)] * 2
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _workers(run: Run, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ def _workers(run: Run, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> li
         paths = [path for path in paths if path.stem != "transfers-server"]
     if 3 * len(rounds) * len(paths) > _MOST_BARS:
         return []
-    found = []
+    workers = []
     for path in paths:
         name = path.stem.removeprefix("transfers-")
         bars = []
@@ -279,8 +279,8 @@ def _workers(run: Run, rounds: Sequence[Mapping[str, Any]], clock: _Clock) -> li
                 times = [clock.relative(each["began_s"]), clock.relative(each["ended_s"])]
                 bars.append([leg, *times, each["round"]])
         if bars:
-            found.append({"name": name, "bars": bars})
-    return found
+            workers.append({"name": name, "bars": bars})
+    return workers
 
 
 def _records(path: Path, schema: logs.Schema) -> Iterator[dict[str, Any]]:

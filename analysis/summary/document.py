@@ -164,19 +164,19 @@ def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:
 
 def _no_pairs(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
     """`no_pairs`: by pair the seeds of which its arms have runs of different machines or codes."""
-    found = {
+    by_pair = {
         f"{left}/{right}": apart
         for left, right in pairs(arms)
         if (apart := pairing.no_pairs(measured, left, right))
     }
-    return {"no_pairs": found} if found else {}
+    return {"no_pairs": by_pair} if by_pair else {}
 
 
 def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]:
     """The two theoretical limits of `fixed-low/dblp` where the loss at a point is known."""
     loss = conditions.get("loss")
-    found = {run.arm: statistics.tolerances(run.config) for run in runs}
-    baseline, reference = found.get(BASELINE), found.get(REFERENCE)
+    tolerances = {run.arm: statistics.tolerances(run.config) for run in runs}
+    baseline, reference = tolerances.get(BASELINE), tolerances.get(REFERENCE)
     if baseline is None or reference is None or not isinstance(loss, int | float) or not loss:
         return {}
     try:
@@ -252,7 +252,7 @@ def between_points(
     """
     metrics = [each for each in CONTRASTED if each in per_run.columns]
     by_metric: dict[str, list[dict[str, Any]]] = {name: [] for name in metrics}
-    found = []
+    contrasts = []
     for first, second in _neighbours(points):
         table = _measured(per_run, (first, second), arms, metrics)
         ratios: dict[str, Any] = {}
@@ -267,12 +267,12 @@ def between_points(
                 by_metric[name].append(entry)
                 _put(ratios.setdefault(f"{left}/{right}", {}), name, entry)
         if ratios:
-            found.append({"from": dict(first), "to": dict(second), "ratios": ratios})
+            contrasts.append({"from": dict(first), "to": dict(second), "ratios": ratios})
     for entries in by_metric.values():
         corrected = holm([each["p_value"] for each in entries])
         for entry, p_value in zip(entries, corrected, strict=True):
             entry["p_value_corrected"] = p_value
-    return found
+    return contrasts
 
 
 def _neighbours(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:

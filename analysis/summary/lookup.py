@@ -37,11 +37,11 @@ def unlike(summary: Mapping[str, Any]) -> list[str]:
 
 def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> Estimate:
     """One measured entry, such as `entry(summary, "arms", "dblp", "round_latency_s.p95")`."""
-    found = _find(summary, section, name, metric)
-    if "value" not in found:
+    stored = _find(summary, section, name, metric)
+    if "value" not in stored:
         return NOTHING
-    known = {key: found[key] for key in ("value", "low", "high", "n")}
-    return Estimate(**known, values=found.get("values", ()))
+    known = {key: stored[key] for key in ("value", "low", "high", "n")}
+    return Estimate(**known, values=stored.get("values", ()))
 
 
 def p_value(
@@ -53,43 +53,43 @@ def p_value(
 
 
 def _find(summary: Mapping[str, Any], section: str, name: str, metric: str) -> Any:
-    found: Any = summary.get(section, {}).get(name, {})
+    inner: Any = summary.get(section, {}).get(name, {})
     for part in metric.split("."):
-        found = found.get(part, {})
-    return found
+        inner = inner.get(part, {})
+    return inner
 
 
 def with_impairment_kinds(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
     """A table's metrics: `IMPAIRED` becomes one per kind of impairment, if there are several."""
     kinds = sorted({kind for cell in arms.values() for kind in cell.get(IMPAIRED.rstrip("."), {})})
-    found: list[str] = []
+    names: list[str] = []
     for name in metrics:
         if name != IMPAIRED:
-            found.append(name)
+            names.append(name)
         elif len(kinds) > 1:
-            found.extend(IMPAIRED + kind for kind in kinds)
-    return found
+            names.extend(IMPAIRED + kind for kind in kinds)
+    return names
 
 
 def of_programs(arms: Mapping[str, Any]) -> list[str]:
     """The metrics of programs that a summary's arms have, by quantity."""
-    found = {
+    names = {
         f"{section}.{who}.{quantity}"
         for cell in arms.values()
         for section in metrics.SECTIONS
         for who, quantities in cell.get(section, {}).items()
         for quantity in quantities
     }
-    return sorted(found, key=metrics.order)
+    return sorted(names, key=metrics.order)
 
 
 def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
     """The same as `with_impairment_kinds`, with those of programs behind those of rounds."""
-    found, programs = with_impairment_kinds(metrics, arms), of_programs(arms)
-    first = [name for name in found if "latency_s." in name]
+    names, programs = with_impairment_kinds(metrics, arms), of_programs(arms)
+    first = [name for name in names if "latency_s." in name]
     if programs:  # a script for torchrun has these of its rounds
-        first += [name for name in found if name.startswith(("realised_loss.", "passes", "bytes"))]
-    return [*first, *programs, *(each for each in found if each not in first)]
+        first += [name for name in names if name.startswith(("realised_loss.", "passes", "bytes"))]
+    return [*first, *programs, *(each for each in names if each not in first)]
 
 
 def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -155,19 +155,19 @@ _LEGS = ("gather", "broadcast")
 def phased_arms(results: Evidence, measured: pl.DataFrame) -> list[str]:
     """The arms whose tolerance depends on the phase, by their settings or by what was logged."""
     logged = set(measured.filter(TOLERANCE_VARIED)["run_key"])
-    found = {run.arm for run in results.ok_runs if run.key in logged or _has_two(run)}
-    return [arm for arm in results.arms if arm in found]
+    phased = {run.arm for run in results.ok_runs if run.key in logged or _has_two(run)}
+    return [arm for arm in results.arms if arm in phased]
 
 
 def critical_shares(runs: Sequence[Run], measured: pl.DataFrame, phased: Sequence[str]) -> Shares:
     """The share of critical rounds of each run of a phased arm; the runs are of one point."""
     known = dict(measured.select("run_key", "critical_share").iter_rows())
-    found: Shares = {}
+    shares: Shares = {}
     for arm in phased:
         for run in sorted(runs, key=lambda run: run.seed):
             if run.arm == arm and (share := known.get(run.key)) is not None:
-                found.setdefault(arm, {})[str(run.seed)] = share
-    return found
+                shares.setdefault(arm, {})[str(run.seed)] = share
+    return shares
 
 
 def critical_rounds(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -186,5 +186,5 @@ def critical_rounds(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _has_two(run: Run) -> bool:
-    found = (statistics.tolerances(run.config, leg) for leg in _LEGS)
-    return any(each is not None and each[0] != each[1] for each in found)
+    tolerances = (statistics.tolerances(run.config, leg) for leg in _LEGS)
+    return any(each is not None and each[0] != each[1] for each in tolerances)

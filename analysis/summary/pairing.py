@@ -81,9 +81,9 @@ def measured(per_run: pl.DataFrame, arms: Sequence[str], metrics: Sequence[str])
         n_runs[arm] = rows.height
         table = np.full((len(places), len(metrics)), np.nan)
         if rows.height:
-            found = rows.select(pl.col(name).cast(pl.Float64) for name in metrics)
+            numbers = rows.select(pl.col(name).cast(pl.Float64) for name in metrics)
             at = [places[row] for row in rows.select(unit).iter_rows()]
-            table[at] = found.fill_null(float("nan")).to_numpy()
+            table[at] = numbers.fill_null(float("nan")).to_numpy()
         values[arm] = table
     return Measured(
         seeds=units["seed"].to_numpy(),
@@ -123,9 +123,9 @@ def _unit(per_run: pl.DataFrame) -> list[str]:
 
 def _blocks(rows: pl.DataFrame) -> dict[tuple[Any, ...], set[tuple[Any, ...]]]:
     """Where the runs of each seed and point were measured."""
-    found: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+    blocks: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
     for unit, block in zip(
         rows.select(_unit(rows)).iter_rows(), rows.select(BLOCK).iter_rows(), strict=True
     ):
-        found.setdefault(unit, set()).add(block)
-    return found
+        blocks.setdefault(unit, set()).add(block)
+    return blocks

@@ -34,7 +34,7 @@ def between_arms(
     entries: Sequence[Published], summary: Mapping[str, Any], runs: Sequence[Run]
 ) -> Compared:
     """The entries that compare two arms, beside the ratios and differences of a summary of runs."""
-    found: Compared = {}
+    by_metric: Compared = {}
     for each in entries:
         if each.within_arm:
             continue
@@ -50,13 +50,13 @@ def between_arms(
                 metric = ALL_BURSTS
             shown[metric] = ours
         for metric, ours in shown.items():
-            found.setdefault(metric, []).append(_compared(each, metric, pair, ours, runs))
-    return found
+            by_metric.setdefault(metric, []).append(_compared(each, metric, pair, ours, runs))
+    return by_metric
 
 
 def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.DataFrame) -> Compared:
     """The entries that compare one arm with itself at two points of a sweep."""
-    found: Compared = {}
+    by_metric: Compared = {}
     for each in entries:
         if each.within_arm is None:
             continue
@@ -79,32 +79,34 @@ def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.Data
             for metric in each.metrics:
                 ours = _paired(both, metric)
                 made = _compared(each, metric, compared, ours, itertools.chain(*of_points))
-                found.setdefault(metric, []).append(made | ({"no_pairs": apart} if apart else {}))
-    return found
+                by_metric.setdefault(metric, []).append(
+                    made | ({"no_pairs": apart} if apart else {})
+                )
+    return by_metric
 
 
 def run_conditions(run: Run) -> Conditions:
     """`model`, `dataset`, `loss` (of its loss impairments, a share) and `k` (points, a share)."""
     training = section(run.config, "training")
-    found: Conditions = {"model": training.get("model"), "dataset": dataset_name(training)}
+    conditions: Conditions = {"model": training.get("model"), "dataset": dataset_name(training)}
     impairments = run.config.get("impairments") or []
     rates = {each.get("q") for each in impairments if isinstance(each, Mapping)}
     if len(rates) <= 1:
-        found["loss"] = rates.pop() if rates else 0.0
+        conditions["loss"] = rates.pop() if rates else 0.0
     tolerances = statistics.tolerances(run.config)
     if run.arm == REFERENCE and tolerances is not None:
-        found["k"] = round(tolerances[1] - tolerances[0], 6)
-    return {name: value for name, value in found.items() if value is not None}
+        conditions["k"] = round(tolerances[1] - tolerances[0], 6)
+    return {name: value for name, value in conditions.items() if value is not None}
 
 
 def shared_conditions(runs: Sequence[Run]) -> Conditions:
     """The conditions that all of some runs share."""
-    found: dict[str, list[Any]] = {}
+    by_name: dict[str, list[Any]] = {}
     for run in runs:
         for name, value in run_conditions(run).items():
-            found.setdefault(name, []).append(value)
+            by_name.setdefault(name, []).append(value)
     return {
-        name: values[0] for name, values in found.items() if all(v == values[0] for v in values)
+        name: values[0] for name, values in by_name.items() if all(v == values[0] for v in values)
     }
 
 
@@ -150,7 +152,7 @@ def _compared(
 ) -> dict[str, Any]:
     """An entry of `published` in `summary.json`: the paper's value, its source, and ours."""
     low, high = published.bounds
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "id": published.id,
         "title": published.title,
         "compared": f"{published.section[:-1]} {compared}",
@@ -164,7 +166,7 @@ def _compared(
         "version": published.version,
         "ours": ours.as_json(),
     }
-    return found | {"verdict": replicated(found, metric)}
+    return document | {"verdict": replicated(document, metric)}
 
 
 def _models(runs: Iterable[Run]) -> list[str]:

@@ -40,14 +40,17 @@ def main_table(
     }
     # All latencies share a unit, so that they can be compared within a column too.
     latencies = [
-        each.value for name, found in estimates.items() if "latency_s." in name for each in found
+        each.value
+        for name, of_arms in estimates.items()
+        if "latency_s." in name
+        for each in of_arms
     ]
     paces = summary.get("paces") or ["real"]
     phased = {each["arm"] for each in lookup.critical_rounds(summary)}
-    for name, found in estimates.items():
-        if not _is_shown(summary, name, found):
+    for name, of_arms in estimates.items():
+        if not _is_shown(summary, name, of_arms):
             continue
-        of_unit = latencies if "latency_s." in name else [each.value for each in found]
+        of_unit = latencies if "latency_s." in name else [each.value for each in of_arms]
         label, unit = metric_unit(name, of_unit)
         if name in _PACED and paces != ["real"]:
             label += f", {' and '.join(paces)}"
@@ -56,7 +59,7 @@ def main_table(
             absent = _NOTHING_LEARNT
         elif name in TASK_METRICS and is_of_several_tasks(summary):
             absent = _SEVERAL_TASKS
-        cells = [_cell(each, unit, absent, n) for each, n in zip(found, counts, strict=True)]
+        cells = [_cell(each, unit, absent, n) for each, n in zip(of_arms, counts, strict=True)]
         if name == "critical_share":
             cells = [
                 cell
@@ -275,7 +278,7 @@ def findings_table(summary: dict[str, Any]) -> Table:
     return Table(
         title=f"{summary['experiment']}: what was found, by ratios of paired runs",
         columns=["", *(each.label for each in shown)],
-        rows=[row("/".join(pair), *found) for pair, found in cells.items()] if shown else [],
+        rows=[row("/".join(pair), *line) for pair, line in cells.items()] if shown else [],
         notes=[_not_compared(summary)] if not shown else notes * (fewest < ENOUGH_SEEDS),
     )
 
@@ -286,8 +289,8 @@ def first_finding(summary: dict[str, Any]) -> str:
     mark = f"{INVALID_INCLUDED}: " if summary.get("invalid_included") else ""
     if not table.rows:
         return mark + table.notes[0]
-    pair, found, *_ = table.rows[0]
-    return f"{mark}{pair.text}: {table.columns[1]} {found.text} ({found.detail})"
+    pair, cell, *_ = table.rows[0]
+    return f"{mark}{pair.text}: {table.columns[1]} {cell.text} ({cell.detail})"
 
 
 def _finding(compared: _Compared, left: str, right: str) -> Cell:
@@ -310,17 +313,17 @@ def _finding(compared: _Compared, left: str, right: str) -> Cell:
 
 def _range(compared: _Compared, pair: str) -> Cell:
     """The lowest and the highest ratio of a sweep, and at which points they are."""
-    found = [
+    ratios = [
         (ratio.value, lookup.factors_text(point["factors"]))
         for point in points(compared.part)
         if (ratio := entry(point, "ratios", pair, compared.metric)).value is not None
     ]
-    if not found:
+    if not ratios:
         return missing()
-    (low, at_low), (high, at_high) = min(found), max(found)
+    (low, at_low), (high, at_high) = min(ratios), max(ratios)
     ends = dict.fromkeys(map(formatting.number, (low, high)))
     where = f"lowest at {at_low}, highest at {at_high}" if low < high else ""
-    count = f"{len(found)} of {len(points(compared.part))} points"
+    count = f"{len(ratios)} of {len(points(compared.part))} points"
     return Cell(text=f"{formatting.TO.join(ends)} x", detail=joined(count, where))
 
 

@@ -55,18 +55,18 @@ def metric_tables(
 
 
 def _metric_table(summary: dict[str, Any], name: str) -> Table:
-    found = [
+    cells = [
         (point, {arm: entry(point, "arms", arm, name) for arm in summary["arms"]})
         for point in points(summary)
     ]
     label, unit = formatting.metric_unit(
-        name, [e.value for _, arms in found for e in arms.values()]
+        name, [e.value for _, arms in cells for e in arms.values()]
     )
     shown = [
         [_cell(each, point["arms"][arm]["n_runs"], unit) for arm, each in arms.items()]
-        for point, arms in found
+        for point, arms in cells
     ]
-    headings = [factors_text(point["factors"]) for point, _ in found]
+    headings = [factors_text(point["factors"]) for point, _ in cells]
     first, by, others = "Point", "point of the sweep", list(summary["arms"])
     if len(others) >= _MANY_ARMS:
         shown = [list(each) for each in zip(*shown, strict=True)]
@@ -82,7 +82,7 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
         records=[
             {**point["factors"], "arm": arm, "metric": name, "unit": describe(name).unit}
             | each.as_json()
-            for point, arms in found
+            for point, arms in cells
             for arm, each in arms.items()
         ],
     )
@@ -112,11 +112,11 @@ def ratio_tables(summary: dict[str, Any], *, only: Sequence[str] = _RATIOS) -> l
 def _ratio_table(summary: dict[str, Any], name: str) -> Table:
     compared = ratio_names(summary)
     bounded = name == bounded_metric(summary) and any(point["limits"] for point in points(summary))
-    found = points(summary)
-    uncorrected = [p_value(each, "ratios", pair, name) for each in found for pair in compared]
+    parts = points(summary)
+    uncorrected = [p_value(each, "ratios", pair, name) for each in parts for pair in compared]
     p_values = iter(holm(uncorrected))
     rows, records = [], []
-    for point in found:
+    for point in parts:
         shown = row(factors_text(point["factors"]))
         for pair in compared:
             estimate, p = entry(point, "ratios", pair, name), next(p_values)
@@ -169,18 +169,18 @@ _CONTRAST_NOTE = (
 
 def contrast_table(summary: dict[str, Any]) -> Table:
     """Of the first metric that has any: a row per pair of neighbours, a column per ratio."""
-    found = summary.get("contrasts") or []
+    contrasts = summary.get("contrasts") or []
     compared = ratio_names(summary)
     shown = next(
         (
             metric
             for metric in CONTRASTED
-            if any(entry(each, "ratios", pair, metric).n for each in found for pair in compared)
+            if any(entry(each, "ratios", pair, metric).n for each in contrasts for pair in compared)
         ),
         CONTRASTED[0],
     )
     rows, records = [], []
-    for each in found:
+    for each in contrasts:
         ends = {end: factors_text(each[end]) for end in ("from", "to")}
         line = row(*ends.values())
         for pair in compared:

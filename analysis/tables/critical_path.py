@@ -43,8 +43,8 @@ _NOTES = [
 def parts_table(results: Results) -> Table:
     """A row for each arm, at each point of a sweep; the records hold each run's sums."""
     path, rows = results.frame("critical_path"), []
-    for label, found in _cells(results):
-        mean = {name: float(found[name].mean()) for name in ("iteration_s", *PARTS)}  # type: ignore[arg-type]
+    for label, rounds in _cells(results):
+        mean = {name: float(rounds[name].mean()) for name in ("iteration_s", *PARTS)}  # type: ignore[arg-type]
         unit = formatting.unit_for("s", [mean["iteration_s"]])
         cells = [
             Cell(
@@ -54,7 +54,7 @@ def parts_table(results: Results) -> Table:
             for part in HEADINGS
         ]
         whole = f"{formatting.number(mean['iteration_s'], unit)} {unit.symbol}"
-        rows.append(row(label, str(found.height), whole, *cells))
+        rows.append(row(label, str(rounds.height), whole, *cells))
     labels = [name for name in path.columns if name in _LABELS or name.startswith(FACTOR_PREFIX)]
     sums = path.group_by(labels, maintain_order=True).agg(
         pl.len().alias("rounds"), pl.col("iteration_s", *PARTS).sum()
@@ -71,8 +71,8 @@ def parts_table(results: Results) -> Table:
 def culprits_table(results: Results) -> Table:
     """A row for each arm, at each point: who was waited for, and what impairments cost."""
     rows = [
-        row(label, *(_most_often(found, step) for step in STEPS), _cost(found))
-        for label, found in _cells(results)
+        row(label, *(_most_often(rounds, step) for step in STEPS), _cost(rounds))
+        for label, rounds in _cells(results)
     ]
     return Table(
         title=f"{results.experiment}: who was waited for, and what impairments cost",
@@ -102,35 +102,35 @@ def _cells(results: Results) -> Iterator[tuple[str, pl.DataFrame]]:
     for arm in results.arms:
         for order, factors in points:
             keys = [key for key, each in of_run.items() if each == order]
-            found = path.filter(pl.col("arm") == arm, pl.col("run_key").is_in(keys))
-            if not found.is_empty():
-                yield formatting.joined(arm, factors_text(factors)), found
+            rounds = path.filter(pl.col("arm") == arm, pl.col("run_key").is_in(keys))
+            if not rounds.is_empty():
+                yield formatting.joined(arm, factors_text(factors)), rounds
 
 
 def _share(part: float, whole: float) -> str:
     return f"{formatting.number(part / whole, PERCENT)} %" if whole > 0 else ""
 
 
-def _most_often(found: pl.DataFrame, step: str) -> Cell:
-    counts = found[f"{step}_worker"].drop_nulls().value_counts(sort=False)
+def _most_often(rounds: pl.DataFrame, step: str) -> Cell:
+    counts = rounds[f"{step}_worker"].drop_nulls().value_counts(sort=False)
     if counts.is_empty():
         return Cell(text=formatting.DASH)
     name, count = counts.sort("count", f"{step}_worker", descending=[True, False]).row(0)
-    return Cell(text=str(name), detail=f"{count} of {found.height} rounds")
+    return Cell(text=str(name), detail=f"{count} of {rounds.height} rounds")
 
 
-def _cost(found: pl.DataFrame) -> str:
+def _cost(rounds: pl.DataFrame) -> str:
     """What each impairment cost, the dearest first."""
-    usual_s = found["compute_s"].median()
+    usual_s = rounds["compute_s"].median()
     beyond = {
         "compute": (pl.col("compute_s") - usual_s).clip(0.0) + pl.col("overrun_s"),
         **{leg: pl.col(f"{leg}_repair_s") + pl.col(f"{leg}_delay_s") for leg in STEPS[1:]},
     }
     costs = pl.concat(
-        found.select(name=f"{step}_impairments", cost_s=cost).explode("name").drop_nulls("name")
+        rounds.select(name=f"{step}_impairments", cost_s=cost).explode("name").drop_nulls("name")
         for step, cost in beyond.items()
     )
-    whole = float(found["iteration_s"].sum())
+    whole = float(rounds["iteration_s"].sum())
     by_cost = costs.group_by("name").agg(pl.col("cost_s").sum()).sort("cost_s", descending=True)
     return ", ".join(f"{name} {_share(cost_s, whole)}" for name, cost_s in by_cost.iter_rows()) or (
         formatting.DASH
@@ -139,12 +139,12 @@ def _cost(found: pl.DataFrame) -> str:
 
 def _records(results: Results) -> list[dict[str, object]]:
     """Per run, step, worker and impairments: how many rounds, and the step's seconds in them."""
-    path, found = results.frame("critical_path"), []
+    path, steps = results.frame("critical_path"), []
     labels = [name for name in path.columns if name in _LABELS or name.startswith(FACTOR_PREFIX)]
     for step in STEPS:
         parts = [name for name in PARTS if name.startswith(step)]
         parts += ["overrun_s"] if step == "compute" else []
-        found.append(
+        steps.append(
             path.select(
                 *labels,
                 pl.lit(step).alias("step"),
@@ -154,7 +154,7 @@ def _records(results: Results) -> list[dict[str, object]]:
             )
         )
     return (
-        pl.concat(found)
+        pl.concat(steps)
         .group_by(*labels, "step", "worker", "impairments", maintain_order=True)
         .agg(pl.len().alias("rounds"), pl.col("duration_s").sum())
         .to_dicts()
@@ -171,17 +171,17 @@ def critical_rounds_table(summary: dict[str, Any]) -> Table:
     """One row per arm whose tolerance depends on the phase; the records hold every run's share."""
     runs, rows = lookup.critical_rounds(summary), []
     for arm in summary["arms"]:
-        found = [(each["critical_share"], each) for each in runs if each["arm"] == arm]
-        if found:
-            found.sort(key=lambda each: each[0])
+        shares = [(each["critical_share"], each) for each in runs if each["arm"] == arm]
+        if shares:
+            shares.sort(key=lambda each: each[0])
             mean = rendering.measured(entry(summary, "arms", arm, "critical_share"), PERCENT)
-            same = "all runs" if found[1:] and found[0][0] == found[-1][0] else ""
+            same = "all runs" if shares[1:] and shares[0][0] == shares[-1][0] else ""
             ends = (
                 Cell(
                     text=formatting.number(share, PERCENT),
                     detail=same or formatting.joined(each["point"], f"seed {each['seed']}"),
                 )
-                for share, each in (found[0], found[-1])
+                for share, each in (shares[0], shares[-1])
             )
             rows.append(row(arm, mean, *ends))
     return Table(

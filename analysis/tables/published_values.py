@@ -100,7 +100,7 @@ def _beside(summary: dict[str, Any]) -> list[tuple[dict[str, Any], _Beside]]:
 
 def experiment_table(summary: dict[str, Any]) -> Table:
     """Ours, the paper's, and whether ours reproduces it."""
-    found = _beside(summary)
+    values = _beside(summary)
     notes = [_RULE, _REDUCTIONS, _NOT_ABSOLUTE]
     if elsewhere := "; ".join(summary.get("published_elsewhere") or []):
         notes.append(
@@ -114,10 +114,10 @@ def experiment_table(summary: dict[str, Any]) -> Table:
         ],
         rows=[
             _row(each, factors_text(factors), _without_ok_runs(summary, factors, each))
-            for factors, each in found
+            for factors, each in values
         ],
         notes=notes,
-        records=[factors | _record(each) for factors, each in found],
+        records=[factors | _record(each) for factors, each in values],
         numeric=False,
     )
 
@@ -239,9 +239,9 @@ def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
 
 def _by_published_value(summary: dict[str, Any]) -> list[list[_Beside]]:
     """The comparisons that have a value of ours, by the paper's value and, if learnt, our model."""
-    found: dict[str, dict[tuple[str, ...], list[_Beside]]] = {}
+    by_value: dict[str, dict[tuple[str, ...], list[_Beside]]] = {}
     for _, each in _beside(summary):
-        of_value = found.setdefault(each.entry["id"], {})
+        of_value = by_value.setdefault(each.entry["id"], {})
         # An entry may be meant in several ways (`also`). The first is what its words say, also
         # where too few rounds give no such quantile: another must not stand in for it unsaid.
         first = next((entries[0].metric for entries in of_value.values()), each.metric)
@@ -250,7 +250,7 @@ def _by_published_value(summary: dict[str, Any]) -> list[list[_Beside]]:
             of_value.setdefault(tuple(model), []).append(each)
     return [
         entries
-        for of_value in found.values()
+        for of_value in by_value.values()
         for entries in of_value.values()
         if entries[0].is_quantile or any(each.ours.value is not None for each in entries)
     ]
@@ -265,13 +265,13 @@ def _overview_row(experiment: str, entries: Sequence[_Beside]) -> list[Cell]:
     if values:
         low, high = formatting.number(min(values), unit), formatting.number(max(values), unit)
         text, detail = low, formatting.brackets(first.ours, unit).strip("()")
-        found = Counter(each.verdict or "no margin stated" for each in entries)
-        verdicts = next(iter(found))
+        counts = Counter(each.verdict or "no margin stated" for each in entries)
+        verdicts = next(iter(counts))
         if len(entries) > 1:
             text = formatting.between(low, high)
             seeds = min(each.ours.n for each in entries)
             detail = f"{len(values)} points, n = {seeds} seeds each"
-            verdicts = ", ".join(f"{name} at {n} of {len(entries)}" for name, n in found.items())
+            verdicts = ", ".join(f"{name} at {n} of {len(entries)}" for name, n in counts.items())
         ours = Cell(text=f"{text} {unit.symbol}", detail=formatting.joined(our_model, detail))
     return row(
         Cell(text=f"{first.entry['source']}: {first.entry['title']}", detail=experiment),

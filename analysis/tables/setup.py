@@ -127,7 +127,7 @@ def link_table(results: Results) -> Table:
         },
         links,
         notes=["Each number is a mean over runs, with the smallest and the largest."],
-        records=[link for found in links.values() for link in found],
+        records=[link for of_path in links.values() for link in of_path],
     )
 
 
@@ -194,9 +194,9 @@ def program_table(results: Results) -> Table:
         for run in results.runs
         for each in programs.workload(run.directory)
     ]
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_program: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for each in sorted(records, key=lambda each: results.arms.index(each["arm"])):
-        found.setdefault((each["arm"], str(each.get("name"))), []).append(each)
+        by_program.setdefault((each["arm"], str(each.get("name"))), []).append(each)
     return table_of(
         f"{results.experiment}: the programs",
         {
@@ -209,7 +209,7 @@ def program_table(results: Results) -> Table:
             "Congestion control": lambda runs: runs[0].get("congestion_control"),
             "Seen in the arm": lambda runs: ", ".join(results.congestion_controls(runs[0]["arm"])),
         },
-        found.values(),
+        by_program.values(),
         notes=[
             "Services are ended when all others have ended: their status is not judged. Seen: what "
             "the kernel says of the connections between hosts that were sampled."
