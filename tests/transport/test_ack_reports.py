@@ -19,7 +19,6 @@ from testbed.transport.core.messages import (
 )
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, U32_MAX
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
-from testbed.transport.policies.repair.streaming import Streaming
 from tests.transport import transfer_parts
 
 
@@ -167,15 +166,6 @@ def test_losses_are_worth_more_reports_than_arrivals():
     # The first 256 losses are among the first 512 datagrams, and are worth more than later ones.
     first, last = (sum(low <= at < low + 512 for at in spoke[1]) for low in (0, 1536))
     assert first > 1.5 * last > 0
-
-
-def test_streaming_says_little_of_what_arrives():
-    receiver = Streaming().receiver(transfer=6, datagram_wire_bytes=1514)
-    spoke = 0
-    for number in range(3000):
-        receiver.on_arrivals(stamps(number), number * 1e-3, True)
-        spoke += len(receiver.on_data(progress(number * 1e-3)))
-    assert 5 <= spoke <= 12  # about one for 300, each a wake-up of both sides
 
 
 def test_unasked_reports_keep_their_distance_and_their_budget():

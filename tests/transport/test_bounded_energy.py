@@ -13,7 +13,6 @@ from testbed.transport.core.tolerance import StopRule
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import ByEnergy
 from tests.transport.energy_rounds import (
-    ARM,
     CHUNKS,
     FLOOR,
     ROUNDS,
@@ -21,7 +20,7 @@ from tests.transport.energy_rounds import (
     Rounds,
     energies,
 )
-from tests.transport.two_parties import Two, gone
+from tests.transport.two_parties import Two
 from tests.transport.virtual import random_payload
 
 
@@ -145,16 +144,6 @@ def test_a_second_in_which_nearly_all_is_lost_ends():
     assert rounds.simulation.now_s - began_s <= 0.5  # before the loss does
     rounds.round(number=100)  # what is known of losses is of the round before
     assert rounds.round(number=101) >= SHARE
-
-
-def test_a_peer_that_dies_is_given_up():
-    rounds = Rounds()
-    rounds.round()
-    rounds.worker.cut()
-    rule = ARM.gather.stop_rule(False)(rounds.layout)
-    rounds.server.connection.post_receive(2, rule, rounds.layout.new_buffer(), 1.0)
-    rounds.run()
-    assert gone(rounds.server)
 
 
 def test_the_round_after_a_burst_sends_hardly_more_than_it_needs():

@@ -11,7 +11,6 @@ from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.policies.congestion import CompensatedRate, FixedRate
-from testbed.transport.policies.repair import REPAIRS
 from tests.transport.link_transfers import TransferFlow
 from tests.transport.virtual import random_payload
 
@@ -112,7 +111,7 @@ def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
             simulation,
             [link],
             kind,
-            repair=REPAIRS.create("streaming:lost_first=true"),
+            repair="streaming:lost_first=true",
             layout=layout,
             payload=random_payload(layout, 1),
             return_delay_s=1e-4,

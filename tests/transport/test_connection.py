@@ -1,7 +1,6 @@
 """A connection in virtual time: numbering, liveness, several transfers in flight."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from testbed.transport.core.messages import (
     pack_arrivals,
     reason_message,
 )
-from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import fields
@@ -27,7 +25,7 @@ from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Passes
 from tests.transport.test_hot_path import BOTH
-from tests.transport.transfer_parts import all_frames, settings_of
+from tests.transport.transfer_parts import all_frames
 from tests.transport.two_parties import Two, ended, gone
 from tests.transport.virtual import SESSION, layout_of, random_payload
 
@@ -165,21 +163,6 @@ def test_a_read_only_buffer_is_refused_and_stays_as_it_was(hot_path, early):
     assert two.intact == [0]
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
-def test_a_receiver_by_itself_writes_into_no_read_only_buffer(hot_path):
-    layout = layout_of(3)
-    into = layout.new_buffer()
-    into.flags.writeable = False
-    settings = settings_of(layout, hot_path=hot_path)
-    common: dict[str, Any] = {"settings": settings, "transfer": 0, "now_s": 0.0}
-    rule = FractionRule(chunk_count=3, tolerance=0)
-    with pytest.raises(ValueError, match="a read-only buffer"):
-        Receiver(into=into, rule=rule, **common)
-    early = Receiver(into=layout.new_buffer(), rule=None, **common)
-    with pytest.raises(ValueError, match="a read-only buffer"):
-        early.adopt(into, rule, 0.0)
-
-
 def waiting_worker():
     settings = ConnectionSettings(
         session=SESSION, layout=layout_of(1), repair=Passes(), order=InOrder()
@@ -239,15 +222,6 @@ def test_a_batch_of_two_transfers_shows_a_living_peer_if_any_of_it_is_the_peers(
     )
     assert heard is ours
     assert two.server.connection.counters["wrong-session"] == 1
-
-
-def test_a_kind_of_message_that_nobody_takes_ends_the_connection(monkeypatch):
-    two = Two()
-    two.worker.listen(ControlMessage(MessageType.PONG).encode())
-    assert two.worker.connection.lost is None
-    monkeypatch.setattr("testbed.transport.core.connection._ANSWERS", frozenset())
-    two.worker.listen(ControlMessage(MessageType.HOLD).encode())
-    assert "HOLD, which a connection does not take" in str(two.worker.connection.lost)
 
 
 def test_a_flood_of_pings_is_answered_and_kept_nowhere():

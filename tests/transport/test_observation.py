@@ -11,27 +11,9 @@ from testbed.transport import Leg, Observation, SendingPath, open_endpoint, pres
 from testbed.transport.core.events import OBSERVATION_INTERVAL_S
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_arrivals
 from testbed.transport.policies.congestion import FixedRate
-from tests.transport.loopback import in_thread, run_all, site
+from tests.transport.loopback import in_thread, site
 from tests.transport.transfer_parts import new_sender
 from tests.transport.virtual import layout_of
-
-
-def test_kernel_tcp_is_not_observed():
-    place = site(preset("tcp"))
-    heard: list[Observation] = []
-    place.settings["observer"] = heard.append
-    payload, buffer = place.layout.new_buffer(), place.layout.new_buffer()
-
-    def worker(endpoint, index):
-        endpoint.send(0, {"server": payload})
-        endpoint.receive(1, 0, {"server": place.layout.new_buffer()})
-
-    def server(endpoint):
-        endpoint.receive(0, 0, {"worker-1": buffer})
-        endpoint.send(1, {"worker-1": payload})
-
-    run_all(place, server, worker)
-    assert not heard
 
 
 def test_a_sender_is_observed_at_most_every_interval_and_a_receiver_not_at_all():

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from testbed.transport.net.link import Link
 from tests.transport.driver_parts import RestingData, Stream
-from tests.transport.energy_rounds import Rounds
 
 
 def test_control_messages_that_are_due_go_before_data_and_what_data_cause_goes_behind():
@@ -34,21 +33,3 @@ def test_control_messages_that_are_due_go_before_data_and_what_data_cause_goes_b
     )
     Link(cast(Any, connection), cast(Any, stream), cast(Any, Data(-math.inf))).work(0.0)
     assert order == [b"worth", "data", b"probe"]
-
-
-def test_in_virtual_time_too(monkeypatch):
-    rounds = Rounds()
-    order: list[str] = []
-
-    def noted(name, before):
-        def call(*given):
-            order.append(name)
-            return before(*given)
-
-        return call
-
-    for name in ("_say", "_carry"):
-        monkeypatch.setattr(rounds.worker, name, noted(name, getattr(rounds.worker, name)))
-    rounds.round()
-    assert order[0] == "_say"
-    assert "_carry" in order

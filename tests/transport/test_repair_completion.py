@@ -127,16 +127,6 @@ def test_selective_repairs_while_data_flows(loss):
         assert result.completion_s < passes.completion_s + 1e-2
 
 
-# Streaming's of a megabyte is looked at above.
-@pytest.mark.parametrize(
-    ("repair", "chunks"), [("streaming", 163), ("selective", 163), ("selective", _MEGABYTE)]
-)
-@pytest.mark.parametrize("loss", [0.0, 0.3, 0.6, 0.9])
-def test_control_costs_less_than_a_fiftieth(repair, loss, chunks):
-    for rtt_s in (1e-4, 1e-2):
-        assert run(repair, chunks=chunks, loss=loss, rtt_s=rtt_s, seeds=1).control <= 0.02
-
-
 @pytest.mark.parametrize("repair", ["streaming", "selective"])
 @pytest.mark.parametrize("jitter_s", [3e-4, 1e-3, 5e-3])
 def test_reordering_is_not_taken_for_loss(repair, jitter_s):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint
-from tests.transport.loopback import CARRIERS, both, in_thread, joined, run_all, site
+from tests.transport.loopback import CARRIERS, both, in_thread, run_all, site
 from tests.transport.virtual import random_payload
 
 
@@ -61,37 +61,6 @@ def test_poll_returns_each_handle_once_as_it_ends(protocol):
 
     in_order, _ = run_all(place, server, worker)
     assert in_order
-
-
-@both
-def test_more_transfers_than_may_be_in_flight_are_refused(protocol):
-    place = site(protocol, transfers_in_flight=2)
-    buffer = place.layout.new_buffer()
-
-    def server(endpoint):
-        for number in range(3):
-            endpoint.receive(number, 0, {"worker-1": place.layout.new_buffer()})
-
-    def worker(endpoint, _):
-        first, _ = (endpoint.post_send(number, {"server": buffer}) for number in range(2))
-        with pytest.raises(ValueError, match="2 are in flight already; valid: at most 2"):
-            endpoint.post_send(2, {"server": buffer})
-        first.wait()
-        endpoint.post_send(2, {"server": buffer}).wait()
-
-    run_all(place, server, worker)
-
-
-@both
-def test_a_transfer_that_the_other_side_skips_is_an_error_on_both(protocol):
-    place = site(protocol, peer_timeout_s=3)
-    payload = random_payload(place.layout)
-    with joined(place) as (worker, server):
-        sending = in_thread(worker.send, 2, {"server": payload})
-        with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
-            server.receive(4, 0, {"worker-1": place.layout.new_buffer()})
-        with pytest.raises(PeerLost, match="server: it gave up: it broke the protocol"):
-            sending.result(timeout=30)
 
 
 # Workers that leave and come again.

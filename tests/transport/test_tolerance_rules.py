@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from testbed.transport import Fixed, PayloadLayout, Phased, SendingPath, as_policy
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.tolerance import (
-    POLICIES,
-    EarlyClose,
-    PerLayer,
-    QuickLossOnly,
-    TensorBounds,
-)
-from tests.shared.entries import listed
+from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly, TensorBounds
 from tests.transport.transfer_parts import progress
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
@@ -130,19 +123,6 @@ def test_few_looks_at_the_whole_transfer_find_its_end(bounds, late, order):
         received[chunks[count - 1]] = enough
         fresh = TensorBounds(layout=layout, bounds=bounds)
         assert fresh.satisfied(progress(received)) is enough
-
-
-def test_a_transfer_per_layer_delivers_what_must_arrive():
-    layout = PayloadLayout([("body.w", 400), ("head.w", 40)], 16)
-    lossy = Network(
-        survives=lambda sequence, nth: sequence % 2 == 0 or nth >= (1 if sequence >= 100 else 3)
-    )
-    policy = as_policy({"policy": "per-layer", "default": 0.5, "last": 0})
-    rule = policy.stop_rule(critical=False)(layout)
-    outcome = transfer(random_payload(layout), layout, rule=rule, network=lossy)
-    received = outcome.receiver.received
-    assert received[100:].all()
-    assert np.count_nonzero(~received[:100]) == 50
 
 
 def test_a_bound_for_a_tensor_that_does_not_exist_is_answered_with_the_names():
@@ -295,26 +275,19 @@ def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        ("per-layer", "needs the option default"),
         ("per-layer:default=1", "default is 1"),
         ("per-layer:default=0.1,first=x", "first is 'x'"),
-        ("per-layer:default=0.1,midst=0.1", "valid options: default, first, last, tensors"),
         ("per-layer:default=0.1,tensors=a@b", "not of the form GLOB@TOLERANCE"),
-        ("per-layer:default=0.1,tensors=a", "not of the form GLOB@TOLERANCE"),
         ("per-layer:default=0.1,tensors=5", "GLOB@TOLERANCE"),
         ("per-layer:default=0.1,tensors=a@1.5", "tensors: a is 1.5; valid: 0"),
-        ("early-close:tolerance=0.1", "needs the option deadline_s"),
         ("early-close:tolerance=0.1,deadline_s=0", "deadline_s is 0; valid: seconds, above 0"),
         ({**CLOSE, "deadline_s": math.nan}, "deadline_s is nan"),
         ("early-close:tolerance=0.1,deadline_s=1,patience=0.9", "patience is 0.9; valid: 1 or"),
-        ({**CLOSE, "patience": True}, "patience"),
         ({**CLOSE, "epoch_rounds": 17}, "epoch_rounds is 17; valid: a whole number, 1 to 16"),
-        ({**CLOSE, "epoch_rounds": True}, "epoch_rounds: true: must be a whole number"),
         ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=0", "epoch_rounds is 0"),
         ("early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or globs"),
         ("quick-loss-only:tolerance=2,quiet_s=1", "tolerance is 2"),
         ("quick-loss-only:tolerance=0.1,quiet_s=-1", "quiet_s is -1"),
-        ("fast", listed(POLICIES)),
     ],
 )
 def test_mistakes_are_answered_with_what_is_valid(value, named):

@@ -1,7 +1,5 @@
 """Kernel TCP that carries a bit for each element: what arrives, how many bytes, what is refused."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -79,23 +77,6 @@ def with_a_third_value(sent):
     wrong = sent.copy()
     LAYOUT.rows(wrong).view("<u4")[9, -1] ^= 1
     return wrong
-
-
-def test_a_payload_with_a_third_value_is_refused_and_the_next_one_goes():
-    place, sent = site(preset("one-bit"), layout=LAYOUT), payload_of(LAYOUT)
-    wrong = with_a_third_value(sent)
-    line = "coding is two-values, and chunk 9 of a payload has more"
-
-    def worker(endpoint, index):
-        with pytest.raises(InputError, match=re.escape(line)):
-            endpoint.send(0, {"server": wrong})
-        handle = endpoint.post_send(0, {"server": sent})
-        assert endpoint.poll(10.0) == [handle]
-        return handle.wait()["server"]
-
-    into = LAYOUT.new_buffer()
-    run_all(place, lambda endpoint: endpoint.receive(0, 0, {"worker-1": into}), worker)
-    assert into.tobytes() == sent.tobytes()
 
 
 def test_what_goes_to_several_is_coded_once_and_to_all_or_none(monkeypatch):
