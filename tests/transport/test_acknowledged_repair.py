@@ -11,6 +11,7 @@ from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.repair.acknowledged_sender import ChunkQueue, Scoreboard, SendQueue
+from tests.transport.transfer_parts import Recorder
 from tests.transport.two_parties import Two
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
 
@@ -132,18 +133,13 @@ def outcome_of(repair, chunks, *, rate_bps=10e6, path=None, **settings):
 
 @pytest.mark.parametrize("repair", list(REPAIRS))
 def test_time_before_the_receiver_listened_is_not_taken_for_a_round_trip(repair):
-    heard = []
-
-    class Listening(FixedRate):
-        def on_feedback(self, feedback):
-            heard.append(feedback.rtt_s)
-
-    path = SendingPath(congestion=Listening(rate_bps=100e6), chunk_bytes=16)
+    control = Recorder(rate_bps=100e6)
+    path = SendingPath(congestion=control, chunk_bytes=16)
     network = Network(survives=lambda sequence, nth: nth > 0 or sequence % 3 > 0, delay_s=0.002)
     outcome_of(repair, 300, path=path, network=network, listens_s=1.0)
-    samples = [rtt_s for rtt_s in heard if rtt_s is not None]
-    assert max(samples, default=0.0) < 0.01
+    heard = [feedback.rtt_s for feedback in control.heard]
     assert heard[0] is None
+    assert max((rtt_s for rtt_s in heard if rtt_s is not None), default=0.0) < 0.01
 
 
 def test_an_absent_receiver_is_not_sent_copies():

@@ -9,8 +9,7 @@ import pytest
 from testbed.transport import SendingPath
 from testbed.transport.core.repair import Repair, SenderRepair
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, fields, wire_bytes
-from testbed.transport.policies.congestion import FixedRate
-from tests.transport.transfer_parts import new_sender
+from tests.transport.transfer_parts import Recorder, new_sender
 from tests.transport.virtual import layout_of
 
 
@@ -57,23 +56,12 @@ class Given(Repair):
         raise NotImplementedError
 
 
-class Windowed(FixedRate):
-    """No pace, and a window of so many datagrams."""
-
-    def __init__(self, datagrams: float) -> None:
-        super().__init__(rate_bps=math.inf)
-        self._bytes = datagrams * wire_bytes(1, 16)
-
-    @property
-    def window_bytes(self):
-        return self._bytes
-
-
 def asking(*, window: float, waiting: int, wants: bool = True) -> tuple[list[int], Wanting, int]:
     """Which places of an offer ask, the repair, and how many datagrams the offer has."""
     layout = layout_of(64)
     repair = Wanting(wants, waiting)
-    path = SendingPath(congestion=Windowed(window), chunk_bytes=layout.chunk_bytes)
+    control = Recorder(rate_bps=math.inf, window_bytes=window * wire_bytes(1, 16))
+    path = SendingPath(congestion=control, chunk_bytes=layout.chunk_bytes)
     sender = new_sender(layout, path=path, repair=Given().of(repair))
     stamps = fields(sender.offer(0.0), layout.chunk_bytes)["stamp"]
     assert (stamps & (SEND_INDEX_MODULUS - 1)).tolist() == list(range(len(stamps)))

@@ -9,42 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from testbed.transport import SendingPath
-from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.tolerance import required_chunks
-from testbed.transport.policies.congestion import CongestionControl
 from testbed.transport.policies.repair import REPAIRS
-from tests.transport.transfer_parts import new_receiver, new_sender
+from tests.transport.transfer_parts import Recorder, new_receiver, new_sender
 from tests.transport.virtual import layout_of, random_payload
 
 _WIRE_BYTES = 32 + 42  # a datagram of layout_of's chunks
-
-
-class _Counting(CongestionControl):
-    """Limits as told, and adds up what it hears."""
-
-    def __init__(self, rate_bps: float, window: float) -> None:
-        self._rate_bps = rate_bps
-        self._window = window
-        self.sent = self.delivered = self.lost = 0
-
-    @property
-    def rate_bps(self) -> float:
-        return self._rate_bps
-
-    @property
-    def window_bytes(self) -> float:
-        return self._window
-
-    def on_sent(self, sent_bytes: int, now_s: float) -> None:
-        self.sent += sent_bytes
-
-    def on_feedback(self, feedback: Feedback) -> None:
-        self.delivered += feedback.delivered_bytes
-        self.lost += feedback.lost_bytes
-        assert feedback.in_flight_bytes >= 0
-        assert feedback.rtt_s is None or feedback.rtt_s >= 0
-        assert feedback.newest_sent_s is None or feedback.newest_sent_s <= feedback.now_s
 
 
 class Repairs(RuleBasedStateMachine):
@@ -61,7 +32,7 @@ class Repairs(RuleBasedStateMachine):
         layout = layout_of(chunks, last_elements=2)
         self.now_s = 0.0
         self.required = required_chunks(chunks, tolerance)
-        self.control = _Counting(rate_bps, window)
+        self.control = Recorder(rate_bps=rate_bps, window_bytes=window)
         self.limit = 1 if not window else window // _WIRE_BYTES
         self.sent_rows = layout.rows(random_payload(layout, chunks))
         repair = REPAIRS.create(name)
@@ -147,11 +118,17 @@ class Repairs(RuleBasedStateMachine):
         repair: Any = self.sender._repair
         sent = self.sender._datagrams_sent
         assert 0 <= repair.in_flight <= min(sent, self.limit)
-        assert self.control.sent == sent * _WIRE_BYTES
-        known = self.control.delivered + self.control.lost
+        sent_bytes, heard = sum(self.control.sent), self.control.heard
+        assert sent_bytes == sent * _WIRE_BYTES
+        delivered = sum(feedback.delivered_bytes for feedback in heard)
+        lost = sum(feedback.lost_bytes for feedback in heard)
         # A late one is lost first and delivered then.
-        assert known >= (sent - repair.in_flight) * _WIRE_BYTES
-        assert max(self.control.delivered, self.control.lost) <= self.control.sent
+        assert delivered + lost >= (sent - repair.in_flight) * _WIRE_BYTES
+        assert max(delivered, lost) <= sent_bytes
+        for feedback in heard:
+            assert feedback.in_flight_bytes >= 0
+            assert feedback.rtt_s is None or feedback.rtt_s >= 0
+            assert feedback.newest_sent_s is None or feedback.newest_sent_s <= feedback.now_s
         if not self.has_passes:
             assert not np.any(repair.scoreboard.arrived & ~self.receiver.received)
 

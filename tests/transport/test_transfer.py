@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.transport import StopRule
-from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import required_chunks
 from testbed.transport.core.wire import fields, wire_bytes
-from testbed.transport.policies.congestion import CongestionControl, FixedRate
+from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import ORDERS
 from testbed.transport.policies.repair import REPAIRS, Passes
-from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
+from tests.transport.transfer_parts import Recorder, all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
     Network,
     bernoulli,
@@ -177,33 +176,10 @@ def test_datagrams_that_the_network_did_not_take_are_offered_again():
 # Congestion control.
 
 
-class _Recorder(CongestionControl):
-    """A window of a few datagrams, and everything it hears."""
-
-    def __init__(self, window: float) -> None:
-        self.window = window
-        self.sent: list[int] = []
-        self.heard: list[Feedback] = []
-
-    @property
-    def rate_bps(self) -> float:
-        return 10e6
-
-    @property
-    def window_bytes(self) -> float:
-        return self.window
-
-    def on_sent(self, sent_bytes: int, now_s: float) -> None:
-        self.sent.append(sent_bytes)
-
-    def on_feedback(self, feedback: Feedback) -> None:
-        self.heard.append(feedback)
-
-
 def test_congestion_control_hears_what_became_of_each_pass():
     layout = layout_of(30)
     lossy = Network(survives=lambda sequence, nth: sequence >= 10 or nth > 0, delay_s=0.004)
-    control = _Recorder(float("inf"))
+    control = Recorder()
     transfer(random_payload(layout), layout, network=lossy, congestion=control)
     assert sum(control.sent) == wire_bytes(40, 16)
     (feedback,) = control.heard
@@ -219,7 +195,7 @@ def test_congestion_control_hears_what_became_of_each_pass():
 def test_a_window_limits_what_is_in_flight_and_never_locks_the_transfer(window, loss, repair):
     layout = layout_of(100)
     payload = random_payload(layout)
-    control = _Recorder(window)
+    control = Recorder(window_bytes=window)
     outcome = transfer(
         payload,
         layout,
@@ -240,7 +216,7 @@ def test_a_window_limits_what_is_in_flight_and_never_locks_the_transfer(window, 
 @pytest.mark.parametrize("repair", list(REPAIRS))
 def test_a_sender_that_has_filled_its_window_is_woken_without_being_asked_for_more(repair):
     layout = layout_of(100)
-    path = SendingPath(congestion=_Recorder(wire_bytes(3, 16)), chunk_bytes=16)
+    path = SendingPath(congestion=Recorder(window_bytes=wire_bytes(3, 16)), chunk_bytes=16)
     sender = new_sender(layout, path=path, repair=REPAIRS.create(repair))
     frames = sender.offer(0.0)
     assert len(frames) == 3

@@ -13,7 +13,7 @@ from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.repair.passes import PassesSender
-from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
+from tests.transport.transfer_parts import Recorder, all_frames, new_receiver, new_sender
 from tests.transport.virtual import SESSION, layout_of
 
 # Control messages.
@@ -238,17 +238,12 @@ def test_datagrams_of_another_size_are_counted():
     ],
 )
 def test_an_answer_that_waited_on_either_side_gives_no_round_trip(kind, attentive, rtt_s, sent_s):
-    heard = []
-
-    class Listening(FixedRate):
-        def on_feedback(self, feedback):
-            heard.append(feedback)
-
-    path = SendingPath(congestion=Listening(rate_bps=math.inf), chunk_bytes=16)
+    control = Recorder(rate_bps=math.inf)
+    path = SendingPath(congestion=control, chunk_bytes=16)
     sender = asking_sender(path=path)
     sender.attentive = attentive
     sender.on_message(ControlMessage(kind, 6, pack_arrivals(np.array([1]))), 0.25)
-    (feedback,) = heard
+    (feedback,) = control.heard
     assert (feedback.rtt_s, feedback.newest_sent_s) == (rtt_s, sent_s)
     assert feedback.newest_lost_sent_s == sent_s
     size = path.datagram_wire_bytes

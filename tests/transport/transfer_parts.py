@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.receiver import Receiver
 from testbed.transport.core.sender import Sender
@@ -45,6 +46,29 @@ def new_receiver(layout, *, tolerance=0.0, number=6, repair=None, **settings):
         **{"rule": rule, **settings},
     )
     return receiver, into
+
+
+class Recorder(CongestionControl):
+    """Limits as told; keeps what it hears."""
+
+    def __init__(self, *, rate_bps: float = 10e6, window_bytes: float = math.inf) -> None:
+        self._limits = rate_bps, window_bytes
+        self.sent: list[int] = []
+        self.heard: list[Feedback] = []
+
+    @property
+    def rate_bps(self) -> float:
+        return self._limits[0]
+
+    @property
+    def window_bytes(self) -> float:
+        return self._limits[1]
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.sent.append(sent_bytes)
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.heard.append(feedback)
 
 
 def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **known):
