@@ -147,20 +147,14 @@ def test_a_full_queue_does_not_silence_the_answers(name, later_round_trips):
     assert shares.count(0.0) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "flows", "stagger_s", "least"),
-    [
-        *((name, 2, 1.0, 0.95) for name in CONTROLS),
-        *((name, 8, 0.02, 0.9) for name in ("timely", "reno", "cubic", "bbr")),
-    ],
-)
-def test_flows_share_fairly_also_with_a_newcomer(name, flows, stagger_s, least):
-    scenario = usual(name, flows=flows, stagger_s=stagger_s)
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_flow_shares_fairly_with_a_newcomer(name):
+    scenario = usual(name, flows=2, stagger_s=1.0)
     scenario.run(350)
     before = [flow.delivered for flow in scenario.flows]
-    assert mean(scenario.run(350)) >= (0.9 if flows == 2 else 0.93)
+    assert mean(scenario.run(350)) >= 0.9
     after = (flow.delivered for flow in scenario.flows)
-    assert jain(end - begin for begin, end in zip(before, after, strict=True)) >= least
+    assert jain(end - begin for begin, end in zip(before, after, strict=True)) >= 0.95
 
 
 @pytest.mark.parametrize(("flows", "stagger_s", "queue"), [(8, 0.5, 2.0), (4, 0.3, 0.5)])
