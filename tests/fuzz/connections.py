@@ -11,7 +11,6 @@ sent; the first thing that does not hold ends it, with the seed of the life in w
 
 import random
 import sys
-import time
 from collections import Counter
 
 import numpy as np
@@ -223,7 +222,6 @@ class Life:
 def attack(datagrams: int, messages: int, seed: int) -> Counter[str]:
     """So many of each, at least; returns what was done."""
     done: Counter[str] = Counter()
-    told_s = began_s = time.monotonic()
     while done["datagrams"] < datagrams or done["messages"] < messages:
         talks = done["messages"] * datagrams < done["datagrams"] * messages
         life_seed = seed * 10**9 + done["lives"]
@@ -236,9 +234,6 @@ def attack(datagrams: int, messages: int, seed: int) -> Counter[str]:
         done.update(
             datagrams=life.datagrams, messages=life.messages, lives=1, given_up=life.given_up
         )
-        if time.monotonic() - told_s > 10:
-            told_s = time.monotonic()
-            print(f"{told_s - began_s:.0f} s: {dict(done)}", flush=True)
     return done
 
 

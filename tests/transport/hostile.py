@@ -25,8 +25,6 @@ from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import (
     HEADER_BYTES,
     SEND_INDEX_MODULUS,
-    fields,
-    new_frames,
 )
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
@@ -123,13 +121,6 @@ class Victim:
             self.into[transfer] = buffer
             connection.post_receive(transfer, self._rule, buffer, self.now_s)
         self._drain(side)
-
-    def datagrams(self, data: bytes) -> int:
-        """Feeds whole datagrams to the receiver; returns the bytes that it answers."""
-        datagram_bytes = HEADER_BYTES + CHUNK
-        count = len(data) // datagram_bytes
-        frames = np.frombuffer(data[: count * datagram_bytes], dtype=np.uint8)
-        return self.frames("receiver", frames.reshape(count, datagram_bytes))
 
     def frames(self, side: Side, frames: NDArray[np.uint8]) -> int:
         """Feeds datagrams to a side, shape (k, datagram bytes); returns the bytes it answers."""
@@ -254,15 +245,3 @@ class Victim:
             self._drain(side)
             connection = self.sides[side]
         raise AssertionError(f"the {side} is due at {due_s}, and it is {self.now_s}")
-
-
-def encoded(records: list[tuple[int, int, int, int, int]]) -> bytes:
-    """Datagrams with these sessions, sequences, transfers, lengths and stamps."""
-    frames = new_frames(len(records), CHUNK)
-    batch = fields(frames, CHUNK)
-    names = [name for name in batch.dtype.names or () if name != "chunk"]
-    for row, record in zip(batch, records, strict=True):
-        for name, value in zip(names, record, strict=True):
-            row[name] = value
-    frames[:, HEADER_BYTES:] = 0xAA
-    return frames.tobytes()

@@ -24,18 +24,6 @@ from tests.transport.two_parties import Two
 from tests.transport.virtual import random_payload
 
 
-def test_a_hit_transfer_leaves_a_turn_to_the_next():
-    rounds = Rounds(spread=1.0, seed=2)
-    for number in range(8):
-        rounds.round(number=number)
-    rounds.round(0.9, number=8)
-    got = rounds.reports[-1].received
-    turn = np.arange(8 % ROUNDS, CHUNKS, ROUNDS)
-    assert not got[turn].all()
-    rounds.round(number=9)
-    assert rounds.reports[-1].received[turn[~got[turn]]].all()
-
-
 def test_payloads_that_end_early_make_no_others_late():
     rounds = Rounds(spread=0.3, rate_bps=1e6)
     for _ in range(20):

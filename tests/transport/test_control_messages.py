@@ -1,5 +1,6 @@
 """Control messages and their parser."""
 
+import contextlib
 import struct
 
 import numpy as np
@@ -66,6 +67,17 @@ def test_a_message_in_single_bytes_is_complete_with_the_last_and_not_before():
         assert parser.missing_bytes > 0
         assert parser.feed(bytes([byte])) == []
     assert parser.feed(stream[-1:]) == [ControlMessage(MessageType.BITMAP, 3, bytes(10))]
+
+
+@given(st.lists(st.binary(max_size=64), max_size=8))
+def test_random_bytes_give_messages_or_a_protocol_error_and_bounded_memory(pieces):
+    parser = ControlParser(LIMITS)
+    with contextlib.suppress(ProtocolError):
+        for message in (each for piece in pieces for each in parser.feed(piece)):
+            smallest, largest = LIMITS[message.type]
+            assert smallest <= len(message.body) <= largest
+    with contextlib.suppress(ProtocolError):
+        Hello.parse(b"".join(pieces).ljust(8, b"x"))
 
 
 def header(kind=6, version=VERSION, reserved=0, length=0):

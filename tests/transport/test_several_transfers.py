@@ -5,9 +5,8 @@ import threading
 import time
 
 import numpy as np
-import pytest
 
-from testbed.transport import PayloadLayout, PeerLost, open_endpoint
+from testbed.transport import PayloadLayout, open_endpoint
 from tests.transport.loopback import CARRIERS, both, in_thread, run_all, site
 from tests.transport.virtual import random_payload
 
@@ -110,23 +109,6 @@ def rejoined(place, server):
     while not joining.done():
         server.poll(0.01)
     return joining.result()
-
-
-def test_a_restarted_worker_takes_the_place_of_one_that_was_not_missed_yet():
-    place = site(survive_peers=True)
-    payload = random_payload(place.layout)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    former = open_endpoint(place.worker(data_port=21300))
-    with opened.result(timeout=30) as server:
-        into = place.layout.new_buffer()
-        with rejoined(place, server) as again:
-            sending = in_thread(again.send, 0, {"server": payload})
-            server.receive(0, 0, {"worker-1": into})
-            sending.result(timeout=30)
-        with pytest.raises(PeerLost, match="server"):
-            former.send(0, {"server": payload})
-    former.close()
-    assert (into == payload).all()
 
 
 def test_what_a_former_self_has_sent_is_not_taken_for_the_new_ones():
