@@ -157,7 +157,10 @@ def test_a_flow_shares_fairly_with_a_newcomer(name):
     assert jain(end - begin for begin, end in zip(before, after, strict=True)) >= 0.95
 
 
-@pytest.mark.parametrize(("flows", "stagger_s", "queue"), [(8, 0.5, 2.0), (4, 0.3, 0.5)])
+@pytest.mark.parametrize(
+    ("flows", "stagger_s", "queue"),
+    [(4, 0.3, 0.5), pytest.param(8, 0.5, 2.0, marks=pytest.mark.long)],
+)
 def test_who_begins_behind_a_full_queue_does_not_grow_without_bound(flows, stagger_s, queue):
     scenario = usual("ltp", queue=queue, flows=flows, stagger_s=stagger_s)
     for _ in range(round(flows * stagger_s / 0.01) + 100):

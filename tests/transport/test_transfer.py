@@ -41,7 +41,7 @@ def test_without_loss_one_pass_delivers_every_byte():
     assert received.ignored == {}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     chunks=st.integers(1, 120),
     last=st.integers(1, 4),
