@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
-import itertools
 import json
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from controllers import impairments, lab_file
 from controllers.controller_socket import LINE_LIMIT_BYTES, POWERFUL, parse_request
@@ -34,15 +32,12 @@ from controllers.framework import (
 )
 from controllers.impairment_plan import contradict, places_of
 from controllers.impairment_runner import ImpairmentRunner
-from controllers.openflow_connection import ClosedError, Connection, LateError
-from controllers.openflow_messages import FORWARDING
+from controllers.lab_access import ControllerLabAccess
+from controllers.openflow import ClosedError, Connection, LateError
 from controllers.routing import Routing
-from controllers.switch_plan import PortState
-from controllers.switches import Switches, SwitchRequests
+from controllers.switches import PortState, Switches
 from controllers.timeline import Timeline
-from testbed.lab.kernel.commands import CommandError, run
-from testbed.lab.link_control import LinkControl
-from testbed.lab.network import HostInfo, hosts_from_json
+from testbed.lab.kernel.commands import CommandError
 from testbed.shared import failure
 from testbed.shared.jsonl import JsonLinesWriter
 
@@ -52,7 +47,6 @@ _END_S = 5.0
 _SETTLE_S = 0.2
 _POLL_S = 0.001
 _PAUSE_S = 0.1
-T = TypeVar("T")
 
 string_option("lab-file", "JSON description of the network and its impairments")
 
@@ -116,61 +110,6 @@ class ControllerServer:
             # The error must reach training, which must not go on without the impairment.
             self._log.exception("request %r failed", line)
             return {"error": failure.in_words(error)}
-
-
-class ControllerLabAccess(SwitchRequests):
-    """Access to the switches, the lab's description, and ways to wait without blocking."""
-
-    def __init__(
-        self, network: Mapping[str, Any], switches: Switches, records: Path, shared: Path
-    ) -> None:
-        super().__init__(switches, FORWARDING)
-        self.network = network
-        self.records = records
-        self.shared = shared
-        self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
-        self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
-        self._numbers = itertools.count(1)
-        self._links: list[LinkControl] = []  # made on first use, one for all impairments
-
-    def of(self, owner: str) -> ControllerLabAccess:
-        """The same access for one impairment, by whose name a switch's refusals are told."""
-        own = copy.copy(self)
-        own.owner = owner
-        return own
-
-    @property
-    def links(self) -> LinkControl:
-        if not self._links:
-            self._links.append(LinkControl(self.network))
-        return self._links[0]
-
-    def unique(self) -> int:
-        return next(self._numbers)
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, duration_s: float) -> None:
-        hub.sleep(duration_s)
-
-    def readable(self, descriptor: int, timeout_s: float | None) -> bool:
-        try:
-            eventlet.hubs.trampoline(
-                descriptor, read=True, timeout=timeout_s, timeout_exc=TimeoutError
-            )
-        except TimeoutError:
-            return False
-        return True
-
-    def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
-        hub.spawn(function, *arguments)
-
-    def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        return cast(T, eventlet.tpool.execute(function, *arguments))
-
-    def run(self, argv: Sequence[str], *, timeout_s: float = 20.0) -> str:
-        return str(eventlet.tpool.execute(run, argv, timeout_s=timeout_s))
 
 
 class LabController(Application):

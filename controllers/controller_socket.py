@@ -102,7 +102,6 @@ class ControllerClient:
             raise ControllerError(f"controller: cannot be reached: {error}") from error
         self._received = bytearray()
         self._unanswered = 0
-        self.late_answers = 0
 
     def wait_ready(self) -> None:
         """Return when every switch has confirmed its forwarding rules by a barrier."""
@@ -160,7 +159,6 @@ class ControllerClient:
                 self._unanswered -= 1
                 if not self._unanswered:
                     break
-                self.late_answers += 1
         except TimeoutError:
             raise ControllerError(
                 f"controller: no answer to {request['do']!r} within {self._timeout_s:g} s"

@@ -11,9 +11,8 @@ from typing import Any
 
 import networkx
 
-from controllers.openflow_connection import Connection
-from controllers.openflow_messages import FORWARDING_TABLE, Flow
-from controllers.switch_plan import Switch, look
+from controllers.openflow import FORWARDING_TABLE, Connection, Flow
+from controllers.switches import Switch, look
 
 _PRIORITY = 10
 _IPV4, _UDP = 0x0800, 17

@@ -1,17 +1,295 @@
-"""The switches by name: whose connection is which, and what impairments ask of them."""
+"""The switches by name, and what each should hold: whenever it connects, it is brought back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from controllers.framework import Datapath
-from controllers.impairments.base import MeterCounts
-from controllers.openflow_connection import Connection
-from controllers.openflow_messages import ARRIVING_TABLE, LEAVING_TABLE, METERS, Flow, Meter
-from controllers.switch_plan import Switch
+from controllers import openflow
+from controllers.framework import Datapath, hub
+from controllers.impairments.base import MeterCounts, NotMeasuredError
+from controllers.openflow import (
+    ARRIVING_TABLE,
+    FORWARDING,
+    FORWARDING_TABLE,
+    GROUPS,
+    METERS,
+    ClosedError,
+    Connection,
+    Flow,
+    Meter,
+    Order,
+    Place,
+    RefusedError,
+    SwitchError,
+)
 
-_HELD_PRIORITY = 100
+_WAITING_S = 5.0
+_log = logging.getLogger("controllers.switches")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortState:
+    """A port's hardware address; whether it was taken down, and whether it has a carrier."""
+
+    address: str
+    is_down: bool
+    is_live: bool
+
+    @staticmethod
+    def of(description: Any, protocol: Any) -> PortState:
+        """Read OpenFlow's description of a port."""
+        is_down = bool(description.config & protocol.OFPPC_PORT_DOWN)
+        no_carrier = bool(description.state & protocol.OFPPS_LINK_DOWN)
+        return PortState(
+            address=description.hw_addr, is_down=is_down, is_live=not (is_down or no_carrier)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a switch was when it connected: its ports, and the groups and meters of ours."""
+
+    ports: Mapping[int, PortState]
+    groups: frozenset[int]
+    meters: frozenset[int]
+    is_open_vswitch: bool
+
+
+def look(connection: Connection) -> Found:
+    """Ask a switch that has connected."""
+
+    def ask(request: str, what: str) -> list[Any]:
+        return connection.ask(lambda to: getattr(to.ofproto_parser, request)(to), what)
+
+    def ask_if_it_has(request: str, what: str) -> list[Any]:
+        try:
+            return ask(request, what)
+        except RefusedError as error:
+            _log.info("%s: taken for none", error)
+            return []
+
+    ports = ask("OFPPortDescStatsRequest", "its ports")
+    groups = {each.group_id for each in ask_if_it_has("OFPGroupDescStatsRequest", "its groups")}
+    meters = {each.meter_id for each in ask_if_it_has("OFPMeterConfigStatsRequest", "its meters")}
+    about = ask_if_it_has("OFPDescStatsRequest", "its description")
+    protocol = connection.datapath.ofproto
+    return Found(
+        ports={each.port_no: PortState.of(each, protocol) for each in ports},
+        groups=frozenset(groups.intersection(GROUPS)),
+        meters=frozenset(meters.intersection(METERS)),
+        is_open_vswitch=any(b"Open vSwitch" in field for field in about),
+    )
+
+
+class Switch:
+    """A switch of the network, connected or not."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._connection: Connection | None = None
+        self._connected = hub.Event()
+        self._is_open_vswitch = False
+        self._addresses: dict[int, str] = {}  # of the ports
+        self._flows: dict[Place, Flow] = {}
+        self._groups: dict[tuple[int, ...], int] = {}  # that the connection has made, by ports
+        self._meters: dict[int, Meter] = {}
+        # The connection on which a meter has counted from its begin.
+        self._counting: dict[int, Connection] = {}
+        self._ports: dict[int, tuple[bool, str]] = {}  # that someone sets: whether up, and who
+        self._refusals: dict[str, list[str]] = {}
+        for table in range(ARRIVING_TABLE, FORWARDING_TABLE):
+            self.put(Flow(table=table, priority=1, goto=table + 1))
+
+    # The plan
+
+    def put(self, *flows: Flow) -> None:
+        """Add flow entries; each replaces the one in its place."""
+        self._flows |= {flow.place: flow for flow in flows}
+        self._send(lambda to: self._installation(to, flows))
+
+    def drop(self, *flows: Flow) -> None:
+        """Remove flow entries."""
+        for flow in flows:
+            self._flows.pop(flow.place, None)
+        self._send(lambda to: [openflow.remove_flow(to, each) for each in self._held(flows)])
+
+    def drop_numbered(self, number: int, owner: str) -> None:
+        """Remove all flow entries of an impairment."""
+        self._flows = {place: flow for place, flow in self._flows.items() if flow.number != number}
+        self._send(lambda to: [openflow.remove_numbered_flows(to, number, owner)])
+
+    def drop_unused_groups(self) -> None:
+        """Remove the groups that no flow entry needs any more."""
+        used = {flow.ports for flow in self._flows.values()}
+        unused = [self._groups.pop(ports) for ports in set(self._groups) - used]
+        self._send(lambda to: [openflow.remove_group(to, each) for each in unused])
+
+    def put_meter(self, number: int, meter: Meter) -> None:
+        """Add a meter."""
+        self._meters[number] = meter
+        if self._connection is not None:
+            self._counting[number] = self._connection
+        self._send(lambda to: [openflow.add_meter(to, number, meter)])
+
+    def drop_meter(self, number: int, owner: str) -> None:
+        """Remove a meter, and with it all flows that use it."""
+        self._meters.pop(number, None)
+        self._counting.pop(number, None)
+        self._flows = {place: flow for place, flow in self._flows.items() if flow.meter != number}
+        self._send(lambda to: [openflow.remove_meter(to, number, owner)])
+
+    def set_port(self, port: int, owner: str, *, up: bool) -> None:
+        """Take a port down or up. Before the switch has connected, it says how it shall be then."""
+        self._ports[port] = up, owner
+        if self._connection is not None and port not in self._addresses:
+            raise SwitchError(f"switch {self.name} has no port {port}")
+        address = self._addresses.get(port, "")
+        self._send(lambda to: [openflow.set_port(to, port, address, owner, up=up)])
+
+    # What passes by the plan
+
+    def packet_out(self, port: int, frame: bytes, copies: int, owner: str) -> bool:
+        """Emit a frame several times; whether there was a connection to say so."""
+        return self._send(lambda to: [openflow.packet_out(to, port, frame, copies, owner)])
+
+    def meter_counts(self, number: int) -> MeterCounts:
+        """What a meter has counted since it was added."""
+        connection = self._connection
+        if connection is None or self._counting.get(number) is not connection:
+            raise NotMeasuredError(f"{self.name} has reconnected, and its meter counts anew")
+
+        def request(to: Datapath) -> Any:
+            return to.ofproto_parser.OFPMeterStatsRequest(to, 0, number)
+
+        try:
+            body = connection.ask(request, "the counts of a meter")
+        except SwitchError as error:
+            raise NotMeasuredError(str(error)) from None
+        return MeterCounts(
+            packets=sum(each.packet_in_count for each in body),
+            size_bytes=sum(each.byte_in_count for each in body),
+            dropped=sum(band.packet_band_count for each in body for band in each.band_stats),
+        )
+
+    # The connection
+
+    def open(self, datapath: Datapath) -> Connection:
+        """A new connection, which nothing uses before `bring_back`; an older one has ended."""
+        if self._connection is not None:
+            self.closed(self._connection)
+        return Connection(self.name, datapath, self._refused)
+
+    def live_ports(self, found: Found) -> dict[int, bool]:
+        """Which ports will forward once the plan is installed: none that someone holds down."""
+        return {
+            number: port.is_live and self._ports.get(number, (True, ""))[0]
+            for number, port in found.ports.items()
+        }
+
+    def bring_back(self, connection: Connection, found: Found) -> None:
+        """Use this connection from now on; return when the switch has confirmed the whole plan."""
+        self._connection = connection
+        self._is_open_vswitch = found.is_open_vswitch
+        self._addresses = {number: port.address for number, port in found.ports.items()}
+        self._groups = {}
+        for number in self._meters:
+            self._counting.setdefault(number, connection)
+        # One piece, in which nothing else comes between: so the switch forwards nothing for a
+        # moment alone, and no change of the plan is lost.
+        to = connection.datapath
+        connection.send(
+            [
+                openflow.remove_our_flows(to),
+                openflow.barrier(to),
+                *(openflow.remove_group(to, each) for each in found.groups),
+                *(openflow.remove_meter(to, each) for each in found.meters),
+                openflow.barrier(to),
+                *(openflow.add_meter(to, *each) for each in self._meters.items()),
+                openflow.barrier(to),
+                *self._installation(to, self._flows.values()),
+                *self._port_changes(to, found.ports),
+            ]
+        )
+        self._connected.set()
+        connection.barrier()
+        for owner in list(self._refusals):
+            self._raise_refusals(owner)
+
+    def closed(self, connection: Connection) -> bool:
+        """Note that a connection has ended; whether it was the present one."""
+        connection.closed()
+        if connection is not self._connection:
+            return False
+        self._connection = None
+        self._connected.clear()
+        return True
+
+    def confirm(self, owner: str) -> None:
+        """Return when the switch has processed everything sent before; waits until it connects."""
+        while True:
+            while not self._connected.wait(_WAITING_S):
+                _log.warning("%s waits for switch %s, which is not connected", owner, self.name)
+            if self._confirmed():
+                break
+        self._raise_refusals(owner)
+
+    def confirm_forwarding(self) -> None:
+        """The same for forwarding rules, of a switch that is connected; others get them later."""
+        self._confirmed()
+        self._raise_refusals(FORWARDING)
+
+    def _refused(self, owner: str, sentence: str) -> None:
+        """Note that the switch refused a message; whoever confirms next for its owner learns it."""
+        self._refusals.setdefault(owner, []).append(sentence)
+
+    def _confirmed(self) -> bool:
+        if self._connection is None:
+            return False
+        try:
+            self._connection.barrier()
+        except ClosedError:
+            return False
+        return True
+
+    def _raise_refusals(self, owner: str) -> None:
+        if sentences := self._refusals.pop(owner, []):
+            more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
+            raise RefusedError(f"{sentences[0]}{more}")
+
+    def _send(self, build: Callable[[Datapath], list[Order]]) -> bool:
+        connection = self._connection
+        return connection is not None and connection.send(build(connection.datapath))
+
+    def _held(self, flows: Iterable[Flow]) -> list[Flow]:
+        """Those entries that this switch understands."""
+        return [each for each in flows if self._is_open_vswitch or not each.open_vswitch_only]
+
+    def _installation(self, to: Datapath, flows: Iterable[Flow]) -> list[Order]:
+        """The messages that add entries, after the groups that they need and that are new."""
+        groups, entries = [], []
+        for flow in self._held(flows):
+            if len(flow.ports) > 1 and flow.ports not in self._groups:
+                taken = set(self._groups.values())
+                number = next(each for each in GROUPS if each not in taken)
+                self._groups[flow.ports] = number
+                groups.append(openflow.add_group(to, number, flow.ports))
+            entries.append(openflow.add_flow(to, flow, self._groups.get(flow.ports)))
+        # Without the barrier a switch may process an entry before its group.
+        return [*groups, openflow.barrier(to), *entries] if groups else entries
+
+    def _port_changes(self, to: Datapath, ports: Mapping[int, PortState]) -> list[Order]:
+        """The messages that make the ports which someone sets as they are to be."""
+        changes = []
+        for number, (up, owner) in self._ports.items():
+            if number not in ports:
+                _log.warning("switch %s has no port %d, which %s sets", self.name, number, owner)
+            elif ports[number].is_down == up:
+                change = openflow.set_port(to, number, ports[number].address, owner, up=up)
+                changes.append(change)
+        return changes
 
 
 class Switches(Mapping[str, Switch]):
@@ -56,56 +334,3 @@ class Switches(Mapping[str, Switch]):
         """Take a switch's error message."""
         if connection := self._connections.get(message.datapath):
             connection.failed(message)
-
-
-class SwitchRequests:
-    """What one impairment asks of switches (see `LabAccess`)."""
-
-    def __init__(self, switches: Switches, owner: str) -> None:
-        self.switches = switches
-        self.owner = owner
-
-    def barrier(self, switch: str) -> None:
-        self.switches[switch].confirm(self.owner)
-
-    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
-        return self.switches[switch].packet_out(port, frame, copies, self.owner)
-
-    def intercept_flow(
-        self,
-        switch: str,
-        match: Mapping[str, Any],
-        *,
-        cookie: int,
-        meter: int | None = None,
-        drop: bool = False,
-        above: int = 0,
-    ) -> None:
-        table = ARRIVING_TABLE if "in_port" in match else LEAVING_TABLE
-        self.switches[switch].put(
-            Flow(
-                table=table,
-                priority=_HELD_PRIORITY + above,
-                match=tuple(match.items()),
-                meter=None if meter is None else METERS.start + meter,
-                goto=None if drop else table + 1,
-                number=cookie + 1,  # 0 is that of the forwarding rules
-                owner=self.owner,
-            )
-        )
-
-    def release_flows(self, switch: str, cookie: int) -> None:
-        self.switches[switch].drop_numbered(cookie + 1, self.owner)
-
-    def set_meter(self, switch: str, meter: int, *, rate_kbps: int, burst_kb: int) -> None:
-        wanted = Meter(rate_kbps=rate_kbps, burst_kb=burst_kb, owner=self.owner)
-        self.switches[switch].put_meter(METERS.start + meter, wanted)
-
-    def remove_meter(self, switch: str, meter: int) -> None:
-        self.switches[switch].drop_meter(METERS.start + meter, self.owner)
-
-    def meter_counts(self, switch: str, meter: int) -> MeterCounts:
-        return self.switches[switch].meter_counts(METERS.start + meter)
-
-    def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        self.switches[switch].set_port(port, self.owner, up=up)

@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from controllers.impairments import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.link_directions import direction
-from controllers.impairments.temporary_settings import TemporarySettings
+from controllers.impairments.link import TemporarySettings, direction
 
 
 class Parameters(ImpairmentParameters):

@@ -11,19 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, cast, get_args
 
-from controllers.impairments.background import Background
-from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.burst import Burst
-from controllers.impairments.crash import Crash
-from controllers.impairments.delay import Delay
-from controllers.impairments.host_burst import HostBurst
-from controllers.impairments.link_down import LinkDown
-from controllers.impairments.loss import Loss
-from controllers.impairments.police import Blackout, Police
-from controllers.impairments.queue import Queue
-from controllers.impairments.sender_drop import SenderDrop
-from controllers.impairments.straggler import Straggler
+from controllers.impairments.base import Effect, Impairment, LabAccess
+from controllers.impairments.flow import Blackout, Police
+from controllers.impairments.host import Crash, Straggler
+from controllers.impairments.link import Delay, LinkDown
+from controllers.impairments.loss import Loss, SenderDrop
+from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.queue import Burst, Queue
 from controllers.impairments.trace import Trace
+from controllers.impairments.traffic import Background, HostBurst
 from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry

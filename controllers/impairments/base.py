@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from controllers.impairments.common_settings import ImpairmentParameters
+from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab.link_control import LinkControl
 from testbed.lab.network import HostInfo
+from testbed.shared import sizes
 
+_LARGEST_BYTES = 64 << 20
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 T = TypeVar("T")
 ChangesRates = Literal["no", "target", "anywhere", "recorded"]
@@ -156,13 +158,6 @@ class LabAccess(Protocol):
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a blocking function in a thread of the operating system; return its result."""
 
-    def run(self, argv: Sequence[str], *, timeout_s: float = 20.0) -> str:
-        """Run a program until it ends; return its standard output.
-
-        Raises:
-            CommandError: it is missing, failed, or took too long.
-        """
-
 
 class Impairment(ABC, Generic[ParametersT]):
     """One entry of the timeline. The application calls `begin` and `end` and logs both.
@@ -219,3 +214,27 @@ class Impairment(ABC, Generic[ParametersT]):
             NotMeasuredError: it is not known; the record's details then say why.
         """
         return Effect()
+
+
+def lines_of_file(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
+    """The lines of a named file that say something, each with its place: `FILE: line N`."""
+    looked = [each.resolve() for each in (*folders, Path())]
+    found = next((each / name for each in looked if (each / name).is_file()), None)
+    if found is None:
+        where = " or ".join(dict.fromkeys(map(str, looked)))
+        raise ValueError(f"{name}: no such file; looked in {where}")
+    try:
+        if found.stat().st_size > _LARGEST_BYTES:
+            raise ValueError(f"{name}: valid: up to {sizes.in_words(_LARGEST_BYTES)}")
+        text = found.read_text(encoding="utf-8-sig")  # some tables begin with a byte order mark
+    except OSError as error:
+        raise ValueError(f"{name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}: is no text in UTF-8") from None
+    kept = (
+        (f"{name}: line {number}", line.partition("#")[0].strip())
+        for number, line in enumerate(text.splitlines(), 1)
+    )
+    if not (found_lines := [(place, line) for place, line in kept if line]):
+        raise ValueError(f"{name}: is empty")
+    return found_lines

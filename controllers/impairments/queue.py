@@ -1,15 +1,29 @@
-"""`queue`: one direction's rate, queue limit or both for a while; waiting packets stay."""
+"""What touches the queue of a switch port: `queue` changes it, `burst` fills it."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import struct
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from controllers.impairments.base import ImpairmentParameters
-from controllers.impairments.link_directions import Direction
-from controllers.impairments.temporary_settings import ChangedDirection
-from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
+from controllers.impairments.base import Effect, Impairment, LabAccess
+from controllers.impairments.link import ChangedDirection, Direction, direction
+from controllers.impairments.parameters import ImpairmentParameters
+from testbed.lab.kernel.packet_filter import ArrivalCounter
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
+from testbed.lab.paced_frames import PacedFrames
+
+_SOURCE_MACS = 0x0200_BB00_0000
+# No host's address: a switch that receives such a frame has no rule for it and drops it.
+_NOBODY_MAC = "02:00:00:00:bb:02"
+_MOST_COPIES = 64
+# Short, since the next burst waits for it; frames that come later count as lost.
+_DRAIN_SLACK_S = 0.005
+# Paced frames are queued this long in advance, because a busy machine may delay the controller.
+_AHEAD_S = 0.05
+# Frames per step, about 2 ms of work, so that the controller answers others in between.
+_MOST_AT_ONCE = 512
 
 
 class QueueParameters(ImpairmentParameters):
@@ -59,3 +73,112 @@ class Queue(ChangedDirection[QueueParameters]):
             limit = wanted.queue_bytes or round(at.queue_bytes * (wanted.queue_factor or 1))
             new["queue_bytes"] = max(2 * ETHERNET_FRAME_BYTES, limit)
         return new
+
+
+class BurstParameters(ImpairmentParameters):
+    """Background traffic at `rate_factor` times the link's rate for `duration_s`."""
+
+    acts_at_sending_switch: ClassVar[bool] = True
+    exclusive: ClassVar[bool] = False  # two bursts add up
+
+    rate_factor: float = Field(
+        default=3.0, ge=0.01, le=100, description="the burst's rate in multiples of the link's"
+    )
+    duration_s: float = Field(
+        default=0.05, gt=0, le=60, allow_inf_nan=False, description="how long it lasts"
+    )
+    frame_bytes: int = Field(
+        default=ETHERNET_FRAME_BYTES,
+        ge=60,
+        le=ETHERNET_FRAME_BYTES,
+        description="size of each of its Ethernet frames",
+    )
+
+
+class Burst(Impairment[BurstParameters]):
+    """Keeps an egress queue overfull for a while."""
+
+    counts_as = "burst"
+    changes_rates = "no"
+    ticks = True
+    openflow_only = True
+    _frames_sent = _frames_missed = 0
+
+    def __init__(self, parameters: BurstParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._at = at = direction(lab.network, parameters)
+        host = lab.network["hosts"].get(at.receiver.node)
+        # Other bursts and the calibration send frames of this type through the same ports.
+        source = (_SOURCE_MACS + lab.unique()).to_bytes(6).hex(":")
+        self._frame = _frame(host["mac"] if host else _NOBODY_MAC, source, parameters.frame_bytes)
+        rate_bps = at.rate_bps * parameters.rate_factor
+        self._frames_per_s = rate_bps / (8 * parameters.frame_bytes)
+        self._paced: PacedFrames | None = None
+        if at.sender.interface:
+            self._paced = PacedFrames(
+                at.sender.interface, self._frame, rate_bps=rate_bps, link_rate_bps=at.rate_bps
+            )
+        # The queue's counter does not tell whose frames it refused. So arrivals are counted
+        # instead, where the receiving interface can be reached.
+        self._arrived: ArrivalCounter | None = None
+        if at.receiver.interface:
+            self._arrived = ArrivalCounter(
+                at.receiver.pid,
+                at.receiver.interface,
+                f"ether type {OWN_ETHERTYPE:#06x} ether saddr {source}",
+                ends_here=at.receiver.is_switch and lab.network.get("datapath") == "userspace",
+            )
+
+    def begin(self) -> None:
+        self._frames_sent = self._frames_missed = 0
+        if self._paced is None:
+            self._send(1)
+            self.lab.barrier(self._at.sender.node)
+        else:
+            self._frames_sent = self._paced.send(self._paced.copies)
+
+    def tick(self, elapsed_s: float) -> None:
+        if self._paced is None:
+            self._send(self._due(elapsed_s))
+        else:
+            self._frames_sent += self._paced.send(
+                min(self._due(elapsed_s + _AHEAD_S), _MOST_AT_ONCE)
+            )
+
+    def end(self) -> None:
+        if self._paced is None:
+            self._send(self._due(self.parameters.duration_s))
+            self.lab.barrier(self._at.sender.node)
+
+    def effect(self) -> Effect:
+        if self._arrived is None:
+            # Those that were due while the switch was not connected.
+            missed = {"frames_missed": self._frames_missed} if self._frames_missed else {}
+            return Effect(met=self._frames_sent, frames_sent=self._frames_sent, details=missed)
+        drain_s = self._at.queue_bytes * 8 / self._at.rate_bps
+        self.lab.sleep(drain_s + _DRAIN_SLACK_S)
+        return Effect(
+            met=self._frames_sent,
+            dropped=self._frames_sent - self._arrived.take(),
+            frames_sent=self._frames_sent,
+        )
+
+    def _due(self, elapsed_s: float) -> int:
+        """The number of frames to send now, `elapsed_s` after the begin."""
+        until_s = min(elapsed_s, self.parameters.duration_s)
+        return int(until_s * self._frames_per_s) - self._frames_sent - self._frames_missed
+
+    def _send(self, frames: int) -> None:
+        while frames > 0:
+            copies = min(frames, _MOST_COPIES)
+            port = (self._at.sender.node, self._at.sender.number)
+            if self.lab.packet_out(*port, self._frame, copies):
+                self._frames_sent += copies
+            else:
+                self._frames_missed += copies
+            frames -= copies
+
+
+def _frame(destination: str, source: str, size_bytes: int) -> bytes:
+    addresses = bytes.fromhex((destination + source).replace(":", ""))
+    return (addresses + struct.pack("!H", OWN_ETHERTYPE)).ljust(size_bytes, b"\0")

@@ -14,17 +14,13 @@ from numpy.typing import NDArray
 
 from controllers import impairments
 from controllers.impairments import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.burst import BurstParameters
-from controllers.impairments.delay import Delay
-from controllers.impairments.host_burst import HostBurstParameters
-from controllers.impairments.link_directions import End, direction
-from controllers.impairments.link_down import LinkDown
-from controllers.impairments.loss import Filter, Loss, LossParameters
-from controllers.impairments.police import Blackout, BlackoutParameters, Police, PoliceParameters
-from controllers.impairments.queue import Queue
-from controllers.impairments.sender_drop import SenderDrop
-from controllers.impairments.straggler import Straggler, StragglerParameters
+from controllers.impairments.flow import Blackout, BlackoutParameters, Police, PoliceParameters
+from controllers.impairments.host import Straggler, StragglerParameters
+from controllers.impairments.link import Delay, End, LinkDown, direction
+from controllers.impairments.loss import Filter, Loss, LossParameters, SenderDrop
+from controllers.impairments.queue import BurstParameters, Queue
 from controllers.impairments.trace import Trace
+from controllers.impairments.traffic import HostBurstParameters
 from testbed.lab import paths
 from testbed.lab.loss_table import LossTable
 from testbed.lab.paced_frames import clump_frames
@@ -150,10 +146,8 @@ class SimulatedPolice(Impairment[PoliceParameters]):
         self._gate = _switch_gate(self)
 
     def begin(self) -> None:
-        wanted = self.parameters
-        self._meter = Meter(
-            _access(self).clock, rate_bps=wanted.rate_bps, burst_bytes=wanted.bucket_bytes
-        )
+        rate_bps, burst_bytes = self.parameters.bucket
+        self._meter = Meter(_access(self).clock, rate_bps=rate_bps, burst_bytes=burst_bytes)
         self._gate.meter(self._meter)
 
     def end(self) -> None:
@@ -278,7 +272,7 @@ def lacking(entry: Mapping[str, Any], *, carrier: str) -> str:
     parameters: ImpairmentParameters = impairments.read(dict(entry))
     if parameters.of_our_transport and carrier == "tcp":
         return f"kind {kind!r}: the kernel sends the packets of TCP; valid: arms of udp"
-    filters = LossParameters | BlackoutParameters | PoliceParameters
+    filters = LossParameters | BlackoutParameters
     if isinstance(parameters, filters) and not parameters.spare_control:
         return "spare_control: control messages are never lost when simulated; valid: true"
     if isinstance(parameters, StragglerParameters) and parameters.resource == "cpu":

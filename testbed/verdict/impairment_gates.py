@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE
-from controllers.impairments.common_settings import LEGS_OF
+from controllers.impairments.parameters import LEGS_OF
 from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
 
 Events = Sequence[Mapping[str, Any]]

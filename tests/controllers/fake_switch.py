@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from controllers.framework import module_of_framework, ofproto_v1_3
-from controllers.openflow_connection import Connection
-from controllers.switch_plan import Switch, look
+from controllers.openflow import Connection
+from controllers.switches import Switch, look
 
 _PORT_MOD, _GROUP_MOD, _MULTIPART, _BARRIER, _METER_MOD, _FLOW_MOD = 16, 15, 18, 20, 29, 14
 FLOW_FAILED, GROUP_FAILED, METER_FAILED = 5, 6, 12

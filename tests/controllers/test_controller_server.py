@@ -146,11 +146,9 @@ def test_after_a_late_answer_the_next_request_gets_its_own(tmp_path):
         for number in (1, 2):
             with pytest.raises(ControllerError, match=r"no answer to 'begin' within 0\.1 s"):
                 client.begin(number, "gather")
-        assert client.late_answers == 0
         given_up.set()
         assert client.begin(3, "gather") == ["begin 3"]
         assert client.end(3, "gather") == ["end 3"]
-        assert client.late_answers == 2
         client.close()
         thread.join()
 

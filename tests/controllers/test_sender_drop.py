@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from controllers import impairment_plan
-from controllers.impairments.sender_drop import SenderDrop, SenderDropParameters
+from controllers.impairments.loss import SenderDrop, SenderDropParameters
 from testbed.run import by_hand, requirements
 from testbed.shared import drop_order
 from testbed.transport import protocols

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controllers import openflow_connection
+from controllers import openflow
 from controllers.framework import hub
 from controllers.impairments.base import NotMeasuredError
-from controllers.openflow_connection import ClosedError, LateError, RefusedError
-from controllers.openflow_messages import COOKIE, FORWARDING_TABLE, METERS, Flow
+from controllers.lab_access import ControllerLabAccess
+from controllers.openflow import (
+    COOKIE,
+    FORWARDING_TABLE,
+    METERS,
+    ClosedError,
+    Flow,
+    LateError,
+    RefusedError,
+)
 from controllers.routing import Routing
-from controllers.switch_plan import Switch
-from controllers.switches import Switches, SwitchRequests
+from controllers.switches import Switch, Switches
 from tests.controllers.fake_switch import FLOW_FAILED, FakeDatapath, FakeSwitch
 
 MACS = {"a": "00:00:00:00:00:01", "b": "00:00:00:00:00:02"}
@@ -39,6 +47,10 @@ def diamond() -> dict[str, Any]:
     return {"switches": {f"s{each}": each for each in range(1, 5)}, "hosts": hosts, "links": links}
 
 
+def access_of(switches: Switches, owner: str) -> ControllerLabAccess:
+    return ControllerLabAccess({"hosts": {}}, switches, Path(), Path()).of(owner)
+
+
 class Fabric:
     """A network of fake switches that routing looks after."""
 
@@ -57,8 +69,8 @@ class Fabric:
         for name in self.switches:
             self.connect(name)
 
-    def impairment(self, name: str) -> SwitchRequests:
-        return SwitchRequests(self.switches, f"impairment {name}")
+    def impairment(self, name: str) -> ControllerLabAccess:
+        return access_of(self.switches, f"impairment {name}")
 
     def ports_towards(self, switch: str, host: str) -> str:
         """What the plain entry for a host does, in Ryu's words."""
@@ -75,7 +87,7 @@ def fabric() -> Fabric:
     return made
 
 
-def blackout(lab: SwitchRequests, switch: str, number: int, mac: str) -> None:
+def blackout(lab: ControllerLabAccess, switch: str, number: int, mac: str) -> None:
     lab.set_meter(switch, number, rate_kbps=1000, burst_kb=1)
     lab.intercept_flow(switch, {"eth_dst": mac}, cookie=number, meter=number, drop=True)
 
@@ -177,7 +189,7 @@ def test_a_plan_that_a_returning_switch_refuses_is_told(fabric):
 
 
 def test_a_switch_without_groups_or_meters_is_one_that_has_none(fabric, monkeypatch):
-    monkeypatch.setattr(openflow_connection, "_PAUSE_S", 0)
+    monkeypatch.setattr(openflow, "_PAUSE_S", 0)
     fake = fabric.fakes["s2"]
     fake.refuse = lambda kind, body: (1, 2) if kind == 18 and body[1] in (7, 10) else None
     fabric.connect("s2")
@@ -185,8 +197,8 @@ def test_a_switch_without_groups_or_meters_is_one_that_has_none(fabric, monkeypa
 
 
 def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypatch):
-    monkeypatch.setattr(openflow_connection, "REPLY_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(openflow_connection, "_PAUSE_S", 0)
+    monkeypatch.setattr(openflow, "REPLY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(openflow, "_PAUSE_S", 0)
     dark, fake = fabric.impairment("dark"), fabric.fakes["s1"]
     blackout(dark, "s1", 1, MACS["b"])
     fake.counted = 5
@@ -208,7 +220,7 @@ def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypa
 
 
 def test_a_switch_that_does_not_say_what_ports_it_has_is_late(monkeypatch):
-    monkeypatch.setattr(openflow_connection, "REPLY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(openflow, "REPLY_TIMEOUT_S", 0.01)
     fake = FakeSwitch()
     fake.mute = {13: 3}
     with pytest.raises(
@@ -246,7 +258,7 @@ def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):
 def test_whatever_happened_a_switch_holds_what_a_new_one_would_get(seed):
     draw = random.Random(seed)
     switches, fake = Switches({"s1": 1}), FakeSwitch()
-    switch, lab = switches["s1"], SwitchRequests(switches, "x")
+    switch, lab = switches["s1"], access_of(switches, "x")
     connection = None
     flows = [
         Flow(table=2, priority=10, match=(("eth_dst", f"00:00:00:00:00:0{mac}"),), ports=ports)

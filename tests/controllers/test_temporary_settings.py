@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from controllers.impairments import queue, straggler, trace
+from controllers.impairments import host, queue, trace
 from controllers.impairments.base import MeterCounts
-from controllers.impairments.police import InterceptedFlows
-from controllers.impairments.temporary_settings import TemporarySettings
+from controllers.impairments.flow import Police
+from controllers.impairments.link import TemporarySettings
 from testbed.lab.link_control import LinkControl
 
 CONFIGURED_BPS, BY_HAND_BPS = 10_000_000, 2_000_000
@@ -50,7 +50,7 @@ def of_queue(lab):
 
 def of_straggler(lab):
     given = {"kind": "straggler", "host": "a", "resource": "link", "factor": 4, "rounds": [1]}
-    return straggler.Straggler(straggler.StragglerParameters.model_validate(given), lab)
+    return host.Straggler(host.StragglerParameters.model_validate(given), lab)
 
 
 def of_trace(lab):
@@ -131,19 +131,15 @@ class _Switch:
         pass
 
 
-def counted(readings):
-    flows = InterceptedFlows.__new__(InterceptedFlows)
-    switch: Any = _Switch(readings)
-    flows._lab, flows.switch, flows.cookie = switch, "s1", 1
-    return flows.counts(), switch
-
-
 @pytest.mark.parametrize(
     ("readings", "packets", "slept_s"),
     [([40], 40, 0.01), ([40, 46, 50, 50, 99], 50, 0.03), (list(range(1000)), 50, 0.5)],
     ids=["it stands still", "the cache still sends", "it never stands still"],
 )
 def test_a_meter_is_read_until_it_stands_still_or_for_a_while(readings, packets, slept_s):
-    counts, switch = counted(readings)
-    assert (counts.packets, counts.dropped, switch.removed) == (packets, packets, 1)
+    police = Police.__new__(Police)
+    switch: Any = _Switch(readings)
+    police.lab, police._switch, police._cookie = switch, "s1", 1
+    effect = police.effect()
+    assert (effect.met, effect.dropped, switch.removed) == (packets, packets, 1)
     assert switch.slept_s == pytest.approx(slept_s)

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from controllers import impairments
 from controllers.impairment_plan import Places, resolve
-from controllers.impairments import trace_file
-from controllers.impairments.trace import TraceParameters
+from controllers.impairments.trace import SMALLEST_RATE_BPS, TraceParameters, _mahimahi, read_trace
 
 LINK = {"rate_bps": 10_000_000, "delay_s": 0.03, "jitter_s": 0.0}
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,7 +30,7 @@ def trace(folder: Path, text: str, **keys: Any) -> TraceParameters:
 def test_a_csv_file_is_resolved_to_its_content_and_lasts_as_long(tmp_path):
     text = "# made up\nt_s, rate_bps, loss\n0, 1e6, 0\n2, 0, 0.5\n3, 2000000, 0\n"
     found = trace(tmp_path, text)
-    rates = [1e6, trace_file.SMALLEST_RATE_BPS, 2e6]
+    rates = [1e6, SMALLEST_RATE_BPS, 2e6]
     assert found.changes == {"t_s": [0, 2, 3], "rate_bps": rates, "loss": [0, 0.5, 0]}
     assert (found.length_s, found.duration_s, found.file) == (4, 4, None)
     elsewhere = tmp_path / "other"
@@ -60,10 +59,10 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
     times_ms = [*sorted(times_ms), 3001]
     folder = tmp_path_factory.mktemp("trace")
     (folder / "some.trace").write_text("\n".join(map(str, times_ms)))
-    found = trace_file._mahimahi(
+    found = _mahimahi(
         [("", str(each)) for each in times_ms], window_s
     )  # before small rates are raised
-    read = trace_file.read("some.trace", [folder], window_s=window_s)
+    read = read_trace("some.trace", [folder], window_s=window_s)
     assert read[:2] == found[:2]
     assert read.length_s == 3.001
     begins = read.changes["t_s"]
@@ -74,7 +73,7 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
         count = sum(
             begin <= each / 1000 + 1e-9 and (each / 1000 < end - 1e-9 or last) for each in times_ms
         )
-        planned = max(trace_file.SMALLEST_RATE_BPS, count * 1514 * 8 / (end - begin))
+        planned = max(SMALLEST_RATE_BPS, count * 1514 * 8 / (end - begin))
         assert rate == pytest.approx(planned, abs=1)
 
 
@@ -149,5 +148,5 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
 
 @pytest.mark.parametrize("name", ["handover.csv", "cellular.mahimahi"])
 def test_the_examples_are_valid(name):
-    found = trace_file.read(name, [EXAMPLES], window_s=0.05)
+    found = read_trace(name, [EXAMPLES], window_s=0.05)
     assert math.isclose(found.length_s, {"handover.csv": 3.3, "cellular.mahimahi": 1.0}[name])

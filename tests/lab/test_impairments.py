@@ -177,7 +177,7 @@ def test_a_meter_lets_its_rate_pass(lab, number, name):
         assert rate_bps == pytest.approx(10e6, rel=0.1)
         record = lab.ended(name)
         assert record["dropped"] > 0.7 * len(sent)
-        assert record["met"] == record["details"]["offered_packets"] >= 3700
+        assert record["met"] >= 3700
         assert_clean(flow)
 
 

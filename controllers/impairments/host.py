@@ -1,28 +1,50 @@
-"""`straggler`: slows a worker's processor (`testbed.lab.helpers.slowdown`) or its link."""
+"""What touches a host: `straggler` slows its processor or its link, `crash` kills a process."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
 from pydantic import Field
 
-from controllers.impairments.base import (
-    ChangesRates,
-    Effect,
-    Impairment,
-    ImpairmentParameters,
-    LabAccess,
-)
-from controllers.impairments.helper import process_of_workload, start_helper
-from controllers.impairments.temporary_settings import TemporarySettings
-from testbed.lab.helpers.process import HelperError
+from controllers.impairments.base import ChangesRates, Effect, Impairment, LabAccess
+from controllers.impairments.link import TemporarySettings
+from controllers.impairments.parameters import ImpairmentParameters
+from testbed.lab.helpers.process import HelperError, HelperProcess
+from testbed.lab.kernel import process_status
+from testbed.lab.kernel.shaping import inside
 from testbed.shared import python_module
 
 _ANSWER_TIMEOUT_S = 2.0
 _LOWEST_RATE_BPS = 10_000
+
+
+def start_helper(
+    argv: Sequence[str], *, pid: int | None, lab: LabAccess, ordinary: bool = False
+) -> HelperProcess:
+    """Start a helper in a host's network namespace. Waiting for it lets the controller go on."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    priority = ["nice", "-n", str(-niceness)] if ordinary and niceness < 0 else []
+    return HelperProcess(
+        [*priority, *inside(pid), *argv],
+        name=argv[argv.index("-m") + 1] if "-m" in argv else argv[0],
+        readable=lab.readable,
+    )
+
+
+def process_of_workload(lab: LabAccess, parameters: ImpairmentParameters) -> int:
+    """The process of an impairment's host: that which trains, or the first of its programs."""
+    pid = lab.processes.get(parameters.host)
+    place = f"{parameters.label}: the workload's process on {parameters.host!r}"
+    if pid is None:
+        known = ", ".join(lab.processes) or "none yet"
+        raise HelperError(f"{place} is not known; there are: {known}")
+    if not process_status.lives(pid):
+        raise HelperError(f"{place} has already ended")
+    return pid
 
 
 class StragglerParameters(ImpairmentParameters):
@@ -143,3 +165,36 @@ class _SlowLink:
 
     def details(self) -> dict[str, float | int | str]:
         return {"resource": "link", "rate_bps": self._slowest_bps}
+
+
+class CrashParameters(ImpairmentParameters):
+    """Kills the training process on `host` by SIGKILL; beside programs, the host's first one."""
+
+    allowed_targets = ("host",)
+    lasts = False
+    acts_on_process = True
+
+    host: str = Field(
+        description="whose training process is killed, a worker or server; or whose first program"
+    )
+    leg: Literal["gather", "broadcast", "both", "round"] = Field(
+        default="round", description="the part of a round that it begins with"
+    )
+
+
+class Crash(Impairment[CrashParameters]):
+    """One SIGKILL."""
+
+    counts_as = "crash"
+    changes_rates = "no"
+
+    def begin(self) -> None:
+        # Looked up now, because the processes exist only once training has begun.
+        self._pid = process_of_workload(self.lab, self.parameters)
+        os.kill(self._pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Do nothing: the process stays dead."""
+
+    def effect(self) -> Effect:
+        return Effect(details={"pid": self._pid, "signal": "SIGKILL"})

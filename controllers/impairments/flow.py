@@ -1,0 +1,165 @@
+"""`police` and `blackout`: a flow entry meters the packets of one direction, or drops them all.
+
+The entries match the input port or, on a host's own link, its address. Open vSwitch forwards by its
+cache for up to 3 ms after it has confirmed an entry (8 to 50 packets). Frames of a burst are left
+alone: they end at this switch, and some would be counted as table misses once the entries are gone.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import Field
+
+from controllers.impairments.base import Effect, Impairment, LabAccess, MeterCounts
+from controllers.impairments.link import direction
+from controllers.impairments.parameters import ImpairmentParameters
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
+from testbed.transport.net.config import EndpointConfig
+
+_BURST_TIME_S = 0.05
+_ANY_BPS = 1_000_000_000_000
+_IPV4 = 0x0800
+# The control connection, and the datagrams that hedge it.
+_CONTROL = tuple(product((("tcp", 6), ("udp", 17)), ("src", "dst")))
+# Longer than the gaps between the packets of a busy link.
+_CACHED_S = 0.01
+_MOST_LOOKS = 50
+
+
+class BlackoutParameters(ImpairmentParameters):
+    """Drops every frame of one direction for a while."""
+
+    spare_control: bool = Field(
+        default=False, description="let the transport's control messages pass"
+    )
+
+    @property
+    def bucket(self) -> tuple[int, int]:
+        """What the meter lets pass, in bits a second, and at once, in bytes."""
+        return _ANY_BPS, _ANY_BPS // 8  # it only counts what is then dropped
+
+
+class PoliceParameters(BlackoutParameters):
+    """A token bucket of `burst_bytes` that fills at `rate_bps` (bits of Ethernet frames)."""
+
+    rate_bps: int = Field(
+        ge=10_000,
+        le=100_000_000_000,
+        description="what passes, in bits of Ethernet frames a second",
+    )
+    burst_bytes: int | None = Field(
+        default=None,
+        ge=2 * ETHERNET_FRAME_BYTES,
+        le=1 << 30,
+        description="passes at once; default: 50 ms of the rate",
+    )
+    spare_control: bool = Field(
+        default=False, description="let the transport's control messages pass unmetered"
+    )
+
+    @property
+    def bucket(self) -> tuple[int, int]:
+        of_rate = max(2 * ETHERNET_FRAME_BYTES, int(self.rate_bps * _BURST_TIME_S / 8))
+        return self.rate_bps, self.burst_bytes or of_rate
+
+
+ParametersT = TypeVar("ParametersT", bound=BlackoutParameters)
+
+
+class Metered(Impairment[ParametersT]):
+    """Intercepts packets before the forwarding rules, and counts them by a meter.
+
+    Attributes:
+        drops: whether what has passed the meter is dropped.
+        above: of several entries for a packet, that with the largest wins.
+    """
+
+    drops: ClassVar[bool]
+    above: ClassVar[int]
+    changes_rates = "no"
+    openflow_only = True
+
+    def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._cookie = lab.unique()
+        self._spared_cookie = self._cookie | 1 << 24
+        at = direction(lab.network, parameters)
+        if at.receiver.is_switch:
+            self._switch, self._match = at.receiver.node, {"in_port": at.receiver.number}
+        else:
+            mac = lab.network["hosts"][at.receiver.node]["mac"]
+            self._switch, self._match = at.sender.node, {"eth_dst": mac}
+
+    def begin(self) -> None:
+        rate_bps, burst_bytes = self.parameters.bucket
+        self.lab.set_meter(
+            self._switch,
+            self._cookie,
+            rate_kbps=max(1, round(rate_bps / 1000)),
+            burst_kb=max(1, round(burst_bytes * 8 / 1000)),
+        )
+        if "in_port" in self._match:
+            self._pass({"eth_type": OWN_ETHERTYPE})
+        if self.parameters.spare_control:
+            for (name, number), side in _CONTROL:
+                port = {f"{name}_{side}": EndpointConfig.control_port}
+                self._pass({"eth_type": _IPV4, "ip_proto": number, **port})
+        self.lab.intercept_flow(
+            self._switch,
+            self._match,
+            cookie=self._cookie,
+            meter=self._cookie,
+            drop=self.drops,
+            above=self.above,
+        )
+        self.lab.barrier(self._switch)
+
+    def _pass(self, match: dict[str, Any]) -> None:
+        """Let these of the direction's packets pass."""
+        self.lab.intercept_flow(
+            self._switch, {**self._match, **match}, cookie=self._spared_cookie, above=self.above + 1
+        )
+
+    def end(self) -> None:
+        """Remove the entries, but not the meter, which still counts what the cache forwards."""
+        for cookie in (self._cookie, self._spared_cookie):
+            self.lab.release_flows(self._switch, cookie)
+        self.lab.barrier(self._switch)
+
+    def effect(self) -> Effect:
+        counts = self._counts()
+        return Effect(
+            met=counts.packets,
+            dropped=counts.packets if self.drops else counts.dropped,
+            details={"offered_bytes": counts.size_bytes, "switch": self._switch},
+        )
+
+    def _counts(self) -> MeterCounts:
+        """The packets since the begin; removes the meter once what the cache sends has ended."""
+        try:
+            counts = self.lab.meter_counts(self._switch, self._cookie)
+            for _ in range(_MOST_LOOKS):
+                self.lab.sleep(_CACHED_S)
+                before, counts = counts, self.lab.meter_counts(self._switch, self._cookie)
+                if counts == before:
+                    break
+            return counts
+        finally:
+            self.lab.remove_meter(self._switch, self._cookie)
+            self.lab.barrier(self._switch)
+
+
+class Police(Metered[PoliceParameters]):
+    """Drops what exceeds a rate."""
+
+    counts_as = "police"
+    drops, above = False, 0
+
+
+class Blackout(Metered[BlackoutParameters]):
+    """Drops every packet; routing does not react to it (unlike link-down)."""
+
+    counts_as = "blackout"
+    drops, above = True, 10  # above a police

@@ -1,0 +1,120 @@
+"""What impairments may use of the lab (`LabAccess`), so that the controller goes on meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from controllers.framework import eventlet, hub
+from controllers.impairments.base import MeterCounts
+from controllers.openflow import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, METERS, Flow, Meter
+from controllers.switches import Switches
+from testbed.lab.link_control import LinkControl
+from testbed.lab.network import HostInfo, hosts_from_json
+
+_HELD_PRIORITY = 100
+T = TypeVar("T")
+
+
+class ControllerLabAccess:
+    """Access to the switches, the lab's description, and ways to wait without blocking."""
+
+    def __init__(
+        self, network: Mapping[str, Any], switches: Switches, records: Path, shared: Path
+    ) -> None:
+        self.owner = FORWARDING
+        self.switches = switches
+        self.network = network
+        self.records = records
+        self.shared = shared
+        self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
+        self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
+        self._numbers = itertools.count(1)
+        self._links: list[LinkControl] = []  # made on first use, one for all impairments
+
+    def of(self, owner: str) -> ControllerLabAccess:
+        """The same access for one impairment, by whose name a switch's refusals are told."""
+        own = copy.copy(self)
+        own.owner = owner
+        return own
+
+    @property
+    def links(self) -> LinkControl:
+        if not self._links:
+            self._links.append(LinkControl(self.network))
+        return self._links[0]
+
+    def unique(self) -> int:
+        return next(self._numbers)
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, duration_s: float) -> None:
+        hub.sleep(duration_s)
+
+    def readable(self, descriptor: int, timeout_s: float | None) -> bool:
+        try:
+            eventlet.hubs.trampoline(
+                descriptor, read=True, timeout=timeout_s, timeout_exc=TimeoutError
+            )
+        except TimeoutError:
+            return False
+        return True
+
+    def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
+        hub.spawn(function, *arguments)
+
+    def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return cast(T, eventlet.tpool.execute(function, *arguments))
+
+    # The switches
+
+    def barrier(self, switch: str) -> None:
+        self.switches[switch].confirm(self.owner)
+
+    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
+        return self.switches[switch].packet_out(port, frame, copies, self.owner)
+
+    def intercept_flow(
+        self,
+        switch: str,
+        match: Mapping[str, Any],
+        *,
+        cookie: int,
+        meter: int | None = None,
+        drop: bool = False,
+        above: int = 0,
+    ) -> None:
+        table = ARRIVING_TABLE if "in_port" in match else LEAVING_TABLE
+        self.switches[switch].put(
+            Flow(
+                table=table,
+                priority=_HELD_PRIORITY + above,
+                match=tuple(match.items()),
+                meter=None if meter is None else METERS.start + meter,
+                goto=None if drop else table + 1,
+                number=cookie + 1,  # 0 is that of the forwarding rules
+                owner=self.owner,
+            )
+        )
+
+    def release_flows(self, switch: str, cookie: int) -> None:
+        self.switches[switch].drop_numbered(cookie + 1, self.owner)
+
+    def set_meter(self, switch: str, meter: int, *, rate_kbps: int, burst_kb: int) -> None:
+        wanted = Meter(rate_kbps=rate_kbps, burst_kb=burst_kb, owner=self.owner)
+        self.switches[switch].put_meter(METERS.start + meter, wanted)
+
+    def remove_meter(self, switch: str, meter: int) -> None:
+        self.switches[switch].drop_meter(METERS.start + meter, self.owner)
+
+    def meter_counts(self, switch: str, meter: int) -> MeterCounts:
+        return self.switches[switch].meter_counts(METERS.start + meter)
+
+    def set_port(self, switch: str, port: int, *, up: bool) -> None:
+        self.switches[switch].set_port(port, self.owner, up=up)
