@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -80,41 +81,47 @@ class ControllerLabAccess:
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
         return self.switches[switch].packet_out(port, frame, copies, self.owner)
 
-    def intercept_flow(
+    def meter_flow(
         self,
         switch: str,
         match: Mapping[str, Any],
         *,
-        cookie: int,
-        meter: int | None = None,
+        number: int,
+        rate_bps: int,
+        burst_bytes: int,
         drop: bool = False,
         above: int = 0,
+        spared: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        meter = Meter(
+            rate_kbps=max(1, round(rate_bps / 1000)),
+            burst_kb=max(1, round(burst_bytes * 8 / 1000)),
+            owner=self.owner,
+        )
+        self.switches[switch].put_meter(METERS.start + number, meter)
         table = ARRIVING_TABLE if "in_port" in match else LEAVING_TABLE
+        metered = Flow(
+            table=table,
+            priority=_HELD_PRIORITY + above,
+            match=tuple(match.items()),
+            meter=METERS.start + number,
+            goto=None if drop else table + 1,
+            number=number + 1,  # 0 is that of the forwarding rules
+            owner=self.owner,
+        )
+        passing = replace(metered, priority=metered.priority + 1, meter=None, goto=table + 1)
         self.switches[switch].put(
-            Flow(
-                table=table,
-                priority=_HELD_PRIORITY + above,
-                match=tuple(match.items()),
-                meter=None if meter is None else METERS.start + meter,
-                goto=None if drop else table + 1,
-                number=cookie + 1,  # 0 is that of the forwarding rules
-                owner=self.owner,
-            )
+            *(replace(passing, match=(*metered.match, *each.items())) for each in spared), metered
         )
 
-    def release_flows(self, switch: str, cookie: int) -> None:
-        self.switches[switch].drop_numbered(cookie + 1, self.owner)
+    def end_metering(self, switch: str, number: int) -> None:
+        self.switches[switch].drop_numbered(number + 1, self.owner)
 
-    def set_meter(self, switch: str, meter: int, *, rate_kbps: int, burst_kb: int) -> None:
-        wanted = Meter(rate_kbps=rate_kbps, burst_kb=burst_kb, owner=self.owner)
-        self.switches[switch].put_meter(METERS.start + meter, wanted)
+    def meter_counts(self, switch: str, number: int) -> MeterCounts:
+        return self.switches[switch].meter_counts(METERS.start + number)
 
-    def remove_meter(self, switch: str, meter: int) -> None:
-        self.switches[switch].drop_meter(METERS.start + meter, self.owner)
-
-    def meter_counts(self, switch: str, meter: int) -> MeterCounts:
-        return self.switches[switch].meter_counts(METERS.start + meter)
+    def remove_meter(self, switch: str, number: int) -> None:
+        self.switches[switch].drop_meter(METERS.start + number, self.owner)
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
         self.switches[switch].set_port(port, self.owner, up=up)

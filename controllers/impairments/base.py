@@ -99,40 +99,39 @@ class LabAccess(Protocol):
             ConnectionError: the switch refused one of this impairment's messages.
         """
 
-    def intercept_flow(
+    def meter_flow(
         self,
         switch: str,
         match: Mapping[str, Any],
         *,
-        cookie: int,
-        meter: int | None = None,
+        number: int,
+        rate_bps: int,
+        burst_bytes: int,
         drop: bool = False,
         above: int = 0,
+        spared: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Install a flow entry that drops or meters matching packets before they are forwarded.
+        """Meter matching packets before they are forwarded; with `drop` none of them is.
 
-        With neither it passes them on, which spares them from a wider entry; `above` raises its
-        priority above such an entry. Entries that match `in_port` come first; packets that they
-        pass then meet the others.
+        `number` is one of `unique`. What also matches one of `spared` passes by. Of two flows for a
+        packet, that with the larger `above` wins. Those that match `in_port` come first; packets
+        that they pass then meet the others.
         """
 
-    def release_flows(self, switch: str, cookie: int) -> None:
-        """Remove what `intercept_flow` installed with this cookie."""
+    def end_metering(self, switch: str, number: int) -> None:
+        """Let all packets pass. The meter counts on, what the switch still sends by its cache."""
 
-    def set_meter(self, switch: str, meter: int, *, rate_kbps: int, burst_kb: int) -> None:
-        """Add a meter with one drop band."""
-
-    def remove_meter(self, switch: str, meter: int) -> None:
-        """Remove a meter, and with it all flows that use it."""
-
-    def meter_counts(self, switch: str, meter: int) -> MeterCounts:
-        """The packets that reached the meter, and those that its band dropped.
+    def meter_counts(self, switch: str, number: int) -> MeterCounts:
+        """The packets that reached the meter, and those that it dropped.
 
         These counts are exact, unlike a flow entry's, which Open vSwitch updates twice a second.
 
         Raises:
             NotMeasuredError: the switch has forgotten them, or does not answer.
         """
+
+    def remove_meter(self, switch: str, number: int) -> None:
+        """Remove a meter."""
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
         """Take a port down or up (OpenFlow port-mod).

@@ -8,7 +8,7 @@ alone: they end at this switch, and some would be counted as table misses once t
 from __future__ import annotations
 
 from itertools import product
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -83,49 +83,40 @@ class Metered(Impairment[ParametersT]):
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
-        self._cookie = lab.unique()
-        self._spared_cookie = self._cookie | 1 << 24
+        self._number = lab.unique()
         at = direction(lab.network, parameters)
         if at.receiver.is_switch:
             self._switch, self._match = at.receiver.node, {"in_port": at.receiver.number}
         else:
             mac = lab.network["hosts"][at.receiver.node]["mac"]
             self._switch, self._match = at.sender.node, {"eth_dst": mac}
+        self._spared = [{"eth_type": OWN_ETHERTYPE}] if at.receiver.is_switch else []
+        if parameters.spare_control:
+            self._spared += [
+                {
+                    "eth_type": _IPV4,
+                    "ip_proto": number,
+                    f"{name}_{side}": EndpointConfig.control_port,
+                }
+                for (name, number), side in _CONTROL
+            ]
 
     def begin(self) -> None:
         rate_bps, burst_bytes = self.parameters.bucket
-        self.lab.set_meter(
-            self._switch,
-            self._cookie,
-            rate_kbps=max(1, round(rate_bps / 1000)),
-            burst_kb=max(1, round(burst_bytes * 8 / 1000)),
-        )
-        if "in_port" in self._match:
-            self._pass({"eth_type": OWN_ETHERTYPE})
-        if self.parameters.spare_control:
-            for (name, number), side in _CONTROL:
-                port = {f"{name}_{side}": EndpointConfig.control_port}
-                self._pass({"eth_type": _IPV4, "ip_proto": number, **port})
-        self.lab.intercept_flow(
+        self.lab.meter_flow(
             self._switch,
             self._match,
-            cookie=self._cookie,
-            meter=self._cookie,
+            number=self._number,
+            rate_bps=rate_bps,
+            burst_bytes=burst_bytes,
             drop=self.drops,
             above=self.above,
+            spared=self._spared,
         )
         self.lab.barrier(self._switch)
 
-    def _pass(self, match: dict[str, Any]) -> None:
-        """Let these of the direction's packets pass."""
-        self.lab.intercept_flow(
-            self._switch, {**self._match, **match}, cookie=self._spared_cookie, above=self.above + 1
-        )
-
     def end(self) -> None:
-        """Remove the entries, but not the meter, which still counts what the cache forwards."""
-        for cookie in (self._cookie, self._spared_cookie):
-            self.lab.release_flows(self._switch, cookie)
+        self.lab.end_metering(self._switch, self._number)
         self.lab.barrier(self._switch)
 
     def effect(self) -> Effect:
@@ -139,15 +130,15 @@ class Metered(Impairment[ParametersT]):
     def _counts(self) -> MeterCounts:
         """The packets since the begin; removes the meter once what the cache sends has ended."""
         try:
-            counts = self.lab.meter_counts(self._switch, self._cookie)
+            counts = self.lab.meter_counts(self._switch, self._number)
             for _ in range(_MOST_LOOKS):
                 self.lab.sleep(_CACHED_S)
-                before, counts = counts, self.lab.meter_counts(self._switch, self._cookie)
+                before, counts = counts, self.lab.meter_counts(self._switch, self._number)
                 if counts == before:
                     break
             return counts
         finally:
-            self.lab.remove_meter(self._switch, self._cookie)
+            self.lab.remove_meter(self._switch, self._number)
             self.lab.barrier(self._switch)
 
 

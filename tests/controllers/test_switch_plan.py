@@ -88,8 +88,8 @@ def fabric() -> Fabric:
 
 
 def blackout(lab: ControllerLabAccess, switch: str, number: int, mac: str) -> None:
-    lab.set_meter(switch, number, rate_kbps=1000, burst_kb=1)
-    lab.intercept_flow(switch, {"eth_dst": mac}, cookie=number, meter=number, drop=True)
+    limits = {"rate_bps": 1_000_000, "burst_bytes": 125}
+    lab.meter_flow(switch, {"eth_dst": mac}, number=number, drop=True, **limits)
 
 
 def test_a_new_controller_finds_what_a_killed_one_left_and_removes_ours_alone(fabric):
@@ -122,7 +122,7 @@ def test_a_switch_that_returns_has_what_is_in_force_now(fabric, loses):
         fabric.fakes["s1"] = FakeSwitch()
     fabric.connect("s1")
     assert fabric.fakes["s1"].contents() == planned
-    dark.release_flows("s1", 1)
+    dark.end_metering("s1", 1)
     dark.remove_meter("s1", 1)
     cut.set_port("s1", 2, up=True)
     fabric.connect("s1")
@@ -275,7 +275,7 @@ def test_whatever_happened_a_switch_holds_what_a_new_one_would_get(seed):
             case 4:
                 number = draw.randrange(1, 4)
                 if METERS.start + number in switch._meters:
-                    lab.release_flows("s1", number)
+                    lab.end_metering("s1", number)
                     lab.remove_meter("s1", number)
                 else:
                     blackout(lab, "s1", number, MACS["a"])

@@ -139,7 +139,7 @@ class _Switch:
 def test_a_meter_is_read_until_it_stands_still_or_for_a_while(readings, packets, slept_s):
     police = Police.__new__(Police)
     switch: Any = _Switch(readings)
-    police.lab, police._switch, police._cookie = switch, "s1", 1
+    police.lab, police._switch, police._number = switch, "s1", 1
     effect = police.effect()
     assert (effect.met, effect.dropped, switch.removed) == (packets, packets, 1)
     assert switch.slept_s == pytest.approx(slept_s)
