@@ -48,7 +48,8 @@ def process_of_workload(lab: LabAccess, parameters: ImpairmentParameters) -> int
 
 
 class StragglerParameters(ImpairmentParameters):
-    """`factor` times slower: the `cpu` of the process on `host`, or both directions of its `link`.
+    """Slows a worker's processor (`testbed.lab.helpers.slowdown`) or both directions of its link,
+    `factor` times.
 
     By default it lasts a whole round, because a round begins with computing.
     """

@@ -129,7 +129,9 @@ class ChangedDirection(Impairment[ParametersT]):
 
 
 class DelayParameters(ImpairmentParameters):
-    """New values in place of the configured ones; what is not given stays."""
+    """Changes delay and jitter of one direction of a link, in netem or in the lab's relay. What
+    is not given stays.
+    """
 
     delay_s: float | None = Field(
         default=None, ge=0, le=10, allow_inf_nan=False, description="the new delay of the direction"
@@ -190,7 +192,9 @@ class Delay(ChangedDirection[DelayParameters]):
 
 
 class LinkDownParameters(ImpairmentParameters):
-    """Of a `host` its only link; a `link` may be named in either order."""
+    """Takes a link's switch ports down and up again; what waits in queues is lost. Of
+    a `host` it is its only link; a `link` may be named in either order.
+    """
 
     both_ways: ClassVar[bool] = True
 

@@ -84,7 +84,9 @@ def _item(text: str) -> range:
 
 
 class LossParameters(ImpairmentParameters):
-    """Either `q`, or the two probabilities of changing between two states, or a mask."""
+    """Packets are dropped where they arrive, at random (Gilbert-Elliott) or by a mask. Give
+    either `q`, or the two probabilities of changing between two states, or a mask.
+    """
 
     q: float | None = Field(default=None, gt=0, le=1, description="loss probability")
     p_good_to_bad: float | None = Field(
@@ -259,7 +261,9 @@ class Loss(Impairment[LossParameters]):
 
 
 class SenderDropParameters(ImpairmentParameters):
-    """A share `q` of what `host` would send vanishes; `host: workers` means each of them."""
+    """Datagrams vanish before the socket, as a third party reads DBLP's evaluation. It is
+    a share `q` of what `host` would send; `host: workers` means each of them.
+    """
 
     allowed_targets = ("host",)
     exclusive = False  # independent losses, of which each takes its share

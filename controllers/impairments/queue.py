@@ -27,7 +27,9 @@ _MOST_AT_ONCE = 512
 
 
 class QueueParameters(ImpairmentParameters):
-    """New values, or factors of the configured ones; what is not given stays."""
+    """One direction's rate, queue limit or both for a while; waiting packets stay. Give
+    new values, or factors of the configured ones; what is not given stays.
+    """
 
     rate_bps: int | None = Field(
         default=None, ge=10_000, le=100_000_000_000, description="the new rate"
@@ -76,7 +78,9 @@ class Queue(ChangedDirection[QueueParameters]):
 
 
 class BurstParameters(ImpairmentParameters):
-    """Background traffic at `rate_factor` times the link's rate for `duration_s`."""
+    """Background frames into a switch port's queue, paced by the kernel or by PacketOuts. They
+    come at `rate_factor` times the link's rate for `duration_s`.
+    """
 
     acts_at_sending_switch: ClassVar[bool] = True
     exclusive: ClassVar[bool] = False  # two bursts add up

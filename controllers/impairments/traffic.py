@@ -73,10 +73,9 @@ class HostToHostParameters(ImpairmentParameters):
 
 
 class HostBurstParameters(HostToHostParameters):
-    """Datagrams from host `from` to `host` at a rate, which counts Ethernet frames.
-
-    Either `rate_bps`, or `rate_factor` times that of the narrowest link between the two. The
-    sender's own link is the limit: what exceeds it is not sent.
+    """A host sends UDP at a high rate to another, through all queues between them. The rate counts
+    Ethernet frames: either `rate_bps`, or `rate_factor` times that of the narrowest link between
+    the two. The sender's own link is the limit: what exceeds it is not sent.
     """
 
     rate_bps: int | None = Field(
@@ -189,8 +188,7 @@ class _Flow:
 
 
 class BackgroundParameters(HostToHostParameters):
-    """Flows from host `from` to `host`, as fast as their congestion control lets them.
-
+    """Long TCP flows between two hosts, by iperf3, with a chosen congestion control.
     `bitrate_bps` limits all `streams` together (payload, as iperf3 counts).
     """
 
