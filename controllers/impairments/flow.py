@@ -14,7 +14,7 @@ from pydantic import Field
 
 from controllers.impairments.base import Effect, Impairment, LabAccess, MeterCounts
 from controllers.impairments.link import direction
-from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.parameters import ImpairmentParameters, RateBps
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.transport.net.config import EndpointConfig
 
@@ -44,11 +44,7 @@ class BlackoutParameters(ImpairmentParameters):
 class PoliceParameters(BlackoutParameters):
     """A token bucket of `burst_bytes` that fills at `rate_bps` (bits of Ethernet frames)."""
 
-    rate_bps: int = Field(
-        ge=10_000,
-        le=100_000_000_000,
-        description="what passes, in bits of Ethernet frames a second",
-    )
+    rate_bps: RateBps = Field(description="what passes, in bits of Ethernet frames a second")
     burst_bytes: int | None = Field(
         default=None,
         ge=2 * ETHERNET_FRAME_BYTES,

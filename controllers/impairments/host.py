@@ -62,7 +62,7 @@ class StragglerParameters(ImpairmentParameters):
         default="round", description="the part of a round that it begins with"
     )
     resource: Literal["cpu", "link"] = Field(default="cpu", description="what is slower")
-    factor: float = Field(ge=1.1, le=50, allow_inf_nan=False, description="how many times slower")
+    factor: float = Field(ge=1.1, le=50, description="how many times slower")
 
     @property
     def sets_rate(self) -> Literal["one way", "both ways", ""]:

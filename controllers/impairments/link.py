@@ -134,13 +134,12 @@ class DelayParameters(ImpairmentParameters):
     """
 
     delay_s: float | None = Field(
-        default=None, ge=0, le=10, allow_inf_nan=False, description="the new delay of the direction"
+        default=None, ge=0, le=10, description="the new delay of the direction"
     )
     jitter_s: float | None = Field(
         default=None,
         ge=0,
         le=10,
-        allow_inf_nan=False,
         description="how far a packet's delay may lie from it, either way; at most the delay",
     )
 

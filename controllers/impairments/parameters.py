@@ -36,6 +36,9 @@ LEGS_OF = {
 }
 
 
+RateBps = Annotated[int, Field(ge=10_000, le=100_000_000_000)]
+
+
 class _Repetition(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True
@@ -115,7 +118,7 @@ def _wrong(what: str) -> Discriminator:
 
 
 Round = Annotated[int, Field(ge=0)]
-Instant = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Instant = Annotated[float, Field(ge=0, le=1e6)]
 
 Rounds = Annotated[
     Annotated[list[Round], Field(min_length=1), Tag("list")]
@@ -214,7 +217,7 @@ class ImpairmentParameters(BaseModel):
     port to the host. `link: [a, b]`, or `a--b`, means the direction from a to b.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     allowed_targets: ClassVar[tuple[str, ...]] = ("host", "link")
     """The keys that may name its target."""
@@ -248,7 +251,6 @@ class ImpairmentParameters(BaseModel):
         default=0.0,
         ge=0,
         le=60,
-        allow_inf_nan=False,
         description="how long after the begin of its leg or round it begins",
     )
     at_s: Instants | None = Field(
@@ -259,14 +261,12 @@ class ImpairmentParameters(BaseModel):
         default=None,
         gt=0,
         le=LONGEST_S,
-        allow_inf_nan=False,
         description="how long it lasts; none: to the end of its leg or round",
     )
     at_most_s: float = Field(
         default=2.0,
         gt=0,
         le=600,
-        allow_inf_nan=False,
         description="ends after this time even if the leg does not; a reliable transport would "
         "otherwise lengthen the very burst that it suffers from",
     )

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, LabAccess
 from controllers.impairments.link import ChangedDirection, Direction, direction
-from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.parameters import ImpairmentParameters, RateBps
 from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.lab.paced_frames import PacedFrames
@@ -31,9 +31,7 @@ class QueueParameters(ImpairmentParameters):
     new values, or factors of the configured ones; what is not given stays.
     """
 
-    rate_bps: int | None = Field(
-        default=None, ge=10_000, le=100_000_000_000, description="the new rate"
-    )
+    rate_bps: RateBps | None = Field(default=None, description="the new rate")
     rate_factor: float | None = Field(
         default=None, gt=0, le=100, description="the new rate in multiples of the configured one"
     )
@@ -88,9 +86,7 @@ class BurstParameters(ImpairmentParameters):
     rate_factor: float = Field(
         default=3.0, ge=0.01, le=100, description="the burst's rate in multiples of the link's"
     )
-    duration_s: float = Field(
-        default=0.05, gt=0, le=60, allow_inf_nan=False, description="how long it lasts"
-    )
+    duration_s: float = Field(default=0.05, gt=0, le=60, description="how long it lasts")
     frame_bytes: int = Field(
         default=ETHERNET_FRAME_BYTES,
         ge=60,

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, LabAccess
 from controllers.impairments.host import start_helper
-from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.parameters import ImpairmentParameters, RateBps
 from testbed.lab import paths
 from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
 from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES
@@ -78,19 +78,14 @@ class HostBurstParameters(HostToHostParameters):
     the two. The sender's own link is the limit: what exceeds it is not sent.
     """
 
-    rate_bps: int | None = Field(
-        default=None, ge=10_000, le=100_000_000_000, description="bits of Ethernet frames a second"
-    )
+    rate_bps: RateBps | None = Field(default=None, description="bits of Ethernet frames a second")
     rate_factor: float | None = Field(
         default=None,
         ge=0.01,
         le=100,
-        allow_inf_nan=False,
         description="in place of rate_bps: multiples of the narrowest link's rate on the path",
     )
-    duration_s: float = Field(
-        default=0.05, gt=0, le=3600, allow_inf_nan=False, description="how long it lasts"
-    )
+    duration_s: float = Field(default=0.05, gt=0, le=3600, description="how long it lasts")
     frame_bytes: int = Field(
         default=ETHERNET_FRAME_BYTES,
         ge=SMALLEST_FRAME_BYTES,
@@ -199,10 +194,8 @@ class BackgroundParameters(HostToHostParameters):
         description="a name that kernel TCP knows",
     )
     streams: int = Field(default=1, ge=1, le=64, description="parallel connections")
-    bitrate_bps: int | None = Field(
+    bitrate_bps: RateBps | None = Field(
         default=None,
-        ge=10_000,
-        le=100_000_000_000,
         description="limit of all streams together, in bits of payload a second; none: no limit",
     )
 
