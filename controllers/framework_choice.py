@@ -22,8 +22,8 @@ def preferred() -> Framework:
 
 def is_installed(framework: str) -> bool:
     """Whether this interpreter has its package."""
-    found = importlib.util.find_spec(FRAMEWORKS[framework])
-    return found is not None and found.origin is not None  # without one: an empty folder
+    spec = importlib.util.find_spec(FRAMEWORKS[framework])
+    return spec is not None and spec.origin is not None  # without one: an empty folder
 
 
 def why_missing(framework: str) -> str:

@@ -48,8 +48,8 @@ class Places:
         if parameters.link is not None:
             if not any(set(parameters.link) == set(link) for link in self.links):
                 valid = ", ".join(f"[{first}, {second}]" for first, second in self.links)
-                wanted = ", ".join(parameters.link)
-                raise ValueError(f"link: [{wanted}]: no such link; valid, either way: {valid}")
+                ends = ", ".join(parameters.link)
+                raise ValueError(f"link: [{ends}]: no such link; valid, either way: {valid}")
             if parameters.acts_at_sending_switch and parameters.link[0] not in self.switches:
                 raise ValueError(
                     f"link: [{', '.join(parameters.link)}]: kind {parameters.kind} acts where a "
@@ -70,13 +70,13 @@ class Places:
 
     def delays(self, entries: Sequence[ImpairmentParameters]) -> dict[tuple[str, str], float]:
         """The links that entries delay, and for how long at most."""
-        found: dict[tuple[str, str], float] = {}
+        delayed: dict[tuple[str, str], float] = {}
         for each in entries:
             if each.changes_middle:
                 ends = self.link_of(each)
                 longest_s = each.longest_wait_s(self.settings[ends])
-                found[ends] = max(found.get(ends, 0.0), longest_s)
-        return found
+                delayed[ends] = max(delayed.get(ends, 0.0), longest_s)
+        return delayed
 
     def link_of(self, parameters: ImpairmentParameters) -> tuple[str, str]:
         """The link that an entry acts on, as it is named here."""

@@ -139,8 +139,8 @@ def read(path: Path) -> dict[str, Any]:
         return document  # the lab wrote it from checked values
     folder = path.absolute().parent
     try:
-        found = Description.model_validate(document, context={"folders": [folder]})
-        return found.document(folder)
+        description = Description.model_validate(document, context={"folders": [folder]})
+        return description.document(folder)
     except ValidationError as error:
         raise problems.input_error(error, Description, f"{path}: ") from None
     except InputError as error:

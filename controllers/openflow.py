@@ -130,9 +130,9 @@ def remove_our_flows(datapath: Datapath) -> Order:
 
 def _remove(datapath: Datapath, owner: str, **which: Any) -> Order:
     protocol = datapath.ofproto
-    wanted = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
+    scope = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
     anywhere = {"out_port": protocol.OFPP_ANY, "out_group": protocol.OFPG_ANY}
-    message = datapath.ofproto_parser.OFPFlowMod(datapath, **wanted, **anywhere)
+    message = datapath.ofproto_parser.OFPFlowMod(datapath, **scope, **anywhere)
     return Order(message=message, what="removal of flows", owner=owner)
 
 

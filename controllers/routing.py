@@ -79,7 +79,7 @@ def _towards(
 ) -> dict[str, Hops]:
     distance = networkx.single_source_shortest_path_length(graph, host)
     ways: dict[str, int] = {}
-    found: dict[str, Hops] = {}
+    hops_of: dict[str, Hops] = {}
     # From far to near, because a switch's choice depends on the choices before it.
     for switch in sorted(distance, key=lambda node: -distance[node]):
         if switch not in switches:
@@ -90,8 +90,8 @@ def _towards(
             ways[node] = max(ways.get(node, 1), before * count)
         repeat = before if count > 1 and before * count <= MOST_BUCKETS else 1
         towards = tuple(sorted(ports[switch, node] for node in nearer))
-        found[switch] = Hops(towards, distance[switch], repeat)
-    return found
+        hops_of[switch] = Hops(towards, distance[switch], repeat)
+    return hops_of
 
 
 def udp_turns(hops: Hops) -> list[tuple[int, int]]:
@@ -158,10 +158,10 @@ class Routing:
 
     def bring_back(self, switch: str, connection: Connection) -> None:
         """Reroute by what a connected switch says of its ports, then give it its whole plan."""
-        found = look(connection)
+        state = look(connection)
         # A port that an impairment holds down comes back as up with the switch.
-        self.ports_are(switch, self._switches[switch].live_ports(found))
-        self._switches[switch].bring_back(connection, found)
+        self.ports_are(switch, self._switches[switch].live_ports(state))
+        self._switches[switch].bring_back(connection, state)
 
     def ports_are(self, switch: str, live: Mapping[int, bool]) -> None:
         """Reroute where ports are not as they were; ports without a link do not count."""
@@ -191,9 +191,9 @@ class Routing:
         finally:
             self._is_busy = False
 
-    def _install(self, wanted: Routes) -> None:
+    def _install(self, new: Routes) -> None:
         count = 0
-        for wave in waves(self._planned, wanted):
+        for wave in waves(self._planned, new):
             for change in wave:
                 self._apply(change.switch, change.mac, change.hops)
             for name in sorted({change.switch for change in wave}):
@@ -235,9 +235,9 @@ def _flows(mac: str, hops: Hops | None) -> list[Flow]:
 
 def _neighbours(network: dict[str, Any]) -> dict[tuple[str, int], str]:
     """The node at the other end of each switch port that has a link."""
-    found = {}
+    neighbours = {}
     for link in network["links"]:
         for own, other in ((link["first"], link["second"]), (link["second"], link["first"])):
             if own["node"] in network["switches"]:
-                found[own["node"], own["number"]] = other["node"]
-    return found
+                neighbours[own["node"], own["number"]] = other["node"]
+    return neighbours

@@ -49,7 +49,7 @@ class PortState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SwitchState:
     """What a switch was when it connected: its ports, and the groups and meters of ours."""
 
     ports: Mapping[int, PortState]
@@ -58,7 +58,7 @@ class Found:
     is_open_vswitch: bool
 
 
-def look(connection: Connection) -> Found:
+def look(connection: Connection) -> SwitchState:
     """Ask a switch that has connected."""
 
     def ask(request: str, what: str) -> list[Any]:
@@ -76,7 +76,7 @@ def look(connection: Connection) -> Found:
     meters = {each.meter_id for each in ask_if_it_has("OFPMeterConfigStatsRequest", "its meters")}
     about = ask_if_it_has("OFPDescStatsRequest", "its description")
     protocol = connection.datapath.ofproto
-    return Found(
+    return SwitchState(
         ports={each.port_no: PortState.of(each, protocol) for each in ports},
         groups=frozenset(groups.intersection(GROUPS)),
         meters=frozenset(meters.intersection(METERS)),
@@ -182,18 +182,18 @@ class Switch:
             self.closed(self._connection)
         return Connection(self.name, datapath, self._refused)
 
-    def live_ports(self, found: Found) -> dict[int, bool]:
+    def live_ports(self, state: SwitchState) -> dict[int, bool]:
         """Which ports will forward once the plan is installed: none that someone holds down."""
         return {
             number: port.is_live and self._ports.get(number, (True, ""))[0]
-            for number, port in found.ports.items()
+            for number, port in state.ports.items()
         }
 
-    def bring_back(self, connection: Connection, found: Found) -> None:
+    def bring_back(self, connection: Connection, state: SwitchState) -> None:
         """Use this connection from now on; return when the switch has confirmed the whole plan."""
         self._connection = connection
-        self._is_open_vswitch = found.is_open_vswitch
-        self._addresses = {number: port.address for number, port in found.ports.items()}
+        self._is_open_vswitch = state.is_open_vswitch
+        self._addresses = {number: port.address for number, port in state.ports.items()}
         self._groups = {}
         for number in self._meters:
             self._counting.setdefault(number, connection)
@@ -204,13 +204,13 @@ class Switch:
             [
                 openflow.remove_our_flows(to),
                 openflow.barrier(to),
-                *(openflow.remove_group(to, each) for each in found.groups),
-                *(openflow.remove_meter(to, each) for each in found.meters),
+                *(openflow.remove_group(to, each) for each in state.groups),
+                *(openflow.remove_meter(to, each) for each in state.meters),
                 openflow.barrier(to),
                 *(openflow.add_meter(to, *each) for each in self._meters.items()),
                 openflow.barrier(to),
                 *self._installation(to, self._flows.values()),
-                *self._port_changes(to, found.ports),
+                *self._port_changes(to, state.ports),
             ]
         )
         self._connected.set()

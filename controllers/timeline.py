@@ -86,18 +86,19 @@ class Timeline:
         """Mark it as in force; False when its leg is over or the same entry is still in force."""
         if occurrence in self._planned:
             self._planned.remove(occurrence)
-        wanted = occurrence.parameters
-        if occurrence.cancelled or wanted.label in self._in_force:
+        parameters = occurrence.parameters
+        if occurrence.cancelled or parameters.label in self._in_force:
             return False
         for other in self._in_force.values():
-            if self._contradict(wanted, other.parameters):
+            if self._contradict(parameters, other.parameters):
                 raise ContradictionError(
-                    f"impairment {wanted.label} begins while {other.parameters.label} "
-                    f"holds {wanted.target}: entries of kind {wanted.kind} cannot overlap there"
+                    f"impairment {parameters.label} begins while {other.parameters.label} "
+                    f"holds {parameters.target}: "
+                    f"entries of kind {parameters.kind} cannot overlap there"
                 )
-        self._in_force[wanted.label] = occurrence
+        self._in_force[parameters.label] = occurrence
         for names in self._hit.values():
-            names.add(wanted.label)
+            names.add(parameters.label)
         return True
 
     def hit(self, round_number: int, leg: str) -> list[str]:
@@ -123,22 +124,22 @@ class Timeline:
     def ended(self, occurrence: Occurrence) -> None:
         self._in_force.pop(occurrence.parameters.label, None)
 
-    def _plan(self, found: list[Occurrence]) -> list[Occurrence]:
-        found.sort(key=lambda each: each.begins_s)
-        self._planned += found
-        return found
+    def _plan(self, occurrences: list[Occurrence]) -> list[Occurrence]:
+        occurrences.sort(key=lambda each: each.begins_s)
+        self._planned += occurrences
+        return occurrences
 
     @staticmethod
     def _occurrence(
         impairment: Impairment[Any], round_number: int, leg: str, begins_s: float
     ) -> Occurrence:
-        wanted = impairment.parameters
+        parameters = impairment.parameters
         return Occurrence(
             impairment=impairment,
             round_number=round_number,
             leg=leg,
             begins_s=begins_s,
-            with_leg=wanted.lasts and wanted.duration_s is None,
+            with_leg=parameters.lasts and parameters.duration_s is None,
         )
 
 

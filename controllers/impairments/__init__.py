@@ -59,9 +59,9 @@ def parameters_of(name: str) -> type[ImpairmentParameters]:
     """What YAML may say about a kind: the `Parameters` in its `Impairment[Parameters]`."""
     for each in kind_of(name).__mro__:
         for base in vars(each).get("__orig_bases__", ()):
-            for found in get_args(base):
-                if isinstance(found, type) and issubclass(found, ImpairmentParameters):
-                    return found
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, ImpairmentParameters):
+                    return argument
     return ImpairmentParameters
 
 

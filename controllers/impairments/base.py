@@ -218,14 +218,14 @@ class Impairment(ABC, Generic[ParametersT]):
 def lines_of_file(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
     """The lines of a named file that say something, each with its place: `FILE: line N`."""
     looked = [each.resolve() for each in (*folders, Path())]
-    found = next((each / name for each in looked if (each / name).is_file()), None)
-    if found is None:
+    file = next((each / name for each in looked if (each / name).is_file()), None)
+    if file is None:
         where = " or ".join(dict.fromkeys(map(str, looked)))
         raise ValueError(f"{name}: no such file; looked in {where}")
     try:
-        if found.stat().st_size > _LARGEST_BYTES:
+        if file.stat().st_size > _LARGEST_BYTES:
             raise ValueError(f"{name}: valid: up to {sizes.in_words(_LARGEST_BYTES)}")
-        text = found.read_text(encoding="utf-8-sig")  # some tables begin with a byte order mark
+        text = file.read_text(encoding="utf-8-sig")  # some tables begin with a byte order mark
     except OSError as error:
         raise ValueError(f"{name}: {error.strerror}") from None
     except UnicodeDecodeError:

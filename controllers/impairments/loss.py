@@ -56,8 +56,8 @@ def read_mask(name: str, folders: Sequence[Path]) -> tuple[str, list[str]]:
         except ValueError as error:
             raise ValueError(f"{place}: {error}, or next") from None
         places[-1].append(place)
-    if found := loss_table.too_much(occurrences):
-        number, item, reason = found
+    if excess := loss_table.too_much(occurrences):
+        number, item, reason = excess
         raise ValueError(f"{places[number][item]}: {reason}")
     return ";".join(",".join(map(_item_text, each)) for each in occurrences), begins
 
@@ -74,10 +74,10 @@ def _item_text(item: range) -> str:
 
 
 def _item(text: str) -> range:
-    found = _ITEM.fullmatch(text)
-    if found is None:
+    matched = _ITEM.fullmatch(text)
+    if matched is None:
         raise ValueError(f"{text!r}; {_VALID}")
-    first, last = int(found[1]), int(found[2] or found[1])
+    first, last = int(matched[1]), int(matched[2] or matched[1])
     if last < first:
         raise ValueError(f"{text!r}: ends before it begins; {_VALID}")
     return range(first, last + 1)

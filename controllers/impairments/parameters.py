@@ -135,34 +135,34 @@ Instants = Annotated[
 
 
 def resolve_rounds(
-    wanted: list[int] | EveryRounds | RandomRounds, rounds: int, seed: str
+    repetition: list[int] | EveryRounds | RandomRounds, rounds: int, seed: str
 ) -> list[int]:
     """The rounds in order."""
-    if isinstance(wanted, list):
-        found = sorted(wanted)
-    elif isinstance(wanted, EveryRounds):
-        found = list(wanted.candidates(rounds)[:: wanted.every])
+    if isinstance(repetition, list):
+        hit = sorted(repetition)
+    elif isinstance(repetition, EveryRounds):
+        hit = list(repetition.candidates(rounds)[:: repetition.every])
     else:
-        candidates = wanted.candidates(rounds)
-        if wanted.random > len(candidates):
+        candidates = repetition.candidates(rounds)
+        if repetition.random > len(candidates):
             raise ValueError(
-                f"rounds.random: {wanted.random}: there are only {len(candidates)} rounds to "
+                f"rounds.random: {repetition.random}: there are only {len(candidates)} rounds to "
                 "draw from"
             )
-        found = sorted(random.Random(seed).sample(candidates, wanted.random))
-    last = found[-1] if found else getattr(wanted, "from_", 0)
-    until = getattr(wanted, "until", None) or 0
-    if max(last, until) >= rounds or not found:
+        hit = sorted(random.Random(seed).sample(candidates, repetition.random))
+    last = hit[-1] if hit else getattr(repetition, "from_", 0)
+    until = getattr(repetition, "until", None) or 0
+    if max(last, until) >= rounds or not hit:
         raise ValueError(
             f"rounds: round {max(last, until)} is never reached; valid: 0 to {rounds - 1}"
         )
-    if len(found) > _MOST_HIT_ROUNDS:
-        raise ValueError(f"rounds: hits {len(found):,} rounds; valid: up to {_MOST_HIT_ROUNDS:,}")
-    return found
+    if len(hit) > _MOST_HIT_ROUNDS:
+        raise ValueError(f"rounds: hits {len(hit):,} rounds; valid: up to {_MOST_HIT_ROUNDS:,}")
+    return hit
 
 
 def resolve_instants(
-    wanted: list[float] | EverySeconds | RandomSeconds,
+    repetition: list[float] | EverySeconds | RandomSeconds,
     seed: str,
     *,
     duration_s: float,
@@ -171,23 +171,23 @@ def resolve_instants(
     """The instants in order, in seconds after the first round's begin; ValueError: too many."""
     # Random ones are uniform over all placements in which one is `apart_s` or more after the one
     # before, and the last, which lasts `duration_s`, has ended at `until`.
-    if isinstance(wanted, list):
-        return sorted(wanted)
-    if isinstance(wanted, EverySeconds):
-        count = int((wanted.until - wanted.from_) / wanted.every + 1e-9) + 1
+    if isinstance(repetition, list):
+        return sorted(repetition)
+    if isinstance(repetition, EverySeconds):
+        count = int((repetition.until - repetition.from_) / repetition.every + 1e-9) + 1
         if count > _MOST_INSTANTS:
             raise ValueError(f"at_s.every: {count} instants; valid: up to {_MOST_INSTANTS}")
-        return [round(wanted.from_ + number * wanted.every, 9) for number in range(count)]
-    room_s = wanted.until - wanted.from_ - (wanted.random - 1) * apart_s - duration_s
+        return [round(repetition.from_ + number * repetition.every, 9) for number in range(count)]
+    room_s = repetition.until - repetition.from_ - (repetition.random - 1) * apart_s - duration_s
     if room_s < 0:
         raise ValueError(
-            f"at_s.random: {wanted.random} times {duration_s:g} s do not fit between "
-            f"{wanted.from_:g} and {wanted.until:g} s, {apart_s - duration_s:g} s apart"
+            f"at_s.random: {repetition.random} times {duration_s:g} s do not fit between "
+            f"{repetition.from_:g} and {repetition.until:g} s, {apart_s - duration_s:g} s apart"
         )
     draw = random.Random(seed)
-    starts = sorted(draw.uniform(0, room_s) for _ in range(wanted.random))
+    starts = sorted(draw.uniform(0, room_s) for _ in range(repetition.random))
     return [
-        round(wanted.from_ + start + number * apart_s, 6) for number, start in enumerate(starts)
+        round(repetition.from_ + start + number * apart_s, 6) for number, start in enumerate(starts)
     ]
 
 

@@ -65,12 +65,12 @@ class Queue(ChangedDirection[QueueParameters]):
     changes_rates = "target"
 
     def new_settings(self, at: Direction) -> dict[str, Any]:
-        wanted, new = self.parameters, {}
-        if wanted.rate_bps is not None or wanted.rate_factor is not None:
-            rate = wanted.rate_bps or round(at.rate_bps * (wanted.rate_factor or 1))
+        parameters, new = self.parameters, {}
+        if parameters.rate_bps is not None or parameters.rate_factor is not None:
+            rate = parameters.rate_bps or round(at.rate_bps * (parameters.rate_factor or 1))
             new["rate_bps"] = max(10_000, rate)
-        if wanted.queue_bytes is not None or wanted.queue_factor is not None:
-            limit = wanted.queue_bytes or round(at.queue_bytes * (wanted.queue_factor or 1))
+        if parameters.queue_bytes is not None or parameters.queue_factor is not None:
+            limit = parameters.queue_bytes or round(at.queue_bytes * (parameters.queue_factor or 1))
             new["queue_bytes"] = max(2 * ETHERNET_FRAME_BYTES, limit)
         return new
 

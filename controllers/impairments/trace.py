@@ -60,24 +60,24 @@ def read_trace(name: str, folders: Sequence[Path], *, window_s: float) -> Record
     """The trace in a file; a first line with a letter makes it CSV, else `window_s` averages."""
     lines = lines_of_file(name, folders)
     first = lines[0][1]
-    found = _csv(lines) if any(each.isalpha() for each in first) else _mahimahi(lines, window_s)
-    if len(found.changes["t_s"]) > MOST_CHANGES:
-        wanted = f"{len(found.changes['t_s'])} changes; valid: up to {MOST_CHANGES}"
-        raise ValueError(f"{name}: {wanted}, in several files or with a larger window_s")
-    return found
+    recorded = _csv(lines) if any(each.isalpha() for each in first) else _mahimahi(lines, window_s)
+    if len(recorded.changes["t_s"]) > MOST_CHANGES:
+        count = f"{len(recorded.changes['t_s'])} changes; valid: up to {MOST_CHANGES}"
+        raise ValueError(f"{name}: {count}, in several files or with a larger window_s")
+    return recorded
 
 
 def _csv(lines: Sequence[tuple[str, str]]) -> Recorded:
     place, header = lines[0]
-    if "," not in header and (found := re.search(r"[;\t]", header)):
-        raise ValueError(f"{place}: {found[0]!r} between columns; valid: commas")
+    if "," not in header and (separator := re.search(r"[;\t]", header)):
+        raise ValueError(f"{place}: {separator[0]!r} between columns; valid: commas")
     columns = [each.strip() for each in header.split(",")]
     for column in columns:
         if column not in LARGEST:
             stem = column.partition("_")[0]
             near = [each for each in LARGEST if each.partition("_")[0] == stem]
-            told = f"valid: {near[0]}" if near else one_of(column, LARGEST)
-            raise ValueError(f"{place}: unknown column {column!r}; {told}")
+            valid = f"valid: {near[0]}" if near else one_of(column, LARGEST)
+            raise ValueError(f"{place}: unknown column {column!r}; {valid}")
         if columns.count(column) > 1:
             raise ValueError(f"{place}: column {column!r} is there twice")
     if "t_s" not in columns or len(columns) < 2:
@@ -232,30 +232,30 @@ class TraceParameters(ImpairmentParameters):
         """Of a file, its content counts and not its place; without a duration it plays once."""
         if not isinstance(given, dict):
             return check(given)
-        found, places = dict(given), []
-        if isinstance(found.get("file"), str):
+        document, places = dict(given), []
+        if isinstance(document.get("file"), str):
             for key in ("changes", "length_s"):
-                if found.get(key) is not None:
+                if document.get(key) is not None:
                     raise ValueError(f"{key}: excludes file")
-            window_s = found.get("window_s", cls.model_fields["window_s"].default)
+            window_s = document.get("window_s", cls.model_fields["window_s"].default)
             if not isinstance(window_s, int | float) or not window_s > 0:
                 return check(given)  # the key's own rule says what is wrong
             try:
-                recorded = read_trace(found["file"], folders(info), window_s=window_s)
+                recorded = read_trace(document["file"], folders(info), window_s=window_s)
             except ValueError as error:
                 raise ValueError(f"file: {error}") from None
-            found |= {"file": None, "changes": recorded.changes, "length_s": recorded.length_s}
+            document |= {"file": None, "changes": recorded.changes, "length_s": recorded.length_s}
             places = recorded.places
-        length_s, start_s = found.get("length_s"), found.get("start_s", 0)
+        length_s, start_s = document.get("length_s"), document.get("start_s", 0)
         is_known = isinstance(length_s, int | float) and isinstance(start_s, int | float)
-        if found.get("at_s") is not None and found.get("duration_s") is None and is_known:
-            found["duration_s"] = max(length_s - start_s, SHORTEST_S)
-            if places and found["duration_s"] > LONGEST_S:
+        if document.get("at_s") is not None and document.get("duration_s") is None and is_known:
+            document["duration_s"] = max(length_s - start_s, SHORTEST_S)
+            if places and document["duration_s"] > LONGEST_S:
                 raise ValueError(
                     f"file: {places[-1]}: it lasts {length_s:g} s; valid: up to {LONGEST_S:g} s, "
                     "or with a duration_s"
                 )
-        made = check(found)
+        made = check(document)
         made._places = places
         return made
 
@@ -273,8 +273,8 @@ class TraceParameters(ImpairmentParameters):
         if len(lengths) > 1 or not 0 < max(lengths) <= MOST_CHANGES:
             most = MOST_CHANGES
             raise ValueError(f"changes: columns must be of one length, 1 to {most}")
-        if told := wrong(self.changes):
-            raise ValueError(f"changes: {told}")
+        if problem := wrong(self.changes):
+            raise ValueError(f"changes: {problem}")
         least_s = self.changes["t_s"][-1] + SHORTEST_S
         if self.length_s < least_s * 0.999999:
             raise ValueError(f"length_s: {self.length_s:g}; valid: {least_s:g} or more")

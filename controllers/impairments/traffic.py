@@ -290,18 +290,18 @@ class Background(Impairment[BackgroundParameters]):
         with socket_in(self._receiver.pid, socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind((self._receiver.address, 0))
             port = str(probe.getsockname()[1])
-        wanted, target = self.parameters, self._receiver.address
+        parameters, target = self.parameters, self._receiver.address
         serve = ("iperf3", "-s", "-1", "-J", "-i", str(_REPORT_EVERY_S), "-B", target, "-p", port)
         send = [
             *python_module.command("testbed.lab.helpers.held_start"),
             *("iperf3", "-c", target, "-p", port, "-B", self._sender.address, "-J"),
             # No time limit, because iperf3 takes whole seconds only; the impairment's end stops it.
             *("-t", "0", "-i", "0"),
-            *("-C", wanted.congestion_control, "-P", str(wanted.streams)),
+            *("-C", parameters.congestion_control, "-P", str(parameters.streams)),
         ]
-        if wanted.bitrate_bps is not None:
+        if parameters.bitrate_bps is not None:
             # iperf3's limit applies to each stream.
-            send += ["-b", str(max(1, wanted.bitrate_bps // wanted.streams))]
+            send += ["-b", str(max(1, parameters.bitrate_bps // parameters.streams))]
             send += ["-l", str(_PACED_WRITE_BYTES)]
         return _Pair(
             server=start_helper(serve, pid=self._receiver.pid, lab=self.lab, ordinary=True),
@@ -333,20 +333,20 @@ def _look(connection: socket.socket) -> _Flow:
 
 
 def _listens(pid: int) -> bool:
-    found = False
+    listening = False
     for each in sockets_of(pid, socket.AF_INET):
         with each:
-            found = found or bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    return found
+            listening = listening or bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return listening
 
 
 def _json(text: bytes) -> dict[str, Any]:
     """The JSON object that iperf3 printed; empty where it printed none."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _error(client: HelperProcess) -> str:
