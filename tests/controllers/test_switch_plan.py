@@ -88,7 +88,7 @@ def fabric() -> Fabric:
 
 
 def blackout(lab: ControllerLabAccess, switch: str, number: int, mac: str) -> None:
-    limits = {"rate_bps": 1_000_000, "burst_bytes": 125}
+    limits: dict[str, Any] = {"rate_bps": 1_000_000, "burst_bytes": 125}
     lab.meter_flow(switch, {"eth_dst": mac}, number=number, drop=True, **limits)
 
 
