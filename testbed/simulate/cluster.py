@@ -8,7 +8,7 @@ from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.joining import SERVER, Admission, Newcomer, StrangerError
+from testbed.transport.core.joining import SERVER, Admission, Newcomer, UnknownSenderError
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.sending_path import SendingPath
 
@@ -71,7 +71,7 @@ class Cluster:
             hello = newcomer.feed(said)
             assert hello is not None  # it is small enough to come in one piece
             self._admission.judge(hello, hello.name)
-        except (StrangerError, ProtocolError) as error:
+        except (UnknownSenderError, ProtocolError) as error:
             self.refused.append(str(error))
             worker.cut(str(error))
             return

@@ -115,7 +115,7 @@ def test_strangers_at_the_doors_are_counted_and_hold_nobody_up(protocol, monkeyp
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
         connection.close()
-    # All have joined while two who say nothing are still at the doors.
+    # All have joined while two connections have said nothing yet.
     workers = open_endpoint(place.worker(1)), open_endpoint(place.worker(2))
     with workers[0], workers[1], opened.result(timeout=30) as server, silent, half:
         assert server.counters() == {

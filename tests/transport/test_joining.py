@@ -6,7 +6,7 @@ import pytest
 from testbed.transport.core.connection import ConnectionState
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Started
-from testbed.transport.core.joining import HELLO_WITHIN_S, Admission, Newcomer, StrangerError
+from testbed.transport.core.joining import HELLO_WITHIN_S, Admission, Newcomer, UnknownSenderError
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
 from testbed.transport.core.tolerance import FractionRule
 from tests.transport.clusters import TIMEOUT_S, cluster_of
@@ -26,7 +26,7 @@ def turned_away(*pieces):
     newcomer = Newcomer(SESSION, 0.0)
     for piece in pieces[:-1]:
         assert newcomer.feed(piece) is None
-    with pytest.raises(StrangerError) as caught:
+    with pytest.raises(UnknownSenderError) as caught:
         newcomer.feed(pieces[-1])
     return str(caught.value), caught.value.name
 
@@ -74,7 +74,7 @@ def admission(**settings):
     ],
 )
 def test_who_is_not_expected_is_turned_away_by_name(name, address, identity, why):
-    with pytest.raises(StrangerError) as caught:
+    with pytest.raises(UnknownSenderError) as caught:
         admission(terms="x").judge(changed(name=name), address, identity)
     assert (str(caught.value), caught.value.name) == (why, name)
 

@@ -24,7 +24,7 @@ MAX_NEWCOMERS = 64
 _SESSION_BYTES = 4
 
 
-class StrangerError(Exception):
+class UnknownSenderError(Exception):
     """A newcomer that is turned away without an answer; its text is the counter's name."""
 
     def __init__(self, why: str, name: str | None = None) -> None:
@@ -44,7 +44,7 @@ class Newcomer:
     def feed(self, data: bytes) -> Hello | None:
         """Takes the next bytes, none at the stream's end; returns the HELLO once it is complete."""
         if not data:
-            raise StrangerError("silent")
+            raise UnknownSenderError("silent")
         try:
             messages = self._parser.feed(data)
             if not messages:
@@ -52,15 +52,15 @@ class Newcomer:
                 self._head = (self._head + data)[: HEADER_BYTES + _SESSION_BYTES]
                 named = self._head[HEADER_BYTES:]
                 if len(named) == _SESSION_BYTES and int.from_bytes(named, "big") != self._session:
-                    raise StrangerError("wrong-session")
+                    raise UnknownSenderError("wrong-session")
                 return None
             hello = Hello.parse(messages[0].body)
         except ProtocolError:
-            raise StrangerError("garbage") from None
+            raise UnknownSenderError("garbage") from None
         if len(messages) > 1 or self._parser.pending_bytes:
-            raise StrangerError("garbage")  # a peer waits for the WELCOME before it says more
+            raise UnknownSenderError("garbage")  # a peer waits for the WELCOME before it says more
         if hello.session != self._session:
-            raise StrangerError("wrong-session", hello.name)
+            raise UnknownSenderError("wrong-session", hello.name)
         return hello
 
 
@@ -78,11 +78,11 @@ class Admission:
     def judge(self, hello: Hello, address: str, identity: str | None = None) -> None:
         """Returns if the worker may join."""
         if hello.name not in self._addresses:
-            raise StrangerError("unknown-name", hello.name)
+            raise UnknownSenderError("unknown-name", hello.name)
         if address != self._addresses[hello.name]:
-            raise StrangerError("unknown-address", hello.name)
+            raise UnknownSenderError("unknown-address", hello.name)
         if identity is not None and identity != hello.name:
-            raise StrangerError("another-name", hello.name)
+            raise UnknownSenderError("another-name", hello.name)
         if hello.terms != self._terms:
             raise ProtocolError(
                 f"the transports differ: the server has {self._terms}, {hello.name} {hello.terms}"

@@ -25,8 +25,8 @@ from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, resolve
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.doors import listen
 from testbed.transport.net.link import DataChannel
+from testbed.transport.net.listener import listen
 from testbed.transport.net.path_mtu import Sizes, check_chunk_fits
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.tcp import (

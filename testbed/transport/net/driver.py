@@ -14,8 +14,8 @@ from typing import Any
 from testbed.transport.core.events import Event
 from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.hot_path import Arriving, Departing, Polled, wait_working
-from testbed.transport.net.doors import Door
 from testbed.transport.net.link import DataChannel, HedgeChannel, Link
+from testbed.transport.net.listener import Listener
 from testbed.transport.net.stream import Stream
 
 _LINGER_S = 1.0
@@ -153,7 +153,7 @@ class Driver:
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
         """`on_event` hears what connections tell, with the peer's name."""
         self.links: dict[str, Link] = {}  # the peers that have not ended, by name
-        self.doors: list[Door] = []  # the listening ports
+        self.listeners: list[Listener] = []  # the listening ports
         self.alarm = Alarm()  # ends a wait from another thread
         self._on_event = on_event
         self._waiter = Waiter()
@@ -163,7 +163,7 @@ class Driver:
         self._gathering_s: dict[str, float] = {}
         self._routines: dict[str, DataChannel] = {}
         self._owners: dict[Any, str] = {}
-        self._at_doors: set[Any] = set()
+        self._accepting: set[Any] = set()
         self._ended: list[Stream] = []
         self._attentive = self._heeding = False
 
@@ -272,7 +272,7 @@ class Driver:
                 self._on_event(name, event)
 
     def _wait(self, until_s: float) -> None:
-        until_s = min(until_s, self._attend_doors(), *self._due_s.values())
+        until_s = min(until_s, self._serve_listeners(), *self._due_s.values())
         self._waiter.want(self.alarm, reading=self._heeding, writing=False)
         if self._routines:
             ready, roomy = self._wait_working(until_s)
@@ -309,39 +309,39 @@ class Driver:
                 link.end_routine(time.monotonic())
                 self._due_s[name] = -math.inf
 
-    def _attend_doors(self) -> float:
+    def _serve_listeners(self) -> float:
         """Waits for who comes; returns until when at most."""
-        here: set[Any] = {*self.doors}
+        here: set[Any] = {*self.listeners}
         until_s = math.inf
-        for door in self.doors:
-            self._waiter.want(door, reading=True, writing=False)
-            for arrival in door.arrivals:
+        for listener in self.listeners:
+            self._waiter.want(listener, reading=True, writing=False)
+            for arrival in listener.arrivals:
                 self._waiter.want(arrival, reading=True, writing=arrival.stream.has_unsent)
                 here.add(arrival)
-            until_s = min(until_s, door.until_s() or math.inf)
-        for gone in self._at_doors - here:
+            until_s = min(until_s, listener.until_s() or math.inf)
+        for gone in self._accepting - here:
             self._waiter.forget(gone)
-        self._at_doors = here
+        self._accepting = here
         return until_s
 
     def _welcome(self, ready: Collection[Any], roomy: Collection[Any], now_s: float) -> None:
-        if not self._at_doors.isdisjoint(ready):
+        if not self._accepting.isdisjoint(ready):
             self._due_s.clear()  # a link may get its data's connection
-        for door in self.doors:
-            for arrival in list(door.arrivals):
+        for listener in self.listeners:
+            for arrival in list(listener.arrivals):
                 if arrival in roomy:
                     arrival.stream.flush()
                 if arrival in ready:
-                    door.read(arrival)
-            if door in ready:
-                door.accept(now_s)
-            door.expire(now_s)
+                    listener.read(arrival)
+            if listener in ready:
+                listener.accept(now_s)
+            listener.expire(now_s)
 
     def close(self) -> None:
-        """Ends all links and doors. What was said before still arrives."""
-        for door in self.doors:
-            door.close()
-        self.doors.clear()
+        """Ends all links and listeners. What was said before still arrives."""
+        for listener in self.listeners:
+            listener.close()
+        self.listeners.clear()
         self._waiter.forget(self.alarm)
         self.alarm.close()
         for name in list(self.links):
@@ -352,8 +352,8 @@ class Driver:
         self._ended.clear()
 
     def abandon(self) -> None:
-        """Closes this process's copies of a parent's links and doors. Nothing is said."""
-        held: list[Door | Stream | HedgeChannel] = [*self.doors, *self._ended]
+        """Closes this process's copies of a parent's links and listeners. Nothing is said."""
+        held: list[Listener | Stream | HedgeChannel] = [*self.listeners, *self._ended]
         for link in self.links.values():
             held.append(link.stream)
             if link.hedges is not None:

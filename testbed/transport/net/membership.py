@@ -11,7 +11,7 @@ from typing import Any
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.errors import PeerLost, ProtocolError
 from testbed.transport.core.events import Event, Joined, PeerGone
-from testbed.transport.core.joining import SERVER, Admission, StrangerError
+from testbed.transport.core.joining import SERVER, Admission, UnknownSenderError
 from testbed.transport.core.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
 from testbed.transport.net.addresses import Host, in_words, resolve
 from testbed.transport.net.carriers import (
@@ -22,9 +22,9 @@ from testbed.transport.net.carriers import (
     open_data_sockets,
 )
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.doors import Arrival, Door, Strangers, listen
 from testbed.transport.net.driver import Driver
 from testbed.transport.net.link import HedgeChannel, Link
+from testbed.transport.net.listener import Arrival, Listener, Rejections, listen
 from testbed.transport.net.stream import Stream, connected, limit_segments
 from testbed.transport.net.tls import Tls
 
@@ -49,7 +49,7 @@ class Membership:
         """`on_event` hears PeerGone for one that joins again, and Joined for each that has."""
         self._config = config
         self._driver = driver
-        self._strangers = Strangers(counters)
+        self._rejections = Rejections(counters)
         self._on_event = on_event
         self._sockets = sockets
         self._carrier: Carrier | None = None
@@ -133,17 +133,18 @@ class Membership:
         addresses = {peer: str(host) for peer, host in self._hosts.items()}
         self._admission = Admission(addresses=addresses, layout=config.layout, terms=config.terms)
         listener = listen(local.at(config.control_port), limit_segments)
-        door = partial(Door, session=config.session, strangers=self._strangers)
-        self._driver.doors.append(door(listener, judge=self._judge, tls=self._tls))
+        listening = partial(Listener, session=config.session, rejections=self._rejections)
+        listeners = self._driver.listeners
+        listeners.append(listening(listener, judge=self._judge, tls=self._tls))
         for peer, listener in self._carrier.data_listeners().items():
-            self._driver.doors.append(door(listener, judge=partial(self._judge_data, peer)))
+            listeners.append(listening(listener, judge=partial(self._judge_data, peer)))
         everyone = set(config.peers)
         until_s = time.monotonic() + config.connect_timeout_s
         self._driver.run(lambda: self._joined == everyone or self._refused is not None, until_s)
         if self._refused is not None:
             raise self._refused
         if missing := sorted(everyone - self._joined):
-            who_came = f"; turned away: {self._strangers}" if str(self._strangers) else ""
+            who_came = f"; turned away: {self._rejections}" if str(self._rejections) else ""
             raise PeerLost(
                 ", ".join(missing),
                 f"did not join within {config.connect_timeout_s:g} s{who_came}",
@@ -164,7 +165,7 @@ class Membership:
         admission.judge(hello, address, arrival.stream.identity)
 
     def _judge(self, hello: Hello, arrival: Arrival) -> None:
-        """Lets a worker in, or tells it why not; StrangerError for anyone else."""
+        """Lets a worker in, or tells it why not; UnknownSenderError for anyone else."""
         assert self._admission is not None and self._carrier is not None
         name, config, stream = hello.name, self._config, arrival.stream
         now_s = time.monotonic()
@@ -202,7 +203,7 @@ class Membership:
         """Tells a worker why it is not let in."""
         arrival.stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
         self._driver.let_go(arrival.stream)
-        self._strangers.add("refused", arrival, name)
+        self._rejections.add("refused", arrival, name)
         if not self._started:
             self._refused = ProtocolError(f"{name} cannot join: {error}")
 
@@ -215,7 +216,7 @@ class Membership:
         )
         link = self._driver.links.get(peer)
         if link is None or link.data is not None:
-            raise StrangerError("twice", hello.name)
+            raise UnknownSenderError("twice", hello.name)
         try:
             self._carrier.check(arrival.connection)
         except ProtocolError as error:

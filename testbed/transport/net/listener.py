@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from testbed.shared.input_error import shown
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.joining import MAX_NEWCOMERS, Newcomer, StrangerError
+from testbed.transport.core.joining import MAX_NEWCOMERS, Newcomer, UnknownSenderError
 from testbed.transport.core.messages import Hello
 from testbed.transport.net.addresses import SocketAddress, in_words
 from testbed.transport.net.stream import Stream
@@ -48,13 +48,13 @@ class Arrival:
         return self.stream.fileno()
 
 
-# Takes a complete HELLO, and with it the connection, unless it raises StrangerError (for who is
-# turned away without an answer), ProtocolError or OSError.
+# Takes a complete HELLO, and with it the connection, unless it raises UnknownSenderError (for one
+# that is turned away without an answer), ProtocolError or OSError.
 Judge = Callable[[Hello, Arrival], None]
 
 
-class Strangers:
-    """Those who were turned away: counts them by reason, and keeps the last of each in words."""
+class Rejections:
+    """Counts the connections that were closed before they joined; the last of each reason."""
 
     def __init__(self, counters: Counter[str]) -> None:
         self._counters = counters
@@ -74,47 +74,47 @@ class Strangers:
         return ", ".join(each)
 
 
-class Door:
-    """A listening port; strangers are counted and shown out, and hold nobody up."""
+class Listener:
+    """A listening port; unknown senders are counted and closed, and hold nobody up."""
 
     def __init__(
         self,
-        listener: socket.socket,
+        listening: socket.socket,
         *,
         session: int,
         judge: Judge,
-        strangers: Strangers,
+        rejections: Rejections,
         tls: Callable[[], Tls | None] = lambda: None,
     ) -> None:
         self.arrivals: list[Arrival] = []
-        self._listener = listener
+        self._socket = listening
         self._session = session
         self._judge = judge
-        self._strangers = strangers
+        self._rejections = rejections
         self._tls = tls
 
     def fileno(self) -> int:
-        return self._listener.fileno()
+        return self._socket.fileno()
 
     def until_s(self) -> float | None:
         """When `expire` is due."""
         return self.arrivals[0].newcomer.until_s if self.arrivals else None
 
     def accept(self, now_s: float) -> None:
-        """Lets in who knocks, up to a limit."""
+        """Accepts connections, up to a limit."""
         for _ in range(MAX_NEWCOMERS):
             try:
-                connection, address = self._listener.accept()
+                connection, address = self._socket.accept()
             except OSError:  # none waits, or it was closed again
                 return
             stream = Stream(connection, self._tls())
             newcomer = Newcomer(self._session, now_s)
             self.arrivals.append(Arrival(connection, stream, address, newcomer))
             if len(self.arrivals) > MAX_NEWCOMERS:
-                self._show_out(self.arrivals[0], "crowded-out")
+                self._reject(self.arrivals[0], "crowded-out")
 
     def read(self, arrival: Arrival) -> None:
-        """Reads what a newcomer says."""
+        """Reads a newcomer's HELLO."""
         data = arrival.stream.read()
         try:
             if not data and arrival.stream.closed is None:
@@ -122,29 +122,29 @@ class Door:
             hello = arrival.newcomer.feed(data)
             if hello is None:
                 if arrival.stream.closed is not None:
-                    raise StrangerError("reset")
+                    raise UnknownSenderError("reset")
                 return
             self._judge(hello, arrival)
             self.arrivals.remove(arrival)
-        except StrangerError as error:
-            self._show_out(arrival, str(error), error.name)
+        except UnknownSenderError as error:
+            self._reject(arrival, str(error), error.name)
         except ProtocolError:
-            self._show_out(arrival, "refused")
+            self._reject(arrival, "refused")
         except OSError:
-            self._show_out(arrival, "reset")
+            self._reject(arrival, "reset")
 
     def expire(self, now_s: float) -> None:
-        """Shows out those whose time is over."""
+        """Closes connections whose time is over."""
         while self.arrivals and self.arrivals[0].newcomer.until_s <= now_s:
-            self._show_out(self.arrivals[0], "silent")
+            self._reject(self.arrivals[0], "silent")
 
-    def _show_out(self, arrival: Arrival, why: str, name: str | None = None) -> None:
-        self._strangers.add(why, arrival, name)
+    def _reject(self, arrival: Arrival, why: str, name: str | None = None) -> None:
+        self._rejections.add(why, arrival, name)
         self.arrivals.remove(arrival)
         arrival.stream.close()
 
     def close(self) -> None:
         """Stops listening."""
         while self.arrivals:
-            self._show_out(self.arrivals[0], "unfinished")
-        self._listener.close()
+            self._reject(self.arrivals[0], "unfinished")
+        self._socket.close()
