@@ -113,9 +113,7 @@ def test_sizes_are_those_of_packets_that_common_paths_take():
     ("kind", "longest_s"),
     [
         *(("interface", 7), ("hole", 12)),
-        pytest.param(
-            "loss", math.inf, marks=pytest.mark.long
-        ),  # in virtual time: test_fruitlessness
+        pytest.param("loss", math.inf, marks=pytest.mark.long),  # in virtual time: test_stalls
     ],
 )
 def test_a_path_whose_mtu_shrinks_goes_on_and_one_that_loses_most_is_not_taken_for_one(

@@ -275,7 +275,7 @@ def test_a_repair_may_have_no_feedback_and_is_called_when_its_deadline_has_passe
 
     sender = asking_sender(repair=repair_of(OwnSender))
     sender.on_message(bitmap(1), 0.25)
-    assert sender.fruitless_s is None
+    assert sender.stalled_s is None
     for now_s in (0.5, 1.0, 1.5):
         sender.on_deadline(now_s)
     sender.on_message(ControlMessage(MessageType.STOP, 6), 1.6)
@@ -289,7 +289,7 @@ def test_a_sender_whose_many_answers_name_nothing_for_a_second_sends_less_and_as
     sender.sent(len(sender.offer(0.0)), 0.0)
     for answered_s in np.linspace(0.25, 1.3, 15).tolist():
         sender.on_message(bitmap(), answered_s)
-        assert sender.fruitless_s == 0.25
+        assert sender.stalled_s == 0.25
         sender.poll_messages()
         sent = len(sender.offer(answered_s))
         assert sent == 100  # also after a second, because there were fifteen answers at most
@@ -308,7 +308,7 @@ def test_a_sender_whose_many_answers_name_nothing_for_a_second_sends_less_and_as
         now_s += pause_s
     sender.sent(len(sender.offer(2.0)), 2.0)
     sender.on_message(bitmap(7), 2.25)
-    assert sender.fruitless_s is None
+    assert sender.stalled_s is None
 
 
 @pytest.mark.parametrize("upcoming", [[4], [-1], [0, 1, 2, 3, 0], []])

@@ -152,9 +152,9 @@ def test_a_link_hands_over_what_has_gathered_as_having_waited():
     assert cast(RestingData, link.data).read_waited == [True]
 
 
-@pytest.mark.parametrize("heeding", [False, True])
-def test_an_alarm_that_nobody_hushes_keeps_nobody_awake(heeding):
+@pytest.mark.parametrize("until_alarm", [False, True])
+def test_an_alarm_that_nobody_clears_keeps_nobody_awake(until_alarm):
     driver, waiter = driver_of({}, [[]])
     driver.alarm.ring()
-    driver.run(lambda: not waiter.wakes, heeding=heeding)
-    assert waiter.reading[driver.alarm] == heeding
+    driver.run(lambda: not waiter.wakes, until_alarm=until_alarm)
+    assert waiter.reading[driver.alarm] == until_alarm

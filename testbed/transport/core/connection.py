@@ -336,8 +336,8 @@ class Connection:
     def _look(self, now_s: float) -> None:
         """Transfers stood still while this side was away; that is not the peer's fault."""
         if away_s := self._liveness.look(now_s):
-            self.incoming.excuse(away_s)
-            self.outgoing.excuse(away_s)
+            self.incoming.was_away(away_s)
+            self.outgoing.was_away(away_s)
 
     def _ping_s(self) -> float:
         return self._liveness.ping_s(held=self.outgoing.held or self.incoming.late)

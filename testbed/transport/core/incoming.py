@@ -417,7 +417,7 @@ class Incoming:
             progress_s = max(progress_s, receiver.progress_s or -math.inf)
             yield receiver, max(self._awaited_s[transfer], progress_s)
 
-    def excuse(self, away_s: float) -> None:
+    def was_away(self, away_s: float) -> None:
         """This side has done nothing for so long, which is added to its patience."""
         for receiver, since_s in self._standing():
             self._awaited_s[receiver.transfer] = since_s + away_s

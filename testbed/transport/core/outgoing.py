@@ -234,7 +234,7 @@ class Outgoing:
         """Datagrams to send now beside those of the last offer, because none of these arrive."""
         rounds = 0
         for sender in self.senders.values():  # asked for with every wake-up
-            rounds = rounds or sender.fruitless_rounds
+            rounds = rounds or sender.stalled_batches
         smaller = [pieces for pieces in self.likely if pieces > self.pieces] if rounds else []
         if not smaller:
             self._search = None
@@ -281,10 +281,10 @@ class Outgoing:
         """Since when the peer lets this side wait; None while it does not."""
         return self._held_s
 
-    def excuse(self, away_s: float) -> None:
+    def was_away(self, away_s: float) -> None:
         """This side has done nothing for so long, which is added to its patience."""
         for sender in self.senders.values():
-            sender.excuse(away_s)
+            sender.was_away(away_s)
 
     def patience(self, heard_s: float) -> Patience:
         """When to give up the peer, which was heard at `heard_s`, and why."""
@@ -302,7 +302,7 @@ class Outgoing:
             if sender.asked_s is not None:
                 until_s = max(sender.asked_s, heard_s) + timeout_s
                 ends = min(ends, (until_s, SILENT, transfer))
-            if sender.fruitless_s is not None:
-                until_s = sender.fruitless_s + timeout_s
+            if sender.stalled_s is not None:
+                until_s = sender.stalled_s + timeout_s
                 ends = min(ends, (until_s, DATA_BLOCKED + NO_NEW_CHUNK, transfer))
         return ends

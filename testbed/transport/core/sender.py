@@ -31,7 +31,7 @@ _WORTH_TWO = 4
 # An answer is overdue after twice a round trip and so much more; before one is known, it is this.
 _OVERDUE_S = 2e-3
 _FIRST_ANSWER_S = 1e-2
-_FRUITLESS_BATCH = 32  # datagrams between two pauses
+_STALLED_BATCH = 32  # datagrams between two pauses
 # Answers must have named nothing new for so long, and so many of them, or fewer that tell of so
 # many losses. Time alone says little: a busy peer may have answered once a second.
 _TIME_S = 1.0
@@ -41,7 +41,7 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
-class Fruitlessness:
+class Stall:
     """Makes a sender whose data do not arrive, although answers do, send less, and pause."""
 
     def __init__(self, now_s: float) -> None:
@@ -79,7 +79,7 @@ class Fruitlessness:
         """What was answered says nothing any more."""
         self.since_s, self._answers, self._lost, self.rounds = None, 0, 0, 0
 
-    def excuse(self, away_s: float) -> None:
+    def was_away(self, away_s: float) -> None:
         """For so long this side sent nothing that an answer could have named."""
         if self.since_s is not None:
             self.since_s += away_s
@@ -157,7 +157,7 @@ class Sender:
         self._control_bytes = 0
         self._began_s = now_s
         self._ended_s = now_s
-        self._fruitlessness = Fruitlessness(now_s)
+        self._stall = Stall(now_s)
         self.ignored: Counter[str] = Counter()
         self.held = False
         self.attentive = True
@@ -186,14 +186,14 @@ class Sender:
         return asked_s + 2 * (_FIRST_ANSWER_S if usual_s is None else usual_s) + _OVERDUE_S
 
     @property
-    def fruitless_s(self) -> float | None:
+    def stalled_s(self) -> float | None:
         """Since when the receiver's answers have named nothing new; None while data arrive."""
-        return self._fruitlessness.since_s
+        return self._stall.since_s
 
     @property
-    def fruitless_rounds(self) -> int:
+    def stalled_batches(self) -> int:
         """How many batches went since it pauses because no data arrive."""
-        return self._fruitlessness.rounds
+        return self._stall.rounds
 
     def overdue(self) -> NDArray[np.bool_] | None:
         """What was to arrive and did not, once `stopped`: shape (chunk_count,); None: nothing."""
@@ -202,9 +202,9 @@ class Sender:
         left = (self._worth >= MUST) & ~self._received
         return left if left.any() else None
 
-    def excuse(self, away_s: float) -> None:
+    def was_away(self, away_s: float) -> None:
         """For so long this side sent nothing that an answer could have named."""
-        self._fruitlessness.excuse(away_s)
+        self._stall.was_away(away_s)
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """The datagrams that may go now: shape (k, datagram bytes), k >= 0."""
@@ -232,7 +232,7 @@ class Sender:
     def departures(self) -> Departures | None:
         """What may go without an `offer` each; None while that is no more than a batch."""
         path, repair = self._path, self._repair
-        alone = path.steady and self.fruitless_s is None and not self.held
+        alone = path.steady and self.stalled_s is None and not self.held
         alone = alone and promises(repair, "certain") and self.state is SenderState.SENDING
         count = repair.certain if alone else 0
         path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
@@ -283,10 +283,10 @@ class Sender:
                 self._repair.on_window_closed(now_s)
                 return 0
         remaining = self._repair.remaining
-        if self._fruitlessness.pauses(now_s):
-            if now_s < self._fruitlessness.resume_s:
+        if self._stall.pauses(now_s):
+            if now_s < self._stall.resume_s:
                 return 0
-            remaining = min(remaining, _FRUITLESS_BATCH)
+            remaining = min(remaining, _STALLED_BATCH)
         return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
 
     def _window(self) -> float:
@@ -311,8 +311,8 @@ class Sender:
         self._repair.on_sent(count, now_s)
         link_bytes = len(taken) * self._path.datagram_wire_bytes
         self._repair.on_link_time(8 * link_bytes / self._path.rate_bps)
-        if self._fruitlessness.pauses(now_s):
-            self._fruitlessness.on_sent(now_s)
+        if self._stall.pauses(now_s):
+            self._stall.on_sent(now_s)
             if self.state is SenderState.SENDING:
                 self._repair.on_window_closed(now_s)
         if self.state is SenderState.SENDING and self._window() < 1:
@@ -334,7 +334,7 @@ class Sender:
         if message.type is MessageType.HOLD:
             self.held = True
             self._path.hold(self._repair)
-            self._fruitlessness.forget()
+            self._stall.forget()
             return
         # A message that had to wait says nothing of the path's round trip, nor one that was held.
         self._repair.attentive = self.attentive and not self.held
@@ -344,7 +344,7 @@ class Sender:
         feedback = self._repair.on_message(message, now_s)
         if feedback is not None and not self._repair.attentive:
             feedback = replace(feedback, rtt_s=None, newest_sent_s=None, newest_lost_sent_s=None)
-        self._fruitlessness.on_answer(feedback, now_s)
+        self._stall.on_answer(feedback, now_s)
         self._tell(feedback)
         if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
@@ -409,8 +409,8 @@ class Sender:
         sending = self.state is SenderState.SENDING and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
             next_s = self._path.pacer.next_s(now_s, remaining)
-            if self._fruitlessness.pauses(now_s):
-                next_s = max(next_s, self._fruitlessness.resume_s)
+            if self._stall.pauses(now_s):
+                next_s = max(next_s, self._stall.resume_s)
             return next_s if deadline_s is None else min(next_s, deadline_s)
         return deadline_s
 

@@ -109,7 +109,7 @@ class Alarm:
     """A descriptor that can be read once it has been rung."""
 
     def __init__(self) -> None:
-        self.rung = False  # whether it has been rung since it was last hushed
+        self.rung = False  # whether it has been rung since it was last cleared
         self._descriptor = -1
         # The descriptor's number may be another file's once it is closed.
         self._lock = threading.Lock()
@@ -128,7 +128,7 @@ class Alarm:
                 os.eventfd_write(self._descriptor, 1)
             self.rung = True
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         """The one who waited has heard it."""
         with self._lock:
             if self.rung and self._descriptor >= 0:
@@ -165,7 +165,7 @@ class Driver:
         self._owners: dict[Any, str] = {}
         self._accepting: set[Any] = set()
         self._ended: list[Stream] = []
-        self._attentive = self._heeding = False
+        self._attentive = self._until_alarm = False
 
     def run(
         self,
@@ -173,11 +173,11 @@ class Driver:
         until_s: float = math.inf,
         peers: Callable[[], Collection[str]] | None = None,
         *,
-        heeding: bool = False,
+        until_alarm: bool = False,
     ) -> bool:
         """Works until `finished` and all that was said is on its way; False when time is over."""
         self._attentive = False  # what came while nobody looked may have waited for long
-        self._heeding = heeding
+        self._until_alarm = until_alarm
         for link in self.links.values():
             if link.data is not None:
                 link.data.rouse()
@@ -273,7 +273,7 @@ class Driver:
 
     def _wait(self, until_s: float) -> None:
         until_s = min(until_s, self._serve_listeners(), *self._due_s.values())
-        self._waiter.want(self.alarm, reading=self._heeding, writing=False)
+        self._waiter.want(self.alarm, reading=self._until_alarm, writing=False)
         if self._routines:
             ready, roomy = self._wait_working(until_s)
         else:

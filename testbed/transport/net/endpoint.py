@@ -265,9 +265,9 @@ class Endpoint:
             finished,
             until_s,
             lambda: {peer for each in self._ended for peer in each.peers},
-            heeding=True,
+            until_alarm=True,
         )
-        self._driver.alarm.hush()
+        self._driver.alarm.clear()
         self._retire()
         ended, self._ended = self._ended, []
         return ended

@@ -314,7 +314,7 @@ class _Transfer:
 class _Sending(_Transfer):
     """Writes one payload to the connection, then awaits STOP."""
 
-    fruitless_s = None
+    stalled_s = None
     # The kernel does not tell that the peer is busy with others, so the peer is asked all along.
     held = True
 
@@ -330,7 +330,7 @@ class _Sending(_Transfer):
     def overdue(self) -> None:
         """The kernel delivers all that is sent."""
 
-    def excuse(self, away_s: float) -> None:
+    def was_away(self, away_s: float) -> None:
         """Its patience is with what the kernel moves while this side is away."""
 
     def write(self, now_s: float) -> None:
