@@ -56,14 +56,14 @@ def _named(key: str) -> Iterator[None]:
         raise InputError(f"{key}: {error}") from None
 
 
-def _part(key: str, given: Any) -> float:
+def _part(key: str, value: Any) -> float:
     """A number above 0 and up to 1, or the text that `ProtocolConfig.describe` makes of it."""
     try:
-        number = math.nan if isinstance(given, bool) else float(given)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 < number <= 1:
-        raise ValueError(f"{key} is {shown(given)}; valid: above 0, up to 1")
+        raise ValueError(f"{key} is {shown(value)}; valid: above 0, up to 1")
     return number
 
 

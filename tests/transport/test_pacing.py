@@ -146,8 +146,8 @@ def test_the_last_few_datagrams_do_not_wait_for_a_whole_batch():
     burst(pacer, 0.0)
     one_s = SIZE * 8 / 100e6
     assert pacer.allowance(1.01 * one_s) == 0
-    assert pacer.allowance(1.01 * one_s, wanted=1) == 1
-    assert pacer.next_s(1.01 * one_s, wanted=2) == pytest.approx(2 * one_s, rel=0.02)
+    assert pacer.allowance(1.01 * one_s, remaining=1) == 1
+    assert pacer.next_s(1.01 * one_s, remaining=2) == pytest.approx(2 * one_s, rel=0.02)
 
 
 @pytest.mark.parametrize("queue_bytes", [math.inf, 128_000 / 8])

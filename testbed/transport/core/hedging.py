@@ -134,12 +134,12 @@ class Hedge:
 
     def from_stream(self, data: bytes) -> bytes:
         """What is new of the next bytes that TCP brought."""
-        known = self._heard - self._by_tcp
+        overlap_bytes = self._heard - self._by_tcp
         self._by_tcp += len(data)
         if self._by_tcp <= self._heard:
             return b""
         self._heard = self._by_tcp
-        return data[known:] + self._continued()
+        return data[overlap_bytes:] + self._continued()
 
     def from_datagram(self, datagram: bytes, now_s: float) -> bytes:
         """What is new of what a hedge brought; one that makes no sense is counted."""

@@ -192,11 +192,11 @@ class Incoming:
         if receiver is None:
             self._turn_away(fields(frames, self._settings.layout.chunk_bytes))
             return False
-        known = receiver.valid_datagrams
+        valid_before = receiver.valid_datagrams
         receiver.attentive = not waited
         receiver.on_datagrams(frames, now_s)
         self._harvest(receiver)
-        return receiver.valid_datagrams > known
+        return receiver.valid_datagrams > valid_before
 
     def on_trial(self, number: int, now_s: float) -> None:
         """A datagram that tries a size has come: says so, so often that a flood costs little."""

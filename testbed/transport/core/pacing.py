@@ -77,12 +77,12 @@ class Pacer:
             most = min(self._most_quantum, self._most_of_transfer)
             self.quantum = max(1, int(min(most, datagrams)))
 
-    def allowance(self, now_s: float, wanted: int | None = None) -> int:
+    def allowance(self, now_s: float, remaining: int | None = None) -> int:
         """How many datagrams may go now: none, or a batch of at least a quantum."""
         if math.isinf(self.bytes_per_s):
             return self._unpaced_batch
         self._refill(now_s)
-        batch = self.quantum if wanted is None else min(self.quantum, wanted)
+        batch = self.quantum if remaining is None else min(self.quantum, remaining)
         # One byte of slack, because the rounding of large clock values must not cost a wait.
         covered = int((self.tokens + 1) // self.datagram_bytes)
         if covered < batch:
@@ -106,11 +106,11 @@ class Pacer:
         if not math.isinf(self.bytes_per_s):
             self.tokens -= datagrams * self.datagram_bytes
 
-    def next_s(self, now_s: float, wanted: int | None = None) -> float:
+    def next_s(self, now_s: float, remaining: int | None = None) -> float:
         """When `allowance` will be above zero."""
-        if self.allowance(now_s, wanted):
+        if self.allowance(now_s, remaining):
             return now_s
-        batch = self.quantum if wanted is None else min(self.quantum, wanted)
+        batch = self.quantum if remaining is None else min(self.quantum, remaining)
         return now_s + (batch * self.datagram_bytes - self.tokens) / self.bytes_per_s
 
     def resume(self, now_s: float) -> None:

@@ -235,11 +235,11 @@ class Lookback:
         self.slowest.note(transfer, took)
 
 
-def _tells_more(took: Took, known: Took) -> bool:
+def _tells_more(took: Took, other: Took) -> bool:
     """Whether it is the longer one of two that are alike; one that was cut short tells less."""
-    if took[1] >= ALIKE * known[1] or known[1] >= ALIKE * took[1]:
-        return took[1] > known[1]
-    return took[0] > known[0]
+    if took[1] >= ALIKE * other[1] or other[1] >= ALIKE * took[1]:
+        return took[1] > other[1]
+    return took[0] > other[0]
 
 
 def _most(layout_count: int) -> int:

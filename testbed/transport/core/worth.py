@@ -36,15 +36,15 @@ LEAST, MOST = _bounds()
 def energies(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
     """The energy of each chunk of a payload's rows, shape (chunk_count,); NaN where one is NaN."""
     floats = rows.view("<f4")
-    found = np.empty(len(floats), dtype=np.float64)
+    energy = np.empty(len(floats), dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         for first in range(0, len(floats), _BLOCK):
             part = floats[first : first + _BLOCK]
-            np.einsum("ij,ij->i", part, part, out=found[first : first + _BLOCK], casting="safe")
-        unsure = np.flatnonzero(~((found > _LEAST) & (found < np.inf)))
+            np.einsum("ij,ij->i", part, part, out=energy[first : first + _BLOCK], casting="safe")
+        unsure = np.flatnonzero(~((energy > _LEAST) & (energy < np.inf)))
         exact = floats[unsure].astype(np.float64)
-        found[unsure] = np.einsum("ij,ij->i", exact, exact)
-    return found
+        energy[unsure] = np.einsum("ij,ij->i", exact, exact)
+    return energy
 
 
 def by_tensor(
@@ -54,20 +54,20 @@ def by_tensor(
     pieces = layout.pieces
     first = np.flatnonzero(np.diff(pieces.chunk, prepend=-1))
     several = np.diff(first, append=len(pieces.chunk))[pieces.chunk] > 1
-    found = energy[pieces.chunk]
+    sums = energy[pieces.chunk]
     mixed = pieces.chunk[several]
     if len(mixed):
         chunks, place = np.unique(mixed, return_inverse=True)
         squares = np.square(rows[chunks].view("<f4"), dtype=np.float64)
         ends = np.cumsum(pieces.elements)
         starts = (ends - pieces.elements)[several] - mixed * layout.elements_per_chunk
-        found[several] = np.add.reduceat(squares.reshape(-1), place * squares.shape[1] + starts)
-    sound = np.where(np.isfinite(found), found, 0.0)
+        sums[several] = np.add.reduceat(squares.reshape(-1), place * squares.shape[1] + starts)
+    sound = np.where(np.isfinite(sums), sums, 0.0)
     mean = np.bincount(pieces.tensor, sound) / np.maximum(
         np.bincount(pieces.tensor, pieces.elements), 1
     )
     mean[mean == 0] = 1.0
-    parts: NDArray[np.float64] = found / mean[pieces.tensor]
+    parts: NDArray[np.float64] = sums / mean[pieces.tensor]
     return np.bincount(pieces.chunk, parts, minlength=len(energy)).astype(np.float64)
 
 

@@ -51,7 +51,7 @@ def resolve(
 ) -> Host:
     """The first address of a name, or of an address as text; OSError, which names `what` it is."""
     try:
-        found, *_ = socket.getaddrinfo(host, 0, family, socket.SOCK_DGRAM)
+        answer, *_ = socket.getaddrinfo(host, 0, family, socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
         version = {socket.AF_INET: " as an IPv4 address", socket.AF_INET6: " as an IPv6 address"}
         reason = getattr(error, "strerror", None) or error
@@ -59,7 +59,7 @@ def resolve(
             f"{what} is {host!r}, which cannot be resolved{version.get(family, '')}: {reason}; "
             "valid: an address or a host's name, of one IP version on all sides"
         ) from None
-    return Host(found[0], found[4])  # type: ignore[arg-type]
+    return Host(answer[0], answer[4])  # type: ignore[arg-type]
 
 
 def in_words(address: SocketAddress) -> str:

@@ -130,12 +130,12 @@ class UdpCarrier(Carrier):
         super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
         self._sockets = sockets
         self._hosts = hosts
-        wanted = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]
+        datagram_bytes = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]
         for udp in sockets.values():
-            if udp.datagram_bytes != wanted:
+            if udp.datagram_bytes != datagram_bytes:
                 raise ValueError(
                     f"the data sockets were opened for datagrams of {udp.datagram_bytes} bytes; "
-                    f"this configuration's have {wanted}"
+                    f"this configuration's have {datagram_bytes}"
                 )
         self._measures = True
         self._paths = {peer: self._new_path(peer) for peer in sockets}
@@ -289,15 +289,15 @@ def _await_welcome(connection: socket.socket) -> None:
     """Waits for the server's answer; ProtocolError when there is none, or it refuses."""
     kinds = (MessageType.WELCOME, MessageType.REFUSED)
     parser = ControlParser({kind: body_limits(1)[kind] for kind in kinds})
-    said: list[ControlMessage] = []
-    while not said:
+    messages: list[ControlMessage] = []
+    while not messages:
         # Data may follow the WELCOME at once; their bytes must stay in the socket.
         data = connection.recv(parser.missing_bytes)
         if not data:
             raise ProtocolError("the connection for data was closed without a WELCOME")
-        said = parser.feed(data)
-    if said[0].type is MessageType.REFUSED:
-        reason = said[0].body.decode(errors="replace")
+        messages = parser.feed(data)
+    if messages[0].type is MessageType.REFUSED:
+        reason = messages[0].body.decode(errors="replace")
         raise ProtocolError(f"the server refused the connection for data: {reason}")
 
 

@@ -58,11 +58,11 @@ class Waiter:
 
     def forget(self, item: Any) -> None:
         """Nothing is wanted any more; call it before the item's socket is closed."""
-        known = self._wanted.pop(item, None)
-        if known is not None:
+        entry = self._wanted.pop(item, None)
+        if entry is not None:
             for items in (self._readers, self._writers):
-                if items.get(known[0]) is item:
-                    del items[known[0]]
+                if items.get(entry[0]) is item:
+                    del items[entry[0]]
         self._polled = None
 
     def wait(self, timeout_s: float) -> tuple[list[Any], list[Any]]:
@@ -94,14 +94,14 @@ class Waiter:
             for descriptor in self._readers.keys() | self._writers.keys()
         ]
 
-    def _sides(self, found: Iterable[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
-        # An error is found by reading or writing.
-        found = list(found)
-        ready: Collection[int] = [each for each, events in found if events & ~select.POLLOUT]
-        roomy: Collection[int] = [each for each, events in found if events & ~select.POLLIN]
+    def _sides(self, events: Iterable[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
+        # Reading or writing finds an error.
+        events = list(events)
+        ready: Collection[int] = [fd for fd, events in events if events & ~select.POLLOUT]
+        roomy: Collection[int] = [fd for fd, events in events if events & ~select.POLLIN]
         return (
-            [self._readers[each] for each in ready if each in self._readers],
-            [self._writers[each] for each in roomy if each in self._writers],
+            [self._readers[fd] for fd in ready if fd in self._readers],
+            [self._writers[fd] for fd in roomy if fd in self._writers],
         )
 
 

@@ -232,22 +232,22 @@ class Link:
         data, connection = self.data, self.connection
         if self.stream in ready:
             waited = not attentive or not self.stream.drained  # the rest of the last turn
-            said = self.stream.read(max(_CONTROL_BYTES, connection.awaited_bytes))
+            received = self.stream.read(max(_CONTROL_BYTES, connection.awaited_bytes))
             if self.hedges is not None:
-                said = self.hedges.new(said)
+                received = self.hedges.new(received)
             # What was sent before must not be reported as missing, and may still wait.
             if data is not None:
                 data.read_backlog(connection, now_s, waited=not attentive)
-            if said:
-                connection.on_control(said, now_s, waited=waited)
+            if received:
+                connection.on_control(received, now_s, waited=waited)
         elif data is not None and data in ready:
             data.read(connection, now_s, waited=not attentive)
         if self.hedges is not None and self.hedges in ready:
-            said = self.hedges.read(now_s)
-            if said and data is not None:
+            received = self.hedges.read(now_s)
+            if received and data is not None:
                 data.read_backlog(connection, now_s, waited=not attentive)
-            if said:
-                connection.on_control(said, now_s, waited=True)
+            if received:
+                connection.on_control(received, now_s, waited=True)
 
     def work(self, now_s: float, *, looked: bool = True) -> None:
         """Does what is due: deadlines, datagrams, control messages."""
@@ -289,12 +289,12 @@ class Link:
                 self.due_s = min(self.due_s, self.hedges.due_s(connection))
 
     def _say(self, now_s: float) -> None:
-        if not (said := self.connection.control()):
+        if not (messages := self.connection.control()):
             return
         if self.hedges is None:
-            self.stream.write(said)
+            self.stream.write(messages)
         else:
-            self.hedges.write(said, now_s)
+            self.hedges.write(messages, now_s)
 
     def end_routine(self, now_s: float) -> None:
         """What was done of it counts from now on."""

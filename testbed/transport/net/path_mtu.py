@@ -181,11 +181,11 @@ def cut(frames: NDArray[np.uint8], pieces: int) -> NDArray[np.uint8]:
     count, chunk_bytes = len(frames), frames.shape[1] - HEADER_BYTES
     size = piece_bytes(chunk_bytes, pieces)
     rows = new_frames(count * pieces, size)
-    each = rows.reshape(count, pieces, HEADER_BYTES + size)
-    each[:, :, :HEADER_BYTES] = frames[:, np.newaxis, :HEADER_BYTES]
+    grid = rows.reshape(count, pieces, HEADER_BYTES + size)
+    grid[:, :, :HEADER_BYTES] = frames[:, np.newaxis, :HEADER_BYTES]
     for place in range(pieces):
         part = frames[:, HEADER_BYTES:][:, place * size : (place + 1) * size]
-        each[:, place, HEADER_BYTES : HEADER_BYTES + part.shape[1]] = part
+        grid[:, place, HEADER_BYTES : HEADER_BYTES + part.shape[1]] = part
     sequence = fields(rows, size)["sequence"].reshape(count, pieces)
     upper = sequence.astype(np.int64) >> CHUNK_BITS << CHUNK_BITS
     sequence[:] = upper + (sequence - upper) * pieces + np.arange(pieces)
@@ -218,14 +218,14 @@ class Joiner:
         whose = np.stack([records["transfer"].astype(np.int64), number], axis=1)
         # Transfers in flight begin far from one another.
         slots = (number + whose[:, 0] * _SPREAD) % len(self._rows)
-        for each in range(self._pieces):
-            chosen = np.flatnonzero(place == each)
-            at, first = slots[chosen], HEADER_BYTES + each * self._size
+        for piece in range(self._pieces):
+            chosen = np.flatnonzero(place == piece)
+            at, first = slots[chosen], HEADER_BYTES + piece * self._size
             self._have[at[(self._whose[at] != whose[chosen]).any(axis=1)]] = False
             self._whose[at] = whose[chosen]
             self._rows[at, :HEADER_BYTES] = rows[chosen, :HEADER_BYTES]
             self._rows[at, first : first + self._size] = rows[chosen, HEADER_BYTES:]
-            self._have[at, each] = True
+            self._have[at, piece] = True
         touched = np.unique(slots)
         whole = touched[self._have[touched].all(axis=1)]
         self._have[whole] = False

@@ -254,13 +254,13 @@ class BatchReceiver:
         sizes = now.controls["data"][:count].tolist()
         coalesced = now.coalesced(count).tolist()
         truncated = ((now.headers["flags"][:count] & socket.MSG_TRUNC) != 0).tolist()
-        known = (now.sources[:count] == self._peer).all(axis=1).tolist()
+        from_peer = (now.sources[:count] == self._peer).all(axis=1).tolist()
         parts = []
         for index in range(count):
             length = lengths[index]
             size = sizes[index] if coalesced[index] else length
             datagrams = max(1, -(-length // size)) if size else 1
-            if not known[index]:
+            if not from_peer[index]:
                 self._unknown_address += datagrams
             elif size != self._size or (truncated[index] and not coalesced[index]):
                 self.wrong_size += datagrams
@@ -310,14 +310,14 @@ class BatchSender:
         self._segmented.headers["control_bytes"] = CONTROL.itemsize
         self._steps = np.arange(messages, dtype=np.uint64)
         self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
-        for each in (self._plain, self._segmented):
-            each.headers["name"] = address_of(self._peer)
-            each.headers["name_bytes"] = PACKED_BYTES
+        for batch in (self._plain, self._segmented):
+            batch.headers["name"] = address_of(self._peer)
+            batch.headers["name_bytes"] = PACKED_BYTES
         self._structs = [
-            _Sending(each.address, address_of(each.vectors), messages, per_message, datagram_bytes)
-            for each, per_message in ((self._plain, 1), (self._segmented, self.per_segmented))
+            _Sending(batch.address, address_of(batch.vectors), messages, count, datagram_bytes)
+            for batch, count in ((self._plain, 1), (self._segmented, self.per_segmented))
         ]
-        self._addresses = [ctypes.addressof(each) for each in self._structs]
+        self._addresses = [ctypes.addressof(struct) for struct in self._structs]
 
     @property
     def compiled(self) -> Sequence[int] | None:
@@ -375,7 +375,7 @@ _MISTAKES = {errno.EBADF, errno.EFAULT, errno.ENOTSOCK}
 _warned: set[str] = set()
 
 
-def _warn_of_small_buffer(name: str, wanted: int, granted: int) -> None:
+def _warn_of_small_buffer(name: str, needed: int, granted: int) -> None:
     """Warns once per process and buffer, and names the sysctl to set."""
     if name in _warned:
         return
@@ -383,8 +383,8 @@ def _warn_of_small_buffer(name: str, wanted: int, granted: int) -> None:
     sysctl = "net.core.rmem_max" if name.startswith("receive") else "net.core.wmem_max"
     warnings.warn(
         f"the kernel grants a UDP {name.replace('_', ' ').removesuffix(' bytes')} of {granted} "
-        f"bytes instead of {wanted}: bursts may be lost; set it with: "
-        f"sysctl -w {sysctl}={wanted}",
+        f"bytes instead of {needed}: bursts may be lost; set it with: "
+        f"sysctl -w {sysctl}={needed}",
         RuntimeWarning,
         stacklevel=4,
     )

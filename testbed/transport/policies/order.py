@@ -168,33 +168,33 @@ class ByEnergy(ChunkOrder):
         return worth.by_worth(self._worth(context)[0])
 
     def arranger(self, context: OrderContext) -> Arranger:
-        found, urgent = self._worth(context)
-        enough, _ = worth.enough(found, self.share, self.at_most)
-        return Arranger(worth.by_worth(found), found, enough, urgent)
+        codes, urgent = self._worth(context)
+        enough, _ = worth.enough(codes, self.share, self.at_most)
+        return Arranger(worth.by_worth(codes), codes, enough, urgent)
 
     def _worth(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """What the chunks are worth, and which of them are urgent."""
         energy = worth.energies(context.rows)
         if self.per == "tensor":
             energy = worth.by_tensor(energy, context.rows, context.layout)
-        found = worth.encode(energy)
+        codes = worth.encode(energy)
         energy[~np.isfinite(energy)] = 0.0
-        first = worth.by_worth(found)
+        first = worth.by_worth(codes)
         held = np.cumsum(energy[first])
         enough = np.searchsorted(held, self.floor * held[-1]) + 1
-        found[first[:enough]] |= worth.MUST
+        codes[first[:enough]] |= worth.MUST
         step = Leg.round_of(context.transfer) // context.layouts
-        turn = np.zeros(len(found), dtype=np.bool_)
+        turn = np.zeros(len(codes), dtype=np.bool_)
         turn[step % self.within_rounds :: self.within_rounds] = True
-        found[turn] |= worth.MUST
+        codes[turn] |= worth.MUST
         if (overdue := context.overdue) is not None:
-            found[overdue] |= worth.MUST
-            found[overdue & turn] = worth.MUST  # without energy: in any case
+            codes[overdue] |= worth.MUST
+            codes[overdue & turn] = worth.MUST  # without energy: in any case
         if context.shared:
-            return found, found >= worth.MUST
-        urgent = found == worth.MUST
+            return codes, codes >= worth.MUST
+        urgent = codes == worth.MUST
         urgent[first[: np.searchsorted(held, _AT_HAND * self.floor * held[-1]) + 1]] = True
-        return found, urgent
+        return codes, urgent
 
 
 @dataclass(frozen=True, init=False)
@@ -280,12 +280,12 @@ class LayerAndMagnitude(Marks):
 
     def protected(self, context: OrderContext) -> NDArray[np.bool_]:
         count = context.layout.chunk_count
-        found = np.zeros(count, dtype=np.bool_)
-        found[count - round(self.back * count) :] = True
+        marked = np.zeros(count, dtype=np.bool_)
+        marked[count - round(self.back * count) :] = True
         by_magnitude = LargestMagnitudeFirst().permutation(context)
-        front = by_magnitude[~found[by_magnitude]]
-        found[front[: round(self.large * count)]] = True
-        return found
+        front = by_magnitude[~marked[by_magnitude]]
+        marked[front[: round(self.large * count)]] = True
+        return marked
 
 
 MARKS: Registry[Marks | None] = Registry(

@@ -33,12 +33,12 @@ def check_glob(glob: object, option: str) -> str:
 
 def matching(layout: PayloadLayout, glob: str, option: str) -> list[int]:
     """The numbers of the tensors that a glob matches; ValueError, which lists names, for none."""
-    found = [index for index, (name, _) in enumerate(layout.tensors) if fnmatchcase(name, glob)]
-    if not found:
+    numbers = [index for index, (name, _) in enumerate(layout.tensors) if fnmatchcase(name, glob)]
+    if not numbers:
         names = [name for name, _ in layout.tensors]
         shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         raise ValueError(f"{option}: no tensor is called {glob!r}; there are {shown}")
-    return found
+    return numbers
 
 
 def layer_of(name: str) -> str:

@@ -389,13 +389,13 @@ class AcknowledgedSender(SenderRepair):
         end = self.scoreboard.next + count
         gap = end - self._requested_at
         quarter = (self.in_flight + count + window_left) / 4
-        wanted = (
+        requesting = (
             window_left < 1
             or (gap >= 2 and count >= self.remaining)
             or (not math.isinf(window_left) and gap >= max(quarter, _LEAST_REQUEST_GAP))
         )
-        self._requesting = end if wanted else None
-        return wanted
+        self._requesting = end if requesting else None
+        return requesting
 
     # Asking.
 
@@ -417,11 +417,11 @@ class AcknowledgedSender(SenderRepair):
         waiting = self._waiting or not self.remaining
         if not waiting or self.asked_s is not None or not self.in_flight or self.all_settled:
             return None
-        known = self.estimates
-        if known.smoothed_s is None:
+        path = self.estimates
+        if path.smoothed_s is None:
             return self._last_s + _FIRST_SILENCE_S
-        spread_s = max(4 * known.deviation_s, _LEAST_SILENCE_S)
-        return self._last_s + known.smoothed_s + spread_s
+        spread_s = max(4 * path.deviation_s, _LEAST_SILENCE_S)
+        return self._last_s + path.smoothed_s + spread_s
 
     def deadline_s(self) -> float | None:
         deadlines = (self._overdue_s, self.silent_from_s())
@@ -520,13 +520,13 @@ class AcknowledgedSender(SenderRepair):
 
     def _give_up(self, now_s: float) -> tuple[int, float | None]:
         """Declares overdue datagrams lost; returns how many, and when the newest was sent."""
-        known = self.estimates
-        patience_s = max(known.smoothed_s or 0.0, known.latest_s) + known.overtaking_s()
+        path = self.estimates
+        patience_s = max(path.smoothed_s or 0.0, path.latest_s) + path.overtaking_s()
         sent_by = max(self.scoreboard.largest + 1, self._settled)
         lost, newest_s, chunks = self.scoreboard.give_up(
-            sent_by=sent_by, ahead=known.reordering, sent_before_s=now_s - patience_s + _ROUNDING_S
+            sent_by=sent_by, ahead=path.reordering, sent_before_s=now_s - patience_s + _ROUNDING_S
         )
-        known.on_fates(lost=lost)
+        path.on_fates(lost=lost)
         self._due.push_lost(chunks)
         self.in_flight = self.scoreboard.in_flight
         oldest_s = self.scoreboard.oldest_sent_s(sent_by)
