@@ -25,7 +25,6 @@ is kept over idle times, and no gradient is computed across a pause.
 """
 
 import math
-from enum import Enum
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.policies.congestion.path import (
@@ -45,24 +44,11 @@ _HIGH_FACTOR = 2.0
 _ALPHA = 0.875
 _HYPERACTIVE_ROUNDS = _HYPERACTIVE_STEPS = 5
 _LARGEST_CUT = 0.5
-_START_WORTH: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
-_WORTH: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
+_START_PLATEAU: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
+_PLATEAU: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
 _PLATEAU_CUT = 0.8
 _OVERFLOW_CUT = 0.8
 _FULL_CUT = 0.8
-
-
-class TimelyState(Enum):
-    """What the last step did."""
-
-    STARTUP = 0
-    LOW = 1  # below T_low: a step up
-    RISING = 2  # no growth of the round trip: a step up
-    HYPERACTIVE = 3  # no growth for long: several steps up
-    FALLING = 4  # the round trip grows: down in proportion
-    HIGH = 5  # above T_high: down
-    OVERFLOW = 6  # losses, and a queue: down
-    PLATEAU = 7  # more was sent but not delivered: down
 
 
 class Timely(CongestionControl):
@@ -103,7 +89,7 @@ class Timely(CongestionControl):
         self._given_step_bps = step_bps
         self._beta = beta
         self._rate: float | None = None
-        self.state = TimelyState.STARTUP
+        self.starting = True  # the rate doubles each round trip
         self._previous_s: float | None = None
         self._difference_s = 0.0
         self._calm_rounds = 0
@@ -111,7 +97,7 @@ class Timely(CongestionControl):
         self._round_lost = False
         self._fell = False  # whether the last step was down
         self._fell_s = -math.inf  # data sent before says nothing about the present rate
-        self._worth = DeliveryPlateau()
+        self._plateau = DeliveryPlateau()
 
     @property
     def rate_bps(self) -> float:
@@ -158,7 +144,7 @@ class Timely(CongestionControl):
         self._calm_rounds = 0
         self._round_rtt_s = math.inf
         self._round_lost = False
-        self._worth.forget()
+        self._plateau.forget()
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:
         self.path.on_sent(now_s)
@@ -176,11 +162,11 @@ class Timely(CongestionControl):
         if self._rate is None:
             self._rate = self._initial_bytes * 8 / rtt_s
         elif (enough_bps := self._plateau_bps(feedback)) is not None:
-            self.state = TimelyState.PLATEAU
+            self.starting = False
             self._fell_s = feedback.now_s
             enough_bps = max(enough_bps, self.path.delivery_rate_bps or 0.0)
             self._rate = max(enough_bps * _PLATEAU_CUT, self._floor_bps)
-        elif self.state is TimelyState.STARTUP:
+        elif self.starting:
             self._start(rtt_s, feedback)
         else:
             self._step(rtt_s, feedback)
@@ -191,10 +177,8 @@ class Timely(CongestionControl):
         """An earlier rate that delivered as much, if there is one."""
         if feedback.app_limited or self._rate is None:
             return None
-        starting = self.state is TimelyState.STARTUP
-        return self._worth.plateau_bps(
-            self._rate, self.path.delivery_rate_bps, **(_START_WORTH if starting else _WORTH)
-        )
+        options = _START_PLATEAU if self.starting else _PLATEAU
+        return self._plateau.plateau_bps(self._rate, self.path.delivery_rate_bps, **options)
 
     def _start(self, rtt_s: float, feedback: Feedback) -> None:
         assert self._rate is not None
@@ -202,7 +186,7 @@ class Timely(CongestionControl):
             if not feedback.app_limited:
                 self._rate *= 2
             return
-        self.state = TimelyState.LOW
+        self.starting = False
         self._fell_s = feedback.now_s
         # The rate doubled before feedback showed the queue that it built.
         self._rate = max(self._rate / 2, self._floor_bps)
@@ -218,23 +202,18 @@ class Timely(CongestionControl):
         high_s = self.t_high_s
         rate = self._rate
         if self._overflown:
-            self.state = TimelyState.OVERFLOW
             self._calm_rounds = 0
             rate *= _OVERFLOW_CUT
         elif rtt_s < low_s:
-            self.state = TimelyState.LOW
             if rtt_s > self._idle_rtt_s:
                 self._calm_rounds = 0
             rate += self._rise_bps()
         elif rtt_s > high_s:
-            self.state = TimelyState.HIGH
             self._calm_rounds = 0
             rate *= 1 - self._beta * (1 - high_s / rtt_s)
         elif gradient <= 0:
-            self.state = TimelyState.RISING
             rate += self._rise_bps()
         else:
-            self.state = TimelyState.FALLING
             self._calm_rounds = 0
             rate *= max(1 - self._beta * gradient, _LARGEST_CUT)
         if rate < self._rate:
@@ -256,7 +235,6 @@ class Timely(CongestionControl):
         self._calm_rounds += 1
         if self._calm_rounds < _HYPERACTIVE_ROUNDS:
             return self._step_bps
-        self.state = TimelyState.HYPERACTIVE
         return _HYPERACTIVE_STEPS * self._step_bps
 
     @property
