@@ -89,7 +89,7 @@ class RestingData(DataChannel):
     def unread_until_s(self):
         return self.until_s
 
-    def rouse(self):
+    def wake(self):
         self.until_s = -math.inf
 
 

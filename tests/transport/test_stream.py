@@ -56,7 +56,7 @@ def test_the_longest_stop_waits_for_a_peer_that_has_read_nothing_yet(connected):
 
 def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):
     stream, peer = connected
-    stream.give_up_after(10.0)
+    stream.set_timeout(10.0)
     now_s = time.monotonic()
     fill(stream)
     stream.write(bytes(4 << 20))
@@ -73,16 +73,16 @@ def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):
 def test_a_long_patience_stays_within_what_the_kernel_takes(connected):
     stream, _ = connected
     kernel = stream._connection
-    stream.give_up_after(140_000.0)
+    stream.set_timeout(140_000.0)
     assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 32767
     assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 140_000_000
-    stream.give_up_after(1e9)
+    stream.set_timeout(1e9)
     assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2**31 - 1
 
 
 def test_a_peer_that_reads_all_at_last_is_kept(connected):
     stream, peer = connected
-    stream.give_up_after(10.0)
+    stream.set_timeout(10.0)
     fill(stream)
     while stream.has_unsent:
         peer.recv(1 << 20)

@@ -115,7 +115,7 @@ def test_a_peer_that_is_idle_costs_no_call():
 
 def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
     class Resting(RestingData):
-        def rouse(self):
+        def wake(self):
             """Goes on resting."""
 
     links = {name: CountingLink() for name in ("other", "gone")}

@@ -159,7 +159,7 @@ class Connection:
         )
         self._outbox = bytearray()
         self._liveness = Liveness(settings.peer_timeout_s, now_s)
-        self._say([first.message()])
+        self._queue_control([first.message()])
 
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
         """What datagrams need; a carrier that is reliable itself has its own."""
@@ -180,11 +180,11 @@ class Connection:
         """Server: all have joined, and this worker may begin."""
         self._machine.on(ConnectionEvent.READY)
         self._liveness.heard_s = now_s
-        self._say([ControlMessage(MessageType.READY)])
+        self._queue_control([ControlMessage(MessageType.READY)])
 
     def announce(self, body: bytes) -> None:
         """Server: sends the worker a message, reliably."""
-        self._say([ControlMessage(MessageType.ANNOUNCE, body=body)])
+        self._queue_control([ControlMessage(MessageType.ANNOUNCE, body=body)])
 
     def await_announcement(self, now_s: float) -> None:
         """Worker: until the next one comes, the server must be alive."""
@@ -288,7 +288,7 @@ class Connection:
             self._liveness.awaiting_s = None
             self._events.append(Announced(message.body))
         elif kind is MessageType.PING:
-            self._say([ControlMessage(MessageType.PONG)])
+            self._queue_control([ControlMessage(MessageType.PONG)])
         elif kind is MessageType.REFUSED:
             self._end(f"it refused: {message.body.decode(errors='replace')}")
         elif kind is MessageType.FAILED:
@@ -313,7 +313,7 @@ class Connection:
         self.outgoing.on_deadline(now_s)
         if now_s >= self._ping_s():
             self._liveness.pinged(now_s)
-            self._say([ControlMessage(MessageType.PING)])
+            self._queue_control([ControlMessage(MessageType.PING)])
         until_s, reason, transfer = self._patience()
         if now_s >= until_s:
             timeout_s, late_s = self._settings.peer_timeout_s, self._settings.late_s
@@ -370,8 +370,8 @@ class Connection:
     def control(self) -> bytes:
         """The bytes to write to the control stream now; they are handed out once."""
         if self.lost is None:
-            self._say(self.outgoing.poll_messages())
-            self._say(self.incoming.poll_messages())
+            self._queue_control(self.outgoing.poll_messages())
+            self._queue_control(self.incoming.poll_messages())
         if not self._outbox:
             return b""
         data = bytes(self._outbox)
@@ -384,7 +384,7 @@ class Connection:
         self._events.clear()
         return events
 
-    def _say(self, messages: Iterable[ControlMessage]) -> None:
+    def _queue_control(self, messages: Iterable[ControlMessage]) -> None:
         for message in messages:
             self._outbox += message.encode()
 
@@ -396,7 +396,7 @@ class Connection:
         if self.lost is not None:
             return
         if say:
-            self._say([reason_message(MessageType.FAILED, reason)])
+            self._queue_control([reason_message(MessageType.FAILED, reason)])
         self._machine.on(ConnectionEvent.ENDED)
         self.lost = reason
         self._events.append(PeerGone(reason))

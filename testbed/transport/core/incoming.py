@@ -140,7 +140,7 @@ class Incoming:
         for message in self._unasked.pop(transfer, now_s):
             receiver.attentive = False
             receiver.on_message(message, now_s)
-        self._harvest(receiver)
+        self._finish_if_stopped(receiver)
 
     def _new(
         self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
@@ -175,7 +175,7 @@ class Incoming:
             left &= ~chosen
             rows = np.ascontiguousarray(frames[chosen])
             heard |= self._data(transfer, rows, now_s, waited, may_be_early)
-        self._turn_away(records[left])
+        self._ignore(records[left])
         return heard
 
     def _data(
@@ -190,12 +190,12 @@ class Incoming:
         if receiver is None and may_be_early:
             receiver = self._collect_early(transfer, frames, now_s)
         if receiver is None:
-            self._turn_away(fields(frames, self._settings.layout.chunk_bytes))
+            self._ignore(fields(frames, self._settings.layout.chunk_bytes))
             return False
         valid_before = receiver.valid_datagrams
         receiver.attentive = not waited
         receiver.on_datagrams(frames, now_s)
-        self._harvest(receiver)
+        self._finish_if_stopped(receiver)
         return receiver.valid_datagrams > valid_before
 
     def on_trial(self, number: int, now_s: float) -> None:
@@ -212,7 +212,7 @@ class Incoming:
             raise ProtocolError(f"chunks in {pieces} pieces")
         self.pieces = pieces
 
-    def _turn_away(self, records: NDArray[np.void]) -> None:
+    def _ignore(self, records: NDArray[np.void]) -> None:
         """Counts datagrams that have no place here."""
         ours = records["session"] == self._settings.session
         stale = records["transfer"] <= self._numbers.last
@@ -282,7 +282,7 @@ class Incoming:
         (receiver,) = self.receivers.values()
         receiver.attentive = not waited
         receiver.arrived(arrivals, now_s)
-        self._harvest(receiver)
+        self._finish_if_stopped(receiver)
 
     def _collect_early(
         self, transfer: int, frames: NDArray[np.uint8], now_s: float
@@ -328,7 +328,7 @@ class Incoming:
         if receiver is not None:
             receiver.attentive = not waited
             receiver.on_message(message, now_s)
-            self._harvest(receiver)
+            self._finish_if_stopped(receiver)
         elif self._numbers.has_finished(transfer):
             self._counters["stale-control"] += 1  # it crossed the STOP, which answers it
         elif transfer <= self._numbers.last:
@@ -344,7 +344,7 @@ class Incoming:
             f"{self._numbers.last}"
         )
 
-    def _harvest(self, receiver: Receiver) -> None:
+    def _finish_if_stopped(self, receiver: Receiver) -> None:
         """Reports a transfer that has ended, once its STOP is on its way."""
         if not receiver.stopped:
             return
@@ -365,7 +365,7 @@ class Incoming:
             deadline_s = receiver.next_deadline_s()
             if deadline_s is not None and deadline_s <= now_s:
                 receiver.on_deadline(now_s)
-                self._harvest(receiver)
+                self._finish_if_stopped(receiver)
         for transfer, still_s in self._unconfirmed().items():
             if still_s + self._settings.peer_timeout_s <= now_s:
                 self._drop_early(transfer)

@@ -345,7 +345,7 @@ class Sender:
         if feedback is not None and not self._repair.attentive:
             feedback = replace(feedback, rtt_s=None, newest_sent_s=None, newest_lost_sent_s=None)
         self._stall.on_answer(feedback, now_s)
-        self._tell(feedback)
+        self._pass_feedback(feedback)
         if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
 
@@ -357,7 +357,7 @@ class Sender:
             self._path.end(self._repair)
         self._repair.machine.on(SenderEvent.STOP)
 
-    def _tell(self, feedback: Feedback | None) -> None:
+    def _pass_feedback(self, feedback: Feedback | None) -> None:
         """Passes the repair's feedback to the congestion control, in bytes instead of datagrams."""
         if feedback is None:
             return
@@ -395,7 +395,7 @@ class Sender:
         if self.stopped or deadline_s is None or deadline_s > now_s:
             return
         was_asking = self.state is SenderState.ASKING
-        self._tell(self._repair.on_deadline(now_s))
+        self._pass_feedback(self._repair.on_deadline(now_s))
         if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
 

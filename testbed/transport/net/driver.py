@@ -180,7 +180,7 @@ class Driver:
         self._until_alarm = until_alarm
         for link in self.links.values():
             if link.data is not None:
-                link.data.rouse()
+                link.data.wake()
         self._due_s.clear()  # the application may have changed anything
         self._gathering_s.clear()
         over = False
@@ -213,9 +213,9 @@ class Driver:
             self._waiter.forget(channel)
         if link.hedges is not None:
             link.hedges.close()
-        self.let_go(link.stream)
+        self.close_later(link.stream)
 
-    def let_go(self, stream: Stream) -> None:
+    def close_later(self, stream: Stream) -> None:
         """Ends a stream, which stays a while so that what was said last can be read."""
         stream.finish()
         self._ended.append(stream)
@@ -239,7 +239,7 @@ class Driver:
                 continue  # what another one told has ended it
             link.work(now_s, looked=self._attentive)
             self._due_s[name] = link.due_s
-            self._tell(name, link)
+            self._pass_events(name, link)
             if self.links.get(name) is link:
                 self._attend(name, link)
 
@@ -266,7 +266,7 @@ class Driver:
         self._waiter.want(data, reading=reading, writing=data.blocked)
         self._owners[data] = name
 
-    def _tell(self, name: str, link: Link) -> None:
+    def _pass_events(self, name: str, link: Link) -> None:
         while events := link.connection.events():  # hearing one may cause the next
             for event in events:
                 self._on_event(name, event)

@@ -194,7 +194,7 @@ class DataChannel(ABC):
     ) -> None:
         """A wait is over, in which some of the routine was done."""
 
-    def rouse(self) -> None:  # noqa: B027 - for those whose arrivals gather
+    def wake(self) -> None:  # noqa: B027 - for those whose arrivals gather
         """Arrivals gather no longer."""
 
 
@@ -258,10 +258,10 @@ class Link:
             connection.on_deadline(now_s)
         if self._observer is not None and now_s >= self._observe_s:
             self._observe(now_s)
-        self._say(now_s)  # what data are worth goes before them
+        self._write_control(now_s)  # what data are worth goes before them
         if data is not None:
             data.write(connection, now_s)
-            self._say(now_s)
+            self._write_control(now_s)
         if self.hedges is not None:
             self.hedges.work(connection, now_s, looked=looked)
         if looked:
@@ -288,7 +288,7 @@ class Link:
             if self.hedges is not None:
                 self.due_s = min(self.due_s, self.hedges.due_s(connection))
 
-    def _say(self, now_s: float) -> None:
+    def _write_control(self, now_s: float) -> None:
         if not (messages := self.connection.control()):
             return
         if self.hedges is None:

@@ -194,7 +194,7 @@ class Membership:
             return
         if name in self._driver.links:
             self._on_event(name, PeerGone("it has joined again"))
-        stream.give_up_after(config.peer_timeout_s)
+        stream.set_timeout(config.peer_timeout_s)
         self._driver.links[name] = link
         if link.data is not None:
             self._complete(name)
@@ -202,7 +202,7 @@ class Membership:
     def _refuse(self, name: str, arrival: Arrival, error: ProtocolError) -> None:
         """Tells a worker why it is not let in."""
         arrival.stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
-        self._driver.let_go(arrival.stream)
+        self._driver.close_later(arrival.stream)
         self._rejections.add("refused", arrival, name)
         if not self._started:
             self._refused = ProtocolError(f"{name} cannot join: {error}")
@@ -268,7 +268,7 @@ class Membership:
         """Says HELLO; returns how the server turned us away, "" if it did not."""
         assert self._carrier is not None
         stream = Stream(connection, self._tls())
-        stream.give_up_after(self._config.peer_timeout_s)
+        stream.set_timeout(self._config.peer_timeout_s)
         heart = self._carrier.connection(SERVER, time.monotonic(), hello=hello)
         self._driver.links[SERVER] = Link(heart, stream, observer=self._observer)
         self._driver.run(lambda: SERVER in self._joined or heart.lost is not None, until_s)

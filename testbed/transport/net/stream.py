@@ -50,7 +50,7 @@ class Stream:
         if tls is not None:
             self._push(tls.outgoing())
 
-    def give_up_after(self, timeout_s: float) -> None:
+    def set_timeout(self, timeout_s: float) -> None:
         """Tells the kernel to end the connection when the peer's host is silent for `timeout_s`."""
         self._timeout_s = timeout_s
         part_s = min(max(1, round(timeout_s / _KEEPALIVE_PARTS)), _MAX_KEEPALIVE_S)

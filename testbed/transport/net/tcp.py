@@ -510,7 +510,7 @@ class _TcpIncoming(Incoming):
                 return None
             if not receiver.read(now_s):
                 return "the data connection was closed"
-            self._harvest(receiver)
+            self._finish_if_stopped(receiver)
         return None
 
 

@@ -76,7 +76,7 @@ class UdpData(DataChannel):
         if gather_s := connection.gather_s(self._gather_s, measured=self._measured):
             self._resting, self._unread_until_s = True, now_s + gather_s
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         self._resting = False
 
     @property

@@ -311,7 +311,7 @@ class Bbr(CongestionControl):
             self.state = BbrState.STARTUP
 
 
-_WORTH: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
+_PLATEAU: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
 _PLATEAU_CUT = 0.8
 # The estimate is at most so many times what was delivered in any of the last rounds.
 _MOST, _MEMORY_ROUNDS = 10.0, 100
@@ -327,13 +327,13 @@ class Ltp(Bbr):
 
     def on_transfer_begin(self, now_s: float) -> None:
         super().on_transfer_begin(now_s)
-        self._worth = DeliveryPlateau()
+        self._plateau = DeliveryPlateau()
         self._most_delivered = MaxFilter(_MEMORY_ROUNDS)
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         delivered_bps = self.path.delivery_rate_bps
         if self.path.round_began and self._filled and not feedback.app_limited:
-            enough_bps = self._worth.plateau_bps(self.bandwidth_bps, delivered_bps, **_WORTH)
+            enough_bps = self._plateau.plateau_bps(self.bandwidth_bps, delivered_bps, **_PLATEAU)
             if enough_bps is not None:
                 self._bandwidths.clear()
                 self._excused_from_s = feedback.now_s
