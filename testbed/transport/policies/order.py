@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from testbed.shared.registry import Registry
 from testbed.transport.core import worth
-from testbed.transport.core.layout import Leg
+from testbed.transport.core.layout import Leg, matching, parse_globs
 from testbed.transport.core.order import Arranger, ChunkOrder, MarkedOrder, Marks, OrderContext
-from testbed.transport.policies.tensor_names import matching, parse_globs
 
 # With the golden ratio the starts of successive rounds cover the payload most evenly.
 GOLDEN_SHARE = 0.618

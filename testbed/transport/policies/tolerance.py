@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry
-from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.core.layout import PayloadLayout, check_glob, layer_of, matching, parse_globs
 from testbed.transport.core.tolerance import (
     ALIKE,
     MOST_EARLIEST,
@@ -30,7 +30,6 @@ from testbed.transport.core.tolerance import (
     required_chunks,
 )
 from testbed.transport.core.worth import LEAST, MOST, MUST, enough
-from testbed.transport.policies.tensor_names import check_glob, layer_of, matching, parse_globs
 
 # The pace of calm transfers: a quarter of the latest were as fast. It stays that of calm ones while
 # up to three quarters are hit, and follows a path that becomes slower for good.
