@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from testbed.run import planning
 from testbed.shared import own_code, run_directory
@@ -21,9 +21,8 @@ from testbed.shared.input_error import InputError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BULKY = ("samples", "pcap")  # of a run: drawn in timelines and read by people; no table needs them
-_REPORT = "report"
 _TABLES = (".json", ".csv", ".md")  # of a report: what can be compared with another one's
-_LOCKS = ("pyproject.toml", "vagrant/build-tools.lock", "vagrant/requirements.lock")
+_ENVIRONMENT = ("pyproject.toml", "vagrant/build-tools.lock", "vagrant/requirements.lock")
 _README = Path(__file__).with_name("archive.md")
 
 
@@ -56,12 +55,16 @@ def export(folder: Path, target: Path, *, everything: bool = False) -> int:
 
 def _write(file: IO[bytes], folder: Path, *, everything: bool) -> None:
     runs = sorted(path.parent for path in folder.glob("*/config.json"))
-    sums = {}
     with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(_files(folder, runs, everything=everything)):
-            sums[name] = _add(archive, name, path)
-        readme = _readme(folder, runs, everything=everything)
-        for name, text in (("README.md", readme), ("environment/packages.txt", _packages())):
+        sums = {
+            name: _add(archive, name, path)
+            for name, path in sorted(_files(folder, runs, everything=everything))
+        }
+        packages = {f"{each.name}=={each.version}\n" for each in metadata.distributions()}
+        for name, text in (
+            ("README.md", _readme(folder, runs, everything=everything)),
+            ("environment/packages.txt", "".join(sorted(packages, key=str.lower))),
+        ):
             sums[name] = _add(archive, name, text.encode())
         listed = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
         _add(archive, "SHA256SUMS", listed.encode())
@@ -87,10 +90,10 @@ def _files(folder: Path, runs: Iterable[Path], *, everything: bool) -> Iterator[
             if Path(place).is_file() and own_code.fingerprint(place) == sha256:
                 code[f"code/{sha256[:12]}/{Path(place).name}"] = Path(place)
     yield from code.items()
-    for path in (folder / _REPORT).glob("*"):
+    for path in (folder / "report").glob("*"):
         if path.suffix in _TABLES:
             yield f"expected/{path.name}", path
-    for name in _LOCKS:
+    for name in _ENVIRONMENT:
         yield f"environment/{Path(name).name}", _ROOT / name
     yield "CITATION.cff", _ROOT / "CITATION.cff"
 
@@ -111,38 +114,23 @@ def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> str:
 
 
 def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
-    plan = planning.read(folder)
-    manifests = [run_directory.read_or_empty(run / "manifest.json") for run in runs]
     verdicts = [str(run_directory.status(run).get("verdict")) for run in runs]
-    commits = _each(manifest.get("commit") for manifest in manifests)
-    units = {"cpu": "", "cpus": " CPUs", "kernel": "", "distribution": ""}
-    machines = _each(
-        ", ".join(f"{manifest[name]}{unit}" for name, unit in units.items() if manifest.get(name))
-        for manifest in manifests
+    manifests = [run_directory.read_or_empty(run / "manifest.json") for run in runs]
+    facts = ("cpu", "kernel", "distribution")
+    machines = (
+        ", ".join(str(each[fact]) for fact in facts if each.get(fact)) for each in manifests
     )
-    commands = [str(each) for each in plan.get("commands", [])] or [f"./lab run {folder.name}"]
+    commits = list(dict.fromkeys(str(each["commit"]) for each in manifests if each.get("commit")))
+    commands = planning.read(folder).get("commands") or [f"./lab run {folder.name}"]
     described = run_directory.read_or_empty(folder / "experiment.json").get("description", "")
     return _README.read_text(encoding="utf-8").format(
         name=folder.name,
         description=f"{described}\n" if described else "",
         runs=len(runs),
         verdicts=", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts))),
-        version=metadata.version("bounded-loss-testbed"),
         left_out="" if everything else " (samples of queues and captures are left out)",
         commits=", ".join(commits) or "not recorded",
-        machines="; ".join(machines) or "not recorded",
+        machines="; ".join(dict.fromkeys(filter(None, machines))) or "not recorded",
         commands="; ".join(f"`{each}`" for each in commands),
         checkout=commits[0].partition("+")[0] if commits else "COMMIT",
-        again="\n    ".join(each.replace("./lab", "lab/lab", 1) for each in commands),
     )
-
-
-def _each(values: Iterable[Any]) -> list[str]:
-    """Every value that there is once, in the order in which they come."""
-    return list(dict.fromkeys(str(each) for each in values if each))
-
-
-def _packages() -> str:
-    """All packages of this environment, one a line."""
-    pinned = {f"{each.name}=={each.version}" for each in metadata.distributions() if each.name}
-    return "".join(f"{each}\n" for each in sorted(pinned, key=str.lower))
