@@ -101,15 +101,22 @@ def _extended(
             of_arm = [each for each in left if each["arm"] == arm]
             _refuse_measured(folder, of_arm, different, name)
             left = [each for each in left if each["arm"] != arm]
-    code: dict[str, set[str]] = {}
-    for place, sha256 in ((p, s) for each in entries for p, s in each["code"].items()):
-        code.setdefault(place, set()).add(sha256)
-    old = [each for each in left if _changed_code(each, code)]
+    code = {(place, sha256) for each in entries for place, sha256 in each["code"].items()}
+    places = {place for place, _ in code}
+    # Files of own code that a run executed in another version.
+    changed = {
+        each["key"]: {
+            place for place, of_it in each.get("code", {}).items() if (place, of_it) not in code
+        }
+        & places
+        for each in left
+    }
+    old = [each for each in left if changed[each["key"]]]
     left = [each for each in left if each not in old]
     if measured := _measured(folder, old):
-        files = sorted({place for each in old for place in _changed_code(each, code)})
+        files = sorted(set().union(*changed.values()))
         remarks.append(
-            f"{folder}: {_counted(measured)} leave the tables and stay on disk: "
+            f"{folder}: {measured} leave the tables and stay on disk: "
             f"{', '.join(files)} changed since"
         )
     same = {_place(each) for each in entries}
@@ -170,7 +177,7 @@ def _outlasting(runs: Sequence[Run]) -> list[str]:
         return []
     if None in taken_s:
         return []
-    run_s = max(filter(None, taken_s))
+    run_s = max(filter(None, taken_s), default=0.0)
     computes = first.trains and first.training.pace.kind == "real"
     taken = f"a run takes about {run_s:.2g} s" + (", without computing" if computes else "")
     end_s = run_s * (_FAR_COMPUTING if computes else _FAR)
@@ -220,25 +227,15 @@ def _entry(run: Run, shard: str | None) -> dict[str, Any]:
     return {**entry, "code": code, **taken_phases.as_planned(run.experiment)}
 
 
-def _changed_code(entry: Mapping[str, Any], code: Mapping[str, set[str]]) -> list[str]:
-    """The files of own code that a run executed in another version than `code` has."""
-    known: dict[str, str] = entry.get("code", {})
-    return [place for place, sha256 in known.items() if sha256 not in code.get(place, {sha256})]
-
-
 def _place(entry: Mapping[str, Any]) -> str:
     return json.dumps([entry["arm"], entry["seed"], entry["factors"]], sort_keys=True)
 
 
-def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The keys of those runs that are ok."""
-    plan = folder / FILE
-    keys = [run_directory.require_name(each["key"], f"{plan}: key") for each in entries]
-    return [key for key in keys if RunDirectory(folder / key).verdict() == "ok"]
-
-
-def _counted(measured: Sequence[str]) -> str:
-    return f"{len(measured)} ok run{'s' * (len(measured) != 1)}"
+def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> str:
+    """How many of these runs are ok, in words; empty for none."""
+    keys = [run_directory.require_name(each["key"], f"{folder / FILE}: key") for each in entries]
+    count = sum(RunDirectory(folder / key).verdict() == "ok" for key in keys)
+    return f"{count} ok run{'s' * (count != 1)}" if count else ""
 
 
 def _refuse_measured(
@@ -248,7 +245,7 @@ def _refuse_measured(
     if measured := _measured(folder, entries):
         more = f" and {len(different) - 1} more" if different[1:] else ""
         raise InputError(
-            f"{folder}: holds {_counted(measured)} of {name!r}, and these do not belong "
+            f"{folder}: holds {measured} of {name!r}, and these do not belong "
             f"together with them: {different[0]}{more}; valid: --out DIR, another name in the "
             f"file, or './lab clean {folder}' first"
         )
@@ -289,20 +286,20 @@ def _added(known: Sequence[Any], new: Any) -> list[Any]:
 def _in_order(names: Iterable[str], labels: Iterable[str]) -> list[str]:
     """The labels in the order of the experiment's arms, changed ones behind their arm."""
     order = list(names)
-    left = sorted(dict.fromkeys(labels), key=lambda label: "@" in label)
-    known = [label for name in order for label in left if label.partition("@")[0] == name]
-    return [*known, *(label for label in left if label not in known)]
+    last = len(order)
+
+    def place(label: str) -> tuple[int, bool]:
+        name, changed, _ = label.partition("@")
+        return (order.index(name) if name in order else last), bool(changed)
+
+    return sorted(dict.fromkeys(labels), key=place)
 
 
 def _levels(folder: Path | None, new: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """The levels of each factor: those of earlier commands that still count, then further ones."""
     stored = run_directory.read_or_empty(folder / "experiment.json") if folder else {}
-    known = stored.get("factors", {})
-    names = dict.fromkeys([*known, *new])
-    return {
-        name: [
-            *known.get(name, []),
-            *(each for each in new.get(name, []) if each not in known.get(name, [])),
-        ]
-        for name in names
-    }
+    levels = {name: list(known) for name, known in stored.get("factors", {}).items()}
+    for name, values in new.items():
+        known = levels.setdefault(name, [])
+        known += [value for value in values if value not in known]
+    return levels
