@@ -11,7 +11,7 @@ from typing import NamedTuple
 from testbed import experiment
 from testbed.cli import places
 from testbed.cli.options import STORED, Execution, Sweep, names_in
-from testbed.experiment import blocks
+from testbed.experiment.run import Shard, parse_shard, shards
 from testbed.run import planning, requirements
 from testbed.shared.input_error import InputError
 
@@ -20,7 +20,7 @@ class _Selected(NamedTuple):
     """Of one selection: its runs, the part of each if there are parts, and what is done here."""
 
     runs: list[experiment.Run]
-    parts: dict[str, blocks.Shard]
+    parts: dict[str, Shard]
     here: set[str]
 
 
@@ -92,8 +92,8 @@ class Chosen:
             if selection.shard is None:
                 selected.append(_Selected(runs, {}, {run.key for run in runs}))
                 continue
-            shard = blocks.parse(selection.shard)
-            parts = blocks.shards(runs, shard.of)
+            shard = parse_shard(selection.shard)
+            parts = shards(runs, shard.of)
             selected.append(_Selected(runs, parts, {key for key in parts if parts[key] == shard}))
         return selected
 

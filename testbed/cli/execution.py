@@ -19,7 +19,8 @@ from testbed.cli import choosing, places, plan_view, progress
 from testbed.cli.choosing import Chosen
 from testbed.cli.options import Execution
 from testbed.cli.terminal import console, say
-from testbed.experiment import Run, blocks
+from testbed.experiment import Run
+from testbed.experiment.run import blocks
 from testbed.machine import capabilities, steadiness
 from testbed.run import planning, runner
 from testbed.run.runner import OnProgress, Outcome
@@ -238,7 +239,7 @@ def _on_workers(chosen: Chosen, scheduler: Scheduler, shown: progress.RunProgres
         else:
             left.append(run)
     lost = scheduler.share_out(
-        blocks.blocks(left),
+        blocks(left),
         chosen.results,
         retries=chosen.execution.retries,
         end=end,

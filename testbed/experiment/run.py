@@ -1,24 +1,26 @@
 """The runs of an experiment: each one's configuration, the key that is its hash, and their order.
 
 A machine changes with time: it warms up, and others use it. Runs that are compared with each
-other, which are all arms of one point and seed, therefore follow one another directly. Their order
-differs from block to block, so that no arm always comes first.
+other, which are all arms of one point and seed, therefore follow one another directly, as a block.
+Their order differs from block to block, so that no arm always comes first.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from testbed.experiment.files import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
+from testbed.shared.input_error import InputError
 from testbed.training import prerequisites
 from testbed.transport.protocols import ProtocolConfig
 from testbed.verdict.limits import Limits
@@ -201,3 +203,46 @@ def ordered(runs: Sequence[Run]) -> list[Run]:
 def _draw(*parts: Any) -> str:
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Shard(NamedTuple):
+    """The part `number` (from 1) of `of` parts of a sweep."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+def parse_shard(text: str) -> Shard:
+    """The part that `--shard` names."""
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
+    if not 1 <= shard.number <= shard.of:
+        raise InputError(f"--shard {text}: valid: I/N, the part I of N parts, such as 1/3")
+    return shard
+
+
+def blocks(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs by seed and point, in the order of their execution."""
+    found = itertools.groupby(ordered(runs), key=lambda run: (run.seed, run.factors))
+    return [list(block) for _, block in found]
+
+
+def shards(runs: Sequence[Run], of: int) -> dict[str, Shard]:
+    """The part of each run, by its key, where a sweep has `of` parts.
+
+    Parts are neighbouring whole blocks: as far as they can, all points of a seed come together.
+    """
+    found = blocks(runs)
+    if of > len(found):
+        raise InputError(
+            f"--shard I/{of}: a part would be empty, since all arms of a seed and point stay "
+            f"together; valid: at most {len(found)} parts"
+        )
+    return {
+        run.key: Shard(1 + place * of // len(found), of)
+        for place, block in enumerate(found)
+        for run in block
+    }

@@ -15,7 +15,8 @@ import pytest
 
 from testbed import experiment
 from testbed.cluster.scheduler import Scheduler
-from testbed.experiment import Run, blocks
+from testbed.experiment import Run
+from testbed.experiment.run import blocks
 from testbed.run import planning
 from testbed.run.runner import Outcome
 from testbed.shared.input_error import InputError
@@ -50,7 +51,7 @@ def share_out(
     """As the command does, without its terminal and report."""
     ended: list[Outcome] = []
     left = scheduler.share_out(
-        blocks.blocks(runs), out, retries=retries, end=ended.append, say=said.append
+        blocks(runs), out, retries=retries, end=ended.append, say=said.append
     )
     assert left == []
     return ended

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from testbed import experiment
-from testbed.experiment.blocks import Shard, parse, shards
-from testbed.experiment.blocks import blocks as parted
-from testbed.experiment.run import key_of
+from testbed.experiment.run import Shard, key_of, parse_shard, shards
+from testbed.experiment.run import blocks as parted
 from testbed.run import planning
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json
@@ -99,7 +98,7 @@ def test_all_points_of_a_seed_are_in_one_part_where_seeds_can_be_shared_out(tmp_
 @pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "1/", "1/0", "-1/2", "1/2/3", "a/b"])
 def test_a_wrong_part_is_one_line(text):
     with pytest.raises(InputError, match=r"--shard .*valid: I/N"):
-        parse(text)
+        parse_shard(text)
 
 
 def test_a_part_that_would_be_empty_is_refused(tmp_path):
