@@ -243,7 +243,6 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     ),
     "model raises": (model, network("inputs @ self.weight"), "RuntimeError: mat1 and mat2"),
     "model shape": (model, network("self.weight"), "Model.forward returned"),
-    "model nothing": (model, network("None"), "Model.forward returned None; expected a tensor of"),
 }
 
 
