@@ -7,17 +7,14 @@ The directories go as bytes: packed on a worker's machine, unpacked here without
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import io
 import json
-import os
 import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -44,7 +41,7 @@ def task(configs: list[dict[str, Any]], capture: list[str]) -> str:
 def main() -> int:
     """Execute the runs of a task; returns the exit status."""
     folder, wanted = Path(sys.argv[1]), json.load(sys.stdin)
-    forget_dead(folder.parent)
+    worker.forget_dead(folder.parent)
     try:
         _require_same_code(wanted)
         for config in wanted["runs"]:
@@ -58,31 +55,12 @@ def main() -> int:
                 simulating.carry_out(place, config, lambda record: None)
             else:
                 capture = {"capture": wanted["capture"]}
-                with turn():
+                with worker.turn():
                     runner.carry_out(place, config | capture, lambda record: None)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-@contextmanager
-def turn(place: str = "/") -> Iterator[None]:
-    """Wait until no other process of this machine has a lab; one that dies gives its turn back."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def forget_dead(place: Path) -> None:
-    """Remove the folders of workers that were killed."""
-    for folder in place.glob(f"{worker.FOLDER}*-*"):
-        pid = folder.name.removeprefix(worker.FOLDER).partition("-")[0]
-        if pid.isdecimal() and not Path("/proc", pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _require_same_code(wanted: Mapping[str, Any]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +65,22 @@ def pack(folder: Path) -> bytes:
             if path.is_file() and not path.is_symlink():
                 archive.add(path, arcname=path.relative_to(folder).as_posix(), recursive=False)
     return packed.getvalue()
+
+
+@contextmanager
+def turn(place: str = "/") -> Iterator[None]:
+    """Wait until no other process of this machine has a lab; one that dies gives its turn back."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def forget_dead(place: Path) -> None:
+    """Remove the folders of workers that were killed."""
+    for folder in place.glob(f"{FOLDER}*-*"):
+        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -9,12 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.cluster import block
+from testbed.cluster import worker
 
 HOLDER = """
 import sys
-from testbed.cluster import block
-with block.turn(sys.argv[1]):
+from testbed.cluster import worker
+with worker.turn(sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -45,7 +45,7 @@ def test_the_second_waits_until_the_first_is_killed(tmp_path: Path) -> None:
     first.wait()
     assert has_it(second)
     second.communicate()
-    with block.turn(str(tmp_path)):  # nobody has it any more
+    with worker.turn(str(tmp_path)):  # nobody has it any more
         pass
 
 
@@ -54,6 +54,6 @@ def test_the_folders_of_killed_workers_are_removed_by_the_next(tmp_path: Path) -
     ended.wait()
     for name in (f"lab-block-{ended.pid}-x", f"lab-block-{os.getpid()}-y", "lab-block-mine-z"):
         (tmp_path / name).mkdir()
-    block.forget_dead(tmp_path)
+    worker.forget_dead(tmp_path)
     left = {each.name for each in tmp_path.iterdir()}
     assert left == {f"lab-block-{os.getpid()}-y", "lab-block-mine-z"}
