@@ -124,6 +124,8 @@ def test_in_a_sweep_each_run_takes_the_one_at_its_point(tmp_path):
     planning.extend(tmp_path / "runs", runs)
     shutil.rmtree(tmp_path / "runs" / "quick")
     assert [run.key for run in load(path, tmp_path)] == [run.key for run in runs]
+    with pytest.raises(InputError, match="no such run"):  # was never planned
+        load(write(tmp_path, "quick/dblp", rounds=7), tmp_path)
 
 
 def test_the_key_is_of_the_rounds_and_not_of_where_they_came_from(tmp_path):
@@ -141,17 +143,6 @@ def test_the_key_is_of_the_rounds_and_not_of_where_they_came_from(tmp_path):
     ]
     assert len(set(keys)) == 1
     assert load(write(tmp_path, "other/fixed-low-s8-fed"), tmp_path)[0].key != keys[0]
-
-
-def test_an_experiment_resumes_when_the_run_has_been_removed(tmp_path):
-    folder = finished(tmp_path / "runs")
-    path = write(tmp_path)
-    runs = load(path, tmp_path)
-    planning.extend(tmp_path / "runs", runs)
-    shutil.rmtree(folder)
-    assert [run.key for run in load(path, tmp_path)] == [run.key for run in runs]
-    with pytest.raises(InputError, match="no such run"):  # was never planned
-        load(write(tmp_path, rounds=7), tmp_path)
 
 
 def test_rounds_that_stand_there_win_over_the_run_s_name(tmp_path):
