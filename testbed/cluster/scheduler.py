@@ -7,8 +7,8 @@ who may. They are named in Dask's own configuration.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
+import re
 import secrets
 import socket
 import ssl
@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from testbed.cluster import block as execution
 from testbed.cluster import worker
@@ -34,6 +33,8 @@ _CONNECT_S = 10.0
 _POLL_S = 0.5
 _VALID = "valid: tls://HOST:PORT, or tcp://127.0.0.1:PORT on this machine"
 _TLS = "DASK_DISTRIBUTED__COMM__TLS__"
+_ADDRESS = re.compile(r"(?P<scheme>tcp|tls)://(?P<host>\[[^\]]+\]|[^/:\[\]]+):(?P<port>[0-9]{1,5})")
+_LOOPBACK = re.compile(r"localhost|\[::1\]|127(\.[0-9]{1,3}){3}")
 
 
 @dataclass(eq=False)
@@ -193,23 +194,12 @@ def _connect(address: str) -> Client:
 
 def _checked(address: str) -> tuple[str, int]:
     """Host and port of an address that may be used."""
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or not port or parts.scheme not in ("tcp", "tls"):
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None or int(parts["port"]) > 65535:
         raise InputError(f"--scheduler {address}: {_VALID}")
-    if parts.scheme == "tcp" and not _is_loopback(host):
+    if parts["scheme"] == "tcp" and not _LOOPBACK.fullmatch(parts["host"]):
         raise InputError(
             f"--scheduler {address}: without TLS only on this machine, since Dask executes what it "
             f"is sent; {_VALID}"
         )
-    return host, port
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parts["host"].strip("[]"), int(parts["port"])
