@@ -40,21 +40,21 @@ def task(configs: list[dict[str, Any]], capture: list[str]) -> str:
 
 def main() -> int:
     """Execute the runs of a task; returns the exit status."""
-    folder, wanted = Path(sys.argv[1]), json.load(sys.stdin)
+    folder, task = Path(sys.argv[1]), json.load(sys.stdin)
     worker.forget_dead(folder.parent)
     try:
-        _require_same_code(wanted)
-        for config in wanted["runs"]:
+        _require_same_code(task)
+        for config in task["runs"]:
             run_directory.require_name(config["key"], "the sweep's runs: key")
             _require(config)
-        for config in wanted["runs"]:
+        for config in task["runs"]:
             place = RunDirectory(folder / config["key"])
             if config.get("simulated"):
                 from testbed.run import simulating  # imports torch, which a lab need not
 
                 simulating.carry_out(place, config, lambda record: None)
             else:
-                capture = {"capture": wanted["capture"]}
+                capture = {"capture": task["capture"]}
                 with worker.turn():
                     runner.carry_out(place, config | capture, lambda record: None)
     except InputError as error:
@@ -63,9 +63,9 @@ def main() -> int:
     return 0
 
 
-def _require_same_code(wanted: Mapping[str, Any]) -> None:
-    here, there = manifest.commit(), wanted["commit"]
-    if (here, manifest.code_sha256()) != (there, wanted["code"]):
+def _require_same_code(task: Mapping[str, Any]) -> None:
+    here, there = manifest.commit(), task["commit"]
+    if (here, manifest.code_sha256()) != (there, task["code"]):
         how = "" if here != there else ", with other files"
         raise InputError(f"has commit {_short(here)}{how}, and this sweep is of {_short(there)}")
 

@@ -63,15 +63,15 @@ class Scheduler:
         """Those that there are now; InputError where the scheduler has gone."""
         try:
             # A client that has just lost its scheduler knows nothing: not even that key.
-            found = self._client.scheduler_info(n_workers=-1).get("workers")
+            workers = self._client.scheduler_info(n_workers=-1).get("workers")
         except (OSError, TimeoutError):
-            found = None
-        if found is None or self._client.status != "running":
+            workers = None
+        if workers is None or self._client.status != "running":
             raise InputError(
                 f"--scheduler {self._address}: the scheduler has gone; what came back stays, and "
                 "the same command continues"
             )
-        return {name for name, each in found.items() if each["resources"].get(_RESOURCE)}
+        return {name for name, worker in workers.items() if worker["resources"].get(_RESOURCE)}
 
     def share_out(
         self,
@@ -87,7 +87,7 @@ class Scheduler:
         An invalid run is tried again, with its block on another worker where there is one. A worker
         that refuses is left out; InputError where all do.
         """
-        waiting = deque(_Block(list(each)) for each in blocks)
+        waiting = deque(_Block(list(runs)) for runs in blocks)
         refused: dict[str, str] = {}
         lost: list[Run] = []
         is_told = False
@@ -103,7 +103,7 @@ class Scheduler:
             while waiting and len(self._going_on) < len(fit):
                 self._submit(waiting.popleft(), fit)
             time.sleep(_POLL_S)
-            for future in [each for each in self._going_on if each.status != "pending"]:
+            for future in [future for future in self._going_on if future.status != "pending"]:
                 block = self._going_on.pop(future)
                 if future.status == "error":  # Dask tried it again as often as it does
                     say(f"{block.runs[0].label}: given up: {future.exception()}")
@@ -142,17 +142,17 @@ class Scheduler:
         )
         self._going_on[future] = block
 
-    def _take(self, block: _Block, told: Mapping[str, Any], folder: Path) -> str:
+    def _take(self, block: _Block, answer: Mapping[str, Any], folder: Path) -> str:
         """Store what a worker sent; returns why it cannot be left in, empty for nothing."""
-        block.tried.add(told["worker"])
-        if "refused" in told:
-            return str(told["refused"])
+        block.tried.add(answer["worker"])
+        if "refused" in answer:
+            return str(answer["refused"])
         try:
-            found = execution.store(folder, block.asked, told["packed"])
+            outcomes = execution.store(folder, block.asked, answer["packed"])
         except ValueError as error:
             return f"sent other results than asked for: {error}"
-        block.outcomes |= {each.run.key: each for each in found}
-        block.invalid = [each.run for each in block.outcomes.values() if each.may_differ]
+        block.outcomes |= {outcome.run.key: outcome for outcome in outcomes}
+        block.invalid = [outcome.run for outcome in block.outcomes.values() if outcome.may_differ]
         return ""
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ def _connect(address: str) -> Client:
             f"--scheduler: the package {error.name!r} is not installed; pip install '.[cluster]'"
         ) from None
     cloudpickle.register_pickle_by_value(worker)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # one line is told instead
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # one line is said instead
     try:
         security = Security()
         if address.startswith("tls:") and not security.get_connection_args("client")["ssl_context"]:
@@ -188,8 +188,8 @@ def _connect(address: str) -> Client:
         socket.create_connection((host, port), timeout=_CONNECT_S).close()
         return Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ssl.SSLError) as error:
-        said = " ".join(str(error).split())
-        raise InputError(f"--scheduler {address}: no scheduler answers: {said}") from None
+        words = " ".join(str(error).split())
+        raise InputError(f"--scheduler {address}: no scheduler answers: {words}") from None
 
 
 def _checked(address: str) -> tuple[str, int]:

@@ -26,11 +26,11 @@ def execute(task: str, sweep: str) -> dict[str, Any]:
     """
     from distributed import Event, get_worker
 
-    told: dict[str, Any] = {"worker": get_worker().address, "host": socket.gethostname()}
+    answer: dict[str, Any] = {"worker": get_worker().address, "host": socket.gethostname()}
     # An ordinary user of Debian finds tc and ovsdb-server there.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin:/usr/sbin:/sbin"])
     place = tempfile.TemporaryDirectory(prefix=f"{FOLDER}{os.getpid()}-")
-    with place as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
+    with place as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as errors:
         asked.write(task.encode())
         asked.seek(0)
         process = subprocess.Popen(
@@ -40,7 +40,7 @@ def execute(task: str, sweep: str) -> dict[str, Any]:
             ],
             stdin=asked,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             env={**os.environ, "PATH": path, "PYTHONUTF8": "1"},
         )
         try:
@@ -51,10 +51,10 @@ def execute(task: str, sweep: str) -> dict[str, Any]:
             process.kill()
             process.wait()
         if process.returncode == 0:
-            return {**told, "packed": pack(Path(folder))}
-        said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
-        return {**told, "refused": lines[-1] if lines else f"ended by {process.returncode}"}
+            return {**answer, "packed": pack(Path(folder))}
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+        return {**answer, "refused": lines[-1] if lines else f"ended by {process.returncode}"}
 
 
 def pack(folder: Path) -> bytes:

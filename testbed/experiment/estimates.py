@@ -174,13 +174,15 @@ class Prediction:
 
     def _bursts(self) -> Iterator[tuple[float, float]]:
         """Of each burst of random loss, the share, and how much longer it may make a leg."""
-        for each in self._experiment.resolved_impairments(self._run.seed):
-            if each["kind"] not in ("loss", "sender-drop") or not each.get("q"):
+        for impairment in self._experiment.resolved_impairments(self._run.seed):
+            if impairment["kind"] not in ("loss", "sender-drop") or not impairment.get("q"):
                 continue
-            longest_s = float(each.get("duration_s") or each.get("at_most_s") or math.inf)
-            if each["kind"] == "sender-drop":
+            longest_s = float(
+                impairment.get("duration_s") or impairment.get("at_most_s") or math.inf
+            )
+            if impairment["kind"] == "sender-drop":
                 longest_s = 0.0  # what never left takes no time
-            yield from [(float(each["q"]), longest_s)] * len(each.get("rounds") or ())
+            yield from [(float(impairment["q"]), longest_s)] * len(impairment.get("rounds") or ())
 
 
 _layouts: dict[str, PayloadLayout] = {}
@@ -237,7 +239,7 @@ def workload_s(run: Run) -> float | None:
     """About how long a run's workload goes on, computing left out; None: nobody can tell."""
     if run.experiment.trains:
         return Prediction(run).training_s
-    limits_s = [each.time_limit_s for each in run.programs.programs if not each.service]
+    limits_s = [program.time_limit_s for program in run.programs.programs if not program.service]
     return None if None in limits_s else max(filter(None, limits_s))
 
 
@@ -310,16 +312,16 @@ def _step_s(run: Run) -> float | None:
 
 def total(durations: Sequence[Duration], *, at_once: int = 1) -> str:
     """Say in one sentence how long all of them take, so many at once, and how much disk."""
-    known = [each for each in durations if each.run_s is not None]
-    runs_s = [each.run_s or 0.0 for each in known]
+    known = [duration for duration in durations if duration.run_s is not None]
+    runs_s = [duration.run_s or 0.0 for duration in known]
     runs = "1 run" if len(durations) == 1 else f"{len(durations)} runs"
     if not known:
         return f"{runs} to do; how long is unknown: no time_limit_s is given"
     about = in_words(max(sum(runs_s) / at_once, *runs_s))
     if len(known) < len(durations):
         about += f" for {len(known)} of them (unknown where no time_limit_s is given)"
-    disk = sizes.in_words(sum(each.disk_bytes for each in known))
-    earlier = sum(each.earlier > 0 for each in durations)
+    disk = sizes.in_words(sum(duration.disk_bytes for duration in known))
+    earlier = sum(duration.earlier > 0 for duration in durations)
     counts = {"from earlier runs": earlier, "predicted": len(known) - earlier}
     sources = ", ".join(f"{count} {source}" for source, count in counts.items() if count > 0)
     return f"{runs} to do, about {about} and {disk} on disk ({sources})"

@@ -76,14 +76,14 @@ def find(name_or_path: str) -> Path:
         return path
     if path.is_file():
         raise InputError(f"{path}: not a YAML file; valid: FILE.yaml, FILE.yml")
-    found = EXPERIMENTS / f"{name_or_path}.yaml"
-    if "/" in name_or_path or not found.is_file():
+    shipped = EXPERIMENTS / f"{name_or_path}.yaml"
+    if "/" in name_or_path or not shipped.is_file():
         near = did_you_mean(path.name, names())
         raise InputError(
             f"unknown experiment {name_or_path!r}; valid: {', '.join(names())}, FILE.yaml{near}"
         )
     here = Path.cwd()
-    return found.relative_to(here) if found.is_relative_to(here) else found
+    return shipped.relative_to(here) if shipped.is_relative_to(here) else shipped
 
 
 def summary(name: str) -> Summary:
@@ -171,7 +171,7 @@ def _levels(name: str, values: list[Any]) -> list[_Level]:
         label, keys = value, {name: value}
         if all(labelled):
             label = value[_LABEL]
-            keys = {str(key): each for key, each in value.items() if key != _LABEL}
+            keys = {str(key): replaced for key, replaced in value.items() if key != _LABEL}
             if not isinstance(label, str | int | float) or isinstance(label, bool) or label == "":
                 where = f"factors.{name}.{number}.label"
                 raise InputError(f"{where}: {label!r}: must be a text or a number")

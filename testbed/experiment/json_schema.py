@@ -53,7 +53,7 @@ def build() -> Schema:
     whole = of(Experiment)
     definitions, keys = whole["$defs"], whole["properties"]
     for key, registry in {**REGISTRIES, "filling": FILLINGS}.items():
-        mapping = {"type": "object", "anyOf": [{"required": [each]} for each in ("name", "policy")]}
+        mapping = {"type": "object", "anyOf": [{"required": [name]} for name in ("name", "policy")]}
         forms = [name_schema(registry), {"type": ["string", "number"]}, mapping]
         definitions[f"axis.{key}"] = {"anyOf": forms}
     arm, changes, of_script = of(Arm), of(ProgramsArm), of(TorchrunArm)
@@ -83,7 +83,7 @@ def build() -> Schema:
 
     keys["arms"]["patternProperties"] = {form: True}
     keys["rounds"].pop("default", None)
-    whole["required"] = [each for each in whole["required"] if each != "arms"]
+    whole["required"] = [key for key in whole["required"] if key != "arms"]
     chosen: Schema = rule("Arm", ["rounds", "arms"])
     for kind, arm_of_kind in (("torchrun", "TorchrunArm"), ("programs", "ProgramsArm")):
         named = when("workload", {"properties": {"kind": {"const": kind}}}, {})["if"]
@@ -109,14 +109,14 @@ class _Described(GenerateJsonSchema):
         return super().get_default_value(schema)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        found = super().model_schema(schema)
-        del found["title"]
-        found["description"] = docstrings.first_paragraph(schema["cls"])
+        described = super().model_schema(schema)
+        del described["title"]
+        described["description"] = docstrings.first_paragraph(schema["cls"])
         above = getattr(schema["cls"], "unit_of", "")
-        for key, each in found["properties"].items():
+        for key, of_key in described["properties"].items():
             if unit := units.of(key) or units.of(above):
-                found["properties"][key] = _with_unit(each, unit)
-        return found
+                described["properties"][key] = _with_unit(of_key, unit)
+        return described
 
 
 def of(model: type[BaseModel]) -> Schema:
@@ -129,16 +129,18 @@ def _with_unit(schema: Schema, unit: units.Unit) -> Schema:
     if schema.get("type") in ("number", "integer"):
         of_key = ("default", "description")
         about: Schema = {key: schema[key] for key in of_key if key in schema}
-        plain = {key: each for key, each in schema.items() if key not in about}
+        plain = {key: value for key, value in schema.items() if key not in about}
         return {"anyOf": [plain, with_unit(unit)], **about}
-    found = dict(schema)
+    united = dict(schema)
     if isinstance(schema.get("items"), dict):
-        found["items"] = _with_unit(schema["items"], unit)
+        united["items"] = _with_unit(schema["items"], unit)
     for key in {"anyOf", "oneOf"} & schema.keys():
-        alternatives = [_with_unit(each, unit) for each in schema[key]]
+        alternatives = [_with_unit(form, unit) for form in schema[key]]
         # An alternative that has become alternatives itself stands beside the others.
-        found[key] = [form for each in alternatives for form in each.get("anyOf", [each])]
-    return found
+        united[key] = [
+            form for alternative in alternatives for form in alternative.get("anyOf", [alternative])
+        ]
+    return united
 
 
 def with_unit(unit: units.Unit) -> Schema:
@@ -175,7 +177,7 @@ def _defaults(protocol: str) -> dict[str, Any]:
 
 def _arm(described: Schema) -> Schema:
     forms = [{"$ref": "#/$defs/axis.filling"}, {"$ref": f"#/$defs/{Filling.__name__}"}]
-    filling = {key: each for key, each in described["filling"].items() if key != "$ref"}
+    filling = {key: value for key, value in described["filling"].items() if key != "$ref"}
     common: Schema = {
         "filling": {**filling, "anyOf": forms},
         "learning_rate": described["learning_rate"],

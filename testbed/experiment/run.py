@@ -72,9 +72,9 @@ class Run(BaseModel):
         """The same run, simulated: it has another key."""
         costs = self.experiment.simulation.model_dump(exclude_defaults=True)
         settings = {**self.settings, **({"simulation": costs} if costs else {})}
-        found = self.model_copy(update={"simulated": True, "settings": settings})
-        found.__dict__.pop("key", None)  # kept of the other
-        return found
+        run = self.model_copy(update={"simulated": True, "settings": settings})
+        run.__dict__.pop("key", None)  # kept of the other
+        return run
 
     @property
     def training_need(self) -> prerequisites.Need:
@@ -148,11 +148,11 @@ def _in_virtual_time(shared: Mapping[str, Any], hosts: Mapping[str, Any]) -> dic
     costs = {name: cost for name, cost in hosts.items() if name != "compute_s"}
     if not costs.get("spray"):  # runs had keys before there was this
         costs.pop("spray", None)
-    found = {"simulation": costs} if any(costs.values()) else {}
+    changes = {"simulation": costs} if any(costs.values()) else {}
     training, compute_s = shared.get("training"), hosts.get("compute_s")
     if training and compute_s and training["pace"]["kind"] == "real":
-        found["training"] = {**training, "pace": {"kind": "paced", "compute_s": compute_s}}
-    return found
+        changes["training"] = {**training, "pace": {"kind": "paced", "compute_s": compute_s}}
+    return changes
 
 
 def key_of(config: Mapping[str, Any]) -> str:
@@ -217,8 +217,8 @@ class Shard(NamedTuple):
 
 def parse_shard(text: str) -> Shard:
     """The part that `--shard` names."""
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-    shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
+    parts = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    shard = Shard(int(parts[1]), int(parts[2])) if parts else Shard(0, 0)
     if not 1 <= shard.number <= shard.of:
         raise InputError(f"--shard {text}: valid: I/N, the part I of N parts, such as 1/3")
     return shard
@@ -226,8 +226,8 @@ def parse_shard(text: str) -> Shard:
 
 def blocks(runs: Sequence[Run]) -> list[list[Run]]:
     """The runs by seed and point, in the order of their execution."""
-    found = itertools.groupby(ordered(runs), key=lambda run: (run.seed, run.factors))
-    return [list(block) for _, block in found]
+    groups = itertools.groupby(ordered(runs), key=lambda run: (run.seed, run.factors))
+    return [list(block) for _, block in groups]
 
 
 def shards(runs: Sequence[Run], of: int) -> dict[str, Shard]:
@@ -235,14 +235,14 @@ def shards(runs: Sequence[Run], of: int) -> dict[str, Shard]:
 
     Parts are neighbouring whole blocks: as far as they can, all points of a seed come together.
     """
-    found = blocks(runs)
-    if of > len(found):
+    whole = blocks(runs)
+    if of > len(whole):
         raise InputError(
             f"--shard I/{of}: a part would be empty, since all arms of a seed and point stay "
-            f"together; valid: at most {len(found)} parts"
+            f"together; valid: at most {len(whole)} parts"
         )
     return {
-        run.key: Shard(1 + place * of // len(found), of)
-        for place, block in enumerate(found)
+        run.key: Shard(1 + place * of // len(whole), of)
+        for place, block in enumerate(whole)
         for run in block
     }
