@@ -9,42 +9,34 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
-import selectors
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 from testbed.experiment import Run
 from testbed.run import runner, simulating
 from testbed.run.runner import OnProgress, Outcome
-from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import InUseError
 
-_DONE, _IN_USE, _INTERRUPTED = 0, 3, 130
+_IN_USE, _INTERRUPTED = 3, 130  # exit statuses
 _LOOK_S = 5.0
+_FORKS = multiprocessing.get_context("fork")
 
 
-@dataclass
-class _UnderWay:
-    """A run that a child executes, which tells its progress through a pipe."""
+class _UnderWay(NamedTuple):
+    """A run that a child executes, which sends its progress."""
 
     run: Run
-    child: int
-    told: int
+    child: BaseProcess
     on_progress: OnProgress
-    unread: bytes = field(default=b"")
-
-    def hear(self) -> bool:
-        """Takes what it tells; returns False once it has ended."""
-        read = os.read(self.told, 1 << 16)
-        *lines, self.unread = (self.unread + read).split(b"\n")
-        for line in lines:
-            self.on_progress(json.loads(line))
-        return bool(read)
 
 
 def execute(
@@ -52,70 +44,60 @@ def execute(
 ) -> Iterator[Outcome]:
     """Execute those runs that are not done; yield how each ended, as they end."""
     waiting = deque(runs)
-    under_way: dict[int, _UnderWay] = {}
+    under_way: dict[Connection, _UnderWay] = {}
     processors = len(os.sched_getaffinity(0))
     if any(run.config()["training"]["pace"]["kind"] != "payload-only" for run in runs):
         importlib.import_module("torch._dynamo")  # the first optimiser would, in each child
     try:
-        with selectors.DefaultSelector() as selector:
-            while waiting or under_way:
-                while waiting and len(under_way) < processors:
-                    run = waiting.popleft()
-                    place = runner.directory_of(results, run)
-                    if place.verdict() == "ok":
-                        begin(run)
-                        yield Outcome(run, place.path, "ok", "", executed=False)
-                        continue
-                    runner.require_space(results, run)
-                    begun = _begin(results, run, begin(run))
-                    under_way[begun.child] = begun
-                    selector.register(begun.told, selectors.EVENT_READ, begun)
-                ready = selector.select(_LOOK_S) if under_way else []
-                for begun in under_way.values() if not ready else ():
-                    begun.on_progress({})  # a round may take minutes
-                for key, _ in ready:
-                    begun = key.data
-                    if not begun.hear():
-                        selector.unregister(begun.told)
-                        del under_way[begun.child]
-                        yield _outcome(results, begun)
+        while waiting or under_way:
+            while waiting and len(under_way) < processors:
+                run = waiting.popleft()
+                place = runner.directory_of(results, run)
+                if place.verdict() == "ok":
+                    begin(run)
+                    yield Outcome(run, place.path, "ok", "", executed=False)
+                    continue
+                runner.require_space(results, run)
+                on_progress = begin(run)
+                receiving, sending = _FORKS.Pipe(duplex=False)
+                child = _FORKS.Process(target=_live, args=(results, run, sending, os.getpid()))
+                child.start()
+                sending.close()
+                under_way[receiving] = _UnderWay(run, child, on_progress)
+            ready = wait(list(under_way), _LOOK_S)
+            for begun in under_way.values() if not ready else ():
+                begun.on_progress({})  # a round may take minutes
+            for receiving in [pipe for pipe in under_way if pipe in ready]:
+                begun = under_way[receiving]
+                try:
+                    begun.on_progress(json.loads(receiving.recv_bytes()))
+                except EOFError:
+                    receiving.close()
+                    del under_way[receiving]
+                    yield _outcome(results, begun)
     finally:  # of those that are under way if it was interrupted
         for begun in under_way.values():
-            os.kill(begun.child, signal.SIGTERM)
+            begun.child.terminate()
         for begun in under_way.values():
-            os.waitpid(begun.child, 0)
-            os.close(begun.told)
+            begun.child.join()
 
 
-def _begin(results: Path, run: Run, on_progress: OnProgress) -> _UnderWay:
-    parent = os.getpid()
-    told, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        _live(results, run, ProgressWriter(tell), parent)
-    os.close(tell)
-    return _UnderWay(run, child, told, on_progress)
-
-
-def _live(results: Path, run: Run, progress: ProgressWriter, parent: int) -> NoReturn:
+def _live(results: Path, run: Run, sending: Connection, parent: int) -> None:
     def on_progress(record: dict[str, Any]) -> None:
         if os.getppid() != parent:  # it was killed, and nobody wants this any more
             raise KeyboardInterrupt
-        progress.record(record)
+        with suppress(BrokenPipeError):
+            sending.send_bytes(json.dumps(record).encode())
 
-    status = 1
     # Ctrl-C goes to both, and the parent sees to it that each is interrupted once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         simulating.execute(results, run, on_progress)
-        status = _DONE
     except InUseError:
-        status = _IN_USE
+        sys.exit(_IN_USE)
     except KeyboardInterrupt:
-        status = _INTERRUPTED
-    finally:
-        os._exit(status)
+        sys.exit(_INTERRUPTED)
 
 
 def _interrupt(number: int, _: object) -> None:
@@ -124,14 +106,13 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def _outcome(results: Path, begun: _UnderWay) -> Outcome:
-    os.close(begun.told)
-    _, ended = os.waitpid(begun.child, 0)
-    status, place = os.waitstatus_to_exitcode(ended), runner.directory_of(results, begun.run)
+    begun.child.join()
+    status, place = begun.child.exitcode or 0, runner.directory_of(results, begun.run)
     if status == _IN_USE:
         raise InUseError(f"{place.partial}: another process is executing this run")
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
-    if status != _DONE:  # such as one that was killed for its memory
+    if status:  # such as one that was killed for its memory
         how = f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
         return Outcome(begun.run, place.path, "failed", f"its process {how}", executed=True)
     return runner.outcome(begun.run, place)
