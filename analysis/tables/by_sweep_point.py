@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from analysis.summary.lookup import (
     ratio_names,
 )
 from analysis.tables import by_arm, rendering
-from analysis.tables.rendering import Cell, Table, row
+from analysis.tables.rendering import Cell, Table, row, table_of, transposed
 
 _RATIOS = (
     "gather_latency_s.burst_mean",
@@ -55,37 +55,38 @@ def metric_tables(
 
 
 def _metric_table(summary: dict[str, Any], name: str) -> Table:
-    cells = [
-        (point, {arm: entry(point, "arms", arm, name) for arm in summary["arms"]})
-        for point in points(summary)
-    ]
-    label, unit = formatting.metric_unit(
-        name, [e.value for _, arms in cells for e in arms.values()]
-    )
-    shown = [
-        [_cell(each, point["arms"][arm]["n_runs"], unit) for arm, each in arms.items()]
-        for point, arms in cells
-    ]
-    headings = [factors_text(point["factors"]) for point, _ in cells]
-    first, by, others = "Point", "point of the sweep", list(summary["arms"])
-    if len(others) >= _MANY_ARMS:
-        shown = [list(each) for each in zip(*shown, strict=True)]
-        first, by, headings, others = "Arm", "arm", others, headings
-    return Table(
-        title=f"{summary['experiment']}: {label}, by {by}",
-        columns=[first, *others],
-        rows=[row(head, *each) for head, each in zip(headings, shown, strict=True)],
+    places = [(point, arm) for point in points(summary) for arm in summary["arms"]]
+    values = [entry(point, "arms", arm, name).value for point, arm in places]
+    label, unit = formatting.metric_unit(name, values)
+
+    def of_arm(arm: str) -> Callable[[dict[str, Any]], Cell]:
+        return lambda point: _cell(
+            entry(point, "arms", arm, name), point["arms"][arm]["n_runs"], unit
+        )
+
+    title = f"{summary['experiment']}: {label}, by "
+    table = table_of(
+        f"{title}point of the sweep",
+        {
+            "Point": lambda point: factors_text(point["factors"]),
+            **{arm: of_arm(arm) for arm in summary["arms"]},
+        },
+        points(summary),
         notes=[
             "Each number is a mean over n seeds, with its 95 % interval (Student's t) or, where "
             "there is none, the seeds' values."
         ],
         records=[
             {**point["factors"], "arm": arm, "metric": name, "unit": describe(name).unit}
-            | each.as_json()
-            for point, arms in cells
-            for arm, each in arms.items()
+            | entry(point, "arms", arm, name).as_json()
+            for point, arm in places
         ],
     )
+    if len(summary["arms"]) < _MANY_ARMS:
+        return table
+    turned = transposed(table)
+    columns = ["Arm", *turned.columns[1:]]
+    return replace(turned, title=f"{title}arm", columns=columns, records=table.records)
 
 
 def _cell(estimate: Estimate, n_runs: int, unit: formatting.Unit) -> Cell:
