@@ -1,4 +1,4 @@
-"""The figure of ratios along a factor of a sweep."""
+"""Figures along a factor of a sweep: ratios beside their limits, and what was learnt."""
 
 from __future__ import annotations
 

@@ -70,8 +70,12 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         "latency-over-rounds": lambda: rounds.over_rounds(frame("latencies"), styles, kinds),
         "latency-cdf": lambda: rounds.distribution(frame("latencies"), styles),
         "critical-path": lambda: rounds.stacked(frame("critical_path"), results.arms),
-        "loss-over-rounds": lambda: rounds.loss_over_rounds(
-            frame("gathered_loss"), frame("latencies"), styles, kinds
+        "loss-over-rounds": lambda: rounds.share(
+            frame("gathered_loss"),
+            styles,
+            "loss",
+            "Realised loss, gather (%)",
+            (frame("latencies"), kinds),
         ),
         "ratio-along-factor": lambda: along_factor.ratios_along_factor(summary, styles),
         "{quality}-over-time": lambda: rounds.quality(
@@ -81,13 +85,13 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
             frame("evaluations"), styles, "round", tasks
         ),
         "learning-along-factor": lambda: along_factor.learning_along_factor(summary, styles),
-        "gradient-error": lambda: rounds.deviation(
+        "gradient-error": lambda: rounds.share(
             frame("deviations"),
             styles,
             "relative_error.applied",
             "Relative error of the\napplied gradient (%)",
         ),
-        "divergence": lambda: rounds.deviation(
+        "divergence": lambda: rounds.share(
             frame("deviations"), styles, "divergence", "Divergence of replicas (%)"
         ),
     }

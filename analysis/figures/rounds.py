@@ -1,4 +1,4 @@
-"""Figures of round latency: over the rounds, and its distribution."""
+"""Figures over the rounds: latency and its distribution, the critical path, quality, shares."""
 
 from __future__ import annotations
 
@@ -175,9 +175,6 @@ def _bars(axes: Any, path: pl.DataFrame, arms: list[str], factor: float) -> None
     axes.grid(visible=False, axis="y")
 
 
-_FEWEST_ALONG = 3  # points of a sweep that are worth a line
-
-
 def quality(
     evaluations: pl.DataFrame,
     styles: dict[str, ArmStyle],
@@ -217,34 +214,23 @@ def quality(
     return figure
 
 
-def deviation(
-    deviations: pl.DataFrame, styles: dict[str, ArmStyle], name: str, label: str
+def share(
+    measured: pl.DataFrame,
+    styles: dict[str, ArmStyle],
+    name: str,
+    label: str,
+    hit: tuple[pl.DataFrame, dict[str, str]] | None = None,
 ) -> Figure | None:
-    """A share in percent over the rounds in which it was measured: mean and range of the seeds."""
-    known = deviations.filter(pl.col(name).is_not_null())
+    """A share in percent over its rounds: mean and range of the seeds; `hit` shades rounds."""
+    known = measured.filter(pl.col(name).is_not_null())
     if known.is_empty() or known[name].max() == 0:
         return None
     figure, axes = style.new_axes("Round", label)
+    shaded = style.shade_impairments(axes, *hit) if hit else []
     style.draw_lines_by_round(axes, known, name, styles, factor=100.0)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    style.add_legend(figure, styles, set(known["arm"]), [])
-    return figure
-
-
-def loss_over_rounds(
-    known: pl.DataFrame,
-    rounds: pl.DataFrame,
-    styles: dict[str, ArmStyle],
-    kinds: dict[str, str],
-) -> Figure | None:
-    """The share of the gathered chunks that receivers went without, `loss`, over the rounds."""
-    if known.is_empty() or known["loss"].max() == 0:
-        return None
-    figure, axes = style.new_axes("Round", "Realised loss, gather (%)")
-    shaded = style.shade_impairments(axes, rounds, kinds)
-    style.draw_lines_by_round(axes, known, "loss", styles, factor=100.0)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(-0.5, float(known["round"].max()) + 0.5)  # type: ignore[arg-type]
+    if hit:
+        axes.set_xlim(-0.5, float(known["round"].max()) + 0.5)  # type: ignore[arg-type]
     style.add_legend(figure, styles, set(known["arm"]), shaded)
     return figure

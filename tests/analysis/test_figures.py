@@ -199,7 +199,7 @@ def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     assert along_factor.ratios_along_factor(summary, STYLES) is None
     assert along_factor.learning_along_factor(summary, STYLES) is None
     for name in ("divergence", "relative_error.applied"):
-        assert rounds.deviation(results.frame("deviations"), STYLES, name, "") is None
+        assert rounds.share(results.frame("deviations"), STYLES, name, "") is None
 
 
 def test_perplexity_has_its_own_axis(tmp_path):
