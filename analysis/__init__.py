@@ -19,6 +19,7 @@ polars, scipy and matplotlib.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def load(
     """
     from analysis.data import frames, load, run_directories
 
-    chosen = run_directories.Chosen(arms=arms, seeds=seeds, point=point)
+    chosen = functools.partial(run_directories.choose, arms=arms, seeds=seeds, point=point)
     return frames.Frames(load.load(Path(results_dir), experiment, chosen=chosen))
 
 

@@ -8,7 +8,7 @@ name, are listed in `Results.others` and enter no statistic.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,8 @@ from analysis.data.evidence import (
     section,
 )
 from analysis.data.measure import measure
-from analysis.data.run_directories import Chosen
+
+Choice = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]  # of a plan's entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class Results(Evidence):
 def load(
     results_dir: Path,
     experiment: str | None = None,
-    chosen: Chosen | None = None,
+    chosen: Choice | None = None,
     *,
     include_invalid: bool = False,
 ) -> Results:
@@ -94,7 +95,7 @@ def load(
 
 
 def _runs(
-    folder: Path, plan: dict[str, Any], chosen: Chosen | None, whole: Sequence[str]
+    folder: Path, plan: dict[str, Any], chosen: Choice | None, whole: Sequence[str]
 ) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
     directories_of = run_directories.of_experiment(folder)
@@ -102,7 +103,7 @@ def _runs(
     if not planned:  # no plan: what is there is all there is to count
         planned = [_entry(key, directories[-1].path) for key, directories in directories_of.items()]
     if chosen is not None:
-        planned = chosen.of(planned)
+        planned = chosen(planned)
         directories_of = {entry["key"]: directories_of.get(entry["key"], []) for entry in planned}
     runs: list[Run] = []
     others: list[Run] = []

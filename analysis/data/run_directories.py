@@ -102,54 +102,44 @@ def of_experiment(folder: Path) -> dict[str, list[RunDirectory]]:
     return {key: sorted(directories) for key, directories in by_key.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """Which runs are asked for; None: all."""
-
-    arms: Sequence[str] | None = None
-    seeds: Sequence[int] | None = None
-    point: Mapping[str, object] | None = None
-
-    def of(self, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The entries of a plan that are chosen."""
-        entries = list(planned)
-        for name, chosen in (("arm", self.arms), ("seed", self.seeds)):
-            if chosen is None:
-                continue
-            if isinstance(chosen, str):
-                raise ValueError(f"{name}s {chosen!r}; valid: a list, such as [{chosen!r}]")
-            known = list(dict.fromkeys(entry.get(name) for entry in planned))
-            for each in chosen:
-                _require(name, each, known)
-            entries = [entry for entry in entries if entry.get(name) in chosen]
-        levels = [(entry, _levels(entry)) for entry in planned]
-        for factor, level in (self.point or {}).items():
-            _require(
-                "factor", factor, list(dict.fromkeys(name for _, each in levels for name in each))
-            )
-            known = list(dict.fromkeys(each[factor] for _, each in levels if factor in each))
-            _require(factor, factor_text(level), known)
-            entries = [
-                entry for entry in entries if _levels(entry).get(factor) == factor_text(level)
-            ]
-        if planned and not entries:
-            raise ValueError(
-                f"no planned run has arms {self.arms}, seeds {self.seeds} and point {self.point} "
-                "together; valid: a combination that results.runs has"
-            )
-        return entries
-
-
-def _levels(entry: Mapping[str, Any]) -> dict[str, str | None]:
-    factors = entry.get("factors")
-    return {
-        str(name): factor_text(value)
-        for name, value in (factors.items() if isinstance(factors, dict) else ())
-    }
-
-
-def _require(name: str, value: object, known: Sequence[object]) -> None:
-    if value not in known:
+def choose(
+    planned: Sequence[dict[str, Any]],
+    *,
+    arms: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    point: Mapping[str, object] | None,
+) -> list[dict[str, Any]]:
+    """The entries of a plan that have one of these arms and seeds, and these levels; None: all."""
+    levels = {factor: [factor_text(level)] for factor, level in (point or {}).items()}
+    asked: dict[str, Any] = {"arm": arms, "seed": seeds, **levels}
+    asked = {name: values for name, values in asked.items() if values is not None}
+    labels = [
+        {name: factor_text(level) for name, level in (entry.get("factors") or {}).items()}
+        | {"arm": entry.get("arm"), "seed": entry.get("seed")}
+        for entry in planned
+    ]
+    for name, values in asked.items():
+        if isinstance(values, str):
+            raise ValueError(f"{name}s {values!r}; valid: a list, such as [{values!r}]")
+        known = dict.fromkeys(label[name] for label in labels if name in label)
         if not known:
-            raise ValueError(f"{name} {value!r}: the planned runs have no {name}s")
-        raise ValueError(f"no planned run of {name} {value!r}; valid: {', '.join(map(str, known))}")
+            factors = dict.fromkeys(
+                name for entry in planned for name in entry.get("factors") or {}
+            )
+            valid = ", ".join(factors) or "none, the planned runs have no factors"
+            raise ValueError(f"no planned run of factor {name!r}; valid: {valid}")
+        for value in values:
+            if value not in known:
+                valid = ", ".join(map(str, known))
+                raise ValueError(f"no planned run of {name} {value!r}; valid: {valid}")
+    chosen = [
+        entry
+        for entry, label in zip(planned, labels, strict=True)
+        if all(label.get(name) in values for name, values in asked.items())
+    ]
+    if planned and not chosen:
+        raise ValueError(
+            f"no planned run has arms {arms}, seeds {seeds} and point {point} together; valid: a "
+            "combination that results.runs has"
+        )
+    return chosen
