@@ -11,7 +11,7 @@ import polars as pl
 
 from analysis import formatting
 from analysis.data import evidence
-from analysis.data.evidence import FACTOR_PREFIX, MISSING, Run, factor_text
+from analysis.data.evidence import FACTOR_PREFIX, MISSING, Run
 from analysis.data.frames import metric_names, per_run
 from analysis.data.load import Results
 from analysis.formatting import joined, short
@@ -187,6 +187,7 @@ _SHOWN = (
     *("time_to_target_s", "accuracy", "perplexity", "realised_loss.gather", "training_time_s"),
     *("round_latency_s.max", "bytes_sent", "passes_per_transfer"),
 )
+_OF_PROGRAMS = ("programs.", "flows.", "hosts.")
 _MOST_SHOWN = len(_SHOWN)  # programs may have any number; the table's files have all
 
 
@@ -195,46 +196,44 @@ def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
     frame = _values(results)
     metrics = metric_names(frame)
     with_values = [name for name in metrics if frame[name].count()]
-    of_programs = [
-        name for name in with_values if name.startswith(("programs.", "flows.", "hosts."))
-    ]
+    of_programs = [name for name in with_values if name.startswith(_OF_PROGRAMS)]
     shown = [name for name in (*_SHOWN, *of_programs) if name in with_values][:_MOST_SHOWN]
-    units = {name: formatting.metric_unit(name, frame[name]) for name in shown}
-    runs = {run.key: run for run in results.ok_runs}
     factors = results.factor_columns
-    rows = []
-    for values in frame.iter_rows(named=True):
-        run = runs[values["run_key"]]
-        point = factors_text({name: factor_text(level) for name, level in run.factors.items()})
-        number, latency_s = values["slowest_round"], values["slowest_round_s"]
-        slowest = Cell(text=formatting.DASH)
-        if number is not None:
-            slowest = Cell(
-                text=str(number),
-                detail=f"{formatting.number(latency_s)} s",
-                href=_timeline_link(run.key, number) if run.key in in_timeline else "",
-            )
-        rows.append(
-            row(
-                run.key,
-                run.arm,
-                *([point] if factors else []),
-                str(run.seed),
-                slowest,
-                *(formatting.number(values[name], unit) for name, (_, unit) in units.items()),
-            )
+    names = {name: name.removeprefix(FACTOR_PREFIX) for name in factors}
+
+    def slowest(run: dict[str, Any]) -> Cell | None:
+        if run["slowest_round"] is None:
+            return None
+        # `timeline.js` reads it.
+        href = f"timeline.html#{quote(run['run_key'], safe='')}&round={run['slowest_round']}"
+        return Cell(
+            text=str(run["slowest_round"]),
+            detail=f"{formatting.number(run['slowest_round_s'])} s",
+            href=href if run["run_key"] in in_timeline else "",
         )
-    slowest_columns = ("slowest_round", "slowest_round_s")
-    renamed = {name: name.removeprefix(FACTOR_PREFIX) for name in factors}
-    return Table(
-        title=f"{results.experiment}: the values of each ok run",
-        columns=[
-            *("Run", "Arm", *(["Point"] if factors else []), "Seed", "Slowest round"),
-            *(label for label, _ in units.values()),
-        ],
-        rows=rows,
-        records=frame.select("run_key", "arm", *factors, "seed", *slowest_columns, *metrics)
-        .rename(renamed)
+
+    def column(metric: str) -> tuple[str, Callable[[dict[str, Any]], str]]:
+        label, unit = formatting.metric_unit(metric, frame[metric])
+        return label, lambda run: formatting.number(run[metric], unit)
+
+    def point(run: dict[str, Any]) -> str:
+        return factors_text({name: run[column] for column, name in names.items()})
+
+    return table_of(
+        f"{results.experiment}: the values of each ok run",
+        {
+            "Run": lambda run: run["run_key"],
+            "Arm": lambda run: run["arm"],
+            **({"Point": point} if factors else {}),
+            "Seed": lambda run: str(run["seed"]),
+            "Slowest round": slowest,
+            **dict(map(column, shown)),
+        },
+        frame.iter_rows(named=True),
+        records=frame.select(
+            *("run_key", "arm", *factors, "seed", "slowest_round", "slowest_round_s", *metrics)
+        )
+        .rename(names)
         .to_dicts(),
     )
 
@@ -258,8 +257,3 @@ def _values(results: Results) -> pl.DataFrame:
     order = pl.DataFrame({"run_key": [run.key for run in runs]}, schema={"run_key": pl.String})
     frame = order.join(per_run(results), on="run_key", how="left", maintain_order="left")
     return frame.join(slowest, on="run_key", how="left", maintain_order="left")
-
-
-def _timeline_link(key: str, round_number: int) -> str:
-    """Where the page of timelines shows a round of a run; `timeline.js` reads it."""
-    return f"timeline.html#{quote(key, safe='')}&round={round_number}"
