@@ -132,8 +132,10 @@ SECTIONS = tuple(dict.fromkeys(name.partition(".")[0] for name in _OF_PROGRAMS))
 
 
 def in_table(table: str) -> list[str]:
-    """The metrics that `main`, `ratios` or `points` shows; of `IMPAIRED` the kinds follow."""
-    return [name.removesuffix("{}") for name, each in REGISTRY.items() if table in each.tables]
+    """The metrics that a table shows (a column of the registry); of `IMPAIRED` the kinds follow."""
+    return [
+        name.removesuffix("{}") for name, each in REGISTRY.items() if table in each.tables.split()
+    ]
 
 
 def is_metric(name: str) -> bool:

@@ -14,6 +14,7 @@ from analysis.data import evidence
 from analysis.data.evidence import FACTOR_PREFIX, MISSING, Run
 from analysis.data.frames import metric_names, per_run
 from analysis.data.load import Results
+from analysis.data.metrics import in_table
 from analysis.formatting import joined, short
 from analysis.summary.lookup import factors_text
 from analysis.tables.rendering import Cell, Table, missing, row, table_of
@@ -182,13 +183,8 @@ def _worst(gates: Sequence[dict[str, Any]]) -> Cell:
     return Cell(text=f"{gate['value']:.3g}", detail=remarks, tone=tone)
 
 
-_SHOWN = (
-    *("round_latency_s.p50", "round_latency_s.p99", "round_latency_s.burst_mean"),
-    *("time_to_target_s", "accuracy", "perplexity", "realised_loss.gather", "training_time_s"),
-    *("round_latency_s.max", "bytes_sent", "passes_per_transfer"),
-)
 _OF_PROGRAMS = ("programs.", "flows.", "hosts.")
-_MOST_SHOWN = len(_SHOWN)  # programs may have any number; the table's files have all
+_MOST_SHOWN = 11  # programs may have any number of metrics; the table's files have all
 
 
 def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
@@ -197,7 +193,9 @@ def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
     metrics = metric_names(frame)
     with_values = [name for name in metrics if frame[name].count()]
     of_programs = [name for name in with_values if name.startswith(_OF_PROGRAMS)]
-    shown = [name for name in (*_SHOWN, *of_programs) if name in with_values][:_MOST_SHOWN]
+    shown = [name for name in (*in_table("runs"), *of_programs) if name in with_values][
+        :_MOST_SHOWN
+    ]
     factors = results.factor_columns
     names = {name: name.removeprefix(FACTOR_PREFIX) for name in factors}
 

@@ -17,25 +17,11 @@ from testbed.verdict.explanation import GateFinding
 if TYPE_CHECKING:
     from analysis.comparison import Compared
 
-# What a reader looks for first; `--json` has all.
-_SHOWN = (
-    "round_latency_s.p50",
-    "round_latency_s.p99",
-    "round_latency_s.burst_mean",
-    "round_latency_s.calm_mean",
-    "gather_latency_s.burst_mean",
-    "realised_loss.gather",
-    "realised_loss.broadcast",
-    "passes_per_transfer",
-    "bytes_sent",
-    "accuracy",
-    "perplexity",
-)
-
 
 def compare(first: Path, second: Path, json_file: Path | None, console: Console) -> None:
     """Print the comparison, and write all of it to a file."""
     from analysis import comparison  # imports what reads results, which takes a second
+    from analysis.data.metrics import in_table
 
     if (are_runs := places.is_run(first)) != places.is_run(second):
         raise InputError(f"{first} and {second}: valid: two results of an experiment, or two runs")
@@ -51,7 +37,8 @@ def compare(first: Path, second: Path, json_file: Path | None, console: Console)
         except OSError as error:
             raise InputError(f"--json {json_file}: {error.strerror}") from None
     headings = ("arm", "point", "metric", "first", "second", "second / first", "pairs")
-    show_table(console, headings, (_row(each) for each in compared if each.metric in _SHOWN))
+    shown = in_table("compared")  # `--json` has all
+    show_table(console, headings, (_row(each) for each in compared if each.metric in shown))
 
 
 def _row(each: Compared) -> list[str]:
