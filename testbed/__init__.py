@@ -11,10 +11,9 @@
     experiment    YAML files, their schema, and their expansion into runs
     ddp           a hook for DistributedDataParallel, without the lab
     capture       recording links, and reading captures
-    sampling      queues, flows and processes while a run goes on
     workload      programs of a user's own on the hosts, in place of training
     training      the workload: server, workers, models, data
-    verdict       whether a run can be believed: calibration, counters, gates
+    verdict       whether a run can be believed: calibration, samples, counters, gates
     lab           the emulated network (below `controllers`, which hurts it)
     simulate      the transport in virtual time, over links that misbehave
     transport     bounded-loss gradient transport; knows nothing of the lab

@@ -21,7 +21,7 @@ from testbed.experiment.run import key_of
 from testbed.run import exporting, planning
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
-from testbed.verdict.limits import OF_THE_MACHINE
+from testbed.verdict.gates import OF_THE_MACHINE
 
 _MANY = 50  # runs take so long to read that it is said
 _FEW = 3  # runs with damaged logs that are named; the page has all

@@ -30,7 +30,8 @@ from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS
 from testbed.transport.policies.tolerance import POLICIES
 from testbed.transport.protocols import REGISTRIES
-from testbed.verdict.gate_explanations import GATES
+from testbed.verdict.explanation import MEANINGS
+from testbed.verdict.gates import GATES, GateEntry
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 AXES: dict[str, Registry[Any]] = {
@@ -226,15 +227,6 @@ def _entry(name: str, factory: Callable[..., Any], files: Counter[Any]) -> Itera
         yield "", f"`{option}`", default, _sentence(meanings.get(option, ""))
 
 
-def gates() -> str:
-    """A paragraph for each gate; two keys with one explanation share it."""
-    return "\n".join(
-        f"### Gate: {about.title}\n\n{about.measured}\n\n- Evidence: `{about.evidence}`\n"
-        f"- Usual cause: {about.causes}\n- What to do: {about.remedy}\n"
-        for about in {each.title: each for each in GATES.values()}.values()
-    )
-
-
 @cache
 def sections() -> dict[str, dict[str, dict[str, str]]]:
     """What the files of results hold: section -> file -> key path -> meaning."""
@@ -310,7 +302,10 @@ def metrics() -> str:
 
 def parts() -> dict[str, str]:
     """All parts by name."""
-    made = {each.__name__: each() for each in (files, verbs, keys, axes, gates, frames, metrics)}
+    made = {part.__name__: part() for part in (files, verbs, keys, axes, frames, metrics)}
+    made["verdicts"] = _table("verdict", "meaning", rows=MEANINGS.items())
+    made["limits"] = _table(*GateEntry.ROW, rows=(gate.row for gate in GATES))
+    made["gates"] = "\n".join(gate.paragraph for gate in GATES)
     return made | {section: _files(section) for section in _FORMAT}
 
 

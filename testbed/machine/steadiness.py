@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from testbed.lab.kernel import machine_ticks
 from testbed.machine import highest_rate
-from testbed.verdict.limits import Limits
+from testbed.verdict.gates import DEFAULTS
 
 RATES_BPS = (100_000_000, 50_000_000, 20_000_000)
 # Of a rate in both directions at once, for 1.2 s. A pause of the senders alone takes some per cent:
@@ -29,7 +29,7 @@ _SLEEPERS = 2
 DISTURBED_OTHERS = 0.10
 DISTURBED_LATE_S = 0.002
 _TOLD = 0.005  # a share that is not 0 % when it is printed
-_MOST = Limits().cpu_others
+_MOST = DEFAULTS["cpu_others"]
 
 
 @dataclass(frozen=True, kw_only=True)

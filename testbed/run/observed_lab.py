@@ -11,16 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from controllers import framework_choice
-from testbed import sampling
 from testbed.capture import recorder
 from testbed.lab.delay import link_report
 from testbed.lab.network import LabInfo
 from testbed.run import manifest
 from testbed.run.assembly import Lab
 from testbed.run.inside import Inside
-from testbed.sampling import other_programs
 from testbed.shared import run_directory
-from testbed.verdict import calibration, standstill
+from testbed.verdict import calibration, other_programs, sampling, standstill
 from testbed.verdict.gate import Gate
 from testbed.verdict.run_observer import Observation
 

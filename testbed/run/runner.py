@@ -14,12 +14,12 @@ from testbed.capture import recorder
 from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
-from testbed.sampling.other_programs import OtherPrograms
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import MEASURED
 from testbed.shared.run_directory import RunDirectory, Verdict
 from testbed.verdict.gate import STOPPING
+from testbed.verdict.other_programs import OtherPrograms
 
 OnProgress = Callable[[dict[str, Any]], None]
 # A run takes some megabytes, and its samples take more until they are packed at its end.

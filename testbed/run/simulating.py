@@ -42,8 +42,7 @@ from testbed.training.run_context import RunContext
 from testbed.training.surroundings import Surroundings
 from testbed.training.vectors import SharedVectors
 from testbed.transport.policies.order import ORDERS
-from testbed.verdict import gates, impairment_gates
-from testbed.verdict.gate import Gate
+from testbed.verdict.gate import Gate, judge, reasons
 
 _MOST_EVENTS = 10**12
 _SESSION = 1  # nobody else is on the network
@@ -127,7 +126,7 @@ def carry_out(place: RunDirectory, config: Mapping[str, Any], on_progress: OnPro
         reason, found = "", list[Gate]()
         try:
             found = simulate(directory, on_progress)
-            reason = gates.reasons(found)
+            reason = reasons(found)
             verdict = "invalid" if any(gate.stops for gate in found) else "ok"
         except KeyboardInterrupt:
             verdict, reason = "interrupted", "interrupted by Ctrl-C or a signal"
@@ -235,7 +234,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         learns = config["training"]["pace"]["kind"] != "payload-only"
         with torch_as_in_a_lab() if learns else nullcontext(), collecting.seldom():
             _run(simulation, tasks)
-    return [impairment_gates.met_nothing(jsonl.read(log), config["limits"])]
+    return judge(config, only="impairments_unmet", events=jsonl.read(log))
 
 
 def _run(simulation: Simulation, tasks: Tasks) -> None:

@@ -73,9 +73,9 @@ def main() -> None:
     try:
         progress = ProgressWriter(arguments.progress_descriptor)
         findings, remark = execute(arguments.directory, progress)
-        from testbed.verdict import gates  # imported long since; see `execute`
+        from testbed.verdict.gate import reasons  # imported long since; see `execute`
 
-        reason = "; ".join(filter(None, (gates.reasons(findings), remark)))
+        reason = "; ".join(filter(None, (reasons(findings), remark)))
         if any(gate.stops for gate in findings):
             verdict = "invalid"
     except (UnsupportedError, MissingCapabilityError) as error:

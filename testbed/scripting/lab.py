@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
-from testbed.sampling.other_programs import OtherPrograms
 from testbed.scripting import configuration
 from testbed.scripting.channel import Channel, ChannelError
 from testbed.scripting.controls import Impairment, Link
@@ -26,6 +25,7 @@ from testbed.shared import failure, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from testbed.verdict.gate import Gate
+from testbed.verdict.other_programs import OtherPrograms
 
 if TYPE_CHECKING:
     import polars as pl

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from controllers.controller_socket import ControllerClient
-from testbed import sampling
 from testbed.lab import host_program, leftovers
 from testbed.lab.kernel import process_sockets, process_status, socket_defaults
 from testbed.lab.kernel.commands import CommandError
@@ -31,7 +30,8 @@ from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from testbed.transport.net.tcp import available_congestion_controls
-from testbed.verdict import calibration, gates, link_changes
+from testbed.verdict import calibration, link_changes, sampling
+from testbed.verdict.gate import reasons
 
 _KILL_S = 1.0  # what the kernel itself is stuck in takes longer
 SAMPLES = ("queues", "flows", "processes")
@@ -239,7 +239,7 @@ class Steward:
             run_directory.write_status(
                 self._directory,
                 status,
-                "; ".join(filter(None, (gates.reasons(found), self._observed.remark()))),
+                "; ".join(filter(None, (reasons(found), self._observed.remark()))),
                 began_at=self._began_at,
                 wall_s=time.monotonic() - self._began_s,
                 gates=[gate.as_json() for gate in found],

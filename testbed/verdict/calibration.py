@@ -1,4 +1,4 @@
-"""Measures the idle network before training: the rate and round-trip time of every path."""
+"""The idle network before training: rate and round trip of every path, every queue, their gates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import socket
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,6 +16,8 @@ from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import socket_in
 from testbed.lab.network import HostInfo, LabInfo
 from testbed.verdict import queue_calibration, rate_calibration
+from testbed.verdict.gate import Finding, worst
+from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.queue_calibration import QueueCalibration
 
 _MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
@@ -30,6 +32,8 @@ _LONGEST_RTT_S = 1.0
 _MOST_TRIES = 60  # until a probe comes back, where links are configured to lose most of them
 _BUDGET_S = 6.0
 _MILLIONTH = 4.9  # standard deviations of a normal distribution, either way
+# Configured loss may cost so many probes by chance: more of them happen once in a million paths.
+_CHANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,41 @@ class PathCalibration:
     switches: int = 1
     configured_loss: float = 0.0  # of frames on the way there
     configured_probe_loss: float = 0.0  # of round trips
+
+    @property
+    def ends(self) -> str:
+        return f"{self.sender} to {self.receiver}"
+
+    @property
+    def rate_error(self) -> float:
+        return abs(self.rate_bps / self.configured_rate_bps - 1)
+
+    @property
+    def lost(self) -> float:
+        """The share of its probes that did not come back."""
+        return self.probes_lost / self.probes_sent
+
+    def lost_by_chance(self) -> float:
+        """The share of its probes that its configured loss explains."""
+        sent, loss = self.probes_sent, self.configured_probe_loss
+        beyond = 1.0
+        for lost in range(sent + 1):
+            beyond -= math.comb(sent, lost) * loss**lost * (1 - loss) ** (sent - lost)
+            if beyond <= _CHANCE:
+                return lost / sent
+        return 1.0
+
+    def rtt_error_s(self) -> float:
+        """How far the median round trip is off, beyond what the links' jitter explains."""
+        beyond_s = abs(self.rtt_s - self.configured_rtt_s) - self.rtt_chance_s
+        return 0.0 if beyond_s < 0 else beyond_s  # what is not a number stays so
+
+    def rtt_limit(self, limits: Mapping[str, Any]) -> tuple[float, str]:
+        """The limit in seconds and its key: a share of the round trip, or a time that is more."""
+        # For each switch, since each receives a whole frame before it sends it on.
+        share_s = limits["rtt_error"] * self.configured_rtt_s
+        least_s = limits["rtt_error_s"] * max(1, self.switches)
+        return (share_s, "rtt_error") if share_s > least_s else (least_s, "rtt_error_s")
 
     def as_json(self) -> dict[str, object]:
         """The record in `calibration.json`."""
@@ -279,3 +318,98 @@ def _round_trip(source: socket.socket, sink: socket.socket) -> float | None:
     except TimeoutError:
         return None
     return time.monotonic() - began_s
+
+
+# The gates
+
+
+def rate(calibration: Calibration) -> Finding:
+    return _of_worst_path(calibration, lambda path: path.rate_error)
+
+
+def rate_spread(calibration: Calibration) -> Finding:
+    return _of_worst_path(calibration, lambda path: path.rate_spread)
+
+
+def _of_worst_path(calibration: Calibration, value: Callable[[PathCalibration], float]) -> Finding:
+    largest, ends = worst((value(path), path.ends) for path in calibration.paths)
+    return Finding(value=largest, where=ends, note=_stand_ins(calibration))
+
+
+def _stand_ins(calibration: Calibration) -> str:
+    alike = f"{calibration.left_out} more paths have one like them among those measured"
+    return alike if calibration.left_out else ""
+
+
+def round_trip(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
+    by_ends = {path.ends: path for path in calibration.paths}
+    _, ends = worst(
+        (path.rtt_error_s() - path.rtt_limit(limits)[0], path.ends) for path in by_ends.values()
+    )
+    limit_s, key = by_ends[ends].rtt_limit(limits)
+    return Finding(
+        value=by_ends[ends].rtt_error_s(),
+        key=key,
+        limit=limit_s,
+        where=ends,
+        note=_stand_ins(calibration),
+    )
+
+
+def idle_loss(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
+    lossy = max(calibration.paths, key=lambda path: path.lost - path.lost_by_chance())
+    configured = (
+        f"configured loss takes {lossy.configured_probe_loss:.4g} of round trips, and by chance up "
+        f"to {lossy.lost_by_chance():.4g} of {lossy.probes_sent} probes"
+    )
+    notes = configured if lossy.configured_probe_loss else "", _stand_ins(calibration)
+    return Finding(
+        value=lossy.lost,
+        limit=min(1.0, limits["idle_loss"] + lossy.lost_by_chance()),
+        where=lossy.ends if lossy.probes_lost else "",
+        note="; ".join(filter(None, notes)),
+    )
+
+
+def queue_limits(calibration: Calibration) -> Finding:
+    queues = calibration.queues
+    errors = [(queue.error, queue.place) for queue in queues if queue.error is not None]
+    unfilled = [queue for queue in queues if queue.error is None]
+    if not queues:
+        return Finding(note="there is no queue")
+    missing = ""
+    if unfilled:
+        missing = (
+            f"{len(unfilled)} of {len(queues)} queues not filled, such as {unfilled[0].place}: "
+            f"{unfilled[0].reason}"
+        )
+    value, where = worst(errors) if errors else (None, "")
+    return Finding(value=value, where=where, missing=missing)
+
+
+def socket_buffer(
+    network: LabInfo, changes: LinkChanges, switch_holds_bytes: int | None
+) -> Finding:
+    """All ports send through one socket: a queue that it cannot hold would never fill."""
+    # That all of them fill at once is rare, so more than it can hold of them together is told and
+    # does not fail. What it then refuses is lost without a count, and fails the conservation.
+    if switch_holds_bytes is None:
+        return Finding(note="the kernel's datapath sends by no socket")
+    deepest_bytes = {
+        (link.name, end.node): max(link.queue_bytes, changes.shape(link, end.node).queue_bytes)
+        + (link.priority_queue_bytes or 0)
+        for link in network.links
+        for end in (link.first, link.second)
+    }
+    all_bytes = sum(
+        queue_bytes
+        for (_, sender), queue_bytes in deepest_bytes.items()
+        if sender in network.switches
+    )
+    note = (
+        f"all queues of the switches together may hold {all_bytes} bytes, and the buffer "
+        f"{switch_holds_bytes}: where several are full, another may lose packets that conservation "
+        "finds"
+    )
+    value = max(0, max(deepest_bytes.values()) - switch_holds_bytes)
+    return Finding(value=value, note=note if all_bytes > switch_holds_bytes else "")

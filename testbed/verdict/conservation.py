@@ -330,41 +330,42 @@ class ImpairmentRecords:
 
     def __init__(self, network: LabInfo, events: Sequence[Mapping[str, Any]]) -> None:
         self._network = network
-        self._ended = [each for each in events if each.get("action") == "end"]
+        self._events = events
         self.went_down = {
             link.name
-            for each in events
-            if each.get("counts_as") == "link-down"
+            for event in events
+            if event.get("counts_as") == "link-down"
             for link in network.links
-            if _hits(each, link)
+            if _hits(event, link)
         }
+
+    def _ended(self, kind: str) -> list[Mapping[str, Any]]:
+        return [
+            event
+            for event in self._events
+            if event.get("action") == "end" and event.get("counts_as") == kind
+        ]
 
     def burst_frames(self, port: Port) -> int:
         """Frames that bursts sent to a switch port by PacketOut."""
-        return sum(
-            int(each.get("frames_sent") or 0)
-            for each in self._ended
-            if each.get("counts_as") == "burst" and self._target(each) == (port.node, port.number)
-        )
+        place = port.node, port.number
+        bursts = [event for event in self._ended("burst") if self._target(event) == place]
+        return sum(int(event.get("frames_sent") or 0) for event in bursts)
 
     def lost(self, sender: Port, receiver: Port) -> int:
         """Packets that losses dropped in a direction."""
         target = f"{sender.node}->{receiver.node}"
-        return sum(
-            int(each.get("dropped") or 0)
-            for each in self._ended
-            if each.get("counts_as") == "loss" and each.get("target") == target
-        )
+        losses = [event for event in self._ended("loss") if event.get("target") == target]
+        return sum(int(event.get("dropped") or 0) for event in losses)
 
     def dropped_in_switch(self, kind: str, switch: str) -> int | None:
         """Packets that impairments of a kind dropped in a switch; None: there was no impairment."""
-        found = [
-            int(each.get("dropped") or 0)
-            for each in self._ended
-            if each.get("counts_as") == kind
-            and ((each.get("details") or {}).get("switch") or self._target(each)[0]) == switch
+        drops = [
+            int(event.get("dropped") or 0)
+            for event in self._ended(kind)
+            if ((event.get("details") or {}).get("switch") or self._target(event)[0]) == switch
         ]
-        return sum(found) if found else None
+        return sum(drops) if drops else None
 
     def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
         """Switch and port of the direction that an impairment hit."""

@@ -59,8 +59,8 @@ class PortSockets:
     def read(self) -> dict[str, tuple[int, int]]:
         """Interface -> (frames that arrived, those of them that found the socket's buffer full)."""
         for interface, sockets in self._sockets.items():
-            for each in sockets:
-                statistics = each.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+            for port in sockets:
+                statistics = port.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
                 arrived, dropped = struct.unpack("=II", statistics)
                 before = self._sums[interface]
                 self._sums[interface] = before[0] + arrived, before[1] + dropped
@@ -92,8 +92,8 @@ def _of_switch(statistics: Statistics) -> SwitchCounters:
     tables = statistics.tables()
     return SwitchCounters(
         entered=tables[0].lookups,
-        lookups=sum(each.lookups for each in tables),
-        matched=sum(each.matched for each in tables),
+        lookups=sum(table.lookups for table in tables),
+        matched=sum(table.matched for table in tables),
         flows=statistics.flows(),
         bucket_ports=statistics.bucket_ports(),
         bucket_packets=statistics.bucket_packets(),
@@ -166,7 +166,7 @@ class CounterReader:
             namespaces=namespaces,
             sockets=self._sockets.read() if self._sockets else {},
             switches=read_switches(self._network.switches, last=last),
-            filter_drops={name: each.total() for name, each in self._filters.items()},
+            filter_drops={name: drops.total() for name, drops in self._filters.items()},
             delayed=self._delayed(),
             whole_batches=self._sockets.whole_batches() if self._sockets else True,
             lost_upcalls=0 if self._sockets else datapath.lost_upcalls(),
@@ -176,9 +176,7 @@ class CounterReader:
         if self._network.delayed_by is None:
             return {}
         directions = link_report.document(self._network.as_json())["directions"]
-        return {
-            (each["link"], each["from"]): (each["dropped"], each["lost"]) for each in directions
-        }
+        return {(way["link"], way["from"]): (way["dropped"], way["lost"]) for way in directions}
 
     def _when_quiet(
         self, deadline_s: float, quiet_s: float

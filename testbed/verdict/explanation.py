@@ -12,7 +12,7 @@ from typing import Any
 
 from testbed.shared import run_directory
 from testbed.verdict.gate import STOPPING
-from testbed.verdict.gate_explanations import GATES, Explanation
+from testbed.verdict.gates import BY_KEY, GateEntry
 
 _LOG_LINES = 15
 _LOG = re.compile(r"logs/[\w.-]+\.log")
@@ -110,7 +110,7 @@ class GateFinding:
     """A gate of the run, with what there is to say about it."""
 
     record: Mapping[str, Any]
-    about: Explanation
+    about: GateEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,12 +134,12 @@ def explain(directory: Path) -> Explained:
     """Explain the run of a directory."""
     status = run_directory.status(directory)
     verdict, reason = str(status["verdict"]), str(status["reason"])
-    found = [
-        GateFinding(record=each, about=_about(each["key"], directory))
-        for each in status["gates"]
-        if each["key"] in GATES
+    gates = [
+        GateFinding(record=gate, about=_about(gate["key"], directory))
+        for gate in status["gates"]
+        if gate["key"] in BY_KEY
     ]
-    beyond = [each for each in found if each.record["outcome"] in STOPPING]
+    beyond = [gate for gate in gates if gate.record["outcome"] in STOPPING]
     causes, remedy = _causes(directory, verdict, reason)
     log = _log_of(directory, reason) if verdict == "failed" else ""
     return Explained(
@@ -149,16 +149,16 @@ def explain(directory: Path) -> Explained:
         meaning=MEANINGS[verdict],
         causes=causes,
         remedy=_with_whole_command(remedy, directory),
-        gates=[each for each in beyond if each.record["decides"]],
-        waived=[each for each in beyond if not each.record["decides"]],
-        others=[each for each in found if each not in beyond],
+        gates=[gate for gate in beyond if gate.record["decides"]],
+        waived=[gate for gate in beyond if not gate.record["decides"]],
+        others=[gate for gate in gates if gate not in beyond],
         log=log,
         log_end=_end_of(directory / log) if log else [],
     )
 
 
-def _about(key: str, directory: Path) -> Explanation:
-    about = GATES[key]
+def _about(key: str, directory: Path) -> GateEntry:
+    about = BY_KEY[key]
     return replace(about, remedy=_with_whole_command(about.remedy, directory))
 
 
@@ -180,7 +180,7 @@ def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
     """What usually causes it, and what to do; of an invalid run the gates say so."""
     if verdict == "failed":
         workload = run_directory.read_or_empty(directory / "config.json").get("workload", {})
-        programs = [each["name"] for each in workload.get("programs", [])]
+        programs = [program["name"] for program in workload.get("programs", [])]
         ours = _OF_PROGRAMS if reason.partition(":")[0] in programs else ()
         for pattern, causes, remedy in (*ours, *FAILURES):
             if re.search(pattern, reason):
@@ -195,7 +195,7 @@ def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
 
 def _log_of(directory: Path, reason: str) -> str:
     """The first log that the reason names; else that of the process which it begins with."""
-    named = [each for each in _LOG.findall(reason) if (directory / each).exists()]
+    named = [log for log in _LOG.findall(reason) if (directory / log).exists()]
     first = f"{reason.partition(':')[0]}.log"
     if named:
         return named[0]

@@ -1,22 +1,46 @@
-"""One gate of a run's verdict: a measured value of the emulator, and the limit it may not exceed.
-
-A value that could not be measured, or of which a part is missing, does not pass.
-"""
+"""What is found for a gate, and the gate that is made of it."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from testbed.verdict.gates import DEFAULTS, GATES, GateEntry
 
 Outcome = Literal["passed", "failed", "not measured", "not applicable"]
 STOPPING: tuple[Outcome, ...] = ("failed", "not measured")  # with these a run does not count
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was measured for a gate.
+
+    Attributes:
+        value: the worst; None: nothing was, or nothing had to be.
+        where: the link, path, process or impairment that it is about.
+        note: what the value leaves out; without a value and `missing`, why the gate does not apply.
+        missing: what should have been measured and was not.
+        key: the limit that counts; empty: the gate's only one.
+        limit: what passes, if that is more than the limit itself.
+        repeats: as of `Gate`.
+    """
+
+    value: float | None = None
+    where: str = ""
+    note: str = ""
+    missing: str = ""
+    key: str = ""
+    limit: float | None = None
+    repeats: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One finding. Make one with `compared`, `not_measured` or `not_applicable`.
+    """One gate of a run.
 
     Attributes:
         name: in words, with the unit.
@@ -63,52 +87,69 @@ class Gate:
         return asdict(self)
 
 
-def compared(
-    name: str,
-    key: str,
-    value: float,
-    limit: float,
-    *,
-    where: str = "",
-    note: str = "",
-    missing: str = "",
-) -> Gate:
-    """A gate that was measured."""
-    # Beside something `missing`, a value within the limit does not pass, since what is missing may
-    # be worse; one beyond the limit fails all the same.
-    if not math.isfinite(value):
-        missing = "; ".join(filter(None, (f"the value{_at(where)} is {value}", missing)))
-    elif value > limit or not missing:
-        return Gate(
-            name=name,
-            key=key,
-            value=value,
-            limit=limit,
-            outcome="failed" if value > limit else "passed",
-            where=where,
-            note="; ".join(filter(None, (note, missing))),
-        )
-    else:
-        missing += f"; the worst of the others was {value:.4g}{_at(where)}"
-    return not_measured(name, key, limit, missing, where=where)
+def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> list[Gate]:
+    """Compare a run with the limits of its experiment, by all gates or one.
+
+    `evidence` are what `Observation.judge` has collected, by the names of the judges' arguments.
+    """
+    # Keys that are younger than the run's key are written only where they are not the default.
+    limits = DEFAULTS | config["limits"]
+    evidence |= {"config": config, "limits": limits}
+    gates = []
+    for entry in GATES:
+        if not only or only in entry.limits:
+            judge_of = pkgutil.resolve_name(f"{__package__}.{entry.judge}")
+            arguments = {name: evidence[name] for name in inspect.signature(judge_of).parameters}
+            gates.append(_compared(entry, judge_of(**arguments), limits))
+    return gates
 
 
-def not_measured(name: str, key: str, limit: float, why: str, *, where: str = "") -> Gate:
-    """A gate that should have been measured and was not: the run does not count."""
+def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> Gate:
+    """The gate of what was found."""
+    # Beside something missing, a value within the limit does not pass, since what is missing may be
+    # worse; one beyond the limit fails all the same.
+    key = finding.key or next(iter(entry.limits))
+    limit = limits[key] if finding.limit is None else finding.limit
+    value, note, missing = finding.value, finding.note, finding.missing
+    place = f" ({finding.where})" if finding.where else ""
+    outcome: Outcome = "passed"
+    if value is not None and not math.isfinite(value):
+        missing = "; ".join(filter(None, (f"the value{place} is {value}", missing)))
+        value = None
+    elif value is not None and value > limit:
+        outcome, note, missing = "failed", "; ".join(filter(None, (note, missing))), ""
+    elif value is not None and missing:
+        missing += f"; the worst of the others was {value:.4g}{place}"
+    if missing:
+        outcome, value, note = "not measured", None, missing
+    elif value is None:
+        outcome = "not applicable"
+    # A looser limit decides, but is told.
+    waived = [each for each in entry.limits if each in limits["waive"]]
+    loose = [
+        f"{each}, by a limit of {limits[each]:g} instead of {DEFAULTS[each]:g}"
+        for each in entry.limits
+        if limits[each] > DEFAULTS[each]
+    ]
     return Gate(
-        name=name, key=key, value=None, limit=limit, outcome="not measured", where=where, note=why
+        name=entry.name,
+        key=key,
+        value=value,
+        limit=limit,
+        outcome=outcome,
+        where=finding.where,
+        note=note,
+        waived="; ".join([*(f"{each}, by limits.waive" for each in waived), *loose]),
+        decides=not waived,
+        repeats=finding.repeats,
     )
 
 
-def not_applicable(name: str, key: str, limit: float, why: str) -> Gate:
-    """A gate about something that this run does not have."""
-    return Gate(name=name, key=key, value=None, limit=limit, outcome="not applicable", note=why)
+def reasons(gates: Sequence[Gate]) -> str:
+    """Why the run does not count, for `status.json`; empty if it does."""
+    return "; ".join(gate.sentence() for gate in gates if gate.stops)
 
 
-def worst(found: Iterable[tuple[float, str]]) -> tuple[float, str]:
+def worst(values: Iterable[tuple[float, str]]) -> tuple[float, str]:
     """The largest value and where it was. What is not a number is worst: it must not hide."""
-    return max(found, key=lambda each: math.inf if math.isnan(each[0]) else each[0])
-
-
-def _at(where: str) -> str:
-    return f" ({where})" if where else ""
+    return max(values, key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0])

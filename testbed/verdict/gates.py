@@ -1,152 +1,412 @@
-"""The gates of a run's verdict: each compares one measured value of the emulator with a limit."""
+"""All gates, one entry each: its limits, what is measured, what it means, and what judges it.
+
+The schema of `limits`, `./lab explain`, and the page on verdicts are made of these entries.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from testbed.lab.network import LabInfo
-from testbed.shared import run_directory
-from testbed.verdict import (
-    calibration_gates,
-    delay_gates,
-    impairment_gates,
-    ledgers,
-    link_settings,
-    links_under_load,
-    processor_headroom,
-    realised_loss,
-    standstill,
-)
-from testbed.verdict.calibration import Calibration
-from testbed.verdict.gate import Gate, compared, not_measured, worst
-from testbed.verdict.gate_explanations import GATES
-from testbed.verdict.ledgers import Conservation
-from testbed.verdict.limits import Limits
-from testbed.verdict.link_changes import LinkChanges
-from testbed.verdict.link_settings import SettingsReader
-from testbed.verdict.links_under_load import LinksUnderLoad
-from testbed.verdict.processor_headroom import Headroom
-from testbed.verdict.standstill import Standstill
+from pydantic import Field
+from pydantic.fields import FieldInfo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What was measured before, during and after a run's training."""
+class GateEntry:
+    """A gate. Where it has two limits, the larger one counts."""
 
-    directory: Path
-    config: Mapping[str, Any]
-    network: LabInfo
-    calibration: Calibration
-    ledgers: Conservation | None  # None: `unreadable` says why
-    headroom: Headroom
-    events: Sequence[Mapping[str, Any]]
-    load: LinksUnderLoad
-    settings: SettingsReader
-    switch_holds_bytes: int | None  # its socket buffer; None: it sends by no socket
-    changes: LinkChanges = field(default_factory=LinkChanges)
-    unreadable: str = ""
-    other_programs: str = ""
-    standstills: Sequence[Standstill] = ()
-    rounds: Sequence[Mapping[str, Any]] = ()
+    ROW: ClassVar = ("gate", "compared", "limit", "key")
+    title: str
+    what: str  # is compared, in a few words
+    limits: Mapping[str, FieldInfo]  # by their keys; a description says what passes beyond
+    measured: str  # the same at length
+    evidence: str  # the file of the run directory, and the key in it
+    causes: str  # what usually brings the value beyond the limit
+    remedy: str
+    of_machine: bool = False  # it says that the machine was busy
+    judge: str  # module:function of this package; its arguments are evidence by name
 
+    @property
+    def name(self) -> str:
+        """What is compared, with its unit."""
+        unit = unit_of(list(self.limits)[-1])
+        return f"{self.what} ({unit})" if unit else self.what
 
-def judge(seen: Evidence) -> list[Gate]:
-    """Compare a finished run with the limits of its experiment."""
-    # Keys that are younger than the run's key are written only where they are not the default.
-    limits = {key: each.default for key, each in Limits.model_fields.items()}
-    limits |= seen.config["limits"]
-    deepest_bytes = {
-        (link.name, end.node): max(link.queue_bytes, seen.changes.shape(link, end.node).queue_bytes)
-        + (link.priority_queue_bytes or 0)
-        for link in seen.network.links
-        for end in (link.first, link.second)
-    }
-    of_switches = sum(
-        deepest for (_, sender), deepest in deepest_bytes.items() if sender in seen.network.switches
-    )
-    found = [
-        *calibration_gates.gates(seen.calibration, limits),
-        *calibration_gates.socket_gates(
-            max(deepest_bytes.values()), of_switches, seen.switch_holds_bytes, limits
-        ),
-        *ledgers.gates(seen.ledgers, limits, seen.unreadable),
-        *processor_headroom.gates(seen.headroom, limits, seen.other_programs),
-        *standstill.gates(seen.standstills, seen.rounds, limits),
-        impairment_gates.lateness(seen.events, seen.config),
-        impairment_gates.met_nothing(seen.events, limits),
-        *realised_loss.gates(
-            seen.config,
-            seen.network,
-            seen.events,
-            seen.ledgers,
-            changed=seen.changes.of(seen.network, "loss"),
-        ),
-        *link_settings.gates(seen.settings, limits, seen.rounds),
-        *links_under_load.gates(seen.load, limits),
-        of_samples(seen.directory, limits),
-        *delay_gates.gates(
-            seen.directory / "delay.json",
-            seen.network,
-            limits,
-            changes=seen.changes,
-        ),
-    ]
-    return [_marked(gate, limits) for gate in found]
+    @property
+    def row(self) -> tuple[str, ...]:
+        """What the page on verdicts has in its table."""
+        passes = ", ".join(
+            " ".join(filter(None, (f"{limit.default:g}", unit_of(key), limit.description)))
+            for key, limit in self.limits.items()
+        )
+        return self.title, self.what, passes, ", ".join(f"`{key}`" for key in self.limits)
+
+    @property
+    def paragraph(self) -> str:
+        """What that page has below it."""
+        return (
+            f"### Gate: {self.title}\n\n{self.measured}\n\n- Evidence: `{self.evidence}`\n"
+            f"- Usual cause: {self.causes}\n- What to do: {self.remedy}\n"
+        )
 
 
-def reasons(gates: Sequence[Gate]) -> str:
-    """Why the run does not count, for `status.json`; empty if it does."""
-    return "; ".join(gate.sentence() for gate in gates if gate.stops)
+def unit_of(key: str) -> str:
+    """The unit of a limit; of a share or a number none."""
+    return next((unit for unit in ("s", "bytes") if key.endswith(f"_{unit}")), "")
 
 
-_SAMPLER = "samples/sampler.json"
-_LONGEST_GAP_S = 2.0  # up to 0.89 s in runs that counted, on a machine that others used
+def _above(default: float, beyond: str = "", **further: Any) -> Any:
+    return Field(default, gt=0, description=beyond, **further)
 
 
-def of_samples(directory: Path, limits: Mapping[str, Any]) -> Gate:
-    """The share of samples that were not taken or not answered, or of one kind that failed."""
-    name, key = "share of the samples that are missing", "samples_missing"
-    found = run_directory.read_or_empty(directory / _SAMPLER)
-    if not found:
-        why = f"{_SAMPLER} is missing: the sampler died; logs/sampler.log may say why"
-        return not_measured(name, key, limits[key], why)
-    taken, lost = found["ticks"], found["samples_lost"]
-    unanswered = found["answers_left_out"] + found["answers_too_late"]
-    shares = [
-        (lost / max(1, taken + lost), "the sampler was late"),
-        (unanswered / max(1, taken), "the kernel's answers were late or lacked a queue"),
-    ]
-    for part, facts in found["parts"].items():
-        if part != "live" and facts["errors"]:  # no gate reads what is for who watches
-            shares.append((facts["errors"] / max(1, taken), f"{part}: {facts['last_error']}"))
-    value, where = worst(shares)
-    # A longer time without a sample hides too much, however long the run is.
-    problems = list(found["problems"])
-    if (gap_s := found["largest_gap_s"]) > _LONGEST_GAP_S:
-        problems.append(f"no sample for {gap_s:.1f} s")
-    return compared(
-        name,
-        key,
-        value,
-        limits[key],
-        where=where if value else "",
-        note=f"the longest time without a sample was {gap_s:.3f} s",
-        missing="; ".join(problems),
-    )
+def _share(default: float, beyond: str = "") -> Any:
+    return Field(default, ge=0, le=1, description=beyond)
 
 
-def _marked(gate: Gate, limits: Mapping[str, Any]) -> Gate:
-    """The gate, with what the experiment says about it."""
-    # Keys that share one explanation belong to one gate. A looser limit decides, but is told.
-    keys = [key for key, about in GATES.items() if about is GATES[gate.key]]
-    named = [key for key in keys if key in limits["waive"]]
-    loose = [
-        f"{key}, by a limit of {limits[key]:g} instead of {default:g}"
-        for key in keys
-        if limits[key] > (default := Limits.model_fields[key].default)
-    ]
-    told = [*(f"{key}, by limits.waive" for key in named), *loose]
-    return replace(gate, waived="; ".join(told), decides=not named)
+def _count(default: float, **further: Any) -> Any:
+    return Field(default, **{"ge": 0, **further})
+
+
+_SLOWER = "Choose a lower rate; ./lab check --deep finds the highest one that this machine holds."
+_ALONE = "Close other programs, or run when the machine is idle. ./lab run tries again."
+_RELAY = f"{_ALONE} Run as root, where the relay runs ahead of all other programs."
+
+GATES: tuple[GateEntry, ...] = (
+    GateEntry(
+        title="rate",
+        what="relative error of a path's calibrated rate",
+        limits={"rate_error": _above(0.03)},
+        measured="Before training, every path carries as much as it can, for about 0.2 s. Each "
+        "stretch of 5 ms is a trial; both are longer where links have jitter or low rates. The "
+        "median of all trials is the path's rate. The gate takes the worst path's error. Frames "
+        "that the links are configured to lose count as carried.",
+        evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps; "
+        "links[].rate_trials",
+        causes="The rate is too high for the processors, or other programs took them meanwhile.",
+        remedy=f"{_SLOWER} {_ALONE}",
+        judge="calibration:rate",
+    ),
+    GateEntry(
+        title="rate spread",
+        what="spread of the calibrated rate's trials",
+        limits={"rate_spread": _above(0.05)},
+        measured="The interquartile range of the same trials, as a share of the configured rate: "
+        "a quarter of the trials was slower, a quarter faster. The gate takes the worst path's.",
+        evidence="calibration.json: links[].rate_spread and links[].rate_trials",
+        causes="The shaper was not served in time: other programs took the processors, or timers "
+        "are late on this machine.",
+        remedy=f"{_ALONE} {_SLOWER}",
+        judge="calibration:rate_spread",
+    ),
+    GateEntry(
+        title="round trip",
+        what="error of a calibrated round-trip time",
+        limits={
+            "rtt_error": _above(0.1, "as a share of the round trip"),
+            "rtt_error_s": _above(0.0003, "for each switch on the path; the larger of both counts"),
+        },
+        measured="Before training, probes cross every path of the idle network. The gate takes "
+        "the error of the worst path's round-trip time.",
+        evidence="calibration.json: links[].rtt_s beside links[].configured_rtt_s",
+        causes="Every switch costs time. So deep networks miss short delays, and so does a busy "
+        "machine.",
+        remedy="Give the links a delay, or lower their rate. Close other programs. Or raise "
+        "limits.rtt_error_s, and say so when you publish.",
+        judge="calibration:round_trip",
+    ),
+    GateEntry(
+        title="idle loss",
+        what="share of probes lost on the idle network",
+        limits={"idle_loss": _share(0.0, "beyond what configured loss takes by chance")},
+        measured="Before training, probes cross every path of the idle network. The gate takes "
+        "the share that did not come back. Where links have a loss, more probes may be missing: "
+        "as many as that loss takes by chance, there and back, in all but one of a million cases.",
+        evidence="calibration.json: links[].probes_lost of links[].probes_sent, beside "
+        "links[].configured_probe_loss",
+        causes="The machine was too busy to receive them in time, or something lost packets that "
+        "no link is configured to lose.",
+        remedy=_ALONE,
+        judge="calibration:idle_loss",
+    ),
+    GateEntry(
+        title="queue",
+        what="full queue beyond or short of its limit, as a share of it",
+        limits={"queue_error": _count(0.0, description="beyond what can be resolved")},
+        measured="Before training, every queue is filled until it drops. The gate takes the share "
+        "by which the fullest state missed the configured limit.",
+        evidence="calibration.json: queues[].peak_bytes beside queues[].limit_bytes",
+        causes="The queue drained while it was filled, because the machine was busy or the queue "
+        "holds only a few packets.",
+        remedy=f"Choose queues of ten packets or more. {_ALONE}",
+        judge="calibration:queue_limits",
+    ),
+    GateEntry(
+        title="socket buffer",
+        what="queue that the switch's socket buffer cannot hold",
+        limits={"socket_buffer_bytes": _count(0)},
+        measured="All ports of the switch send through one socket. The gate takes the bytes by "
+        "which the deepest queue exceeds that socket's buffer. The kernel's datapath has no such "
+        "socket.",
+        evidence="manifest.json: switch_sockets.send_bytes",
+        causes="An ordinary user may not enlarge the buffer. A queue that does not fit never "
+        "drops.",
+        remedy="Choose a smaller queue_bytes, or run as root.",
+        judge="calibration:socket_buffer",
+    ),
+    GateEntry(
+        title="conservation",
+        what="unexplained share of packets",
+        limits={"conservation": _share(0.00001)},
+        measured="After training, the counters of both ends of every link are compared, and those "
+        "of every switch. The gate takes the largest share of packets that nothing explains. Its "
+        "note says how many packets could have vanished unseen, where that is not zero.",
+        evidence="conservation.json: links[].unexplained and switches[].unexplained",
+        causes="A part of the emulator lost packets without counting them.",
+        remedy=f"{_SLOWER} {_ALONE} If it stays, please report it with the run directory.",
+        judge="ledgers:unexplained",
+    ),
+    GateEntry(
+        title="emulator's losses",
+        what="packets that one part of the emulator lost by accident",
+        limits={"emulator_losses": _count(0)},
+        measured="After training, the packets that a part of the emulator lost by accident: the "
+        "socket of a switch's port, an interface on a link, or the middle of a delayed link. In "
+        "the kernel's datapath, also first packets of flows that its daemon was too late for. The "
+        "gate takes the part that lost most. A full queue and a full socket of a worker are no "
+        "accidents: what they lose is a result.",
+        evidence="conservation.json: links[].socket_drops, links[].interface_drops, "
+        "links[].delay_drops and lost_upcalls",
+        causes="The switch or the delay relay did not run for a while, and what waited for it did "
+        "not fit.",
+        remedy=f"{_SLOWER} {_ALONE}",
+        judge="ledgers:accidents",
+    ),
+    GateEntry(
+        title="processor",
+        what="mean wait of the emulator for a processor, in its worst second",
+        limits={"cpu_wait_s": _above(0.0005)},
+        measured="During training, the kernel counts how long each thread of the switch, the "
+        "controller and the delay relay was ready but did not run, and how often. The gate takes "
+        "the second in which the mean wait of a thread was longest. Packets wait so much longer "
+        "than the links make them. A thread that hardly ran in that second and the one before "
+        "carries none and does not count.",
+        evidence="conservation.json: headroom.waited",
+        causes="The hosts' training and other programs leave the emulator too little time.",
+        remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
+        of_machine=True,
+        judge="processor_headroom:waits",
+    ),
+    GateEntry(
+        title="other programs",
+        what="share of the processors' time that others took while something waited",
+        limits={"cpu_others": _above(0.25)},
+        measured="During training, the processors' time that processes outside the lab used, as a "
+        "share of all of it. It counts only while something waited for a processor.",
+        evidence="conservation.json: headroom.others and headroom.pressure; programs.json: the "
+        "programs that used most",
+        causes="Other programs ran on this machine. The reason names the three that used most, "
+        "with the share of each. If it names none, they ran in another container or virtual "
+        "machine, or for a second or two only.",
+        remedy="Close the programs that the reason names, or run when the machine is idle. ps -eo "
+        "pid,pcpu,args --sort=-pcpu shows which they are. ./lab run tries again.",
+        of_machine=True,
+        judge="processor_headroom:others",
+    ),
+    GateEntry(
+        title="stall",
+        what="longest time that a processor stood still",
+        limits={"clock_stall_s": _above(0.025)},
+        measured="A thread on each processor, of real-time priority where that is allowed, looks "
+        "at the clock every few milliseconds. The gate takes the longest time that one of them "
+        "could not, beyond that rhythm.",
+        evidence="conservation.json: headroom.stalls[].longest_s",
+        causes="A processor stood still: the hypervisor gave it to another machine, the kernel "
+        "was busy with something that it does not interrupt, such as the end of another lab, or "
+        "the machine was suspended.",
+        remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
+        "machine, ask for processors of its own. ./lab run tries again.",
+        of_machine=True,
+        judge="processor_headroom:stalls",
+    ),
+    GateEntry(
+        title="standstill",
+        what="longest time that a part of the emulator stood still",
+        limits={
+            "standstill_s": _above(
+                0.05,
+                "or a quarter of the median round, if that is more",
+                exclude_if=lambda limit_s: limit_s == 0.05,
+            )
+        },
+        measured="A hundred times a second, of real-time priority where that is allowed, a thread "
+        "looks whether the switch, the controller, the delay relay and the sampler have run since "
+        "the last look, or sleep because they have nothing to do. The gate takes the longest time "
+        "in which one of them was stopped, or waited for a lock, a disk or a processor; or in "
+        "which nobody looked, since the whole sandbox stood still. A quarter of the median round "
+        "passes if that is more than the limit.",
+        evidence="conservation.json: standstills[]",
+        causes="Something stopped the process (SIGSTOP, a debugger, a container that was paused), "
+        "the machine was suspended, or other programs took the processors.",
+        remedy=f"Leave the lab's processes alone, and keep the machine awake. {_ALONE}",
+        of_machine=True,
+        judge="standstill:standstill",
+    ),
+    GateEntry(
+        title="lateness",
+        what="lateness of an impairment's begin or end",
+        limits={"impairment_late_s": _above(0.01)},
+        measured="The time between the planned and the acknowledged begin or end of an "
+        "impairment: the longest of all. Occurrences that neither began nor were skipped, or "
+        "never ended, make it not measured. An occurrence is skipped if its leg or the run ends "
+        "before it is due. One that did not begin because the one before was still in force makes "
+        "it not measured, too.",
+        evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
+        causes="The controller waited for a processor. Or a duration_s is longer than the time "
+        "from one occurrence to the next, such as a round.",
+        remedy=f"{_ALONE} Use fewer workers or impairments that change less often. Shorten the "
+        "duration_s of an impairment that the reason names, or leave rounds between its rounds.",
+        judge="impairment_gates:lateness",
+    ),
+    GateEntry(
+        title="impairments met",
+        what="impairments that met nothing",
+        limits={"impairments_unmet": _count(0)},
+        measured="Each impairment counts what it could act on: packets that crossed its place, "
+        "frames that it sent. The gate takes the number of impairments that met nothing in all "
+        "their occurrences.",
+        evidence="events/impairments.jsonl: met",
+        causes="It was in force when or where nothing was sent: on another link or direction, in "
+        "a pause, or with a loss that spares all that came.",
+        remedy="Name the link, leg and rounds that carry the traffic. A loss hits other than the "
+        "training's data with spare_control: false.",
+        judge="impairment_gates:unmet",
+    ),
+    GateEntry(
+        title="realised loss",
+        what="difference between realised and configured loss",
+        limits={"loss_error": _share(0.0, "beyond what chance explains")},
+        measured="For each occurrence of a `loss`, the packets that were lost are compared with "
+        "those that its table says, and none may differ. For each link with a loss, and losses of "
+        "users' own, the share of packets that were lost is compared with the configured one. The "
+        "gate takes the worst difference. Of these it allows what chance explains, in all but one "
+        "of a million runs; its note says which difference could have been seen.",
+        evidence="events/impairments.jsonl: dropped beside met; conservation.json: "
+        "links[].delay_lost beside links[].sent",
+        causes="A filter or the delay relay does not do what it was told, or something else "
+        "changed it.",
+        remedy="Look for programs that change the hosts' nftables or the links' queues. If it "
+        "stays, please report it with the run directory.",
+        judge="impairment_gates:realised_loss",
+    ),
+    GateEntry(
+        title="settings",
+        what="settings of links that are not as configured",
+        limits={"link_settings": _count(0)},
+        measured="Before and after the training, the kernel is asked how it shapes every link: "
+        "HTB's rate, ceiling and bucket, the queue's limit, from where on it marks (ECN), and the "
+        "most segments of a packet. Meanwhile the kernel tells of changes of all but the "
+        "segments. The gate counts the settings that are not as configured and that no impairment "
+        "in force may have changed.",
+        evidence="link_settings.json: differences[]",
+        causes="A program outside the lab changed an interface, or an impairment did not set back "
+        "what it had changed.",
+        remedy="Leave the lab's interfaces alone while it runs; ./lab shell and impairments "
+        "change them on the record.",
+        judge="link_settings:differing_settings",
+    ),
+    GateEntry(
+        title="packets",
+        what="mean size of the packets in a queue",
+        limits={"packet_bytes": _count(1514, ge=1514)},
+        measured="During training, every queue's bytes and packets are sampled. The gate takes "
+        "the largest mean size of the packets that a sample found waiting, the largest of each "
+        "queue left out, because a queue's counters are not read at one instant.",
+        evidence="links_under_load.json: links[].packet_bytes; samples/queues.parquet: "
+        "backlog_bytes over backlog_packets",
+        causes="A program sends with UDP_SEGMENT, or something changed gso_max_segs or offloads "
+        "of an interface. Then several frames are queued, counted and dropped as one packet.",
+        remedy="Send datagrams one by one (EndpointConfig.segmentation), and leave the "
+        "interfaces' offloads as the lab sets them.",
+        judge="links_under_load:packet_sizes",
+    ),
+    GateEntry(
+        title="rate under load",
+        what="error of the rate under load",
+        limits={"rate_under_load": _above(0.03)},
+        measured="During training, the bytes that each link sent while its queue cannot have run "
+        "empty, over those that its rate allows. The gate takes the worst link, over all such "
+        "time and in each half second of it, if there is a quarter of a second or more. However "
+        "short that time is: what did not leave in it, within half a second, over what the rate "
+        "allows in that half second. Whatever the queue held, no quarter of a second may exceed "
+        "the rate.",
+        evidence="links_under_load.json: links[].delivered, links[].worst, links[].missing and "
+        "links[].most",
+        causes="The processors were busy with something else, so that the kernel's shaper woke up "
+        "late. Or something outside the lab changed the shaper.",
+        remedy=f"{_SLOWER} {_ALONE}",
+        judge="links_under_load:rates",
+    ),
+    GateEntry(
+        title="samples",
+        what="share of the samples that are missing",
+        limits={"samples_missing": _above(0.2, le=1)},
+        measured="The sampler reads queues, flows and processes a hundred times a second. The "
+        "gate takes the share of these samples that it was too late for, that the kernel answered "
+        "too late or in part, or of one kind that failed. More than two seconds without any "
+        "sample leave the gate not measured.",
+        evidence="samples/sampler.json: samples_lost, answers_left_out, answers_too_late and "
+        "parts.*.errors beside ticks; largest_gap_s",
+        causes="The sampler waited for a processor, or it died.",
+        remedy=f"{_ALONE} See logs/sampler.log if it died.",
+        judge="links_under_load:missing_samples",
+    ),
+    GateEntry(
+        title="relay",
+        what="relay lateness, p99 of the worst second",
+        limits={"relay_late_s": _above(0.003)},
+        measured="During training, the relay of delayed links notes how long after its time each "
+        "frame leaves. The gate takes the 99th percentile in the worst second.",
+        evidence="delay.json: worst",
+        causes="The relay waited for a processor, as an ordinary user's may, or was stopped.",
+        remedy=_RELAY,
+        judge="delay_gates:relay_lateness",
+    ),
+    GateEntry(
+        title="relay, one frame",
+        what="relay lateness of a single frame",
+        limits={"relay_late_max_s": _above(0.02)},
+        measured="During training, the relay of delayed links notes how long after its time each "
+        "frame leaves, or before it. The gate takes the frame that was farthest off.",
+        evidence="delay.json: late_max_s, early_max_s",
+        causes="The relay stood still for a moment: it was stopped, or the machine was.",
+        remedy=_RELAY,
+        judge="delay_gates:latest_frame",
+    ),
+    GateEntry(
+        title="delay",
+        what="error of a link's delay in its worst quarter of a second",
+        limits={
+            "delay_error": _above(0.1, "as a share of the delay"),
+            "delay_error_s": _above(0.0005, "the larger of both counts"),
+        },
+        measured="During training, the relay of delayed links notes when each frame arrived and "
+        "when it left. The gate takes the quarter of a second in which a link's mean delay was "
+        "farthest from the configured one. With jitter, the mean may be longer by all of it, and "
+        "shorter by chance; what frames drew must have the jitter's spread, but for chance. What "
+        "the links were set to in the end must be what was configured, or set by hand, too. Of "
+        "netem, only this is known. Frames that a link's queue sent after it was set by hand must "
+        "have come there.",
+        evidence="delay.json: delays[].wait_least_s, delays[].wait_most_s and "
+        "delays[].drawn_jitter_s, beside the link's configured delay and jitter",
+        causes="The machine was busy, or something changed the delay while the run went on.",
+        remedy=f"{_ALONE} Let nothing but the experiment change links.",
+        judge="delay_gates:delay",
+    ),
+)
+
+BY_KEY = {key: entry for entry in GATES for key in entry.limits}
+# Those that say that the machine was busy.
+OF_THE_MACHINE = frozenset(key for key, entry in BY_KEY.items() if entry.of_machine)
+DEFAULTS: dict[str, float] = {key: entry.limits[key].default for key, entry in BY_KEY.items()}

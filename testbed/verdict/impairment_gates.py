@@ -1,59 +1,64 @@
-"""The gates of impairments: whether all happened when they were planned, and met something."""
+"""The gates of impairments: all on time, all met something, and losses were as configured."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
+from controllers import impairment_plan, impairments
 from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE
 from controllers.impairments.parameters import LEGS_OF
-from testbed.verdict.gate import Gate, compared, not_applicable, not_measured, worst
+from testbed.lab.loss_table import LossModel
+from testbed.lab.network import LabInfo
+from testbed.verdict.gate import Finding, worst
+from testbed.verdict.ledgers import Conservation
+from testbed.verdict.link_changes import LinkChanges
 
 Events = Sequence[Mapping[str, Any]]
 
 
-def lateness(events: Events, config: Mapping[str, Any]) -> Gate:
+def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any]) -> Finding:
     """The latest begin or end of all."""
-    # One whose leg ended before it was due is skipped, which the note counts. One that was due
-    # before it was skipped was late. One that was skipped because the one before of the same entry
-    # was still in force is missing.
-    name, key = "impairment lateness (s)", "impairment_late_s"
-    limit, planned = config["limits"][key], config["impairments"]
-    if not planned:
-        return not_applicable(name, key, limit, "there is no impairment")
-    late = [(each["acknowledged_s"] - each["planned_s"], _place(each)) for each in events]
-    for each in events:
-        if (late_s := each.get("details", {}).get("late_max_s")) is not None:
-            late.append((late_s, f"a change of {each['name']}"))
-    early = Counter(each["name"] for each in events if _ended_before(each))
+    if not config["impairments"]:
+        return Finding(note="there is no impairment")
+    late = [(event["acknowledged_s"] - event["planned_s"], _place(event)) for event in events]
+    for event in events:
+        if (late_s := event.get("details", {}).get("late_max_s")) is not None:
+            late.append((late_s, f"a change of {event['name']}"))
+    early = Counter(event["name"] for event in events if _ended_before(event))
     note = "; ".join(
         f"{count} of {name} skipped, since their leg or the run ended before they were due"
         for name, count in early.items()
     )
-    missing = "; ".join(_missing(events, planned))
+    missing = "; ".join(_missing(events, config["impairments"]))
     if not late:
-        return not_measured(name, key, limit, missing or "no impairment was due")
+        return Finding(missing=missing or "no impairment was due")
     value, where = worst(late)
-    value, where = (value, where) if value > 0 else (0.0, "")
-    found = compared(name, key, value, limit, where=where, note=note, missing=missing)
-    # How long rounds last hardly differs from one attempt to the next.
-    overlaps = found.value is None and any(map(_still_in_force, events))
-    return replace(found, repeats=overlaps)
+    return Finding(
+        value=0.0 if value <= 0 else value,
+        where="" if value <= 0 else where,
+        note=note,
+        missing=missing,
+        # How long rounds last hardly differs from one attempt to the next.
+        repeats=value <= limits["impairment_late_s"] and any(map(_still_in_force, events)),
+    )
 
 
 def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What should have happened and did not."""
-    told = Counter((each["name"], each["action"]) for each in events)
+    counts = Counter((event["name"], event["action"]) for event in events)
     for entry in planned:
         name = entry["name"]
-        in_force = sum(_still_in_force(each) for each in events if each["name"] == name)
+        in_force = sum(_still_in_force(event) for event in events if event["name"] == name)
         if entry.get("rounds") is not None:
             due = len(entry["rounds"]) * len(LEGS_OF[entry["leg"]])
         else:
             due = len(entry["at_s"])
-        begun, ended, skipped = (told[name, each] for each in ("begin", "end", "skipped"))
+        begun, ended, skipped = (counts[name, action] for action in ("begin", "end", "skipped"))
         if begun + skipped < due:
             lost = due - begun - skipped
             yield f"{lost} of {due} occurrences of {name} neither began nor were skipped"
@@ -81,38 +86,263 @@ def _place(event: Mapping[str, Any]) -> str:
     return f"{event['action']} of {event['name']}{when}"
 
 
-def met_nothing(events: Events, limits: Mapping[str, Any]) -> Gate:
+def unmet(events: Events) -> Finding:
     """The number of entries none of whose occurrences met anything."""
-    # One of several occurrences may fall into a pause: the note tells how many did, and which kinds
-    # cannot tell what they met, such as a link that goes down or a crash.
-    name, key = "impairments that met nothing", "impairments_unmet"
     met: dict[str, list[int]] = {}
     silent: set[str] = set()
     unknown: dict[str, str] = {}
-    for each in events:
-        why = (each.get("details") or {}).get(NOT_MEASURED)
-        if each["action"] != "end":
+    for event in events:
+        if event["action"] != "end":
             continue
-        if why:
-            unknown[each["name"]] = f"{each['name']} was not measured: {why}"
-        elif each.get("met") is not None:
-            met.setdefault(each["name"], []).append(each["met"])
+        if why := (event.get("details") or {}).get(NOT_MEASURED):
+            unknown[event["name"]] = f"{event['name']} was not measured: {why}"
+        elif event.get("met") is not None:
+            met.setdefault(event["name"], []).append(event["met"])
         else:
-            silent.add(str(each["kind"]))
+            silent.add(str(event["kind"]))
     missing = "; ".join(unknown.values())
     untold = [f"not known of {', '.join(sorted(silent))}, which count nothing"] if silent else []
     if not met and missing:
-        return not_measured(name, key, limits[key], missing, where=", ".join(unknown))
+        return Finding(missing=missing, where=", ".join(unknown))
     if not met:
-        why = "; ".join(["no impairment began that counts what it meets", *untold])
-        return not_applicable(name, key, limits[key], why)
-    unmet = [entry for entry, counts in met.items() if not any(counts)]
+        return Finding(note="; ".join(["no impairment began that counts what it meets", *untold]))
+    nothing = [entry for entry, counts in met.items() if not any(counts)]
     pauses = [
         f"{counts.count(0)} of {len(counts)} occurrences of {entry} met nothing"
         for entry, counts in met.items()
-        if entry not in unmet and 0 in counts
+        if entry not in nothing and 0 in counts
     ]
-    note = "; ".join([*pauses, *untold])
-    where = ", ".join(unmet)
-    found = compared(name, key, len(unmet), limits[key], where=where, note=note, missing=missing)
-    return replace(found, repeats=True)
+    return Finding(
+        value=len(nothing),
+        where=", ".join(nothing),
+        note="; ".join([*pauses, *untold]),
+        missing=missing,
+        repeats=True,
+    )
+
+
+_LOSSES = ("loss", "sender-drop")
+# Of a run: of all its tests together.
+FALSE_ALARMS = 1e-6
+# An occurrence that met so many packets is tested by itself, too.
+_LONG_PACKETS = 1000
+# Filters draw numbers of 31 or 32 bits: what is rarer than half of one never happens.
+NEVER = 2.0**-33
+# From what ten million packets need to what a handful needs; a step of 1.5 costs 2 % of resolution.
+_TILTS = [sign * 0.001 * 1.5**step for step in range(26) for sign in (1, -1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Packets that one loss took at random."""
+
+    where: str  # the impairment or the direction of a link
+    model: LossModel
+    met: Sequence[int]  # packets of each occurrence, all of which begin in the good state
+    lost: int  # of all of them
+    planned: int | None = None  # how many of them a table says to lose; None: chance decides
+
+    @property
+    def packets(self) -> int:
+        return sum(self.met)
+
+    @property
+    def expected(self) -> float:
+        """The planned number of losses, or their mean."""
+        if self.planned is not None:
+            return self.planned
+        return sum(map(self.model.expected_losses, self.met))
+
+    @property
+    def difference(self) -> float:
+        """How far the realised share of losses is from the mean."""
+        return abs(self.lost - self.expected) / self.packets
+
+    def by_chance(self, false_alarms: float) -> float:
+        """The largest `difference`, to the side that it has, that chance explains."""
+        if self.planned is not None:
+            return 0.0
+        fewest, most = explained_by_chance(self.model, self.met, false_alarms)
+        edge = most if self.lost > self.expected else fewest
+        return abs(edge - self.expected) / self.packets
+
+
+def explained_by_chance(
+    model: LossModel, met: Sequence[int], false_alarms: float
+) -> tuple[float, float]:
+    """The fewest and the most losses that chance explains."""
+    # A loss takes packets as a `LossModel` says: in a state s it loses one with probability l(s),
+    # then the state changes. For any tilt t, let A(s, s') = (1 - l(s) + l(s) e^t) P(s, s'), with
+    # its largest eigenvalue r and eigenvector h. After n packets of which X were lost, e^(tX) r^-n
+    # h(state) has the mean h(good), wherever one stops. So by Ville's inequality (J. Ville, Étude
+    # critique de la notion de collectif, 1939) it ever exceeds c times its mean with a probability
+    # of at most 1/c. The best of some fixed tilts is taken at the price of their number: Chernoff's
+    # bound (Annals of Mathematical Statistics 23, 1952) that also holds where losses decide how
+    # many packets come. They do: a lossy leg ends later, a congestion control slows down. A
+    # binomial test does not hold there, nor for a loss that comes in runs.
+    needed = math.log(len(_TILTS) / false_alarms)
+    fewest, most = 0.0, float(sum(met))
+    for tilt in _TILTS:
+        growth, spread = _growth(model, tilt)
+        bound = (sum(met) * growth + len(met) * spread + needed) / tilt
+        fewest, most = (fewest, min(most, bound)) if tilt > 0 else (max(fewest, bound), most)
+    return fewest, most
+
+
+def _growth(model: LossModel, tilt: float) -> tuple[float, float]:
+    """The logarithms of r, and of h(good) over the smaller h."""
+    # The first line of A h = r h gives h(bad) / h(good) = (r - stay) / (good leave), with A's
+    # diagonal (stay, remain). The difference is not taken where the two nearly cancel.
+    good, bad = (1 - loss + loss * math.exp(tilt) for loss in (model.loss_good, model.loss_bad))
+    leave, back = model.p_good_to_bad, model.p_bad_to_good
+    if leave < NEVER:
+        return math.log(good), 0.0
+    stay, remain = good * (1 - leave), bad * (1 - back)
+    around = good * leave * bad * back
+    root = math.hypot(stay - remain, 2 * math.sqrt(around))
+    beyond = (remain - stay + root) / 2  # r - stay
+    if remain < stay:
+        beyond = 2 * around / (stay - remain + root)
+    bad_over_good = beyond / (good * leave)
+    spread = max(0.0, -math.log(bad_over_good)) if bad_over_good else math.inf
+    return math.log((stay + remain + root) / 2), spread
+
+
+def realised_loss(
+    config: Mapping[str, Any],
+    network: LabInfo,
+    events: Events,
+    ledgers: Conservation | None,
+    changes: LinkChanges,
+    limits: Mapping[str, Any],
+) -> Finding:
+    """Tests every loss of a run: of its impairments, and of links that lose by themselves."""
+    allowed = limits["loss_error"]
+    missing: list[str] = []
+    samples = [*_of_impairments(config, events, missing), *_of_links(network, ledgers, missing)]
+    samples, note = _without_changed(samples, config, network, events, changes)
+    if not samples:
+        return Finding(missing="; ".join(missing), note=note or "no loss met a packet")
+    false_alarms = FALSE_ALARMS / len(samples)
+    farthest = max(
+        samples,
+        # What a table plans may not differ at all.
+        key=lambda it: it.difference / (allowed + it.by_chance(false_alarms) or 1e-12),
+    )
+    return Finding(
+        value=farthest.difference,
+        limit=allowed + farthest.by_chance(false_alarms),
+        where=farthest.where,
+        note="; ".join(filter(None, (_resolution(farthest, samples, false_alarms), note))),
+        missing="; ".join(missing),
+    )
+
+
+def _without_changed(
+    samples: list[Sample],
+    config: Mapping[str, Any],
+    network: LabInfo,
+    events: Events,
+    changes: LinkChanges,
+) -> tuple[list[Sample], str]:
+    """Without the links whose own loss was changed meanwhile; the note names who may have."""
+    lossy = any(link.loss for link in network.links)
+    # What users wrote may change a link's loss meanwhile, and no record says so.
+    own = sorted({str(event["kind"]) for event in events} - set(impairments.KINDS)) if lossy else []
+    note = ""
+    if own:
+        links = {link.name for link in network.links}
+    else:
+        links = _of_changing_loss(config, network) if lossy else set()
+    if lossy and links:
+        samples = [it for it in samples if it.where.partition(" from ")[0] not in links]
+        what = ", ".join(own) or f"a trace of {', '.join(sorted(links))}"
+        note = f"links' own loss not compared: {what} may have changed it"
+    if by_hand := {f"{link} from {sender}" for link, sender in changes.of(network, "loss")}:
+        samples = [it for it in samples if it.where not in by_hand]
+        words = f"set by hand, so not compared: {', '.join(sorted(by_hand))}"
+        note = "; ".join(filter(None, (note, words)))
+    return samples, note
+
+
+def _of_changing_loss(config: Mapping[str, Any], network: LabInfo) -> set[str]:
+    """The links whose own loss an entry changes for a while."""
+    places = impairment_plan.places_of(network.as_json())
+    known = [entry for entry in config["impairments"] if entry["kind"] in impairments.KINDS]
+    return {
+        "--".join(places.link_of(entry))
+        for entry in map(impairments.read, known)
+        if "loss" in entry.changes_middle
+    }
+
+
+def _resolution(worst: Sample, samples: Sequence[Sample], false_alarms: float) -> str:
+    """What was tested, and the differences that the tests could have seen."""
+    coarsest = max(samples, key=lambda it: it.by_chance(false_alarms))
+    return (
+        f"lost {worst.lost} of {worst.packets} packets, expected {worst.expected:.1f}; "
+        f"{len(samples)} tests, the coarsest sees differences above "
+        f"{coarsest.by_chance(false_alarms):.4g} ({coarsest.where}: {coarsest.packets} packets)"
+    )
+
+
+def _of_impairments(
+    config: Mapping[str, Any], events: Events, missing: list[str]
+) -> Iterator[Sample]:
+    """Each entry that loses packets, and each of its long occurrences."""
+    entries = {entry["name"]: entry for entry in config["impairments"]}
+    ends: dict[str, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if event["action"] == "end" and event.get("counts_as") in _LOSSES:
+            ends.setdefault(event["name"], []).append(event)
+    for name, records in ends.items():
+        planned = [record.get("details", {}).get("planned") for record in records]
+        counted = all(record.get("met") is not None for record in records)
+        if None not in planned and counted:
+            for record in filter(_met, records):
+                yield dataclasses.replace(
+                    _sample(_occurrence(record), LossModel(), [record]),
+                    planned=record["details"]["planned"],
+                )
+            continue
+        model = getattr(impairments.read(entries[name]), "model", None)
+        if not isinstance(model, LossModel) or not counted:
+            missing.append(f"{name} counts as loss, but gives no `model` or not what it `met`")
+            continue
+        if hits := list(filter(_met, records)):
+            yield _sample(name, model, hits)
+        if len(hits) > 1:
+            for record in hits:
+                if record["met"] >= _LONG_PACKETS:
+                    yield _sample(_occurrence(record), model, [record])
+
+
+def _met(record: Mapping[str, Any]) -> bool:
+    return bool(record["met"])
+
+
+def _occurrence(record: Mapping[str, Any]) -> str:
+    place = f"round {record['round']}" if record["round"] >= 0 else "by time"
+    return f"{record['name']} {place} {record['leg']}"
+
+
+def _sample(where: str, model: LossModel, records: Sequence[Mapping[str, Any]]) -> Sample:
+    met = [int(record["met"]) for record in records]
+    lost = sum(record["dropped"] for record in records)
+    return Sample(where=where, model=model, met=met, lost=lost)
+
+
+def _of_links(
+    network: LabInfo, ledgers: Conservation | None, missing: list[str]
+) -> Iterator[Sample]:
+    """Each direction of each link that is configured to lose."""
+    losses = {link.name: link.loss for link in network.links if link.loss}
+    if losses and (ledgers is None or not ledgers.quiet):
+        missing.append("what links lost by themselves was not counted")
+    elif ledgers is not None:
+        for way in ledgers.links:
+            met = way.sent - way.interface_drops - way.delay_drops
+            if way.link in losses and met:
+                model = LossModel(loss_good=losses[way.link])
+                where = f"{way.link} from {way.sender}"
+                yield Sample(where=where, model=model, met=[met], lost=way.delay_lost)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from testbed.verdict import gate
-from testbed.verdict.gate import Gate, compared, not_measured
+from testbed.verdict.gate import Finding
 
 # Shares are of at least this many packets: one odd packet on an idle link proves nothing.
 LEAST_PACKETS = 1000
@@ -199,38 +198,27 @@ def _with_sums(ledger: LinkLedger | SwitchLedger) -> dict[str, Any]:
     return asdict(ledger) | {"unexplained": ledger.unexplained, "share": ledger.share}
 
 
-_UNEXPLAINED = "unexplained share of packets"
-_LOST = "packets that the emulator lost by accident"
-
-
-def gates(ledgers: Conservation | None, limits: Mapping[str, Any], unreadable: str) -> list[Gate]:
-    """The largest share of packets that nothing explains, and the most that one part lost."""
-    limit, most = limits["conservation"], limits["emulator_losses"]
-    why = ""
-    if ledgers is None:
-        why = f"no counters: {unreadable}"
-    elif not ledgers.quiet:
-        why = "packets were still moving before or after the training"
-    if ledgers is None or why:
-        return [
-            not_measured(_UNEXPLAINED, "conservation", limit, why),
-            not_measured(_LOST, "emulator_losses", most, why),
-        ]
+def unexplained(ledgers: Conservation | None, unreadable: str) -> Finding:
+    """The largest share of packets that nothing explains."""
+    if ledgers is None or not ledgers.quiet:
+        return _uncounted(ledgers, unreadable)
     share, where = ledgers.worst()
     hidden, hidden_share, place = ledgers.most_hidden()
     note = (
         f"a leak of up to {hidden} packets ({hidden_share:.2%} of the traffic) could not be seen "
         f"at {place}"
     )
+    return Finding(value=share, where=where if share else "", note=note if hidden else "")
+
+
+def accidents(ledgers: Conservation | None, unreadable: str) -> Finding:
+    """The most that one part of the emulator lost by accident."""
+    if ledgers is None or not ledgers.quiet:
+        return _uncounted(ledgers, unreadable)
     lost, part = ledgers.worst_loss()
-    return [
-        compared(
-            _UNEXPLAINED,
-            "conservation",
-            share,
-            limit,
-            where=where if share else "",
-            note=note if hidden else "",
-        ),
-        compared(_LOST, "emulator_losses", lost, most, where=part if lost else ""),
-    ]
+    return Finding(value=lost, where=part if lost else "")
+
+
+def _uncounted(ledgers: Conservation | None, unreadable: str) -> Finding:
+    moving = "packets were still moving before or after the training"
+    return Finding(missing=f"no counters: {unreadable}" if ledgers is None else moving)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,13 @@ from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import run_directory
-from testbed.verdict.gate import Gate, compared
+from testbed.verdict.gate import Finding
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.links_under_load import spans_of_changes
 from testbed.verdict.processor_headroom import prefer
 from testbed.verdict.standstill import Rounds, in_round
 
 FILE = "link_settings.json"
-KEY = "link_settings"
 # The kernel keeps rates in whole bytes, and buckets in units of 64 ns.
 _ROUNDING = 0.001
 
@@ -49,6 +49,10 @@ class Difference:
     configured: int
     found: int | None
     at_s: float | None = None
+
+    @property
+    def value(self) -> tuple[object, ...]:
+        return self.link, self.sender, self.setting, self.found
 
     def place(self, rounds: Rounds) -> str:
         when = "" if self.at_s is None else in_round(self.at_s, rounds)
@@ -80,11 +84,9 @@ class SettingsReader:
                 with Rtnetlink(pid) as kernel:
                     for link, end in members:
                         shape = link.shape if changes is None else changes.shape(link, end.node)
-                        found = shape_in_force.read(kernel, end.interface)
+                        in_force = shape_in_force.read(kernel, end.interface)
                         self.read += 1
-                        self.differences += _differences(
-                            when, link.name, end.node, shape, vars(found)
-                        )
+                        self.differences += _differences(when, link, end, shape, vars(in_force))
             except (OSError, CommandError) as error:
                 self.failures.append(f"{when} the training: {error}")
 
@@ -101,39 +103,31 @@ class SettingsReader:
             return
         heard, failures = self._listener.finish()
         self.failures += failures
-        known = {(each.link, each.sender, each.setting, each.found) for each in self.differences}
-        for change in heard:
-            link, sender, at_s = change.link, change.end.node, change.at_s
+        known = {difference.value for difference in self.differences}
+        for at_s, link, end, settings in heard:
             spans = spans_of_changes(events, {link.first.node, link.second.node}, ("no",))
-            spans += changes.spans((link.name, sender))
+            spans += changes.spans((link.name, end.node))
             if any(began_s <= at_s <= ended_s for began_s, ended_s in spans):
                 continue
-            shape = changes.shape(link, sender, at_s)
-            for each in _differences("during", link.name, sender, shape, change.settings, at_s):
-                value = (each.link, each.sender, each.setting, each.found)
-                if value not in known:
-                    known.add(value)
-                    self.differences.append(each)
+            shape = changes.shape(link, end.node, at_s)
+            for difference in _differences("during", link, end, shape, settings, at_s):
+                if difference.value not in known:
+                    known.add(difference.value)
+                    self.differences.append(difference)
 
     def store(self, directory: Path) -> None:
         """Write the evidence into a run's directory."""
         document = {
             "schema": run_directory.SCHEMA,
             "read": self.read,
-            "differences": [asdict(each) for each in self.differences],
+            "differences": [asdict(difference) for difference in self.differences],
             "failures": self.failures,
         }
         run_directory.write_json(directory / FILE, document)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Change:
-    """What the kernel told of a direction while somebody listened: settings by name."""
-
-    at_s: float
-    link: LinkEnds
-    end: Port
-    settings: dict[str, int | None]
+# When the kernel told of which direction's settings.
+_Change = tuple[float, LinkEnds, Port, dict[str, int | None]]
 
 
 class _Listener:
@@ -184,47 +178,37 @@ class _Listener:
                 interface, settings = shape_in_force.told(kind, content)
                 place = self._ends.get((pid, interface))
                 if place is not None and settings:
-                    link, end = place
-                    self._changes.append(_Change(at_s=now_s, link=link, end=end, settings=settings))
+                    self._changes.append((now_s, *place, settings))
         except (OSError, CommandError, struct.error) as error:
             self._failures.append(f"during the training: changes were not heard: {error}")
 
 
 def _by_namespace(network: LabInfo) -> dict[int | None, list[tuple[LinkEnds, Port]]]:
     """The directions of all links, by the namespace of the end that sends."""
-    found: dict[int | None, list[tuple[LinkEnds, Port]]] = {}
+    members: dict[int | None, list[tuple[LinkEnds, Port]]] = {}
     for link in network.links:
         for end in (link.first, link.second):
-            found.setdefault(end.pid, []).append((link, end))
-    return found
+            members.setdefault(end.pid, []).append((link, end))
+    return members
 
 
 def _differences(
     when: str,
-    link: str,
-    sender: str,
+    link: LinkEnds,
+    end: Port,
     shape: LinkShape,
-    found: Mapping[str, int | None],
+    in_force: Mapping[str, int | None],
     at_s: float | None = None,
-) -> list[Difference]:
-    return [
-        Difference(
-            when=when,
-            link=link,
-            sender=sender,
-            setting=setting,
-            configured=configured,
-            found=value,
-            at_s=at_s,
-        )
-        for setting, configured, value in differing(shape, found)
-    ]
+) -> Iterator[Difference]:
+    place = partial(Difference, when=when, link=link.name, sender=end.node, at_s=at_s)
+    for setting, configured, found in differing(shape, in_force):
+        yield place(setting=setting, configured=configured, found=found)
 
 
 def differing(
-    shape: LinkShape, found: Mapping[str, int | None]
+    shape: LinkShape, in_force: Mapping[str, int | None]
 ) -> Iterator[tuple[str, int, int | None]]:
-    """The settings that are not as configured: name, configured and found value."""
+    """The settings that are not as configured: name, configured value, that in force."""
     configured = {
         "rate_bps": shape.rate_bps,
         "ceiling_bps": shape.rate_bps,
@@ -234,26 +218,21 @@ def differing(
         "priority_queue_bytes": shape.priority_queue_bytes or 0,
         "most_segments": 1,
     }
-    for setting, value in found.items():
-        wanted = configured[setting]
+    for setting, value in in_force.items():
+        due = configured[setting]
         exact = setting not in ("rate_bps", "ceiling_bps", "burst_bytes")
-        if value is None or abs(value - wanted) > (0 if exact else max(8, _ROUNDING * wanted)):
-            yield setting, wanted, value
+        if value is None or abs(value - due) > (0 if exact else max(8, _ROUNDING * due)):
+            yield setting, due, value
 
 
-def gates(settings: SettingsReader, limits: Mapping[str, Any], rounds: Rounds = ()) -> list[Gate]:
+def differing_settings(settings: SettingsReader, rounds: Rounds = ()) -> Finding:
     """How many settings of links were not the configured ones."""
-    found, missing = settings.differences, "; ".join(settings.failures)
+    differences, missing = settings.differences, "; ".join(settings.failures)
     if not missing and settings.read < settings.wanted:
         missing = f"{settings.read} of {settings.wanted} directions were read"
-    return [
-        compared(
-            "settings of links that are not as configured",
-            KEY,
-            len(found),
-            limits[KEY],
-            where=found[0].place(rounds) if found else "",
-            note=f"{len(found) - 1} more in {FILE}" if len(found) > 1 else "",
-            missing=missing,
-        )
-    ]
+    return Finding(
+        value=len(differences),
+        where=differences[0].place(rounds) if differences else "",
+        note=f"{len(differences) - 1} more in {FILE}" if differences[1:] else "",
+        missing=missing,
+    )

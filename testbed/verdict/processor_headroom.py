@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from testbed.lab.helpers.process import run_at_once
 from testbed.lab.kernel import machine_ticks, process_status
-from testbed.lab.kernel.machine_ticks import MachineTicks
-from testbed.verdict.gate import Gate, compared, not_measured, worst
+from testbed.verdict.gate import Finding, worst
 
 # What keeps a real-time thread waiting is the hypervisor, work that the kernel does not interrupt,
 # or a machine that is asleep. A relay or a switch on that processor stood still then, too, and no
@@ -201,27 +199,25 @@ class Headroom:
             second.
         stalls: of each processor.
         others: share of the machine's processor time that processes outside the lab used, as
-            `MachineTicks.others` has it; None: unknown.
-        pressure: share of the time in which some task of the machine waited for a processor (PSI).
-        stolen: share of the machine's processor time that its hypervisor took.
+            `MachineTicks.others` has it.
+        pressure: share of the time in which some task of the machine waited for a processor (PSI);
+            None: the kernel does not say.
     """
 
     duration_s: float
     waited: dict[str, Wait | None]
     longest_window_s: float
     stalls: list[Stall]
-    others: float | None
+    others: float
     pressure: float | None
-    stolen: float | None
 
     @property
-    def contended(self) -> float | None:
-        """The share of processor time that others took while somebody waited; None: unknown."""
+    def contended(self) -> float:
+        """The share of processor time that others took while somebody waited."""
         # A fair scheduler protects threads that run little and often, so a starved training shows
         # in no wait of the switch. Seen on 2 cores with 4 training processes: alone up to 0.13;
         # beside four busy processes with a session each over 0.25.
-        known = [each for each in (self.others, self.pressure) if each is not None]
-        return None if self.others is None else min(known)
+        return self.others if self.pressure is None else min(self.others, self.pressure)
 
 
 class Watch:
@@ -229,7 +225,7 @@ class Watch:
 
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._pressure = _pressure_us()
-        self._ticks = _machine_ticks()
+        self._ticks = machine_ticks.read()
         self._own_ticks = sum(process_status.ticks_of_all().values())
         self._began_s = time.monotonic()
         self._waits = WaitWatch(processes)
@@ -240,24 +236,19 @@ class Watch:
         waited, longest_window_s = self._waits.finish()
         stalls = self._cores.finish()
         duration_s = time.monotonic() - self._began_s
-        gained = self._gained()
+        gained = machine_ticks.read().since(self._ticks)
         own_ticks = sum(process_status.ticks_of_all().values()) - self._own_ticks
+        pressure = None
+        if self._pressure is not None:
+            pressure = ((_pressure_us() or 0.0) - self._pressure) / (duration_s * 1e6)
         return Headroom(
             duration_s=duration_s,
             waited=waited,
             longest_window_s=longest_window_s,
             stalls=stalls,
-            others=gained.others(own_ticks) if gained else None,
-            pressure=_share(self._pressure, _pressure_us(), duration_s * 1e6),
-            stolen=gained.stolen / gained.all if gained else None,
+            others=gained.others(own_ticks) if gained.all else 0.0,
+            pressure=pressure,
         )
-
-    def _gained(self) -> MachineTicks | None:
-        before, after = self._ticks, _machine_ticks()
-        if before is None or after is None:
-            return None
-        gained = after.since(before)
-        return gained if gained.all > 0 else None
 
 
 def _pressure_us() -> float | None:
@@ -268,68 +259,42 @@ def _pressure_us() -> float | None:
     return None
 
 
-def _machine_ticks() -> MachineTicks | None:
-    with suppress(OSError, ValueError):
-        return machine_ticks.read()
-    return None
-
-
-def _share(before: float | None, after: float | None, of: float) -> float | None:
-    return None if before is None or after is None or of <= 0 else (after - before) / of
-
-
-def gates(headroom: Headroom, limits: Mapping[str, Any], other_programs: str) -> list[Gate]:
-    """How long the emulator waited, what others took, and how long a processor stood still."""
-    return [
-        _waited(headroom, limits),
-        _others(headroom, limits, other_programs),
-        _stalled(headroom, limits),
-    ]
-
-
-def _waited(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
-    name, key = "mean wait of the emulator for a processor, in its worst second (s)", "cpu_wait_s"
+def waits(headroom: Headroom) -> Finding:
     gone = [process for process, wait in headroom.waited.items() if wait is None]
     missing = [f"no scheduling statistics of {', '.join(gone)}"] if gone else []
     if headroom.longest_window_s > 2 * WINDOW_S:
         missing.append(f"{headroom.longest_window_s:.1f} s were read as one")
-    told = "; ".join(missing)
-    waits = [
+    means_s = [
         (wait.mean_s, _when(process, wait.at_s))
         for process, wait in headroom.waited.items()
         if wait is not None
     ]
-    if not waits:
-        return not_measured(name, key, limits[key], told or "no process was watched")
-    mean_s, where = worst(waits)
-    return compared(name, key, mean_s, limits[key], where=where, missing=told)
+    if not means_s:
+        return Finding(missing="; ".join(missing) or "no process was watched")
+    mean_s, where = worst(means_s)
+    return Finding(value=mean_s, where=where, missing="; ".join(missing))
 
 
-def _others(headroom: Headroom, limits: Mapping[str, Any], programs: str) -> Gate:
-    name = "share of the processors' time that others took"
-    key, limit = "cpu_others", limits["cpu_others"]
-    if headroom.contended is None:
-        return not_measured(name, key, limit, "/proc/stat cannot be read")
-    where = f"programs outside the lab: {programs}" if programs else ""
-    return compared(name, key, headroom.contended, limit, where=where)
+def others(headroom: Headroom, other_programs: str) -> Finding:
+    where = f"programs outside the lab: {other_programs}" if other_programs else ""
+    return Finding(value=headroom.contended, where=where)
 
 
-def _stalled(headroom: Headroom, limits: Mapping[str, Any]) -> Gate:
-    name, key = "longest time that a processor stood still (s)", "clock_stall_s"
-    limit = limits[key]
-    found = [
-        (each.longest_s, _when(f"processor {each.processor}", each.at_s))
-        for each in headroom.stalls
-        if each.looks
-    ]
-    if not found:
-        return not_measured(name, key, limit, "no processor was watched")
-    blind = [str(each.processor) for each in headroom.stalls if not each.looks]
-    missing = f"the watch of processor {', '.join(blind)} never ran" if blind else ""
-    ordinary = any(not each.real_time for each in headroom.stalls)
-    note = "watched without real-time priority, which root alone may give" if ordinary else ""
-    value, where = worst(found)
-    return compared(name, key, value, limit, where=where, note=note, missing=missing)
+def stalls(headroom: Headroom) -> Finding:
+    watched = [stall for stall in headroom.stalls if stall.looks]
+    if not watched:
+        return Finding(missing="no processor was watched")
+    blind = [str(stall.processor) for stall in headroom.stalls if not stall.looks]
+    ordinary = any(not stall.real_time for stall in headroom.stalls)
+    value, where = worst(
+        (stall.longest_s, _when(f"processor {stall.processor}", stall.at_s)) for stall in watched
+    )
+    return Finding(
+        value=value,
+        where=where,
+        note="watched without real-time priority, which root alone may give" if ordinary else "",
+        missing=f"the watch of processor {', '.join(blind)} never ran" if blind else "",
+    )
 
 
 def _when(what: str, at_s: float) -> str:

@@ -61,6 +61,10 @@ class QueueCalibration:
     reason: str = ""
 
     @property
+    def place(self) -> str:
+        return f"{self.link} from {self.sender}"
+
+    @property
     def error(self) -> float | None:
         """How far beyond or short of the limit the full queue was, as a share of the limit."""
         if self.peak_bytes is None:

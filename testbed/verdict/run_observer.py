@@ -11,7 +11,7 @@ from typing import Any
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
 from testbed.shared import jsonl, run_directory
-from testbed.verdict import conservation, gates, link_changes, links_under_load
+from testbed.verdict import conservation, gate, link_changes, links_under_load
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.counters import CounterReader, Counters
 from testbed.verdict.gate import Gate
@@ -92,24 +92,22 @@ class Observation:
         run_directory.write_json(self._directory / "conservation.json", proof)
         load = links_under_load.measure(self._directory, events, changes)
         load.store(self._directory)
-        return gates.judge(
-            gates.Evidence(
-                directory=self._directory,
-                config=self._config,
-                network=self._network,
-                calibration=calibrated,
-                ledgers=ledgers,
-                headroom=headroom,
-                events=events,
-                load=load,
-                settings=self._settings,
-                changes=changes,
-                switch_holds_bytes=switch_holds_bytes,
-                unreadable=self._failure,
-                other_programs=other_programs,
-                standstills=self._standstills,
-                rounds=jsonl.read(self._directory / "events" / "rounds.jsonl"),
-            )
+        return gate.judge(
+            self._config,
+            directory=self._directory,
+            network=self._network,
+            calibration=calibrated,
+            ledgers=ledgers,
+            headroom=headroom,
+            events=events,
+            load=load,
+            settings=self._settings,
+            changes=changes,
+            switch_holds_bytes=switch_holds_bytes,
+            unreadable=self._failure,
+            other_programs=other_programs,
+            standstills=self._standstills,
+            rounds=jsonl.read(self._directory / "events" / "rounds.jsonl"),
         )
 
     def _ledgers(

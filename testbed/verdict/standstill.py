@@ -17,10 +17,9 @@ from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.process_status import STATE
 from testbed.shared import jsonl, run_directory
-from testbed.verdict.gate import Gate, compared, not_measured, worst
+from testbed.verdict.gate import Finding, worst
 from testbed.verdict.processor_headroom import prefer
 
-KEY = "standstill_s"
 LOOK_EVERY_S = 0.01
 ALL = "the supervisor or the whole sandbox"
 SHARE_OF_ROUND = 4  # a pause of less than a quarter of a round hardly changes what is measured
@@ -154,19 +153,20 @@ def _now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def gates(found: Sequence[Standstill], rounds: Rounds, limits: Mapping[str, Any]) -> list[Gate]:
+def standstill(
+    standstills: Sequence[Standstill], rounds: Rounds, limits: Mapping[str, Any]
+) -> Finding:
     """The longest standstill; a quarter of the median round passes if that is more."""
-    name = "longest time that a part of the emulator stood still (s)"
-    lengths_s = [each["ended_s"] - each["began_s"] for each in rounds if "began_s" in each]
+    lengths_s = [one["ended_s"] - one["began_s"] for one in rounds if "began_s" in one]
     median_s = statistics.median(lengths_s) if lengths_s else 0.0
-    limit_s = max(limits[KEY], median_s / SHARE_OF_ROUND)
-    lost = [each.part for each in found if each.longest_s is None]
+    limit_s = max(limits["standstill_s"], median_s / SHARE_OF_ROUND)
+    lost = [one.part for one in standstills if one.longest_s is None]
     missing = f"no scheduling statistics of {', '.join(lost)}" if lost else ""
-    known = [each for each in found if each.longest_s is not None]
+    known = [(it.longest_s, _place(it, rounds)) for it in standstills if it.longest_s is not None]
     if not known:
-        return [not_measured(name, KEY, limit_s, missing or "no process was watched")]
-    value, where = worst((each.longest_s or 0.0, _place(each, rounds)) for each in known)
-    return [compared(name, KEY, value, limit_s, where=where, missing=missing)]
+        return Finding(limit=limit_s, missing=missing or "no process was watched")
+    value, where = worst(known)
+    return Finding(value=value, limit=limit_s, where=where, missing=missing)
 
 
 def _place(standstill: Standstill, rounds: Rounds) -> str:

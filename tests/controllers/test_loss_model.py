@@ -115,13 +115,6 @@ def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
         loss.read_mask("some.mask", [tmp_path])
 
 
-def test_a_mask_that_no_filter_holds_is_refused():
-    with pytest.raises(ValueError, match="packet 4194304; valid: below 4194304"):
-        loss_table.given([[range(4_194_304, 4_194_305)]])
-    with pytest.raises(ValueError, match="70000 packets are lost up to here; valid: up to 65536"):
-        loss_table.given([[range(70_000)]])
-
-
 @pytest.mark.parametrize(
     ("when", "sections", "said"),
     [

@@ -12,9 +12,8 @@ from controllers.impairment_runner import ImpairmentRunner
 from controllers.impairments import Effect, Impairment
 from controllers.impairments.loss import LossParameters
 from controllers.timeline import ContradictionError, Timeline
-from testbed.experiment import Limits
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.verdict import impairment_gates
+from tests.verdict.evidence_of_gates import gate_of
 
 
 class Nothing(Impairment[Any]):
@@ -129,9 +128,9 @@ def of_rounds(**entry: Any) -> tuple[list[tuple[Any, ...]], Any]:
 
     hub.joinall([hub.spawn(rounds)])
     # That a busy machine is late is not what this is about.
-    limits = Limits().model_dump() | {"impairment_late_s": 60}
-    config = {"limits": limits, "impairments": [ENTRY | {"leg": "gather"} | entry]}
-    gate = impairment_gates.lateness(log, config)
+    planned = [ENTRY | {"leg": "gather"} | entry]
+    key = "impairment_late_s"
+    gate = gate_of(key, limits={key: 60}, events=log, impairments=planned)
     return [(each["action"], each["round"], each["details"]) for each in log], gate
 
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed import sampling
 from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.network import HostInfo
 from testbed.transport.core.wire import DATA_PORTS
+from testbed.verdict import sampling
 from tests.lab import link_trials
 
 RATE_BPS = 20_000_000

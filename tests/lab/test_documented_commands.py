@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from testbed.verdict.limits import OF_THE_MACHINE
+from testbed.verdict.gates import OF_THE_MACHINE
 from tests.conftest import stood_still
 from tests.documentation import shown
 from tests.documentation.shown import ROOT, Block

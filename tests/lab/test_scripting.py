@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from testbed.lab import Lab, leftovers
-from testbed.sampling import other_programs
 from testbed.scripting.lab import LabError
 from testbed.scripting.pytest_plugin import open_lab as open_lab
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
+from testbed.verdict import other_programs
 from tests.documentation import shown
 from tests.documentation.described import undescribed
 from tests.lab.conftest import SMALL, TIMING, is_alive, wait_for

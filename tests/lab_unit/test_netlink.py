@@ -15,7 +15,7 @@ from testbed.lab.kernel import netlink, rtnetlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.netlink import NetlinkError
 from testbed.lab.kernel.rtnetlink import ROOT, TCMSG, Message, Rtnetlink
-from testbed.sampling.flows import TcpReader
+from testbed.verdict.flows import TcpReader
 
 _GET_LINK = 18
 _ALL_LINKS = bytes(16)  # ifinfomsg

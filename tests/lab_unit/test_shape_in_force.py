@@ -32,11 +32,11 @@ from testbed.lab.kernel.shaping import (
 )
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import dscp
-from testbed.verdict import link_settings
 from testbed.verdict.gate import Gate
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader, differing
 from tests.lab_unit.test_netlink import elsewhere
+from tests.verdict.evidence_of_gates import gate_of
 
 __all__ = ["elsewhere"]
 SHAPES = [
@@ -229,8 +229,7 @@ def settings(elsewhere, shaped) -> SettingsReader:
 
 
 def judged(settings: SettingsReader, rounds: Sequence[Mapping[str, Any]] = ()) -> Gate:
-    (gate,) = link_settings.gates(settings, {"link_settings": 0}, rounds)
-    return gate
+    return gate_of("link_settings", settings=settings, rounds=rounds)
 
 
 def in_namespace(pid: int, *argv: str) -> None:

@@ -9,25 +9,25 @@ import threading
 import polars as pl
 import pytest
 
-from testbed.sampling import other_programs
 from testbed.scripting import lab as scripting_lab
 from testbed.shared.input_error import InputError
-from testbed.verdict.gate import compared, not_measured
+from testbed.verdict import other_programs
+from testbed.verdict.gate import Gate
 from tests.busy import busy_process
 
 # Answers as a steward does, and judges by what it is told of other programs.
 STAND_IN = """
 import socket, sys
 from testbed.scripting.channel import Channel, ChannelError
-from testbed.verdict.gate import compared
 channel = Channel(socket.socket(fileno=int(sys.argv[1])))
 try:
     channel.receive()
     channel.send({"hosts": {}, "links": [], "impairments": []})
     while True:
         request, _ = channel.receive()
-        gate = compared("others", "cpu_others", 0.5, 0.25, where=request["others"])
-        channel.send({"status": "invalid", "gates": [gate.as_json()]})
+        gate = {"name": "others", "key": "cpu_others", "value": 0.5, "limit": 0.25}
+        gate |= {"outcome": "failed", "where": request["others"]}
+        channel.send({"status": "invalid", "gates": [gate]})
 except ChannelError:
     pass
 """
@@ -61,9 +61,9 @@ def test_a_lab_that_is_not_judged_samples_no_programs(monkeypatch):
 
 
 def test_a_verdict_and_samples_are_one_line_when_printed():
-    late = compared("lateness (s)", "relay_late_s", 0.0312345, 0.003, where="s1")
-    unknown = not_measured("share", "loss_error", 0.1, "no frame came")
-    fine = compared("rate", "rate_error", 0.01, 0.05)
+    late = Gate(name="", key="relay_late_s", value=0.0312345, limit=0.003, outcome="failed")
+    unknown = Gate(name="", key="loss_error", value=None, limit=0.1, outcome="not measured")
+    fine = Gate(name="", key="rate_error", value=0.01, limit=0.05, outcome="passed")
     found = scripting_lab.Verdict(status="invalid", reasons=[], gates=[late, fine, unknown])
     assert str(found) == (
         "invalid: relay_late_s 0.03123 (limit 0.003), loss_error not measured (limit 0.1)"

@@ -7,29 +7,9 @@ import pytest
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from tests.simulate.trains import SIZE_BYTES, Sinks, feed, poisson, run_star
+from tests.simulate.trains import SIZE_BYTES, Sinks, feed, poisson
 
 SERVICE_S = SIZE_BYTES * 8 / 8e6  # at 8 Mbit/s: a millisecond
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"port_bytes": 4000},
-        {"port_bytes": 6000, "loss": 0.1, "jitter_s": 0.001, "duplicate": 0.05},
-    ],
-)
-def test_it_makes_no_difference_how_long_trains_are(options):
-    """Three senders meet in a switch. What befalls each datagram, and when, is the same."""
-    (_, _, first, sinks), *others = [run_star(length=each, **options) for each in (1, 7, 64, 400)]
-    who, when_s = sinks.in_order
-    assert len(who) > 600
-    for _, _, port, sinks in others:
-        assert sinks.in_order[0] == who
-        assert np.allclose(sinks.in_order[1], when_s, rtol=0, atol=1e-9)
-        assert (port.dropped, port.lost, port.sent) == (first.dropped, first.lost, first.sent)
-        assert port.most_queued_bytes == pytest.approx(first.most_queued_bytes, abs=1e-3)
-        assert port.most_queued_bytes <= options["port_bytes"] + 1e-6
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])

@@ -1,12 +1,9 @@
 """Trains for tests: datagrams that come to links at given times, and what comes out."""
 
 import functools
-import math
 
 import numpy as np
 
-from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
 from testbed.simulate.train import Batch, depart
 
 SIZE_BYTES = 1000
@@ -48,25 +45,5 @@ def feed(simulation, links, times_s, sinks, *, source=0, length=64):
         simulation.at(part[0], functools.partial(depart, batch, part))
 
 
-def star(simulation, *, senders=3, rate_bps=8e6, delay_s=0.0, port_bytes=math.inf, **port):
-    """Each sender's own link, and the one to the receiver that all share."""
-    shared = Link(
-        simulation, rate_bps=rate_bps, delay_s=delay_s, queue_bytes=port_bytes, seed=5, **port
-    )
-    own = [Link(simulation, rate_bps=rate_bps, delay_s=delay_s) for _ in range(senders)]
-    return own, shared
-
-
 def poisson(seed, count, per_s):
     return np.cumsum(np.random.default_rng(seed).exponential(1 / per_s, count))
-
-
-def run_star(*, length, seed=0, count=400, until_s=math.inf, load=1.2, **options):
-    """Poisson senders over a star, in trains of `length`; the clock, links and what came out."""
-    simulation, sinks = Simulation(), Sinks()
-    own, shared = star(simulation, **options)
-    for source, link in enumerate(own):
-        times_s = poisson((seed, source), count, load * 1000 / len(own))
-        feed(simulation, [link, shared], times_s, sinks, source=source, length=length)
-    simulation.run(until_s=until_s)
-    return simulation, own, shared, sinks

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from testbed.experiment import Limits
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.calibration import Calibration, PathCalibration
-from testbed.verdict.gates import Evidence, judge
+from testbed.verdict.gate import Gate, judge
 from testbed.verdict.ledgers import Conservation, LinkLedger
+from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
 from testbed.verdict.processor_headroom import Headroom, Stall, Wait
@@ -64,7 +67,6 @@ headroom = functools.partial(
     stalls=[stalled(0.004)],
     others=0.02,
     pressure=0.4,
-    stolen=0.0,
 )
 
 
@@ -133,21 +135,26 @@ LOST = {
 }
 
 
+LINK = LinkEnds(
+    name="server--s1",
+    first=Port(node="server", interface="server-eth0", number=1, pid=1),
+    second=Port(node="s1", interface="s1-eth1", number=1, pid=None),
+    rate_bps=100_000_000,
+    queue_bytes=150_000,
+)
+
+
+def network_of(*links: LinkEnds, **facts: Any) -> LabInfo:
+    return LabInfo(switches={"s1": 1}, hosts={}, links=list(links), **facts)
+
+
 def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, **changes):
-    port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
-    link = LinkEnds(
-        name="server--s1",
-        first=Port(node="server", interface="server-eth0", number=1, pid=1),
-        second=port,
-        rate_bps=100_000_000,
-        queue_bytes=deepest_queue_bytes,
-    )
-    network = LabInfo(switches={"s1": 1}, hosts={}, links=[link])
+    network = network_of(replace(LINK, queue_bytes=deepest_queue_bytes))
     settings = SettingsReader(network)
     settings.read = settings.wanted  # all were as configured
-    facts = {
-        "directory": sampler(Path(FOLDER.name)),
+    return {
         "config": {"limits": Limits(**(limits or {})).model_dump(), "impairments": [LOSS]},
+        "directory": sampler(Path(FOLDER.name)),
         "network": network,
         "settings": settings,
         "calibration": Calibration(paths=paths or [path()], queues=queues or [queue()]),
@@ -157,12 +164,22 @@ def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, 
         "load": LinksUnderLoad(links=[under_load()]),
         "switch_holds_bytes": 44_000_000,
         "standstills": [Standstill(part="ovs-vswitchd", longest_s=0.004, state="stopped")],
-    }
-    return Evidence(**{**facts, **changes})
+        "changes": LinkChanges(),
+        "unreadable": "",
+        "other_programs": "",
+        "rounds": (),
+    } | changes
 
 
 def judged(paths=None, queues=None, **changes):
-    return judge(evidence(paths, queues, **changes))
+    return judge(**evidence(paths, queues, **changes))
+
+
+def gate_of(key: str, *, limits: Any = None, impairments: Any = (), **given: Any) -> Gate:
+    """What one gate finds in the evidence that it needs."""
+    config = {"limits": Limits(**(limits or {})).model_dump(), "impairments": list(impairments)}
+    (gate,) = judge(config, only=key, **given)
+    return gate
 
 
 def stopping(*arguments, outcome="failed", **keywords):

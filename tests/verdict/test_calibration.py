@@ -13,7 +13,6 @@ import pytest
 
 from testbed.verdict import calibration
 from testbed.verdict.calibration import median_chance_s
-from testbed.verdict.calibration_gates import most_lost_by_chance
 from tests.verdict.evidence_of_gates import broken, judged, path, queue
 
 
@@ -51,7 +50,7 @@ def test_a_full_queue_reaches_its_limit_and_does_not_exceed_it(peak_bytes, passe
 )
 def test_configured_loss_explains_as_many_lost_probes_as_chance_allows(probe_loss, sent, most):
     lossy = {"configured_probe_loss": probe_loss, "probes_sent": sent}
-    assert most_lost_by_chance(path(**lossy)) == most / sent
+    assert path(**lossy).lost_by_chance() == most / sent
     # The probability of more is at most 1e-6, and that of one
     # less is not.
     beyond = sum(

@@ -1,17 +1,23 @@
-"""Packet conservation: the equations on counters made by hand."""
+"""Packet conservation: the equations on counters made by hand, and when counters are read."""
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from testbed.experiment import Limits
 from testbed.lab.kernel.link_counters import Interface, NamespaceCounters, Queue
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.lab.openflow_statistics import Flow
-from testbed.verdict import conservation, ledgers
-from testbed.verdict.counters import Counters, SwitchCounters
+from testbed.verdict import conservation
+from testbed.verdict import counters as counting
+from testbed.verdict.counters import CounterReader, Counters, SwitchCounters
+from tests.verdict.evidence_of_gates import gate_of
 
 HOSTS = {"a": 11, "b": 12}
 NETWORK = LabInfo(
@@ -154,8 +160,7 @@ def link(closed, name, sender):
 
 
 def gate(closed, key):
-    gates = ledgers.gates(closed, Limits().model_dump(), "")
-    return next(gate for gate in gates if gate.key == key)
+    return gate_of(key, ledgers=closed, unreadable="no ovs")
 
 
 @pytest.mark.parametrize("drops", [{}, {"drops": 40, "injected": 960, "at_b": 4000}])
@@ -302,8 +307,7 @@ def test_packets_that_moved_at_a_reading_leave_nothing_measured(at):
     found = books(**({"before": {"quiet": False}} if at == "before" else {"quiet": False}))
     for key in ("conservation", "emulator_losses"):
         assert gate(found, key).outcome == "not measured"
-    judged = ledgers.gates(None, Limits().model_dump(), "no ovs")
-    assert [each.outcome for each in judged] == ["not measured"] * 2
+        assert gate(None, key).outcome == "not measured"
 
 
 def test_counters_of_32_bits_may_begin_again():
@@ -360,3 +364,61 @@ def test_what_a_host_s_kernel_drops_uncounted_is_unexplained(changes, vanished):
     assert {each.host: each.vanished for each in found.hosts} == {"a": 0, "b": vanished}
     share = vanished / 100_000
     assert found.worst() == ((share, "the kernel of b") if vanished else (0.0, ""))
+
+
+class Scripted(CounterReader):
+    """Sees one interface, which has sent so many packets at each look."""
+
+    def __init__(self, sent: Iterable[int], *links: Any) -> None:
+        self._network: Any = SimpleNamespace(links=links)
+        self._sent = iter(sent)
+        self.readings = 0
+
+    def _namespaces(self) -> dict[int | None, NamespaceCounters]:
+        zeros = dict.fromkeys(Interface.__dataclass_fields__, 0)
+        interface = Interface(**zeros | {"sent": next(self._sent)})
+        return {None: NamespaceCounters(interfaces={"s1-eth1": interface})}
+
+    def _all(
+        self, namespaces: dict[int | None, NamespaceCounters], quiet: bool, *, last: bool
+    ) -> Any:
+        self.readings += 1
+        sent = namespaces[None].interfaces["s1-eth1"].sent
+        return SimpleNamespace(sent=sent, quiet=quiet)
+
+
+def test_what_moves_while_counters_are_read_is_read_again():
+    # Two looks until it is quiet, one after the reading: a packet came, so all begins anew.
+    reader = Scripted([5, 5, 6, 6, 6, 6])
+    found: Any = reader.read()
+    assert (found.sent, found.quiet) == (6, True)
+    assert reader.readings == 2
+
+
+def test_what_never_rests_is_said_to_be_moving(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(counting, "_PATIENCE_S", 0.1)
+    reader = Scripted(itertools.count())
+    assert not reader.read().quiet
+    assert reader.readings == 1
+    pairs = itertools.chain.from_iterable(zip(itertools.count(), itertools.count(), strict=True))
+    reader = Scripted(pairs)  # it rests at each two looks, and never while all is read
+    assert not reader.read().quiet
+
+
+@pytest.mark.parametrize("slow_by", ["configuration", "impairment", "hand"])
+def test_frames_in_flight_are_waited_for_whoever_delays_them(slow_by):
+    """A frame arrives 0.3 s after the first look."""
+    delays = {"delay_s": 0.0, "jitter_s": 0.0, "most_delay_s": None}
+    if slow_by == "configuration":
+        delays |= {"delay_s": 0.2, "jitter_s": 0.1}
+    if slow_by == "impairment":
+        delays["most_delay_s"] = 0.3
+    began_s = time.monotonic()
+
+    def sent():
+        while True:
+            yield 5 if time.monotonic() - began_s < 0.3 else 6
+
+    reader = Scripted(sent(), SimpleNamespace(**delays))
+    found: Any = reader.read(0.3 if slow_by == "hand" else 0.0)
+    assert (found.sent, found.quiet) == (6, True)

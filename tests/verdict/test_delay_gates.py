@@ -8,21 +8,12 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.network import LabInfo, LinkEnds, Port
-from testbed.verdict.delay_gates import gates
-from testbed.verdict.limits import Limits
+from testbed.lab.network import LinkEnds
 from testbed.verdict.link_changes import LinkChanges, Way
+from tests.verdict import evidence_of_gates
+from tests.verdict.evidence_of_gates import gate_of, network_of
 
-LIMITS = Limits().model_dump()
-LINK = LinkEnds(
-    name="server--s1",
-    first=Port(node="server", interface="server-eth0", number=1, pid=1),
-    second=Port(node="s1", interface="s1-eth1", number=1, pid=None),
-    rate_bps=100_000_000,
-    queue_bytes=150_000,
-    delay_s=0.005,
-    middle=("mid0a", "mid0b"),
-)
+LINK = replace(evidence_of_gates.LINK, delay_s=0.005, middle=("mid0a", "mid0b"))
 STRETCH = {"link": "server--s1", "from": "s1", "at_s": 1.0, "frames": 8000}
 STRETCH |= {"late_p99_s": 0.0003, "late_max_s": 0.0012}
 WAITS = {"frames": 90_000, "wait_mean_s": 0.0051, "wait_least_s": 0.005, "wait_most_s": 0.0052}
@@ -69,11 +60,12 @@ def by_hand(changed: dict[Way, dict[str, float]]) -> LinkChanges:
 
 def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LINK, changed=None):
     by = None if link.middle is None else (found or {"by": "relay"})["by"]
-    path = tmp_path / "delay.json"
     if found is not None:
-        path.write_text(json.dumps(found))
-    network = LabInfo(hosts={}, switches={"s1": 1}, links=[link], delayed_by=by)
-    return {gate.key: gate for gate in gates(path, network, LIMITS, changes=by_hand(changed or {}))}
+        (tmp_path / "delay.json").write_text(json.dumps(found))
+    network = network_of(link, delayed_by=by)
+    seen = {"directory": tmp_path, "network": network, "changes": by_hand(changed or {})}
+    keys = "relay_late_s", "relay_late_max_s", "delay_error_s"
+    return {gate.key: gate for gate in (gate_of(key, **seen) for key in keys)}
 
 
 @pytest.mark.parametrize(

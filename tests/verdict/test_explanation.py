@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,11 +14,8 @@ from testbed.documentation import reference
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.verdict.explanation import MEANINGS, explain
-from testbed.verdict.gate_explanations import GATES
-from testbed.verdict.limits import Limits
+from testbed.verdict.gates import BY_KEY
 from tests.verdict.evidence_of_gates import judged, queue
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "verdicts.md"
 
 
 def ended(folder, verdict, reason="", gates=(), name="dblp-s1-0123456789", logs=None):
@@ -38,43 +34,29 @@ def shown(directory, width=80):
     return screen.getvalue()
 
 
-def test_every_gate_has_an_explanation_and_every_explanation_a_gate():
-    gates = {gate.key for gate in judged()}
-    # The key of a round trip or a delay depends on which of the two limits is the larger.
-    assert gates | {"rtt_error", "rtt_error_s", "delay_error"} == set(GATES)
-    assert set(Limits.model_fields) - set(GATES) == {"run_timeout_s", "waive"}
-
-
 def test_the_evidence_is_in_the_dictionary_of_files():
     documents = reference.sections()
     known = dict(documents["documents"])
     for folder in ("events", "samples"):
         known |= {f"{folder}/{name}": keys for name, keys in documents[folder].items()}
-    for key, about in GATES.items():
+    for key, about in BY_KEY.items():
         for file, keys in re.findall(r"([\w/.]+\.jsonl?): ([^;]+)", about.evidence):
             for each in re.findall(r"[\w.\[\]*]*[._\[][\w.\[\]*]*", keys):
                 assert any(one.startswith(each) for one in known[file]), (key, file, each)
 
 
-def test_the_page_on_verdicts_has_every_gate_and_every_verdict():
+def test_every_verdict_has_a_meaning():
     assert set(MEANINGS) == set(run_directory.VERDICTS)
-    text = PAGE.read_text()
-    for key, about in GATES.items():
-        assert f"| {about.title} |" in text, about.title
-        assert f"`{key}`" in text, key
-        assert about.remedy in text
-    for verdict in MEANINGS:
-        assert f"| `{verdict}` |" in text
 
 
-@pytest.mark.parametrize("key", sorted(set(GATES) - {"rtt_error", "rtt_error_s", "delay_error"}))
+@pytest.mark.parametrize("key", sorted(set(BY_KEY) - {"rtt_error", "rtt_error_s", "delay_error"}))
 def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(tmp_path, key):
     (gate,) = [each for each in judged() if each.key == key]
     broken = type(gate)(
         **{**gate.as_json(), "value": 7.5, "outcome": "failed", "where": "rustc 0.31"}
     )
     text = shown(ended(tmp_path, "invalid", broken.sentence(), [broken]))
-    about = GATES[key]
+    about = BY_KEY[key]
     assert f"gate '{about.title}' failed" in text
     assert f"7.5; limit {broken.limit:g} " in text
     whole = f"./lab run {tmp_path / 'small'}"

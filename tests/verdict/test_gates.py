@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +14,19 @@ import pytest
 
 from testbed.experiment import Limits
 from testbed.lab.openvswitch import SocketBuffers
+from testbed.verdict import run_observer
 from testbed.verdict.calibration import Calibration
-from testbed.verdict.gate_explanations import GATES
-from testbed.verdict.gates import of_samples, reasons
+from testbed.verdict.gate import Gate, reasons
+from testbed.verdict.gates import GATES
 from testbed.verdict.link_settings import SettingsReader
 from tests.verdict.evidence_of_gates import (
+    LOSS,
+    LOST,
     WITHOUT_DELAYS,
     broken,
     conserved,
     evidence,
+    gate_of,
     headroom,
     judged,
     ledger,
@@ -32,6 +38,7 @@ from tests.verdict.evidence_of_gates import (
     unmeasured,
     waited,
 )
+from tests.verdict.test_links_under_load import event, sampled, stored
 
 
 def test_a_faithful_lab_passes():
@@ -47,9 +54,7 @@ def test_every_gate_has_a_lab_that_is_wrong_by_it():
     text = "".join(each.read_text() for each in folder.glob("test_*.py"))
     pairs = re.findall(r'assert_invalid\(\s*[^"]*?,\s*"(\w+)"([^)]*)', text)
     failed = {key for key, more in pairs if "not measured" not in more}
-    # A limit as a share and one as a value make one gate, explained once.
-    shown = {id(GATES[key]) for key in failed}
-    assert [key for key, about in GATES.items() if id(about) not in shown] == []
+    assert [entry.title for entry in GATES if not failed & entry.limits.keys()] == []
 
 
 UNFILLED: dict[str, Any] = {"peak_bytes": None, "reason": "too deep"}
@@ -81,7 +86,6 @@ UNFILLED: dict[str, Any] = {"peak_bytes": None, "reason": "too deep"}
             "cpu_wait_s",
             "5.2 s were read as one",
         ),
-        ({"headroom": headroom(others=None)}, "cpu_others", "/proc/stat"),
         ({"headroom": headroom(stalls=[])}, "clock_stall_s", "no processor was watched"),
         (
             {"headroom": headroom(stalls=[stalled(0.001), stalled(0, processor=1, looks=0)])},
@@ -172,7 +176,7 @@ def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
 
 def test_all_queues_are_in_the_switch_s_socket():
     """Both of a port count; those of several ports together are told."""
-    network = evidence().network
+    network = evidence()["network"]
     [link] = network.links
     both = replace(network, links=[replace(link, priority_queue_bytes=60_000)])
     assert socket_gate(network=both, switch_holds_bytes=200_000).value == 150_000 + 60_000 - 200_000
@@ -224,6 +228,51 @@ def test_what_is_missing_does_not_hide_what_failed():
 )
 def test_samples_that_are_missing_are_found(tmp_path, changes, outcome, words):
     folder = tmp_path if changes is None else sampler(tmp_path, **changes)
-    gate = of_samples(folder, Limits().model_dump())
+    gate = gate_of("samples_missing", directory=folder)
     assert gate.outcome == outcome
     assert words in gate.sentence() + gate.note
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lab is there whose counters could be read."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError("no lab is there")
+
+    monkeypatch.setattr(run_observer, "CounterReader", refuse)
+
+
+def observed(directory: Path, *events: dict[str, Any], **queue: Any) -> dict[str, Gate]:
+    stored(directory, sampled(**queue))
+    described = json.loads((directory / "samples" / "sampler.json").read_text())
+    sampler(directory, **described)
+    (directory / "events").mkdir()
+    lines = "".join(json.dumps(each) + "\n" for each in events)
+    (directory / "events" / "impairments.jsonl").write_text(lines)
+    seen = evidence()
+    watched = {"ovs-vswitchd": os.getpid()}
+    observation = run_observer.Observation(directory, seen["config"], seen["network"], watched)
+    observation.begin()
+    found = observation.judge(seen["calibration"], switch_holds_bytes=44_000_000)
+    return {gate.key: gate for gate in found}
+
+
+@pytest.mark.usefixtures("unread")
+def test_samples_and_events_reach_the_gates(tmp_path: Path):
+    met = [{**LOST, "action": "begin"}, {**LOST, "dropped": 2000}]
+    other = {**LOST, "counts_as": "queue"}
+    begins, ends = event("begin", 5.0, target="s1->server"), event("end", 8.0, target="s1->server")
+    changed = [other | begins, other | ends]
+    slow = {"share": lambda t_s: 0.3 if 5 <= t_s < 8 else 0.9}
+    found = observed(tmp_path, *met, *changed, **slow)
+    rate = found["rate_under_load"]
+    assert (rate.outcome, rate.where) == ("failed", "server--s1 from s1")
+    assert rate.value == pytest.approx(0.1, abs=0.01)
+    assert "3.0 s left out" in rate.note
+    assert (found["loss_error"].outcome, found["loss_error"].where) == ("failed", LOSS["name"])
+    assert found["conservation"].outcome == "not measured"
+    assert "no lab is there" in found["conservation"].note
+    assert (tmp_path / "links_under_load.json").exists()
+    proof = json.loads((tmp_path / "conservation.json").read_text())
+    assert proof["failure"] == "no lab is there"

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.experiment import Limits
-from testbed.verdict import impairment_gates
 from testbed.verdict.congestion_read_back import difference
+from tests.verdict.evidence_of_gates import gate_of
 
 IMPAIRMENTS = [{"name": "loss", "rounds": [3, 7], "leg": "both"}, {"name": "cut", "at_s": [2.0]}]
 
@@ -30,8 +29,7 @@ def times(*last, losses=3):
 
 
 def lateness(events):
-    config = {"limits": Limits().model_dump(), "impairments": IMPAIRMENTS}
-    return impairment_gates.lateness(events, config)
+    return gate_of("impairment_late_s", events=events, impairments=IMPAIRMENTS)
 
 
 @pytest.mark.parametrize("late_s", [(0.02, 0.001), (0.001, 0.02)])

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from testbed.experiment import Limits
 from testbed.lab.loss_table import LossModel
-from testbed.lab.network import LabInfo, LinkEnds, Port
-from testbed.verdict import impairment_gates, realised_loss
-from testbed.verdict.ledgers import Conservation, LinkLedger
-from testbed.verdict.realised_loss import explained_by_chance
+from testbed.verdict import impairment_gates
+from testbed.verdict.gates import DEFAULTS
+from testbed.verdict.impairment_gates import explained_by_chance
+from testbed.verdict.ledgers import Conservation
+from testbed.verdict.link_changes import LinkChanges
+from tests.verdict.evidence_of_gates import LINK, conserved, gate_of, ledger, network_of
 
 BERNOULLI = LossModel(loss_good=0.1)
 MODELS = {
@@ -138,7 +139,7 @@ def test_each_side_is_compared_with_its_own_bound():
     fewest, most = explained_by_chance(rare, [1000], 1e-6)
     assert most - 2 > 5 * (2 - fewest)
     for lost, edge in ((0, fewest), (20, most)):
-        sample = realised_loss.Sample(where="", model=rare, met=[1000], lost=lost)
+        sample = impairment_gates.Sample(where="", model=rare, met=[1000], lost=lost)
         assert sample.by_chance(1e-6) == pytest.approx(abs(edge - 2) / 1000)
 
 
@@ -151,10 +152,7 @@ def ended(name: str, met: int | None, dropped: int | None, **changes: Any) -> di
 
 
 def ledgers(*, sent: int, lost: int, sender: str = "s1", **changes: Any) -> Conservation:
-    none = {each.name: 0 for each in dataclasses.fields(LinkLedger)}
-    own = {"link": "server--s1", "sender": sender, "sent": sent, "delay_lost": lost}
-    way = LinkLedger(**{**none, **own, **changes})
-    return Conservation(links=[way], switches=[], hosts=[], quiet=True, duration_s=1.0)
+    return conserved(ledger(sender=sender, sent=sent, delay_lost=lost, **changes))
 
 
 def judged(
@@ -164,23 +162,20 @@ def judged(
     changed: Collection[tuple[str, str]] = (),
     entries: Collection[dict[str, Any]] = (),
 ) -> Any:
-    port = Port(node="s1", interface="s1-eth1", number=1, pid=None)
-    link = LinkEnds(
-        name="server--s1",
-        first=Port(node="server", interface="server-eth0", number=1, pid=1),
-        second=port,
-        rate_bps=1,
-        queue_bytes=1,
-        loss=link_loss,
-    )
     loss = {"kind": "loss", "host": "server", "rounds": [3], "q": 0.1}
-    config = {
-        "limits": Limits().model_dump(),
-        "impairments": [loss | {"name": "one"}, loss | {"name": "other"}, *entries],
-    }
-    network = LabInfo(switches={"s1": 1}, hosts={}, links=[link])
-    (gate,) = realised_loss.gates(config, network, events, books, changed=changed)
-    return gate
+    return gate_of(
+        "loss_error",
+        network=network_of(dataclasses.replace(LINK, loss=link_loss)),
+        events=events,
+        ledgers=books,
+        changes=LinkChanges(
+            [
+                {"link": name, "from": sender, "set": ["loss"], "loss": 0.5, "acknowledged_s": 1.0}
+                for name, sender in changed
+            ]
+        ),
+        impairments=[loss | {"name": "one"}, loss | {"name": "other"}, *entries],
+    )
 
 
 def test_the_worst_impairment_is_named_with_what_could_have_been_seen():
@@ -197,7 +192,7 @@ def test_the_worst_impairment_is_named_with_what_could_have_been_seen():
 def test_many_tests_together_raise_no_more_false_alarms_than_one():
     alone = judged(ended("one", 40_000, 4800))
     beside = judged(ended("one", 40_000, 4800), ended("other", 40_000, 4000))
-    allowed, chance = Limits().loss_error, explained_by_chance(BERNOULLI, [40_000], 1e-6)[1]
+    allowed, chance = DEFAULTS["loss_error"], explained_by_chance(BERNOULLI, [40_000], 1e-6)[1]
     assert alone.limit == pytest.approx(allowed + chance / 40_000 - 0.1)
     half = explained_by_chance(BERNOULLI, [40_000], 0.5e-6)[1]
     assert beside.limit == pytest.approx(allowed + half / 40_000 - 0.1)
@@ -260,20 +255,20 @@ def test_what_counts_as_loss_is_compared_as_far_as_it_says_what_it_met(events, o
 
 
 def test_an_impairment_that_met_nothing_is_named_and_a_pause_is_told():
-    gate = impairment_gates.met_nothing([], {"impairments_unmet": 0})
+    gate = gate_of("impairments_unmet", events=[])
     assert gate.outcome == "not applicable"
     crash = ended("crash", None, None, kind="crash", counts_as="crash")
-    gate = impairment_gates.met_nothing([crash], {"impairments_unmet": 0})
+    gate = gate_of("impairments_unmet", events=[crash])
     assert gate.outcome == "not applicable"
     assert "not known of crash" in gate.note
     own = ended("mine", None, None, kind="./mine.py", counts_as="")
     met = [ended("one", 5, 0), ended("one", 0, 0), crash, own, own]
-    gate = impairment_gates.met_nothing(met, {"impairments_unmet": 0})
+    gate = gate_of("impairments_unmet", events=met)
     assert (gate.outcome, gate.value) == ("passed", 0)
     pause, untold = gate.note.split("; ")
     assert pause == "1 of 2 occurrences of one met nothing"
     assert untold == "not known of ./mine.py, crash, which count nothing"
-    gate = impairment_gates.met_nothing([*met, ended("other", 0, 0)], {"impairments_unmet": 0})
+    gate = gate_of("impairments_unmet", events=[*met, ended("other", 0, 0)])
     assert (gate.outcome, gate.value, gate.where) == ("failed", 1, "other")
     assert gate.repeats
 

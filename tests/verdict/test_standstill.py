@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from testbed.verdict import standstill
-from testbed.verdict.standstill import Standstill, StandstillWatch, gates
+from testbed.verdict.standstill import Standstill, StandstillWatch
 from tests.busy import busy_process
+from tests.verdict.evidence_of_gates import gate_of
 
 NEEDS_SCHEDSTAT = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="needs capability schedstat"
 )
-LIMITS = {"standstill_s": 0.05}
 SLEEPING = "import time; time.sleep(60)"
 
 
@@ -114,17 +114,17 @@ def test_a_quarter_of_the_median_round_passes_if_that_is_more(length_s, still_s,
         Standstill(part="controller"),
         Standstill(part="ovs-vswitchd", longest_s=still_s, at_s=at_s, state="stopped"),
     ]
-    (gate,) = gates(stood, [*rounds(length_s), slow], LIMITS)
+    gate = gate_of("standstill_s", standstills=stood, rounds=[*rounds(length_s), slow])
     assert (gate.outcome, gate.value) == (outcome, still_s)
     assert gate.limit == pytest.approx(max(0.05, length_s / 4))
     assert gate.where == "ovs-vswitchd stopped in round 9"
 
 
 def test_what_could_not_be_watched_is_not_measured():
-    (gate,) = gates([], [], LIMITS)
+    gate = gate_of("standstill_s", standstills=[], rounds=[])
     assert gate.outcome == "not measured"
     watched = StandstillWatch({"gone": 1 << 22}).finish()
-    (gate,) = gates(watched, [], LIMITS)
+    gate = gate_of("standstill_s", standstills=watched, rounds=[])
     assert (gate.outcome, "statistics of gone" in gate.note) == ("not measured", True)
 
 

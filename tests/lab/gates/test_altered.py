@@ -160,7 +160,7 @@ _right_rate_message = rate_message
 
 def rate_message(index, link, name):
     from dataclasses import replace
-    if name == "server-eth0":
+    if name == "s1-eth1":  # the last hop towards the server
         link = replace(link, rate_bps=link.rate_bps * 95 // 100)
     return _right_rate_message(index, link, name)
 """
@@ -200,7 +200,7 @@ def test_a_slow_link_an_odd_queue_and_lost_probes_are_found(wrong_lab: WrongLab,
         every_path=True,
         rounds=3,
     )
-    slow = assert_invalid(results, "rate_error", where="server to")
+    slow = assert_invalid(results, "rate_error", where="to server")
     assert 0.045 < slow["value"] < 0.055
     odd = assert_invalid(results, "queue_error", where="worker-1--s1 from worker-1")
     assert 0.1 < odd["value"] <= 0.21

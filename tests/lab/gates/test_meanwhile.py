@@ -125,7 +125,7 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
     def cut_and_kill(lab: RunningLab) -> None:
         words = ["qdisc", "change", "dev", "s1-eth1", "parent", "1:10", "handle", "10:"]
         lab.run_in(lab.switches(), "tc", *words, "bfifo", "limit", "15000")
-        lab.process("testbed.sampling").kill()
+        lab.process("testbed.verdict.sampler").kill()
 
     topology = {
         "name": "star",
@@ -195,7 +195,7 @@ def test_a_rate_that_changes_by_a_twentieth_and_a_leak_that_nobody_counts_are_fo
 @pytest.mark.long
 def test_a_sampler_that_stops_for_a_while_is_found(wrong_lab: WrongLab):
     def stop(lab: RunningLab) -> None:
-        sampler = lab.process("testbed.sampling")
+        sampler = lab.process("testbed.verdict.sampler")
         sampler.suspend()
         time.sleep(2)
         sampler.resume()

@@ -21,7 +21,7 @@ from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
 from testbed.lab.kernel.netlink import HEADER, NetlinkError
 from testbed.lab.kernel.rtnetlink import GET_QDISC, NEW_QDISC, ROOT, TCMSG, interface_index
 from testbed.lab.paths import SERVER
-from testbed.sampling.store import ChunkedTable, index_names
+from testbed.verdict.store import ChunkedTable, index_names
 
 if TYPE_CHECKING:
     import polars as pl

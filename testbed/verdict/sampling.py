@@ -1,8 +1,7 @@
 """Samples a run's queues, flows and processes in a process of its own, on one monotonic clock.
 
 It fills `samples/` of the run directory, and `live.json` 4 times a second. One that fails does not
-fail the run. It imports lab and shared alone. To add a sample: a class that fills a
-`store.ChunkedTable`, in `__main__.Sampler`.
+fail the run.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def sampled(
     # `first` is called before anything is sampled; the body waits for the sampler `from_begin`.
     with open_file(directory / "logs" / "sampler.log", "ab") as log:
         helper = HelperProcess(
-            python_module.command("testbed.sampling", str(directory)),
+            python_module.command("testbed.verdict.sampler", str(directory)),
             name="sampler",
             stderr=log,
             # numpy's threads would only take memory here.

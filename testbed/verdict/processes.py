@@ -17,7 +17,7 @@ from testbed.lab.kernel.process_status import (
     SYSTEM_TICKS,
     USER_TICKS,
 )
-from testbed.sampling.store import ChunkedTable, index_names
+from testbed.verdict.store import ChunkedTable, index_names
 
 # Processor time is counted in ticks of 10 ms, so more often would show no more.
 INTERVAL_S = 0.1

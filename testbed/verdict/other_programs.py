@@ -34,7 +34,6 @@ class OtherPrograms:
         # Of each process, known by id and start: the kernel gives ids again.
         self._ticks: dict[tuple[int, int], int] = {}
         self._programs: list[dict[str, Any]] = []
-        self._cost_s = 0.0
         self._samples = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="other-programs", daemon=True)
@@ -65,7 +64,6 @@ class OtherPrograms:
             return  # /proc cannot be read, the disk is full: the reason then names no program
 
     def _sample(self) -> None:
-        began_s = time.thread_time()
         ticks, names, parents = {}, {}, {}
         present = map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208 - fast
         for pid in present:
@@ -82,7 +80,6 @@ class OtherPrograms:
         self._samples += 1
         if self._samples > 1:
             self._note()
-        self._cost_s += time.thread_time() - began_s
 
     def _note(self) -> None:
         elapsed_s = time.monotonic() - self._began_s
@@ -101,7 +98,6 @@ class OtherPrograms:
                 "began_s": self._began_s,
                 "ended_s": self._began_s + elapsed_s,
                 "samples": self._samples,
-                "cpu_share": self._cost_s / elapsed_s,
                 "programs": self._programs,
             },
         )

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.kernel import netlink
-from testbed.sampling.store import ChunkedTable, index_names
+from testbed.verdict.store import ChunkedTable, index_names
 
 # Columns of a connection's state. The window is in bytes: segments times their size; the rate is
 # the kernel's latest sample of the delivery rate, 0 before the first; retransmits are segments sent
@@ -319,15 +319,15 @@ class FlowSampler:
         for _ in range(min(_HOSTS_PER_SEARCH, len(self._to_ask))):
             host = self._to_ask[0]
             self._to_ask.rotate(-1)
-            for each in self._reader(host).connections(*self._ports):
-                peer = self._names.get(each.peer_address)
+            for connection in self._reader(host).connections(*self._ports):
+                peer = self._names.get(connection.peer_address)
                 if peer is None or peer == host:
                     continue
-                flow = Flow(host, peer, each.port, each.peer_port)
-                self._flows[flow] = each.lookup()
-                back = Flow(peer, host, each.peer_port, each.port)
-                self._flows[back] = each.reversed.lookup()
-                self._used.add((host, peer, each.congestion_control))
+                flow = Flow(host, peer, connection.port, connection.peer_port)
+                self._flows[flow] = connection.lookup()
+                back = Flow(peer, host, connection.peer_port, connection.port)
+                self._flows[back] = connection.reversed.lookup()
+                self._used.add((host, peer, connection.congestion_control))
         self._order = sorted(self._flows)
         # Others may open connections at any time.
         complete = self._centre and len(self._order) >= 2 * (len(self._among) - 1)
@@ -370,9 +370,9 @@ class FlowSampler:
             if log.stat().st_size
         ]
         known = list(self._numbers)
-        hosts, peers = [each.host for each in known], [each.peer for each in known]
+        hosts, peers = [flow.host for flow in known], [flow.peer for flow in known]
         # The leg in which a host sends.
-        legs = [_LEGS[each == self._centre] if self._centre else "" for each in hosts]
+        legs = [_LEGS[host == self._centre] if self._centre else "" for host in hosts]
 
         def decode(frame: pl.DataFrame) -> pl.DataFrame:
             return frame.with_columns(

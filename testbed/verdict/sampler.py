@@ -1,4 +1,4 @@
-"""`python -m testbed.sampling DIRECTORY`: a helper process that is asked by its input."""
+"""`python -m testbed.verdict.sampler DIRECTORY`: a helper process that is asked by its input."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.helpers.process import Requests, say
-from testbed.sampling.flows import FlowSampler, Tail
-from testbed.sampling.processes import ProcessSampler
-from testbed.sampling.queues import DROPS, SENT_BYTES, QueueSampler
-from testbed.sampling.store import CHUNKS
 from testbed.shared import run_directory
 from testbed.shared.unlinked import open_file
+from testbed.verdict.flows import FlowSampler, Tail
+from testbed.verdict.processes import ProcessSampler
+from testbed.verdict.queues import DROPS, SENT_BYTES, QueueSampler
+from testbed.verdict.store import CHUNKS
 
 _LIVE = "live.json"
 _SCHEMA = 1  # of both documents
@@ -85,8 +85,8 @@ class _LiveView:
             "critical": self._last_round.get("critical"),
             "latencies_s": list(self._latencies),
             "impairments": [
-                {"name": name, "kind": each.get("kind"), "since_s": each.get("acknowledged_s")}
-                for name, each in self._in_force.items()
+                {"name": name, "kind": record.get("kind"), "since_s": record.get("acknowledged_s")}
+                for name, record in self._in_force.items()
             ],
             "queues": self._queue_rows(now_s),
             "flows": [
@@ -131,8 +131,8 @@ class _LiveView:
             share = (cpu_s - cpu_then_s) / span_s if span_s > 0 else None
             rows.append({"name": name, "cpu": share, "rss_bytes": resident_bytes})
         # Shares over about a second: processor time comes in steps of 10 ms.
-        oldest_s = min((each[0] for each in before.values()), default=-np.inf)
-        newest_s = max((each[0] for each in latest.values()), default=0.0)
+        oldest_s = min((at_s for at_s, *_ in before.values()), default=-np.inf)
+        newest_s = max((at_s for at_s, *_ in latest.values()), default=0.0)
         if newest_s - oldest_s > 1.0:
             self._before_processes = dict(latest)
         return rows
@@ -223,9 +223,9 @@ class Sampler:
     def _write(self, *, last: bool) -> list[str]:
         """Write the files of all tables; returns what went wrong."""
         problems = []
-        for name, each in self._samplers.items():
+        for name, sampler in self._samplers.items():
             try:
-                each.write(self._folder / f"{name}.parquet", last=last)
+                sampler.write(self._folder / f"{name}.parquet", last=last)
             except Exception as error:  # one broken table must not take the others with it
                 problems.append(f"{name}: {type(error).__name__}: {error}")
                 print(problems[-1], file=sys.stderr)
@@ -252,7 +252,7 @@ class Sampler:
                 "largest_gap_s": self._largest_gap_s,
                 "cpu_s": cpu_s,
                 "cpu_share": cpu_s / elapsed_s,
-                "rows": {name: each.table.rows for name, each in self._samplers.items()},
+                "rows": {name: one.table.rows for name, one in self._samplers.items()},
                 "parts": self._errors,
                 "congestion_controls": self._flows.congestion_controls(),
                 "stopped": self._processes.stopped,

@@ -8,15 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from testbed import sampling
 from testbed.lab.helpers.process import HelperProcess
 from testbed.lab.kernel import netlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
 from testbed.lab.kernel.rtnetlink import NEW_QDISC, ROOT, TCMSG
-from testbed.sampling import flows, queues
-from testbed.sampling.flows import TcpReader
-from testbed.sampling.queues import BACKLOG_BYTES, SENT_BYTES, QueueReader, QueueSampler
+from testbed.verdict import flows, queues, sampling
+from testbed.verdict.flows import TcpReader
+from testbed.verdict.queues import BACKLOG_BYTES, SENT_BYTES, QueueReader, QueueSampler
 
 MULTI = 0x2
 
