@@ -11,7 +11,7 @@ from typing import Any
 from analysis.comparison import Compared, compare
 from analysis.data import kept_rows
 from analysis.data.metrics import ALL_BURSTS, describe
-from analysis.report import sentences
+from analysis.report import page_tables
 from analysis.report.kept_results import (
     AGAIN,
     PROVENANCE,
@@ -32,7 +32,6 @@ from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, t
 _ROWS = (
     "round_latency_s.burst_mean",
     "round_latency_s.mean",
-    "round_latency_s.p95",
     "training_time_s",
     "accuracy",
     "perplexity",
@@ -56,13 +55,12 @@ _OF_RIVALS = (
 _VALUES: dict[str, Sequence[str]] = {
     **dict.fromkeys(("accuracy", "burst-accuracy", "fig2-k-sweep"), ("accuracy",)),
     **dict.fromkeys(("fig1-phase-loss", "fig1-whole-tensors"), ("accuracy",)),
-    **dict.fromkeys(("every-rival", "rivals-conditions"), _OF_RIVALS),
+    **dict.fromkeys(("rivals", "every-rival", "rivals-conditions"), _OF_RIVALS),
     "apnet-loss": ("round_latency_s.mean", "accuracy"),
     "equivalence": ("accuracy", "training_time_s"),
     "equivalence-text": ("perplexity", "training_time_s"),
-    "optireduce-tail": ("round_latency_s.mean", "round_latency_s.p99_over_p50"),
+    "optireduce-tail": ("round_latency_s.mean",),
     "perplexity": ("perplexity",),
-    "rivals": (*_OF_RIVALS[:2], "round_latency_s.p99", *_OF_RIVALS[2:]),
     "workers": _OF_RIVALS[:3],
 }
 # The experiments whose results stand beside the paper's, in the order of its tables.
@@ -86,10 +84,8 @@ def write_readme(*, root: Path = ROOT) -> list[str]:
     """Write the blocks of all kept results that a document has a place for; returns their names."""
     written: list[str] = []
     texts = {}
-    kept = sentences.Kept(root / RESULTS)
     for path in documents(root):
-        text, names = filled(path, root)
-        texts[path] = sentences.renewed(text, kept)
+        texts[path], names = filled(path, root)
         written += names
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
@@ -140,6 +136,10 @@ def _written(name: str, root: Path) -> str | None:
     if name == "kept":
         listed = sorted(path.parent for path in (root / RESULTS).glob(f"*/{PROVENANCE}"))
         return _bare(_list(listed)) if listed else None
+    other = page_tables.answers(root / RESULTS) if name == "answers" else None
+    other = other or page_tables.bench(name, root / RESULTS)
+    if other is not None:
+        return _bare(other)
     folder = root / RESULTS / name
     if (folder / PROVENANCE).is_file():
         return block(folder)
@@ -279,7 +279,6 @@ def _attempts(provenance: dict[str, Any]) -> str:
 _COMPARED_METRICS = (
     "round_latency_s.p50",
     "round_latency_s.burst_mean",
-    "round_latency_s.p99",
     "bytes_sent",
     "passes_per_transfer",
     "realised_loss.gather",

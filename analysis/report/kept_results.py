@@ -15,6 +15,7 @@ from analysis.data import keeping, kept_rows
 from analysis.data.evidence import Evidence, Run, machine_text
 from analysis.data.frames import per_run
 from analysis.data.load import load
+from analysis.data.metrics import in_table
 from analysis.figures import catalogue
 from analysis.report import remarks
 from analysis.report.writing import write_report
@@ -31,6 +32,8 @@ SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
 _SCHEMA = 2  # of provenance.json
 SIMULATED = "-simulated"  # ends the name of a folder beside that of measured results
 AGAIN = "keep these results again"
+# Without quantiles: the rounds are not kept, so nobody could recompute them.
+_ROWS = [each for each in in_table("main") if ".p9" not in each]
 _FIGURES = (
     "ratio-along-factor.png",
     "learning-along-factor.png",
@@ -86,7 +89,7 @@ def derived(evidence: Evidence) -> dict[str, str]:
     return {
         SUMMARY: json_text(_small(summary, shown)),
         PROVENANCE: json_text(_provenance(evidence, summary)),
-        MAIN_TABLE: to_markdown(main_table(summary)),
+        MAIN_TABLE: to_markdown(main_table(summary, shown=_ROWS)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Recomputes from kept rows every table and every number of a sentence, and says what differs."""
+"""Recomputes from kept rows every table, and says what differs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, is_of_script
-from analysis.report import kept_pages, kept_results, sentences
+from analysis.report import kept_pages, kept_results
 
 _MANIFEST = kept_rows.MANIFEST
 _AS_KEPT = "valid: the file as it was kept"
@@ -59,9 +59,8 @@ def verify(
             f"{folder.name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
         )
         say(found.recomputed[-1])
-    kept = sentences.Kept(root / kept_results.RESULTS)
     for page in kept_pages.documents(root):
-        found.differences.extend(_of_page(page, root, kept))
+        found.differences.extend(_of_page(page, root))
     return found
 
 
@@ -160,7 +159,7 @@ def _lines(kept: str, made: str) -> list[str]:
     return []
 
 
-def _of_page(page: Path, root: Path, kept: sentences.Kept) -> list[str]:
+def _of_page(page: Path, root: Path) -> list[str]:
     place = page.relative_to(root)
     text = page.read_text(encoding="utf-8")
     new, written = kept_pages.filled(page, root)
@@ -168,11 +167,7 @@ def _of_page(page: Path, root: Path, kept: sentences.Kept) -> list[str]:
         if name not in written:
             missing = root / kept_results.RESULTS / name / kept_results.PROVENANCE
             raise ValueError(f"{missing}: missing, and {place} has a table of it; {_AS_KEPT}")
-    found = [f"{place}: {told}" for told in _lines(text, new)]
-    for lines, above in sentences.claims(text):
-        said = (sentences.disagreement(claim, above, kept) for claim in lines)
-        found += [f"{place}: {told}" for told in said if told]
-    return found
+    return [f"{place}: {told}" for told in _lines(text, new)]
 
 
 _BRANCHES = ("main", "origin/main", "HEAD")  # the first that there is

@@ -1,65 +1,47 @@
-"""What the pages say of kept results is what the kept rows give (`analysis.report.sentences`)."""
+"""What the pages say of kept results stands in blocks that are written from the kept rows."""
 
 from __future__ import annotations
 
 import json
 import re
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from analysis.report import kept_pages, sentences, verification
+from analysis.report import kept_pages, page_tables, verification
 from testbed.cli import report_view
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "experiments" / "results"
-OF_RESULTS = [
-    ROOT / "README.md",
-    RESULTS / "README.md",
-    *sorted((ROOT / "docs" / "measured").glob("*.md")),
-]
+PAGES = [page.relative_to(ROOT) for page in kept_pages.documents(ROOT)]
+_GENERATED = re.compile(r"<!-- ([a-z0-9-]+): begin -->\n.*?<!-- \1: end -->", re.DOTALL)
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+_TYPED = re.compile(
+    r"\((?:n = \d+, |values )?-?\d[\d.]*(?: to |\u2013)-?\d[\d.]*[,)]|\bad hoc\b|<!-- stored"
+)
 
 
-@cache
-def stored(name: str) -> Any:
-    return json.loads((RESULTS / name).read_text())
-
-
-def test_every_table_and_number_is_what_the_kept_rows_give(capsys):
+def test_every_block_is_what_the_kept_rows_give(capsys):
     assert report_view.verify(write=False), capsys.readouterr().err
 
 
-def test_pages_state_numbers_with_their_entries():
-    pages = [path.read_text(encoding="utf-8") for path in kept_pages.documents(ROOT)]
-    assert sum(len(lines) for page in pages for lines, _ in sentences.claims(page)) > 50
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_no_result_is_typed(page):
+    prose = _CODE.sub("", _GENERATED.sub("", (ROOT / page).read_text(encoding="utf-8")))
+    assert [each[0] for each in _TYPED.finditer(prose)] == []
 
 
-@pytest.mark.parametrize("page", OF_RESULTS, ids=lambda page: page.name)
-def test_every_interval_of_a_page_about_results_has_its_stored_entry(page):
-    named, shown = sentences.intervals(page.read_text(encoding="utf-8"))
-    assert [each for each in shown if each not in named] == []
-
-
-def test_the_table_of_the_transport_is_the_stored_one():
-    text = (ROOT / "docs" / "measured" / "transport.md").read_text(encoding="utf-8")
-    header, _, *rows = re.findall(r"^\| (?:loss|---:|\d+ %) \|.*$", text, re.MULTILINE)
-    peers = [cell.strip() for cell in header.strip("|").split("|")][1:]
-    assert len(rows) == 6
-    for row in rows:
-        loss, *cells = (cell.strip() for cell in row.strip("|").split("|"))
-        for peer, cell in zip(peers, cells, strict=True):
-            tcp = peer.startswith("TCP")
-            name = peer.lower().replace(" ", "-") if tcp else f"P-0.8%/{peer}"
-            case = f"100M/loss-{loss.replace(' ', '')}/{name}"
-            record = next(each for each in stored("bench/transport.json") if each["case"] == case)
-            if record["status"] == "timeout":
-                assert cell == f"> {record['limit_s']:g} s", case
-            elif record["status"] != "ok":
-                assert cell == record["status"].partition(":")[0], case
-            else:
-                assert cell == f"{record['ratio_to_bound']:.2f}", case
+def test_answers_and_benches_come_from_what_is_kept(tmp_path):
+    found = page_tables.answers(RESULTS)
+    assert found is not None
+    assert {row[-1].text for row in found.rows} <= {path.name for path in RESULTS.iterdir()}
+    few = next(row for row in found.rows if row[-1].text == "ddp-hooks")
+    assert few[3].text.endswith("(an indication: few seeds)")
+    bench = page_tables.bench("bench-bound", RESULTS)
+    assert bench is not None
+    cells = {row[0].text: [cell.text for cell in row[1:]] for row in bench.rows}
+    assert cells["30 % lost"][3] == "> 6 s" and cells["90 % lost"][-1] == "failed"
+    assert page_tables.answers(tmp_path) is page_tables.bench("bench-bound", tmp_path) is None
 
 
 def test_the_list_of_results_names_each_folder_and_says_whose_commit_is_not_on_main():
