@@ -20,6 +20,8 @@ from analysis.data.kept_rows import (
     MANIFEST,
     OF_A_RUN,
     PLAN,
+    ROUND_COLUMNS,
+    ROUNDS,
     ROWS,
     SCHEMA,
     Column,
@@ -27,6 +29,7 @@ from analysis.data.kept_rows import (
 from analysis.data.metrics import METRICS
 
 _OUT = re.compile(r" --out[ =]\S+")  # where results lay while they were made
+_MOST_BYTES = 2_000_000  # of an experiment's rounds; beyond it none are kept
 _NOT_APPLICABLE, _PASSED = "not applicable", "passed"  # outcomes of gates
 
 
@@ -56,6 +59,14 @@ def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
     _write_csv(folder / GATES, _frame(gates, GATE_COLUMNS))
     empty = [each.name for each in METRICS if not rows[each.name].count()]
     _write_csv(folder / ROWS, rows.drop(*empty, *BLOCK))
+
+
+def write_rounds(folder: Path, rounds: pl.DataFrame) -> None:
+    """Keep the latency of each round of the ok runs."""
+    path = folder / ROUNDS
+    rounds.select(ROUND_COLUMNS).write_parquet(path, compression="zstd")
+    if path.stat().st_size > _MOST_BYTES:
+        path.unlink()
 
 
 def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

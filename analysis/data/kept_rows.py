@@ -32,6 +32,9 @@ SCHEMA = 1
 EXPERIMENT, PLAN = "experiment.json", "plan.jsonl"
 ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "manifest.json"
 FILES = (EXPERIMENT, PLAN, ATTEMPTS, GATES, ROWS)
+# The latency of each round, which quantiles are made of. Results of before 2026-11-28 have none.
+ROUNDS = "rounds.parquet"
+ROUND_COLUMNS = ("run_key", "round", "critical", "latency_s", "impairments")
 # A column of `per_run` that is no metric.
 TOLERANCE_VARIED = "tolerance_varied"
 
@@ -71,6 +74,7 @@ class KeptRows(Evidence):
     """
 
     rows: pl.DataFrame
+    rounds: pl.DataFrame | None
 
 
 def read(folder: Path) -> KeptRows:
@@ -121,7 +125,18 @@ def _read(folder: Path) -> KeptRows:
         runs=runs,
         others=others,
         rows=_rows(folder / ROWS, [run for run in runs if run.verdict == "ok"]),
+        rounds=_rounds(folder / ROUNDS),
     )
+
+
+def _rounds(path: Path) -> pl.DataFrame | None:
+    try:
+        return pl.read_parquet(path, columns=list(ROUND_COLUMNS))
+    except FileNotFoundError:
+        return None
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path}: {reason}; valid: rounds as they were kept") from None
 
 
 def read_csv(

@@ -21,6 +21,7 @@ from analysis.report.kept_results import (
     SUMMARY,
     is_simulated,
     read,
+    recomputable,
 )
 from analysis.statistics import ENOUGH_SEEDS
 from analysis.summary.lookup import bounded_metric, entry, points, ratio_names
@@ -32,6 +33,8 @@ from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, t
 _ROWS = (
     "round_latency_s.burst_mean",
     "round_latency_s.mean",
+    "round_latency_s.p95",
+    "round_latency_s.p99",
     "training_time_s",
     "accuracy",
     "perplexity",
@@ -172,7 +175,8 @@ def _comparison(measured: Path, simulated: Path) -> str:
 def block(folder: Path) -> str:
     """The Markdown block about the results that a folder keeps."""
     summary, provenance = read(folder, SUMMARY, PROVENANCE)
-    tables = _tables(summary)
+    from_rounds = (folder / kept_rows.ROUNDS).is_file()
+    tables = _tables(summary, recomputable(_ROWS, from_rounds=from_rounds))
     # Several tables have the rows of each below what they are; the experiment's name is above all.
     titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
     shown = "\n".join(
@@ -209,9 +213,9 @@ def _list(folders: list[Path]) -> Table:
     return Table(title="", columns=columns, rows=rows, numeric=False)
 
 
-def _tables(summary: dict[str, Any]) -> list[Table]:
+def _tables(summary: dict[str, Any], shown_by_arm: Sequence[str]) -> list[Table]:
     if not points(summary):
-        return [main_table(summary, shown=_ROWS, with_runs=False)]
+        return [main_table(summary, shown=shown_by_arm, with_runs=False)]
     experiment = summary["experiment"]
     if experiment in _VALUES:
         return by_sweep_point.metric_tables(summary, only=_VALUES[experiment])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,6 @@ SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
 _SCHEMA = 2  # of provenance.json
 SIMULATED = "-simulated"  # ends the name of a folder beside that of measured results
 AGAIN = "keep these results again"
-# Without quantiles: the rounds are not kept, so nobody could recompute them.
-_ROWS = [each for each in in_table("main") if ".p9" not in each]
 _FIGURES = (
     "ratio-along-factor.png",
     "learning-along-factor.png",
@@ -65,6 +64,7 @@ def keep(
     report = write_report(results_dir, results.experiment)
     folder.mkdir(parents=True, exist_ok=True)
     keeping.write(folder, results, per_run(results))
+    keeping.write_rounds(folder, results.frame("latencies"))
     write_derived(folder)
     for path in report.figures:
         if path.name in _FIGURES:
@@ -85,12 +85,19 @@ def _keeps_measured(folder: Path) -> bool:
 def derived(evidence: Evidence) -> dict[str, str]:
     """The files that are made of kept evidence alone: their texts by name."""
     summary = summarise(evidence)
+    from_rounds = isinstance(evidence, kept_rows.KeptRows) and evidence.rounds is not None
+    rows = recomputable(in_table("main"), from_rounds=from_rounds)
     shown = {left + sign + right for left, right in pairs(evidence.arms) for sign in "/-"}
     return {
         SUMMARY: json_text(_small(summary, shown)),
         PROVENANCE: json_text(_provenance(evidence, summary)),
-        MAIN_TABLE: to_markdown(main_table(summary, shown=_ROWS)),
+        MAIN_TABLE: to_markdown(main_table(summary, shown=rows)),
     }
+
+
+def recomputable(metrics: Sequence[str], *, from_rounds: bool) -> list[str]:
+    """Those of some metrics that follow from what is kept: quantiles do where each round is."""
+    return [each for each in metrics if from_rounds or ".p9" not in each]
 
 
 def write_derived(folder: Path) -> None:

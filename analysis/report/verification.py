@@ -13,6 +13,7 @@ from typing import Any
 
 from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, is_of_script
+from analysis.data.metrics import METRICS
 from analysis.report import kept_pages, kept_results
 
 _MANIFEST = kept_rows.MANIFEST
@@ -54,6 +55,7 @@ def verify(
         found.remarks.extend(f"{folder.name}: {remark}" for remark in looked_up.remarks)
         for file, text in kept_results.derived(evidence).items():
             found.differences.extend(_differing(folder / file, text, root))
+        found.differences.extend(_of_rounds(evidence, folder.relative_to(root)))
         attempts = len(evidence.runs) + len(evidence.others)
         found.recomputed.append(
             f"{folder.name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
@@ -62,6 +64,25 @@ def verify(
     for page in kept_pages.documents(root):
         found.differences.extend(_of_page(page, root))
     return found
+
+
+def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
+    """Where the latencies of the rounds give other numbers than a run's row has."""
+    if evidence.rounds is None:
+        return
+    metrics = [
+        each
+        for each in METRICS
+        if each.name.startswith("round_latency_s.") and each.name in evidence.rows.columns
+    ]
+    values = [each.value.alias(each.name) for each in metrics if not each.whole_log]
+    again = evidence.rounds.group_by("run_key").agg(values)
+    rows = evidence.rows.join(again, on="run_key", how="left", suffix=" again")
+    for name in again.columns[1:]:
+        for key, kept, made in rows.select("run_key", name, f"{name} again").iter_rows():
+            if not _same(kept, made):
+                of_run = f"{place / kept_rows.ROUNDS}: {name} of run {key}"
+                yield f"{of_run} is {made!r}; its row has {kept!r}"
 
 
 def of_commits(folder: Path) -> LookedUp:

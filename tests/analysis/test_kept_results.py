@@ -39,7 +39,14 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     assert "| Round latency, burst rounds | 5.00 x" in text
     assert "Made by `./lab run quick` on " in text and "Test CPU" in text
     assert {path.name for path in folder.iterdir()} == {
-        *("experiment.json", "plan.jsonl", "attempts.csv", "gates.csv", "rows.csv"),
+        *(
+            "experiment.json",
+            "plan.jsonl",
+            "attempts.csv",
+            "gates.csv",
+            "rows.csv",
+            "rounds.parquet",
+        ),
         *("summary.json", "manifest.json", "provenance.json", "main.md"),
         "latency-over-rounds.png",
     }

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,13 +171,13 @@ def test_evidence_that_is_missing_is_refused(project, file):
 
 
 def test_numbers_are_written_anew_from_the_rows(project):
-    whole = {path: path.read_text() for path in project.rglob("*.*") if path.is_file()}
+    whole = {path: path.read_bytes() for path in project.rglob("*.*") if path.is_file()}
     change(of_quick(project, "summary.json"), '"n": 5', '"n": 4')
     of_quick(project, "main.md").unlink()
     readme = project / "README.md"
     change(readme, "| dblp", "| DBLP")
     assert report_view.verify(write=True, root=project)
-    assert {path: path.read_text() for path in whole} == whole
+    assert {path: path.read_bytes() for path in whole} == whole
 
 
 KEPT = (*kept_rows.FILES, kept_rows.MANIFEST, "summary.json", "provenance.json")
@@ -195,6 +196,17 @@ def test_whatever_is_damaged_is_told_or_refused_in_one_line(made, file, place, l
         assert "\n" not in str(refused)
     finally:
         path.write_text(whole)
+
+
+def test_rounds_give_the_numbers_of_their_run(project, capsys):
+    path = of_quick(project, "rounds.parquet")
+    rounds = pl.read_parquet(path)
+    rounds.with_columns(latency_s=pl.col("latency_s") * 2).write_parquet(path)
+    assert not report_view.verify(write=False, root=project)
+    assert "rounds.parquet: round_latency_s.mean of run dblp-s1 is" in capsys.readouterr().err
+    path.write_bytes(b"PAR1, and no more")
+    with pytest.raises(InputError, match=r"rounds\.parquet: .*; valid: rounds as they were kept"):
+        report_view.verify(write=False, root=project)
 
 
 def test_an_arm_that_the_experiment_lacks_is_refused(project):
