@@ -88,10 +88,10 @@ def _parameters_of(name: str) -> type[TopologyParameters]:
 
     kind: Any = TOPOLOGIES.entry(name)
     beside = getattr(sys.modules[kind.__module__], "Parameters", None)
-    found = getattr(kind, "Parameters", beside) or plain.parameters_of(kind)
-    if not (isinstance(found, type) and issubclass(found, TopologyParameters)):
+    parameters = getattr(kind, "Parameters", beside) or plain.parameters_of(kind)
+    if not (isinstance(parameters, type) and issubclass(parameters, TopologyParameters)):
         raise InputError(f"{name}: Parameters does not derive from TopologyParameters")
-    return found
+    return parameters
 
 
 AnyTopology = Annotated[

@@ -122,8 +122,8 @@ class LabTopo(Topo):
 
     def _link(self, options: dict[str, Any], is_core: bool) -> LinkParameters:
         """A link's settings in all scopes; most links have those of others, which are made once."""
-        if (found := self._made.get(key := (repr(options), is_core))) is not None:
-            return found
+        if (made := self._made.get(key := (repr(options), is_core))) is not None:
+            return made
         keys = mininet_options.link_keys(options, loss_in_percent=self.loss_in_percent)
         try:
             link = LinkParameters(**keys)

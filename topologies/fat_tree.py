@@ -23,10 +23,10 @@ class Parameters(TopologyParameters):
 
     @model_validator(mode="after")
     def _room_for_all(self) -> Self:
-        room, wanted = self.k**3 // 4, len(self.all_host_names())
-        if wanted > room:
+        room, hosts = self.k**3 // 4, len(self.all_host_names())
+        if hosts > room:
             raise ValueError(
-                f"a fat tree of k = {self.k} has room for {room} hosts, not for {wanted} "
+                f"a fat tree of k = {self.k} has room for {room} hosts, not for {hosts} "
                 "(server, workers, extra_hosts)"
             )
         return self

@@ -117,12 +117,12 @@ def _number(key: str, value: Any, *, most: float = math.inf) -> float:
 
 
 def _seconds(key: str, value: Any) -> float:
-    found = re.fullmatch(r"\s*([0-9.]+(?:e-?[0-9]+)?)\s*([a-z]+)\s*", str(value))
-    if found is None or found[2] not in _UNITS_S or found[1].count(".") > 1:
+    parts = re.fullmatch(r"\s*([0-9.]+(?:e-?[0-9]+)?)\s*([a-z]+)\s*", str(value))
+    if parts is None or parts[2] not in _UNITS_S or parts[1].count(".") > 1:
         if str(value) in ("0", "0.0"):
             return 0.0
         raise ValueError(f"{key}={value!r}: valid: a time with its unit, such as '5ms' or '100us'")
-    return float(found[1]) * _UNITS_S[found[2]]
+    return float(parts[1]) * _UNITS_S[parts[2]]
 
 
 def _named(value: Any) -> str:

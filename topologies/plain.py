@@ -26,18 +26,18 @@ class PlainTopo(LabTopo):
 
     def finish(self) -> None:
         hosts = [name for name in self.g.nodes() if not self.isSwitch(name)]
-        wanted = self.parameters.all_host_names()
+        names = self.parameters.all_host_names()
         self.roles: dict[str, str] = {}
         if "server" not in hosts:
-            if len(hosts) != len(wanted):
+            if len(hosts) != len(names):
                 workers, extra = self.parameters.workers, self.parameters.extra_hosts
                 fits = len(hosts) - 1 - extra
                 raise ValueError(
                     f"it has {len(hosts)} hosts, none of them called 'server'; the server, workers "
-                    f"({workers}) and extra_hosts ({extra}) are {len(wanted)}"
+                    f"({workers}) and extra_hosts ({extra}) are {len(names)}"
                     + (f"; workers: {fits} would fit" if fits > 0 else "")
                 )
-            self.roles = dict(zip(hosts, wanted, strict=True))
+            self.roles = dict(zip(hosts, names, strict=True))
             self._rename(self.roles)
         super().finish()
 

@@ -152,7 +152,7 @@ class LinkParameters(BaseModel):
                 "priority_queue_bytes and ecn_threshold_bytes exclude each other: of two queues "
                 "none marks; give one of them"
             )
-        found = {
+        options = {
             "rate_bps": self.rate_bps,
             "queue_bytes": queue_bytes,
             "delay_s": delay_s,
@@ -161,8 +161,8 @@ class LinkParameters(BaseModel):
             "ecn_threshold_bytes": self.ecn_threshold_bytes,
         }
         if self.priority_queue_bytes is not None:
-            found["priority_queue_bytes"] = self.priority_queue_bytes
-        return found
+            options["priority_queue_bytes"] = self.priority_queue_bytes
+        return options
 
     def _given(self) -> dict[str, Any]:
         return self.model_dump(include=set(LinkParameters.model_fields), exclude_none=True)

@@ -128,12 +128,12 @@ class Process:
 
 def start(begin: Callable[[Player], None], *, heard: bool = False) -> Process:
     """Fork a process that does `begin`; what that raises is what the process fails with."""
-    reading, told = os.pipe()
+    reading, telling = os.pipe()
     turns, writing = os.pipe()
     printed, printing = os.pipe() if heard else (None, None)
     pid = os.fork()
     if pid:
-        for descriptor in (told, turns, printing):
+        for descriptor in (telling, turns, printing):
             if descriptor is not None:
                 os.close(descriptor)
         return Process(pid, reading, writing, printed)
@@ -148,7 +148,7 @@ def start(begin: Callable[[Player], None], *, heard: bool = False) -> Process:
             os.dup2(printing, 2)
             sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        player = Player(turns, told)
+        player = Player(turns, telling)
         try:
             begin(player)
             status = 0

@@ -136,18 +136,18 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
     try:
         if write:
             verification.renew(root=root)
-        found = verification.verify(
+        verified = verification.verify(
             root=root, key_of=key_of, say=functools.partial(print, flush=True)
         )
     except ValueError as error:
         raise InputError(str(error)) from None
-    for line in found.remarks:
+    for line in verified.remarks:
         print(line)
-    for line in found.differences:
+    for line in verified.differences:
         print(f"differs: {line}", file=sys.stderr)
-    agrees = "all agree with what is kept" if not found.differences else "not all agree"
-    print(f"{len(found.recomputed)} results recomputed: {agrees}")
-    return not found.differences
+    agrees = "all agree with what is kept" if not verified.differences else "not all agree"
+    print(f"{len(verified.recomputed)} results recomputed: {agrees}")
+    return not verified.differences
 
 
 def export(chosen: Sequence[Place], form: str, output: Path | None, *, everything: bool) -> None:

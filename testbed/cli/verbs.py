@@ -28,8 +28,8 @@ def _verb(group: str, example: str, name: str | None = None, **settings: Any) ->
     return app.command(name, rich_help_panel=group, epilog=f"Example: ./lab {example}", **settings)
 
 
-def _print_version(wanted: bool) -> None:
-    if not wanted:
+def _print_version(asked: bool) -> None:
+    if not asked:
         return
     from testbed.run import manifest
     from testbed.shared.version import version
@@ -221,13 +221,13 @@ def watch(
     place = places.find(what, out)
     if out == RESULTS and (what is None or not place.folder.is_dir()):
         # Wherever it is: the command that runs it may have another --out.
-        wanted = follow.Wanted(experiment=place.experiment, key=run)
+        runs = follow.Wanted(experiment=place.experiment, key=run)
     else:
-        wanted = follow.Wanted(
+        runs = follow.Wanted(
             results=place.results, experiment=place.experiment, key=run or place.key
         )
     try:
-        follow.watch(wanted, console(highlight=False))
+        follow.watch(runs, console(highlight=False))
     except KeyboardInterrupt:
         sys.exit(130)  # without the word that a run was interrupted: it goes on
 

@@ -81,15 +81,15 @@ def verbs() -> str:
 
 def keys() -> str:
     """A section for each part of an experiment, a table of keys in each."""
-    found = json_schema.build()
-    walk = _Walk(found["$defs"])
-    text = "".join(walk.table("The experiment", "", found, marks="##"))
-    for title, arm in (
-        ("", "Arm"),
-        (", of programs", "ProgramsArm"),
-        (", of torchrun", "TorchrunArm"),
-    ):
-        text += "".join(walk.sections(f"arms.NAME{title}", found["$defs"][arm]))
+    schema = json_schema.build()
+    walk = _Walk(schema["$defs"])
+    text = "".join(walk.table("The experiment", "", schema, marks="##"))
+    for arm, of in {
+        "Arm": "",
+        "ProgramsArm": ", of programs",
+        "TorchrunArm": ", of torchrun",
+    }.items():
+        text += "".join(walk.sections(f"arms.NAME{of}", schema["$defs"][arm]))
     return text
 
 
@@ -102,11 +102,8 @@ class _Walk:
 
     def table(self, title: str, path: str, schema: Schema, marks: str = "###") -> Iterator[str]:
         """A section of its own, then those of the keys in it that have keys themselves."""
-        keys = {
-            key: each for key, each in schema["properties"].items() if isinstance(each, Mapping)
-        }
-        required = schema.get("required", ())
-        about = schema.get("description", "")
+        keys = {key: each for key, each in schema["properties"].items() if each is not True}
+        required, about = schema.get("required", ()), schema.get("description", "")
         yield f"{marks} {title}\n\n" + f"{about}\n\n" * bool(about)
         if rows := [_row(key, each, required=key in required) for key, each in keys.items()]:
             yield _table("key", "value", "default", "meaning", rows=rows) + "\n"
@@ -140,9 +137,7 @@ class _Walk:
                     title = f"{path}: `{key}: {value.get('const', 'tcp-NAME')}`"
                     kinds[title] = key, self._resolved(rule["then"])
         named = [of_kind["properties"].items() for _, of_kind in kinds.values()]
-        same = {
-            key: each for key, each in (named or [()])[0] if all((key, each) in n for n in named)
-        }
+        same = dict(each for each in (named or [()])[0] if all(each in other for other in named))
         tables: dict[str, Schema] = {}
         if same:
             tables[f"{path}: keys of all kinds"] = {"properties": same}
@@ -162,14 +157,10 @@ def _row(key: str, schema: Schema, *, required: bool) -> Sequence[str]:
     with_unit = json_schema.with_unit(unit) if unit else None
     shown = [_value(each) for each in forms if each != with_unit and each.get("type") != "null"]
     value = " or ".join(dict.fromkeys(shown)) + (f", in {unit.words}" if unit else "")
-    told = "none" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
-    told = "see below" if isinstance(default, dict) and default else told
-    return (
-        f"`{key}`",
-        value,
-        "required" if required else told,
-        _sentence(schema.get("description", "")),
-    )
+    text = "none" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
+    text = "see below" if isinstance(default, dict) and default else text
+    text = "required" if required else text
+    return f"`{key}`", value, text, _sentence(schema.get("description", ""))
 
 
 def _value(schema: Schema) -> str:
@@ -199,14 +190,10 @@ def axes() -> str:
         rows = [row for name, each in entries.items() for row in _entry(name, each, files)]
         parts.append(f"## {registry.axis}\n\nKey: `arms.NAME.{key}`.\n")
         parts.append(_table("name", "option", "default", "meaning", rows=rows))
-    builders = {
-        name: pkgutil.resolve_name(f"testbed.training.models.{each.module}:{each.function}")
-        for name, each in MODELS.items()
-    }
-    models = [
-        (f"`{name}`", MODELS[name].inputs, docstrings.first_sentence(build))
-        for name, build in builders.items()
-    ]
+    models = []
+    for name, each in MODELS.items():
+        build = pkgutil.resolve_name(f"testbed.training.models.{each.module}:{each.function}")
+        models.append((f"`{name}`", each.inputs, docstrings.first_sentence(build)))
     parts.append("## models\n\nKey: `training.model`.\n")
     parts.append(_table("name", "takes", "what it is", rows=models))
     for path, section in all_sections(Experiment):

@@ -73,10 +73,10 @@ def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
     return found | {name: Capability(**fields) for name, fields in probed.items()}
 
 
-def missing(found: Mapping[str, Capability], wanted: Sequence[str] = REQUIRED) -> list[str]:
+def missing(probed: Mapping[str, Capability], names: Sequence[str] = REQUIRED) -> list[str]:
     """One line for each of the wanted capabilities that is not available."""
-    absent = [name for name in wanted if name in found and not found[name].available]
-    return [f"{name}: {found[name].reason} ({found[name].how})" for name in absent]
+    absent = [name for name in names if name in probed and not probed[name].available]
+    return [f"{name}: {probed[name].reason} ({probed[name].how})" for name in absent]
 
 
 def require() -> None:
@@ -86,33 +86,25 @@ def require() -> None:
         raise InputError(f"this machine or user cannot run a lab: {'; '.join(absent)}")
 
 
-def _table(found: Mapping[str, Capability]) -> Table:
-    """A table that fits 80 columns; the last has the version, or how to get what is missing."""
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    shown.add_column("capability", no_wrap=True)
-    shown.add_column("here", no_wrap=True)
-    shown.add_column("what it enables", ratio=2)
-    shown.add_column("version, or how to get it", ratio=3)
-    for name, each in found.items():
-        if each.available:
-            shown.add_row(name, "[green]yes[/]", each.enables, f"[dim]{each.reason}[/]")
-        else:
-            colour = "red" if name in QUICK else "yellow"
-            how = f"{each.reason}: {each.how}" if each.reason else each.how
-            shown.add_row(name, f"[{colour}]no[/]", each.enables, how)
-    return shown
-
-
-def show(found: Mapping[str, Capability], console: Console) -> None:
-    """Print the table and whether the quick experiment could run."""
-    console.print(_table(found))
-    absent = missing(found, QUICK)
-    if absent:
-        console.print("\n./lab run quick cannot work here:", style="bold red")
-        for line in absent:
-            console.print(f"  {line}", markup=False)
-    else:
+def show(probed: Mapping[str, Capability], console: Console) -> None:
+    """Print a table that fits 80 columns, and whether the quick experiment could run."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for heading in ("capability", "here"):
+        table.add_column(heading, no_wrap=True)
+    for heading, ratio in (("what it enables", 2), ("version, or how to get it", 3)):
+        table.add_column(heading, ratio=ratio)
+    for name, each in probed.items():
+        colour = "red" if name in QUICK else "yellow"
+        how = f"{each.reason}: {each.how}" if each.reason else each.how
+        here = ("[green]yes[/]", each.enables, f"[dim]{each.reason}[/]")
+        table.add_row(name, *(here if each.available else (f"[{colour}]no[/]", each.enables, how)))
+    console.print(table)
+    if not (absent := missing(probed, QUICK)):
         console.print("\n./lab run quick can work here.", style="bold green")
+        return
+    console.print("\n./lab run quick cannot work here:", style="bold red")
+    for line in absent:
+        console.print(f"  {line}", markup=False)
 
 
 # The inside

@@ -35,10 +35,10 @@ WORDS = {
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     """The changes as plain numbers, within the bounds that a topology's links have."""
     try:
-        found = LinkParameters.model_validate(units.converted(dict(given)))
+        changes = LinkParameters.model_validate(units.converted(dict(given)))
     except ValidationError as error:
         raise problems.input_error(error, LinkParameters) from None
-    return found.model_dump(include=set(WORDS.values()), exclude_none=True)
+    return changes.model_dump(include=set(WORDS.values()), exclude_none=True)
 
 
 def ways(ends: tuple[str, str], toward: str | None) -> list[tuple[str, str]]:

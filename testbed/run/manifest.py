@@ -67,10 +67,10 @@ def of_machine() -> dict[str, Any]:
 def machine_id() -> str | None:
     """What tells machines of one kind apart; a hash, since the id itself is to stay private."""
     try:
-        found = _MACHINE_ID.read_text().strip()
+        identity = _MACHINE_ID.read_text().strip()
     except OSError:
         return None
-    return hashlib.sha256(f"bounded-loss-testbed {found}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"bounded-loss-testbed {identity}".encode()).hexdigest()[:12]
 
 
 def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
@@ -93,12 +93,12 @@ def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
 
 def unseeded(lab: LabInfo) -> list[str]:
     """The random draws of the emulator that the run's seed does not decide: the kernel's own."""
-    found = []
+    draws = []
     if lab.delayed_by == "netem":
-        found.append("jitter and loss of links (netem)")
+        draws.append("jitter and loss of links (netem)")
     if any(link.ecn_threshold_bytes is not None for link in lab.links):
-        found.append("ECN marks within a packet of the threshold (red)")
-    return found
+        draws.append("ECN marks within a packet of the threshold (red)")
+    return draws
 
 
 def _links(lab: LabInfo) -> list[dict[str, Any]]:
@@ -109,11 +109,11 @@ def _links(lab: LabInfo) -> list[dict[str, Any]]:
             ends.setdefault(end.pid, []).append(end.interface)
         if link.middle is not None:
             ends.setdefault(None, []).extend(link.middle)
-    found = []
+    links = []
     for pid, interfaces in ends.items():
         queues = shaping.queue_statistics(pid=pid)
         with Rtnetlink(pid) as kernel:
-            found += [
+            links += [
                 {
                     "interface": interface,
                     "queues": [
@@ -126,7 +126,7 @@ def _links(lab: LabInfo) -> list[dict[str, Any]]:
                 }
                 for interface in interfaces
             ]
-    return found
+    return links
 
 
 def _in_user_namespace() -> bool:
@@ -208,8 +208,8 @@ def _printed(argv: list[str]) -> str | None:
 
 
 def _cpu_model() -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found.group(1) if found else None
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return model.group(1) if model else None
 
 
 def _sysctl(name: str) -> str | None:

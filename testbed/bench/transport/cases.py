@@ -86,9 +86,9 @@ class Selection:
         every = _all(self.size)
         if self.other is not None:
             every = _beside_other(self.other, self.size == "quick")
-        wanted = [case for case in every if fnmatch.fnmatchcase(case.name, self.pattern)]
-        order = list(dict.fromkeys(case.link for case in wanted))
-        return sorted(wanted, key=lambda case: order.index(case.link))
+        matching = [case for case in every if fnmatch.fnmatchcase(case.name, self.pattern)]
+        order = list(dict.fromkeys(case.link for case in matching))
+        return sorted(matching, key=lambda case: order.index(case.link))
 
 
 def _percent(share: float) -> str:

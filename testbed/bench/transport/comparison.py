@@ -37,16 +37,16 @@ def read(path: Path, names: Iterable[str]) -> dict[str, Record]:
     """The earlier run's records of these cases, by name."""
     place = f"--compare {path}"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        records = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{place}: {error.strerror}") from None
     except ValueError:
         raise InputError(f"{place}: is no JSON; expected what --json wrote") from None
-    if not isinstance(found, list) or not all(_is_record(each) for each in found):
+    if not isinstance(records, list) or not all(_is_record(each) for each in records):
         raise InputError(
             f"{place}: is no list of this benchmark's cases; expected what --json wrote"
         )
-    earlier = {each["case"]: each for each in found}
+    earlier = {each["case"]: each for each in records}
     common = {name: earlier[name] for name in names if name in earlier}
     if not common:
         kinds = ", ".join(sorted({name.split("/")[0] for name in earlier})) or "none at all"
@@ -54,11 +54,11 @@ def read(path: Path, names: Iterable[str]) -> dict[str, Record]:
     return common
 
 
-def _is_record(found: Any) -> bool:
+def _is_record(record: Any) -> bool:
     return (
-        isinstance(found, dict)
-        and isinstance(found.get("case"), str)
-        and {"status", "completion_s", "machine"} <= found.keys()
+        isinstance(record, dict)
+        and isinstance(record.get("case"), str)
+        and {"status", "completion_s", "machine"} <= record.keys()
     )
 
 

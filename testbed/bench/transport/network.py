@@ -191,8 +191,8 @@ def _address(host: Host, kind: LinkKind) -> None:
     _offloads(host.pid, "eth0", kind.offloads)
 
 
-def _offloads(pid: int | None, interface: str, wanted: bool) -> None:
-    words = [word for name in _SINGLE_PACKETS for word in (name, "on" if wanted else "off")]
+def _offloads(pid: int | None, interface: str, enabled: bool) -> None:
+    words = [word for name in _SINGLE_PACKETS for word in (name, "on" if enabled else "off")]
     run([*inside(pid), "ethtool", "-K", interface, *words])
 
 

@@ -86,11 +86,11 @@ def series(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str,
     """The values of every repetition, by the record's keys; one without meaning is missing."""
     server = figures["server"]
     workers = [mine for name, mine in figures.items() if name != "server"]
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for at_server, *flows in zip(server, *workers, strict=True):
         for key, value in _of_one(case, at_server, flows).items():
-            found.setdefault(key, []).append(value)
-    return found
+            values.setdefault(key, []).append(value)
+    return values
 
 
 def _of_one(
@@ -102,7 +102,7 @@ def _of_one(
     span_s = max(each["ended_s"] for each in ends) - min(flow["began_s"] for flow in flows)
     size = case.payload_bytes * case.link.workers * _share(case, at_server)
     wire = sum(flow["wire_bytes"] for flow in flows)
-    found = {
+    values = {
         "completion_s": span_s,
         "goodput_bps": size * 8 / span_s,
         "delivered_share": _share(case, at_server),
@@ -111,13 +111,13 @@ def _of_one(
     spent_s = {"sender": sum(flow["cpu_s"] for flow in flows), "receiver": at_server["cpu_s"]}
     for side, used_s in spent_s.items():
         if size:
-            found[f"cpu_s_per_gb_{side}"] = used_s / size * 1e9
+            values[f"cpu_s_per_gb_{side}"] = used_s / size * 1e9
         if wire:
-            found[f"cpu_s_per_gb_wire_{side}"] = used_s / wire * 1e9
+            values[f"cpu_s_per_gb_wire_{side}"] = used_s / wire * 1e9
     if case.link.workers > 1 and case.link.rate_bps is not None:
-        found["jain"] = jain(1 / (flow["ended_s"] - flow["began_s"]) for flow in flows)
-        found["link_busy"] = at_server["carried_bytes"] * 8 / case.link.rate_bps / span_s
-    return found
+        values["jain"] = jain(1 / (flow["ended_s"] - flow["began_s"]) for flow in flows)
+        values["link_busy"] = at_server["carried_bytes"] * 8 / case.link.rate_bps / span_s
+    return values
 
 
 def _share(case: Case, at_server: Mapping[str, Any]) -> float:
