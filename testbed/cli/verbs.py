@@ -219,13 +219,10 @@ def watch(
     from testbed.watch import follow
 
     place = places.find(what, out)
-    if out == RESULTS and (what is None or not place.folder.is_dir()):
-        # Wherever it is: the command that runs it may have another --out.
-        runs = follow.Wanted(experiment=place.experiment, key=run)
-    else:
-        runs = follow.Wanted(
-            results=place.results, experiment=place.experiment, key=run or place.key
-        )
+    # Wherever it is: the command that runs it may have another --out.
+    anywhere = out == RESULTS and (what is None or not place.folder.is_dir())
+    results = None if anywhere else place.results
+    runs = follow.Wanted(results=results, experiment=place.experiment, key=run or place.key)
     try:
         follow.watch(runs, console(highlight=False))
     except KeyboardInterrupt:

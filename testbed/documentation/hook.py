@@ -18,17 +18,16 @@ _AS_THEY_ARE = {".svg", ".png", ".html", ".json"}
 
 def on_page_markdown(text: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The page's text with links that stay in the site."""
-    return _LINK.sub(lambda link: _link(link, page, config, files), text)
+    docs, here = Path(config.docs_dir), Path(page.file.src_uri).parent
 
+    def within(link: re.Match[str]) -> str:
+        opening, target, closing = link.groups()
+        path = Path(os.path.normpath(docs / here / target))
+        if path.is_relative_to(docs) or not path.is_relative_to(ROOT) or not path.exists():
+            return link[0]  # MkDocs checks it, and says so when it leads nowhere
+        return opening + os.path.relpath(_copied(path, config, files), here) + closing
 
-def _link(link: re.Match[str], page: Page, config: MkDocsConfig, files: Files) -> str:
-    opening, target, closing = link.groups()
-    here = (Path(config.docs_dir) / page.file.src_uri).parent
-    path = Path(os.path.normpath(here / target))
-    if path.is_relative_to(config.docs_dir) or not path.is_relative_to(ROOT) or not path.exists():
-        return link[0]  # MkDocs checks it, and says so when it leads nowhere
-    copied = _copied(path, config, files)
-    return opening + os.path.relpath(copied, Path(page.file.src_uri).parent) + closing
+    return _LINK.sub(within, text)
 
 
 def _copied(path: Path, config: MkDocsConfig, files: Files) -> str:
