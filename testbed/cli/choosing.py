@@ -99,12 +99,7 @@ class Chosen:
 
 
 def chosen(options: Sweep, *, simulated: bool = False) -> Chosen:
-    """The runs that options choose, whose name may also be a folder.
-
-    The folder of an experiment's results stands for what was planned in it, and so does the name
-    of an own experiment that has results. Further options come on top of those that it was planned
-    with.
-    """
+    """The runs that options choose, by name or folder, on top of what was planned there."""
     if not options.is_folder(options.out):
         return Chosen(
             options=options, results=options.out, selections=[options], simulated=simulated

@@ -51,11 +51,8 @@ def run(options: Execution, *, simulated: bool = False) -> bool:
 
 
 def sized(chosen: Chosen, console: Console) -> Chosen:
-    """What was chosen, in the profile that fits this machine; a change is said in one line.
-
-    Only experiments that have the profile for slow machines are probed, where no profile was asked
-    for and none has been planned. Configuration, plan and report name the profile.
-    """
+    """What was chosen, in the profile that fits this machine; a change is said in one line."""
+    # Probed where an experiment has that profile, none was asked for, and none has been planned.
     names = [each.name for each in chosen.selections if each.profile is None]
     if not names or SLOW_PROFILE not in experiment.profile_names(names[0]):
         return chosen
@@ -91,10 +88,7 @@ def not_of_a_lab(chosen: Chosen) -> list[str]:
 
 
 def _carry_out(chosen: Chosen, console: Console) -> bool:
-    """Plan runs, execute them here or on workers, write the report.
-
-    Returns whether none failed or was invalid.
-    """
+    """Plan runs, execute them, write the report; returns whether none failed or was invalid."""
     options, results, runs = chosen.execution, chosen.results, chosen.runs
     planning.check(results, chosen.planned)
     if options.dry_run:

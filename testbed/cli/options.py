@@ -163,12 +163,9 @@ class Execution(Sweep):
 
 
 def names_in(text: str | None, option: str) -> list[str]:
-    """The names in an option's value, `a,b` or `a, b`, each once; none where it was not given.
-
-    A comma between the options of a changed arm's setting parts no names: in
-    `a,b@congestion_control=fixed:rate_bps=1e6,burst=2` what follows the last comma has a `=` and
-    no `@`.
-    """
+    """The names in an option's value, `a,b` or `a, b`, each once; none where it was not given."""
+    # A comma between options of a changed arm's setting parts no names: in `a,b@repair=x:c=1,d=2`
+    # what follows the last one has a `=` and no `@`.
     names: list[str] = []
     for piece in [] if text is None else [piece.strip() for piece in text.split(",")]:
         if not piece:
@@ -197,11 +194,7 @@ def _check_published(run: Any) -> None:
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """Let a verb take a dataclass of options as one parameter.
-
-    typer reads options from a function's signature and knows no groups. It gets a signature in
-    which the dataclass's fields replace the parameter.
-    """
+    """Let a verb take a dataclass of options as one parameter; typer knows no groups."""
     hints = typing.get_type_hints(verb, include_extras=True)
     groups: dict[str, Any] = {
         name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)

@@ -118,11 +118,9 @@ def capture(what: str, results: Path) -> Path:
 
 
 def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path:
-    """The directory of a run that has a verdict: by its path, its key or the beginning of one.
-
-    What else `find` takes stands for the run in it that ended last; with `rather_not_ok` for the
-    last one that is not ok, and a directory may be of a run that was left without a verdict.
-    """
+    """The directory of a run with a verdict: by its path, or the beginning of its key."""
+    # What else `find` takes stands for the run in it that ended last; with `rather_not_ok` for the
+    # last that is not ok, or was left without a verdict.
     _refuse_empty(what)
     path = Path(what or "")
     is_yaml = path.suffix in yaml_input.SUFFIXES

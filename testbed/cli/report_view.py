@@ -30,11 +30,7 @@ _FEW = 3  # runs with damaged logs that are named; the page has all
 def write(
     place: Place, *, as_json: bool = False, include_invalid: bool = False
 ) -> list[ReportPaths]:
-    """Write the report of an experiment, or of all; print its main table and where it is.
-
-    That of a script's run lies in the run's own folder. With `as_json` what is printed goes to
-    standard error.
-    """
+    """Write the report of an experiment, or of all; print its main table and where it is."""
     place.require()
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
     written = []

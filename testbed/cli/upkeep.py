@@ -79,10 +79,7 @@ def open_page(page: Path) -> bool:
 
 
 def test(pytest_arguments: Sequence[str]) -> int:
-    """Run every step and return 0 if all passed; with arguments, run pytest alone.
-
-    `--long` alone is no such argument: every step is run, and the long tests too.
-    """
+    """Run every step and return 0 if all passed; with arguments but `--long`, pytest alone."""
     if pytest_arguments and list(pytest_arguments) != ["--long"]:
         return subprocess.run([*_PYTEST, *pytest_arguments], cwd=_ROOT, check=False).returncode
     print("linters, tests without a lab, tests in labs: about 20 minutes on two cores", flush=True)
@@ -101,10 +98,7 @@ def test(pytest_arguments: Sequence[str]) -> int:
 
 
 def clean(what: str | None, out: Path, *, yes: bool) -> bool:
-    """Show and remove what was left behind, or all results of one experiment.
-
-    Returns whether nothing is left that should have gone.
-    """
+    """Remove what was left behind, or all of one experiment; whether nothing is left of it."""
     place, confirm = places.find(what, out), functools.partial(_confirmed, yes)
     left_behind = what is not None and bool(leftovers.why_stale(Path(what)))
     if place.key is not None and not left_behind:

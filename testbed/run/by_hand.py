@@ -81,11 +81,8 @@ class ManualImpairment:
 
 
 def impairments(configured: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment]:
-    """A resolved configuration's impairments without their own anchors, by name.
-
-    A kind that always has a duration (a burst) keeps it and ends by itself; any other lasts until
-    it is told to end, at most `LONGEST_S`. Kinds that need training are left out.
-    """
+    """A resolved configuration's impairments without their own anchors, by name."""
+    # A kind that always has a duration (a burst) ends by itself, others when told to.
     by_name: dict[str, ManualImpairment] = {}
     for impairment in configured:
         model = parameters_of(impairment["kind"])

@@ -126,11 +126,8 @@ def attempts(
     capture: Sequence[str] = (),
     retries: int = 0,
 ) -> Iterator[Outcome]:
-    """Execute a run unless it is ok, again while it may go better; yields every outcome.
-
-    Mostly, invalid means that the machine, not the protocol, was the limit. Directories of earlier
-    attempts are kept.
-    """
+    """Execute a run unless it is ok, again while it may go better; yields every outcome."""
+    # Mostly, invalid means that the machine, not the protocol, was the limit.
     place = directory_of(results, run)
     if place.verdict() != "ok" and place.finish_left_over():
         privileges.hand_over_below(place.path)  # to this its command did not come

@@ -42,10 +42,7 @@ class HostTask:
 
 
 def groups(config: Mapping[str, Any], workers: Sequence[str]) -> list[list[str]]:
-    """Which workers of a run share a process, in rank order.
-
-    Unless the pace says how many, more than 16 that compute nothing do so, up to 32 in each.
-    """
+    """Which workers of a run share a process, in rank order."""
     pace = config["training"]["pace"]
     size = pace.get("workers_per_process")
     if pace["kind"] != "payload-only" or any(map(_acts_on_process, config["impairments"])):

@@ -158,10 +158,9 @@ class SimulatedPolice(Impairment[PoliceParameters]):
 
 
 class _Traffic:
-    """Frames that are sent over links and counted as they come out.
+    """Frames that are sent over links and counted as they come out."""
 
-    They pass no gates: in the lab, a `loss` takes nothing but what comes to the training's ports.
-    """
+    # They pass no gates: in the lab, a `loss` takes nothing but what comes to training's ports.
 
     def __init__(self, links: Sequence[Link], frame_bytes: int) -> None:
         self._links, self._frame_bytes = links, frame_bytes

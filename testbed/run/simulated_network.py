@@ -146,10 +146,8 @@ class SimulatedNetwork:
         self.arrivals = {name: Arrivals(simulation) for name in info.hosts}
 
     def hold_back_senders(self) -> None:
-        """No host's own queue overflows: a kernel lets its TCP fill it with little (small queues).
-
-        What does not fit waits in the sender's socket there, in the queue here.
-        """
+        """No host's own queue overflows: a kernel lets its TCP fill it with little."""
+        # What does not fit waits in the sender's socket there, in the queue here.
         for (sender, _), link in self.links.items():
             if sender in self.arrivals:
                 link.set_queue(math.inf)
@@ -204,10 +202,7 @@ class SimulatedNetwork:
                 self.gate_behind(sender, receiver)
 
     def set_link(self, first: str, second: str, *, up: bool) -> None:
-        """A link goes down, with all that waits for it or travels on it, or comes up.
-
-        Routes follow at once.
-        """
+        """A link goes down, with all that is on it, or comes up; routes follow at once."""
         for sender, receiver in _both([first, second]):
             link = self.links[sender, receiver]
             if up:

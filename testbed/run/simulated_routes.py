@@ -60,10 +60,7 @@ class Routes:
         return [*hops, ends[1]]
 
     def paths(self, first: str, second: str) -> list[list[Hop]]:
-        """All shortest paths from one host to another: the one above, and those behind it by name.
-
-        None are left where `path` is None.
-        """
+        """All shortest paths between hosts: the one above, then those behind it by name."""
         if (one := self.path(first, second)) is None:
             return []
         last = self._switch_of[second]

@@ -141,10 +141,7 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
 
 
 def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple[int, int]) -> int:
-    """Run the tasks of hosts in a child process.
-
-    They begin when the other holders of the pipe `gate` have closed its writing end.
-    """
+    """Run the tasks of hosts in a child, once all others have closed the `gate` for writing."""
     child = os.fork()
     if child:
         return child
@@ -248,10 +245,8 @@ def _fail(
 
 
 def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int]:
-    """Name and exit code of the process that failed by itself: a signal, its own fault, another's.
-
-    Peers fail soon after a process that fails, and sometimes before it has ended.
-    """
+    """Name and exit code of the process that failed by itself: a signal, its own fault."""
+    # Peers fail soon after a process that fails, and sometimes before it has ended.
     failed = [first, *_already_dead(children)]
     deadline_s = time.monotonic() + _CULPRIT_PATIENCE_S
     while {code for _, code in failed} <= {0, ANOTHERS_FAULT} and time.monotonic() < deadline_s:

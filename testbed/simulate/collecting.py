@@ -10,11 +10,8 @@ _SELDOM = (50_000, 20, 20)
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Hardly ever: transfers leave no cycles, and each pass walks over all workers' objects.
-
-    With 600 workers those passes were a third of the time. Learning and code of users may leave
-    cycles, so it is not never.
-    """
+    """Hardly ever: each pass walks over all workers' objects, and transfers leave no cycles."""
+    # With 600 workers it was a third of the time. Learning and code of users may leave some.
     thresholds = gc.get_threshold()
     gc.set_threshold(*_SELDOM)
     try:

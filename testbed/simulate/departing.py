@@ -29,10 +29,7 @@ class Schedule(NamedTuple):
 
 
 def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
-    """The pacer's, for so many datagrams and what waits behind them, if nothing happens.
-
-    A batch that some of those behind would be in is left out.
-    """
+    """The pacer's, for whole batches of so many datagrams, if nothing happens."""
     size_bytes, quantum, bytes_per_s = pacer.datagram_bytes, pacer.quantum, pacer.bytes_per_s
     at_s = pacer.next_s(now_s, count + beyond)
     assert pacer.refilled_s is not None  # it has just looked

@@ -107,11 +107,8 @@ class Link:
         self._changed()
 
     def set_rate(self, rate_bps: float) -> None:
-        """Serves at this rate from now on, what waits included.
-
-        Datagrams that wait keep their times of arrival, which were decided as they entered; those
-        that come later wait until the queue is empty at the new rate.
-        """
+        """Serves at this rate from now on, what waits included."""
+        # Datagrams that wait keep their times of arrival, which were decided as they entered.
         self.catch_up()
         now_s = self._simulation.now_s
         left_s = max(0.0, self._free_s - now_s)
@@ -126,10 +123,7 @@ class Link:
         self._queue_bytes = queue_bytes
 
     def cut(self) -> None:
-        """From now on whatever comes is lost; what waits is no longer sent.
-
-        What follows has been told of the latter, and is to forget it.
-        """
+        """From now on whatever comes is lost; what waits, and was announced, is not sent."""
         self._work_s -= self._left_s()
         self._free_s = min(self._free_s, self._simulation.now_s)
         self._is_cut = True

@@ -40,10 +40,8 @@ class Processor:
         self._worked_s = now_s
 
     def keeps_waiting(self, wake: Callable[[], None]) -> bool:
-        """Whether whoever asks has to wait; it is woken then, after those who came before it.
-
-        What is asked for at the same time belongs together: to look, to answer and to send.
-        """
+        """Whether whoever asks has to wait; it is woken then, after those who came before it."""
+        # What is asked for at the same time belongs together: to look, to answer and to send.
         if self.free_s <= self._simulation.now_s or self._worked_s == self._simulation.now_s:
             return False
         if wake not in self._waiting:

@@ -13,10 +13,7 @@ from testbed.simulate.tasks import Signal, Tasks
 
 
 class Lateness:
-    """How long programs need until they run, once somebody has told them something.
-
-    It is drawn for each message, exponentially: mostly a processor is free, and at times it is not.
-    """
+    """How long programs need until they run, once told something: drawn exponentially."""
 
     def __init__(self, simulation: Simulation, mean_s: float, seed: int) -> None:
         """`mean_s` is of all; each program has draws of its own, which follow from `seed`."""
