@@ -192,12 +192,7 @@ def lead(
                     process.turns += 1
                     with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
                         os.write(process.writing, b"g")
-                if not _wait(
-                    selector,
-                    processes,
-                    limit_s,
-                    lambda process: len(process.figures) == process.turns,
-                ):
+                if not _wait(selector, processes, limit_s, lambda p: len(p.figures) == p.turns):
                     status = "timeout"
                 elif number > warm_ups and not _failed(processes):
                     # Now, since a sender may be done before its link is.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Mapping
@@ -25,7 +26,6 @@ from testbed.transport import Credentials, EndpointConfig, PayloadLayout, open_e
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net import keys
 
-_SESSION_BYTES = 4
 _CONTROL_PORT = 46999  # below the ports on which links lose
 
 
@@ -54,7 +54,7 @@ def _processes(case: Case, network: Network, peer: Peer | None) -> dict[str, Pro
         store = _new_store()
         work = functools.partial(_all_reduce, case, store=store)
     else:
-        session = int.from_bytes(os.urandom(_SESSION_BYTES), "big")
+        session = secrets.randbits(32)
         if case.authenticate:
             keys.make(_keys(), [host.name for host in hosts])
         work = functools.partial(_transfer, case, network=network, session=session)
