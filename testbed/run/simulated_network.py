@@ -116,11 +116,7 @@ class SimulatedNetwork:
         delays_change: bool = False,
         spray: bool = False,
     ) -> None:
-        """`seed` is that of random loss and jitter, and of the switches' hash.
-
-        `delays_change` is whether anybody is going to change delays of links, and `spray` whether
-        switches choose a path for each datagram, not for each flow.
-        """
+        """`spray`: switches choose a path for each datagram, not for each flow."""
         self.info = info.as_json()
         self.links: dict[tuple[str, str], Link] = {}  # by sender and receiver
         self._simulation = simulation

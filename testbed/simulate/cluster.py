@@ -28,8 +28,7 @@ class Cluster:
         terms: str = "",
         party: Callable[[str, Connection, Way], Party] | None = None,
     ) -> None:
-        """`ways`: worker -> its way to the server, and back. `settings` and `path` make those of a
-        side, `server` or a worker's name, for each connection anew; so does `party`."""
+        """`ways`: worker -> its way to the server, and back; the others make what is of a side."""
         self.simulation = simulation
         self.servers: dict[str, Party] = {}  # the server's side of each worker's latest connection
         self.workers: dict[str, Party] = {}  # each worker's own side

@@ -58,12 +58,9 @@ class World:
         ahead: bool = True,
         costs: Costs | None = None,
     ) -> None:
-        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface.
-
-        Without `contents` datagrams are headers alone, and no buffer is read or written. Without
-        `ahead` each batch and each arrival is an event of its own, which changes nothing but the
-        time that it takes. Without `costs` hosts need no time.
-        """
+        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface."""
+        # Without `contents` datagrams are headers alone, and no buffer is read or written. Without
+        # `ahead` each batch and each arrival is an event of its own, which changes nothing else.
         self._ahead = ahead
         self.simulation = simulation
         self.tasks = tasks

@@ -48,14 +48,10 @@ class Link:
         in_order: bool = False,
         seed: int = 0,
     ) -> None:
-        """A link of `rate_bps` (math.inf: without a queue) and `delay_s`.
-
-        `loss` is a probability, or says of each datagram whether it is lost; the link has then
-        served it.
-        `jitter_s` is the most that is added to the delay, at random, so that datagrams overtake
-        each other, unless they stay `in_order`: one that catches up then comes out with that before
-        it. `duplicate` is the probability that one arrives twice.
-        """
+        """A link; without a queue where `rate_bps` is infinite."""
+        # Of each datagram `loss` may say whether it is lost; it has been served then. Jitter is the
+        # most that is added to the delay, so that datagrams overtake each other, unless they stay
+        # `in_order`: one that catches up comes out with that before it.
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
         self.duplicate = duplicate

@@ -41,10 +41,9 @@ class Party:
         processor: Processor | None = None,
         more_header_bytes: int = 0,
     ) -> None:
-        """`gather_s` and `measured` are for how long arrivals may gather, as for `gather_s` of a
-        connection. `arrivals` is the host's, where it has several connections. With `routine` its
-        routine costs no event: what is sent goes ahead, and what comes is read when it counts. That
-        is for hosts that need no time: one with a `processor` does it batch by batch."""
+        """Without `arrivals` it is its host's only connection; `gather_s` is as of a connection."""
+        # With `routine` what is sent goes ahead, and what comes is read when it counts. That is for
+        # hosts that need no time: one with a `processor` does it batch by batch.
         self.connection = connection
         self.way = way  # to the other side
         self.other: Party | None = None  # before `link_up`, and once the stream is cut
