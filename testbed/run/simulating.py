@@ -7,11 +7,12 @@ anything is written.
 from __future__ import annotations
 
 import functools
+import gc
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.progress_pipe import ProgressWriter
 from testbed.shared.run_directory import RunDirectory
-from testbed.simulate import collecting, kernel_tcp
+from testbed.simulate import kernel_tcp
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.processor import Costs
@@ -45,6 +46,8 @@ from testbed.transport.policies.order import ORDERS
 from testbed.verdict.gate import Gate, judge, reasons
 
 _MOST_EVENTS = 10**12
+# Objects made, and passes over the younger ones, before a pass over older ones.
+_SELDOM = (50_000, 20, 20)
 _SESSION = 1  # nobody else is on the network
 # They do not look at gradients.
 _INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical", "accuracy-gain")
@@ -232,9 +235,21 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         for name in context.workers:
             tasks.start(name, functools.partial(worker.run, context, name, vectors, None))
         learns = config["training"]["pace"]["kind"] != "payload-only"
-        with torch_as_in_a_lab() if learns else nullcontext(), collecting.seldom():
+        with torch_as_in_a_lab() if learns else nullcontext(), _seldom_collecting():
             _run(simulation, tasks)
     return judge(config, only="impairments_unmet", events=jsonl.read(log))
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Hardly ever: each pass walks over all workers' objects, and transfers leave no cycles."""
+    # With 600 workers it was a third of the time. Learning and code of users may leave some.
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*_SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def _run(simulation: Simulation, tasks: Tasks) -> None:

@@ -9,7 +9,7 @@ exactly, and takes as long as its events take to compute.
 Three things keep events few. A sender's routine goes ahead as one train (`departing`), until
 something happens to it. A link serves what has come when someone looks at what lies behind it. A
 receiver looks when something may have come that counts. `headers` are datagrams without contents.
-While a run lasts, Python hardly ever looks for cycles (`collecting`).
+While a run lasts, Python hardly ever looks for cycles.
 
 Imports numpy, greenlet and the transport. Add a kind of link to `link`, never a second engine.
 """

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.console import Console
 
-from testbed.bench.transport import comparison, console, measurement
+from testbed.bench.transport import console, measurement
 from testbed.bench.transport.cases import Selection
 from testbed.shared.input_error import InputError
 
@@ -47,13 +47,13 @@ def written(tmp_path, found):
 def test_a_file_that_cannot_be_compared_is_one_line(tmp_path, found, expected):
     path = written(tmp_path, found)
     with pytest.raises(InputError) as refused:
-        comparison.read(path, ["100M/x"])
+        console.read_earlier(path, ["100M/x"])
     assert str(refused.value) == f"--compare {path}: {expected}"
 
 
 def changes(now, then):
     """By key: the ratio, and whether it is to be looked at."""
-    found = comparison.of(now, then)
+    found = console.changes_of(now, then)
     assert not isinstance(found, str)
     return {key: (change.ratio, change.apart) for key, change in found.items()}
 
@@ -116,7 +116,7 @@ def test_a_star_needs_more_than_what_two_runs_of_the_same_code_differ_by(
 )
 def test_what_makes_a_comparison_doubtful_is_said(then, facts, expected):
     earlier = {"100M/x": record(machine=MACHINE | then)}
-    assert comparison.remarks(earlier, MACHINE | facts) == expected
+    assert console.doubts(earlier, MACHINE | facts) == expected
 
 
 def test_an_existing_folder_is_refused_as_a_file_before_anything_is_measured(tmp_path):
@@ -145,8 +145,8 @@ def test_an_interrupted_run_keeps_what_was_measured_beside_the_file(
     assert printed[1].endswith("not done in 8 s")
     assert printed[-1].startswith("records of 1 of ")
     assert printed[-1].endswith(f" cases: {partial}")
-    earlier = comparison.read(partial, [kept["case"]])
-    assert "was interrupted: it has not all cases" in comparison.remarks(earlier, kept["machine"])
+    earlier = console.read_earlier(partial, [kept["case"]])
+    assert "was interrupted: it has not all cases" in console.doubts(earlier, kept["machine"])
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_an_interrupted_run_keeps_what_was_measured_beside_the_file(
     ],
 )
 def test_what_cannot_be_compared_says_why(now, then, words):
-    assert comparison.of(record(**now), record(**then)) == words
+    assert console.changes_of(record(**now), record(**then)) == words
 
 
 def test_the_printed_comparison(tmp_path):
     path = written(tmp_path, [record(completion_s=1.0), record("100M/late", status="timeout")])
-    earlier = comparison.read(path, ["100M/x", "100M/late"])
+    earlier = console.read_earlier(path, ["100M/x", "100M/late"])
     here = Console(record=True, width=300, force_terminal=False, file=(tmp_path / "out").open("w"))
     now = [record(completion_s=0.5, cpu=2.0), record("100M/late"), record("100M/new")]
     console.compare_with(here, now, earlier, MACHINE | {"kernel": "7"}, path)

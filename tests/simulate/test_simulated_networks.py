@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import topologies
-from testbed.run.simulated_network import SimulatedNetwork, describe
-from testbed.run.simulated_routes import Routes
+from testbed.run.simulated_network import Routes, SimulatedNetwork, describe
 from testbed.simulate.engine import Simulation
 from tests.simulate.trains import SIZE_BYTES, Sinks, feed
 

@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 import topologies
-from testbed.run.simulated_network import SimulatedNetwork, describe
-from testbed.run.simulated_routes import Routes
+from testbed.run.simulated_network import Routes, SimulatedNetwork, describe
 from testbed.simulate.engine import Simulation
 from tests.simulate.parties import Parties
 from tests.transport.virtual import random_payload

@@ -1,9 +1,10 @@
-"""Prints the benchmark of the transport, a line per case, and writes its files."""
+"""Prints the benchmark of the transport, also beside an earlier one, and writes its files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from rich.table import Table
 
 from testbed.bench import record_file, repetition
 from testbed.bench.peer.adapter import Peer
-from testbed.bench.transport import cases, comparison, figure, measurement
+from testbed.bench.transport import cases, figure, measurement
 from testbed.bench.transport.cases import Selection
-from testbed.bench.transport.records import INTERVALS
+from testbed.bench.transport.records import INTERVALS, ends_of
 from testbed.experiment import estimates
 from testbed.shared.yaml_input import InputError
 
@@ -25,6 +26,18 @@ _COLUMNS = (
 )
 _FEW = 5
 _CHANGES = ("case", "completion", "CPU send", "receive", "on the wire: send", "receive", "note")
+Record = Mapping[str, Any]
+# How far apart, as a factor, intervals of two runs of the same code often are: they know only
+# what varies within a run. Where no link holds the pace, completion is processor time too.
+OF_CPU, OF_LINK = 1.2, 1.02
+# What makes a case another one, under the same name.
+_PARAMETERS = (
+    *("rate_bps", "added_rtt_s", "loss", "workers", "offloads", "payload_bytes", "tolerance"),
+    *("repair", "congestion_control", "checksum", "chunk_bytes", "peer"),
+)
+_MACHINE = ("cpu", "cpus", "kernel")
+_HOT_PATHS = {True: "the compiled hot path", False: "numpy alone", None: "an unknown hot path"}
+_MOST_LOAD = 0.5  # processes per processor: what two runs' loads may differ by without a word
 
 
 def run(
@@ -44,7 +57,7 @@ def run(
         raise InputError(f"--json {json_file}: the figure would replace it; valid: another ending")
     earlier = None
     if compare is not None:
-        earlier = comparison.read(compare, (case.name for case in expected))
+        earlier = read_earlier(compare, (case.name for case in expected))
     console = Console(highlight=False, markup=False, soft_wrap=True)
     each_s = 1 if selection.size == "quick" else repetition.TIME_S + 2  # and a lab for most
     about = estimates.in_words(len(expected) * each_s)
@@ -123,7 +136,7 @@ def _show(console: Console, columns: tuple[str, ...], rows: Iterable[list[str]])
         console.print(table)
 
 
-def cells(record: Mapping[str, Any]) -> list[str]:
+def cells(record: Record) -> list[str]:
     if record["status"] != "ok":
         late = record["status"] == "timeout"
         note = f"not done in {record['limit_s']:g} s" if late else record["status"]
@@ -142,7 +155,7 @@ def cells(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _spread(record: Mapping[str, Any]) -> str:
+def _spread(record: Record) -> str:
     """The interval; of a few values that scatter it says little: those at their ends."""
     low_s, high_s = record["completion_low_s"], record["completion_high_s"]
     if record["n"] == 1 or low_s is None:
@@ -153,25 +166,110 @@ def _spread(record: Mapping[str, Any]) -> str:
     return f"{_time(low_s)}..{_time(high_s)}"
 
 
+@dataclass(frozen=True)
+class Change:
+    """One value of one case, over what it was."""
+
+    ratio: float | None
+    apart: bool | None
+
+
+def read_earlier(path: Path, names: Iterable[str]) -> dict[str, Record]:
+    """The earlier run's records of these cases, by name."""
+    place = f"--compare {path}"
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{place}: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{place}: is no JSON; expected what --json wrote") from None
+    if not isinstance(records, list) or not all(_is_record(each) for each in records):
+        raise InputError(
+            f"{place}: is no list of this benchmark's cases; expected what --json wrote"
+        )
+    earlier = {each["case"]: each for each in records}
+    common = {name: earlier[name] for name in names if name in earlier}
+    if not common:
+        kinds = ", ".join(sorted({name.split("/")[0] for name in earlier})) or "none at all"
+        raise InputError(f"{place}: has none of these cases; its own begin with {kinds}")
+    return common
+
+
+def _is_record(record: Any) -> bool:
+    return (
+        isinstance(record, dict)
+        and isinstance(record.get("case"), str)
+        and {"status", "completion_s", "machine"} <= record.keys()
+    )
+
+
+def doubts(earlier: Mapping[str, Record], facts: Record) -> list[str]:
+    """What makes a comparison doubtful, a line for each."""
+    then = next(iter(earlier.values()))["machine"]
+    lines = []
+    if any(record.get("interrupted") for record in earlier.values()):
+        lines.append("was interrupted: it has not all cases")
+    if differing := other_machine(then, facts):
+        lines.append(f"was measured on another machine: {differing}")
+    if then.get("compiled") != facts.get("compiled"):
+        was, now = (_HOT_PATHS[each.get("compiled")] for each in (then, facts))
+        lines.append(f"was measured with {was} (now {now})")
+    loads = [each["load_average"][0] for each in (then, facts) if each.get("load_average")]
+    if len(loads) == 2 and abs(loads[0] - loads[1]) > _MOST_LOAD * facts["cpus"]:
+        lines.append(f"was measured at a load of {loads[0]:.2f} (now {loads[1]:.2f})")
+    return lines
+
+
+def other_machine(then: Record, facts: Record) -> str:
+    """In what the machine of the earlier run differs, in words; empty: in nothing that is known."""
+    differing = [key for key in _MACHINE if then.get(key) != facts.get(key)]
+    return ", ".join(f"{key} {then.get(key)} (now {facts.get(key)})" for key in differing)
+
+
+def changes_of(now: Record, then: Record) -> dict[str, Change] | str:
+    """The changes of a case by the record's keys; or why there are none, in words."""
+    differing = [key for key in _PARAMETERS if then.get(key) != now.get(key)]
+    if differing:
+        key = differing[0]
+        return f"another case then: {key} was {then.get(key)}, is {now.get(key)}"
+    if now["status"] != "ok" or then["status"] != "ok":
+        same = now["status"] == then["status"]
+        return f"still {now['status']}" if same else f"was {then['status']}, is {now['status']}"
+    return {key: Change(_ratio(now, then, key), _apart(now, then, key)) for key in INTERVALS}
+
+
+def _ratio(now: Record, then: Record, key: str) -> float | None:
+    left, right = now.get(key), then.get(key)
+    return left / right if left is not None and right else None
+
+
+def _apart(now: Record, then: Record, key: str) -> bool | None:
+    low, high = ends_of(key)
+    if any(record.get(low) is None for record in (now, then)):
+        return None
+    by_chance = OF_LINK if key == "completion_s" and now["rate_bps"] is not None else OF_CPU
+    return bool(max(now[low] / then[high], then[low] / now[high]) > by_chance)
+
+
 def compare_with(
     console: Console,
     records: list[dict[str, Any]],
-    earlier: Mapping[str, Mapping[str, Any]],
-    facts: Mapping[str, Any],
+    earlier: Mapping[str, Record],
+    facts: Record,
     path: Path,
 ) -> None:
     console.print(
-        f"now over {path}; * where the intervals are a factor of {comparison.OF_CPU:g} apart "
-        f"({comparison.OF_LINK:g}: completion on a link), as runs of the same code seldom are"
+        f"now over {path}; * where the intervals are a factor of {OF_CPU:g} apart "
+        f"({OF_LINK:g}: completion on a link), as runs of the same code seldom are"
     )
-    for remark in comparison.remarks(earlier, facts):
+    for remark in doubts(earlier, facts):
         console.print(f"{path}: {remark}")
     both = [record for record in records if record["case"] in earlier]
-    changes = (comparison.of(record, earlier[record["case"]]) for record in both)
+    changes = (changes_of(record, earlier[record["case"]]) for record in both)
     _show(console, _CHANGES, map(_changes, both, changes))
 
 
-def _changes(record: Mapping[str, Any], changes: dict[str, comparison.Change] | str) -> list[str]:
+def _changes(record: Record, changes: dict[str, Change] | str) -> list[str]:
     if isinstance(changes, str):
         return [record["case"], *["-"] * (len(_CHANGES) - 2), changes]
     cells = [_number(each.ratio, ".2f") + ("*" if each.apart else "") for each in changes.values()]
