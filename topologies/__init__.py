@@ -50,8 +50,7 @@ __all__ = [
 def build(parameters: TopologyParameters) -> Any:
     """The Mininet `Topo` (a `LabTopo`) of validated parameters.
 
-    Raises:
-        ValueError: what it describes is no network of the lab; the message says why.
+    A ValueError says why what it describes is no network of the lab.
     """
     from topologies import plain
 
@@ -66,24 +65,16 @@ def build(parameters: TopologyParameters) -> Any:
 
 
 def parse(given: Any, *, folders: Sequence[Path] = ()) -> TopologyParameters:
-    """The parameters of the topology that a mapping from YAML describes, tried by building it.
+    """The parameters that a mapping from YAML describes, tried by building the topology.
 
-    Args:
-        given: the mapping; its `name` is one of `TOPOLOGIES` or a reference to a user's own code.
-        folders: where a relative path is looked for, in this order; then in the current folder.
-
-    Raises:
-        ValidationError: with one problem per key.
-        ValueError: the topology cannot be built.
+    A relative path in its `name` is looked for in `folders`, then in the current folder. A
+    ValidationError has a problem per key, a ValueError says why nothing can be built.
     """
     return _ANY.validate_python(given, context={"folders": folders})
 
 
 def _parameters_of(name: str) -> type[TopologyParameters]:
-    """What YAML may say about a topology: the `Parameters` of its class or, else, of its file.
-
-    A plain Mininet `Topo` without one has the options of its `build` as keys.
-    """
+    """The `Parameters` of its class or file; else, the options of a plain Mininet `Topo`."""
     from topologies import plain
 
     kind: Any = TOPOLOGIES.entry(name)

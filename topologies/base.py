@@ -54,12 +54,7 @@ class LabTopo(Topo):
         self._made: dict[tuple[str, bool], LinkParameters] = {}
 
     def finish(self) -> None:
-        """Check what was built, and complete its links; called after the constructor.
-
-        Raises:
-            ValueError: a name that is too long, a host with no link or two, a training host that is
-                missing, a network in pieces, a link in `links` that does not exist.
-        """
+        """Check what was built, and complete its links; called after the constructor."""
         self._check()
         self._apply_overrides()
         self._set_options()
@@ -100,10 +95,7 @@ class LabTopo(Topo):
         key: Any = None,
         **options: Any,
     ) -> Any:
-        """Link two nodes; `options` are what differs for this link.
-
-        They are keys of `LinkParameters`, or Mininet's: see `mininet_options`.
-        """
+        """Link two nodes; `options`: what differs for this link, the lab's keys or Mininet's."""
         for node in (first, second):
             if node not in self.g.nodes():
                 raise ValueError(f"link {first}--{second}: there is no node {node!r}")
@@ -190,8 +182,7 @@ class LabTopo(Topo):
             self.addLink(self.addHost(name), switches[position % len(switches)])
 
     def _check(self) -> None:
-        graph = self.as_graph()
-        hosts = self.hosts()
+        graph, hosts = self.as_graph(), self.hosts()
         known = set(hosts)
         for name in self.parameters.all_host_names():
             if name not in known:
@@ -212,8 +203,7 @@ class LabTopo(Topo):
         by_identity: dict[int, str] = {}
         for name in self.switches():
             identity = int(self.nodeInfo(name)["dpid"], 16)
-            other = by_identity.setdefault(identity, name)
-            if other != name:
+            if (other := by_identity.setdefault(identity, name)) != name:
                 raise ValueError(f"switches {other!r} and {name!r} have the same dpid {identity:x}")
 
     def _check_interfaces(self) -> None:
@@ -228,20 +218,14 @@ class LabTopo(Topo):
     def _apply_overrides(self) -> None:
         for name, changes in self.parameters.links.items():
             first, _, second = name.partition("--")
-            ends = next(
-                (each for each in ((first, second), (second, first)) if each in self._links), None
-            )
-            if ends is None:
+            ends = (first, second) if (first, second) in self._links else (second, first)
+            if ends not in self._links:
                 some = ", ".join(self.link_names()[:4])
                 raise ValueError(f"links: there is no link {name!r}; valid: {some}, ...")
             self._links[ends] = changes.over(self._links[ends])
 
     def refuse_core_without_links(self) -> None:
-        """Refuse a `core` that would act on no link.
-
-        Raises:
-            ValueError: no link joins two switches, and `core` is not what it is by default.
-        """
+        """Refuse a `core` that is given where no link joins two switches."""
         if any(self.isSwitch(first) and self.isSwitch(second) for first, second in self._links):
             return
         if self.parameters.core != type(self.parameters).model_fields["core"].default:

@@ -59,8 +59,7 @@ def described(topo: Topo) -> dict[str, Any]:
     """The parameters of a built topology, as in an experiment's `topology` section."""
     percent = not isinstance(topo, LabTopo)
     hosts, switches = topo.hosts(sort=False), topo.switches(sort=False)
-    edges = []
-    place = ""
+    edges, place = [], ""
     try:
         for name in (*hosts, *switches):
             place = f"{'host' if name in hosts else 'switch'} {name}"

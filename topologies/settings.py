@@ -113,11 +113,7 @@ class LinkParameters(BaseModel):
         return LinkParameters(**{**inherited, **own})
 
     def queue_size_bytes(self, rtt_s: float) -> int:
-        """The queue of one direction; `rtt_s` is the network's longest round trip without queues.
-
-        Raises:
-            ValueError: it is given in bandwidth-delay products of a network without delay.
-        """
+        """The queue of one direction; `rtt_s`: the network's longest round trip without queues."""
         if self.queue_bdp is None:
             return self.queue_bytes or _QUEUE_BYTES
         if rtt_s <= 0:
@@ -129,11 +125,7 @@ class LinkParameters(BaseModel):
         return max(2 * FRAME_BYTES, min(64 << 20, round(self.queue_bdp * product_bytes)))
 
     def options(self, rtt_s: float) -> dict[str, Any]:
-        """The options of Mininet's `addLink`, as `testbed/lab/network.py` reads them.
-
-        Raises:
-            ValueError: keys that do not fit together.
-        """
+        """The options of Mininet's `addLink`; a ValueError names keys that do not fit together."""
         delay_s, jitter_s = self.delay_s or 0.0, self.jitter_s or 0.0
         if jitter_s > delay_s:
             raise ValueError(
@@ -197,9 +189,8 @@ class TopologyParameters(LinkParameters):
     @classmethod
     def _queue_by_default(cls, given: Any) -> Any:
         """The resolved configuration shows the queue that an experiment does not mention."""
-        if not isinstance(given, Mapping) or given.get("queue_bdp") is not None:
-            return given
-        if given.get("queue_bytes") is not None:
+        queues = ("queue_bdp", "queue_bytes")
+        if not isinstance(given, Mapping) or any(given.get(key) is not None for key in queues):
             return given
         return {**given, "queue_bytes": _QUEUE_BYTES}
 
@@ -207,8 +198,7 @@ class TopologyParameters(LinkParameters):
     @classmethod
     def _core_by_default(cls, core: LinkParameters) -> LinkParameters:
         """A topology's own choice for its core stays, where YAML says nothing else."""
-        own: LinkParameters = cls.model_fields["core"].default
-        return core.over(own)
+        return core.over(cls.model_fields["core"].default)
 
     def host_names(self) -> list[str]:
         """Names of all training hosts: the server first, then the workers in order."""
