@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def run(
     facts = record_file.machine()
     records: list[dict[str, Any]] = []
     try:
-        _measure(selection, peer, console, records, len(expected))
+        _show(console, _COLUMNS, _measured(selection, peer, console, records, len(expected)))
     except (KeyboardInterrupt, measurement.BenchError):
         if records and json_file is not None:
             # Beside the file: what an earlier run left there may be whole.
@@ -85,29 +85,19 @@ def run(
     return all(record["status"] == "ok" for record in records if record["peer"] in must)
 
 
-def _measure(
-    selection: Selection,
-    peer: Peer | None,
-    console: Console,
-    records: list[dict[str, Any]],
-    expected: int,
-) -> None:
-    """Append the records and print them: as lines while they come, on a terminal as a table."""
-    try:
-        with console.status("") as status:
+def _measured(
+    selection: Selection, peer: Peer | None, console: Console, records: list[Any], expected: int
+) -> Iterator[list[str]]:
+    """Append the records while they come, and yield the cells of each."""
+    with console.status("") as status:
 
-            def begins(name: str) -> None:
-                status.update(f"{len(records) + 1}/{expected}  {name}")
+        def begins(name: str) -> None:
+            status.update(f"{len(records) + 1}/{expected}  {name}")
 
-            for record in measurement.measure(selection, peer=peer, begins=begins):
-                records.append(record)
-                if not console.is_terminal:
-                    if len(records) == 1:
-                        console.print(" | ".join(_COLUMNS))
-                    console.print(f"{len(records)}/{expected} {' '.join(cells(record))}")
-    finally:
-        if console.is_terminal and records:
-            _show(console, _COLUMNS, map(cells, records))
+        for record in measurement.measure(selection, peer=peer, begins=begins):
+            records.append(record)
+            place = [] if console.is_terminal else [f"{len(records)}/{expected}"]
+            yield [*place, *cells(record)]
 
 
 def _no_case(selection: Selection) -> str:
@@ -123,17 +113,17 @@ def _no_case(selection: Selection) -> str:
 
 
 def _show(console: Console, columns: tuple[str, ...], rows: Iterable[list[str]]) -> None:
-    """Print rows: on a terminal as a table, else as lines."""
+    """Print rows: on a terminal a table of those that came, else lines while they come."""
     table = Table(*columns, box=None)
-    if not console.is_terminal:
-        console.print(" | ".join(columns))
-    for row in rows:
-        if console.is_terminal:
-            table.add_row(*row)
-        else:
-            console.print(" ".join(row))
-    if console.is_terminal:
-        console.print(table)
+    try:
+        for number, row in enumerate(rows):
+            if console.is_terminal:
+                table.add_row(*row)
+            else:
+                console.print(*[" | ".join(columns)] * (number == 0), " ".join(row), sep="\n")
+    finally:
+        if table.rows:
+            console.print(table)
 
 
 def cells(record: Record) -> list[str]:

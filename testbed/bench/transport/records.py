@@ -144,15 +144,11 @@ def _measured(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[s
         measured |= dict(zip(ends_of(key), ends, strict=True))
     if (bound_s := byte_bound_s(case)) is not None:
         measured["ratio_to_bound"] = measured["completion_s"] / bound_s
-    everyone = [flow for mine in figures.values() for flow in mine]
+    senders = [flow for name, mine in figures.items() if name != "server" for flow in mine]
+    everyone = [*senders, *figures["server"]]
     if all("control_bytes" in each for each in everyone):
         control = sum(each["control_bytes"] for each in everyone)
-        sent = sum(
-            flow["bytes_sent"]
-            for name, mine in figures.items()
-            if name != "server"
-            for flow in mine
-        )
+        sent = sum(flow["bytes_sent"] for flow in senders)
         measured["control_share"] = control / (sent + control)
     if case.peer == OURS:
         measured["passes"] = max(each["passes"] for each in everyone)
