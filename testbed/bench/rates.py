@@ -136,5 +136,5 @@ def table_of(
     title: str, columns: list[str], rows: Sequence[Sequence[str]], note: str
 ) -> rendering.Table:
     """A table of texts."""
-    cells = [rendering.row(*texts) for texts in rows]
+    cells = [[rendering.Cell(text=each) for each in texts] for texts in rows]
     return rendering.Table(title=title, columns=columns, rows=cells, notes=[note], numeric=False)

@@ -67,13 +67,13 @@ def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
 
 def show_unsupported(runs: Sequence[Run], console: Console) -> None:
     """Print what this machine lacks for some of the runs, and for which arms."""
-    found = _lacking(runs)
+    reasons = _lacking(runs)
     arms: dict[str, dict[str, None]] = {}
     for run in runs:
-        if run.key in found:
-            arms.setdefault(found[run.key], {})[run.arm] = None
-    for lacking, names in arms.items():
-        say(console, f"{_UNSUPPORTED}: {', '.join(names)}: {lacking}")
+        if run.key in reasons:
+            arms.setdefault(reasons[run.key], {})[run.arm] = None
+    for reason, names in arms.items():
+        say(console, f"{_UNSUPPORTED}: {', '.join(names)}: {reason}")
 
 
 def show_rounds(runs: Sequence[Run], console: Console) -> None:
@@ -84,25 +84,22 @@ def show_rounds(runs: Sequence[Run], console: Console) -> None:
     if expected := runs[0].experiment.rounds:
         line += f"; {expected} are expected. "
         timelines = (entry for r in runs for entry in r.experiment.resolved_impairments(r.seed))
-        if needed := 1 + max(
-            (n for entry in timelines for n in entry.get("rounds", ())), default=-1
-        ):
-            line += (
-                f"If it takes fewer than {needed}, impairments do not begin, and runs are invalid. "
-            )
+        if hit := [number for entry in timelines for number in entry.get("rounds", ())]:
+            line += f"If it takes fewer than {1 + max(hit)}, impairments do not begin, and runs are"
+            line += " invalid. "
         line += "If it takes more, nothing hits these. Either way the report lacks maxima"
     say(console, line)
 
 
 def _lacking(runs: Sequence[Run]) -> dict[str, str]:
     """What this machine lacks, by the key of each run that it cannot execute."""
-    found = {}
+    reasons = {}
     for run in runs:
         hosts = run.experiment.topology.all_host_names()
         timeline = run.experiment.resolved_impairments(run.seed)
-        if said := requirements.lacking(run.config(), timeline, hosts):
-            found[run.key] = said
-    return found
+        if reason := requirements.lacking(run.config(), timeline, hosts):
+            reasons[run.key] = reason
+    return reasons
 
 
 def show_yaml(chosen: Chosen) -> None:
@@ -136,14 +133,10 @@ def _show_numbers(chosen: Chosen, console: Console) -> None:
     """Print the numbers of each arm and point, and what they keep of the reference profile's."""
     selection, ours = chosen.selections[0], _numbers_of(chosen.as_written)
     console.print("\nnumbers that do not depend on the speed of machine and links, predicted:")
-    rows = [
-        (
-            run.arm,
-            ", ".join(map(str, run.factors.values())),
-            *(_cell(name, of_it) for name in _TITLES),
-        )
-        for run, of_it in ours
-    ]
+    rows = []
+    for run, of_it in ours:
+        point = ", ".join(map(str, run.factors.values()))
+        rows.append([run.arm, point, *(_cell(name, of_it) for name in _TITLES)])
     show_table(console, ("arm", "factors", *_TITLES.values()), rows)
     if any(run.experiment.training.pace.kind == "real" for run, _ in ours):
         console.print("pace real: the share of communication is measured, not chosen")
@@ -238,8 +231,7 @@ def _say_too_long(
     """Say in one line that runs will be ended before they are done."""
     limits_s = (run.experiment.limits.run_timeout_s for run in runs)
     taken = [(each.run_s or 0.0, limit_s) for each, limit_s in zip(found, limits_s, strict=True)]
-    late = [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]
-    if not late:
+    if not (late := [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]):
         return
     longest_s, limit_s = max(late)
     raised_s = math.ceil(1.5 * longest_s / 100) * 100
