@@ -151,11 +151,11 @@ class Arm(AnyArm):
                 ]
             )
         if self.protocol == _MEASURED and not {"tensors", "gather"} & set(self.model_extra or {}):
-            told = (
+            message = (
                 "missing; valid: bounds, or the file, of ./lab bench layers; assumed bounds are "
                 "those of protocol: per-layer"
             )
-            raise problems.raised([problems.Problem(("tensors",), told)])
+            raise problems.raised([problems.Problem(("tensors",), message)])
         try:
             self.resolved()
         except (TypeError, ValueError) as error:  # also a value of a wrong kind
@@ -189,6 +189,6 @@ class Arm(AnyArm):
             try:
                 protocols.preset(self.protocol, **{key: value})
             except (TypeError, ValueError) as error:
-                found = problems.of_message(str(error))
-                if found.place[:1] == (key,):
-                    yield found
+                problem = problems.of_message(str(error))
+                if problem.place[:1] == (key,):
+                    yield problem

@@ -45,7 +45,7 @@ class Variant:
 def variants(
     document: Any,
     in_file: Any,
-    wanted: Sequence[str],
+    labels: Sequence[str],
     congestion_control: str | None,
     *,
     path: Path,
@@ -55,7 +55,7 @@ def variants(
     if not isinstance(document, Mapping) or not document:
         return []
     made: dict[str, Variant] = {}
-    for label in wanted or document:
+    for label in labels or document:
         name, changes = parse(str(label))
         if name not in document:
             raise InputError(f"--arms: {path}: unknown arm {name!r}; {one_of(name, document)}")
@@ -87,10 +87,10 @@ def variants(
     return list(made.values())
 
 
-def compatible(wanted: Sequence[Variant]) -> list[list[Variant]]:
+def compatible(variants: Sequence[Variant]) -> list[list[Variant]]:
     """Divides variants into groups. No group has two of one arm, so it fits into one document."""
     groups: list[list[Variant]] = []
-    for variant in wanted:
+    for variant in variants:
         free = (group for group in groups if variant.name not in [other.name for other in group])
         if (group := next(free, None)) is None:
             groups.append(group := [])

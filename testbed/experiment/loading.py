@@ -96,7 +96,7 @@ def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
     for key in (*changed, "factors", "impairments"):
         document[key] = chosen.document.get(key, {})
     document["seeds"] = list(dict.fromkeys(run.seed for run in runs))
-    document["arms"] = {arm_labels.for_file(each.label): each.arm for each in chosen.arms}
+    document["arms"] = {arm_labels.for_file(variant.label): variant.arm for variant in chosen.arms}
     return {
         key: document[key]
         for key in Experiment.model_fields
@@ -104,11 +104,11 @@ def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
     }
 
 
-def _extend(seeds: Sequence[int], wanted: int | Sequence[int] | None) -> list[int]:
-    if not isinstance(wanted, int):
-        return list(dict.fromkeys(seeds if wanted is None else wanted))
+def _extend(seeds: Sequence[int], asked: int | Sequence[int] | None) -> list[int]:
+    if not isinstance(asked, int):
+        return list(dict.fromkeys(seeds if asked is None else asked))
     further = (seed for seed in itertools.count(1) if seed not in seeds)
-    return list(itertools.islice(itertools.chain(seeds, further), wanted))
+    return list(itertools.islice(itertools.chain(seeds, further), asked))
 
 
 class _Chosen(NamedTuple):

@@ -242,7 +242,7 @@ class Experiment(Section):
     @classmethod
     def _framework_is_installed(cls, framework: Framework) -> Framework:
         if not framework_choice.is_installed(framework):
-            installed = [each for each in framework_choice.FRAMEWORKS if each != framework]
+            installed = [name for name in framework_choice.FRAMEWORKS if name != framework]
             raise ValueError(
                 f"is not installed here: {framework_choice.why_missing(framework)}; "
                 f"valid here: {', '.join(installed)}"
@@ -276,10 +276,10 @@ class Experiment(Section):
                 self.resolved_impairments(seed)
             except InputError as error:
                 raise problems.raised(map(problems.of_message, error.args)) from None
-        for number, each in enumerate(self.impairments if not self.trains else []):
-            if each.of_our_transport:
+        for number, impairment in enumerate(self.impairments if not self.trains else []):
+            if impairment.of_our_transport:
                 raise ValueError(
-                    f"impairments.{number}.kind: {each.kind!r} acts in the training's own "
+                    f"impairments.{number}.kind: {impairment.kind!r} acts in the training's own "
                     f"transport, and workload.kind is {self._kind!r}; valid: another, such as "
                     "'loss'"
                 )
@@ -290,15 +290,15 @@ class Experiment(Section):
         """Refuse what waits for a leg that the hook of an arm does not announce."""
         if not isinstance(self.workload, Torchrun):
             return self
-        for number, each in enumerate(self.impairments):
-            if each.rounds is None or each.leg == "round":
+        for number, entry in enumerate(self.impairments):
+            if entry.rounds is None or entry.leg == "round":
                 continue
             for name, arm in self.arms.items():
                 assert isinstance(arm, TorchrunArm)
                 if not arm.is_ours:
                     raise ValueError(
-                        f"impairments.{number}.leg: {each.leg!r}, but arms.{name} has the hook "
-                        f"{arm.hook!r}, which has no legs; valid: round"
+                        f"impairments.{number}.leg: {entry.leg!r}, but arms.{name} has the "
+                        f"hook {arm.hook!r}, which has no legs; valid: round"
                     )
             timelines = map(self.resolved_impairments, self.seeds)
             if any(min(timeline[number]["rounds"]) < FIRST_WITH_LEGS for timeline in timelines):
@@ -315,11 +315,11 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _processes_fit(self) -> Experiment:
         together = getattr(self.training.pace, "workers_per_process", None) or 1
-        for index, each in enumerate(self.impairments if together > 1 else []):
-            if each.acts_on_process:
+        for index, entry in enumerate(self.impairments if together > 1 else []):
+            if entry.acts_on_process:
                 raise ValueError(
                     f"training.pace.workers_per_process: {together}, but impairments.{index} "
-                    f"({each.kind}) acts on one worker's process; valid: 1, or leave the key out"
+                    f"({entry.kind}) acts on one worker's process; valid: 1, or leave the key out"
                 )
         return self
 
@@ -347,7 +347,7 @@ class Experiment(Section):
         unused = {"workload"} if self.trains else set(_OF_TRAINING)
         if not self.rounds:
             unused.add("rounds")
-        return {key: each for key, each in serialise(self).items() if key not in unused}
+        return {key: value for key, value in serialise(self).items() if key not in unused}
 
     @property
     def trains(self) -> bool:
@@ -366,7 +366,7 @@ class Experiment(Section):
         if isinstance(self.workload, Torchrun):
             assert isinstance(changes, TorchrunArm)
             links = topologies.build(self.topology).link_options().values()
-            slowest_bps = min(each["rate_bps"] for each in links)
+            slowest_bps = min(link["rate_bps"] for link in links)
             return changes.applied(self.workload, self.topology.host_names(), slowest_bps)
         assert isinstance(self.workload, Programs) and isinstance(changes, ProgramsArm)
         return changes.applied(self.workload)
@@ -379,7 +379,7 @@ class Experiment(Section):
 
     def own_code(self, arm: str, folder: Path) -> list[str]:
         """The files and modules of a user's own that a run of this arm executes."""
-        of_all = own_code.places([*(each.kind for each in self.impairments), self.topology.name])
+        of_all = own_code.places([*(entry.kind for entry in self.impairments), self.topology.name])
         if not self.trains:
             # A training script may lie anywhere.
             script = [self.workload.script] if isinstance(self.workload, Torchrun) else []

@@ -210,13 +210,13 @@ class _Plain:
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node, place) if node.tag == _PLAIN else node.value
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(each, (*place, str(n))) for n, each in enumerate(node.value)]
+            return [self.value(below, (*place, str(n))) for n, below in enumerate(node.value)]
         return self._mapping(node, place)
 
     def _mapping(self, node: Any, place: tuple[str, ...]) -> dict[str, Any]:
         if len(node.value) > _MOST_KEYS:
             raise _wrong(f"more than {_MOST_KEYS} keys in one mapping", place, node)
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         merged: list[Any] = []
         lines: dict[str, int] = {}
         for key, below in node.value:
@@ -231,14 +231,14 @@ class _Plain:
             lines[name] = line
             value = self.value(below, (*place, name))
             if name != "<<" or key.tag != _PLAIN:
-                found[name] = value
+                mapping[name] = value
                 continue
             merged = value if isinstance(value, list) else [value]
-            if not all(isinstance(each, dict) for each in merged):
+            if not all(isinstance(aliased, dict) for aliased in merged):
                 raise _wrong("'<<' must be followed by the alias of a mapping", (), key)
-        for each in merged:
-            found = {**each, **found}
-        return found
+        for aliased in merged:
+            mapping = {**aliased, **mapping}
+        return mapping
 
 
 def _scalar(node: Any, place: tuple[str, ...]) -> Any:
@@ -249,8 +249,8 @@ def _scalar(node: Any, place: tuple[str, ...]) -> Any:
     if not is_whole and not _NUMBER.fullmatch(text):
         return text
     if len(text) > _MOST_DIGITS:
-        said = f"a number of {len(text)} digits; valid: up to {_MOST_DIGITS}"
-        raise _wrong(said, place, node)
+        what = f"a number of {len(text)} digits; valid: up to {_MOST_DIGITS}"
+        raise _wrong(what, place, node)
     if is_whole:
         digits = text.replace("_", "")
         return int(digits, 0 if digits.lstrip("+-")[:2] in ("0x", "0o") else 10)
@@ -260,9 +260,9 @@ def _scalar(node: Any, place: tuple[str, ...]) -> Any:
     return value
 
 
-def _wrong(said: str, place: tuple[str, ...], node: Any) -> InputError:
+def _wrong(what: str, place: tuple[str, ...], node: Any) -> InputError:
     where = f"{'.'.join(place)}: " if place else ""
-    return InputError(f"line {_line(node)}: {where}{said}")
+    return InputError(f"line {_line(node)}: {where}{what}")
 
 
 def _line(node: Any) -> int:
@@ -270,18 +270,18 @@ def _line(node: Any) -> int:
 
 
 def _explained(error: yaml.MarkedYAMLError, text: str) -> str:
-    said = ", ".join(filter(None, (error.context, error.problem)))
+    what = ", ".join(filter(None, (error.context, error.problem)))
     for part, words in _WHERE_IT_BEGINS.items():
-        if part in said and (mark := error.context_mark or error.problem_mark):
+        if part in what and (mark := error.context_mark or error.problem_mark):
             return f"line {mark.line + 1}: {words}"
     mark = error.problem_mark
     if mark is None:
-        return said
+        return what
     here = "".join(text.splitlines()[mark.line : mark.line + 1])[mark.column :]
-    said = next((words for part, words in _HERE.items() if part in said), error.problem or said)
-    if "start any token" in said:
-        said = f"no value can begin with {here[:1]!r}; put it into quotes"
+    what = next((words for part, words in _HERE.items() if part in what), error.problem or what)
+    if "start any token" in what:
+        what = f"no value can begin with {here[:1]!r}; put it into quotes"
         if here[:1] == "\t":
-            said = "a tab before a key or value; YAML indents with spaces"
+            what = "a tab before a key or value; YAML indents with spaces"
     word = re.split(r"[ ,}\]]", here)[0]
-    return f"line {mark.line + 1}: {said.replace('{}', word)}"
+    return f"line {mark.line + 1}: {what.replace('{}', word)}"
