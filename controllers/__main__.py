@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from controllers import framework_choice, lab_file
+from testbed.lab.helpers.process import Requests
 from testbed.shared import python_module
 from testbed.shared.yaml_input import InputError
 
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument(
         "--when-told",
         action="store_true",
-        help="get ready first, and read the file when a line has come on standard input",
+        help="get ready first, and read the file when a message has come on standard input",
     )
     parser.add_argument(
         "--ofp-listen-host",
@@ -40,7 +41,7 @@ def main() -> None:
     if arguments.when_told:
         with python_module.large_imports():
             importlib.import_module("controllers.app")
-        if not sys.stdin.readline():
+        if Requests().wait() is None:
             sys.exit(1)
     try:
         lab_file.read(arguments.lab_file)

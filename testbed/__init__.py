@@ -4,8 +4,7 @@
     cluster       a sweep on several machines, by way of Dask
     bench         benchmarks of the transport, and the study of how much loss training bears
     machine       what this machine can do, and what labs left behind on it
-    prompt        Mininet's prompt inside a lab
-    scripting     the lab from Python
+    scripting     the lab from Python, and Mininet's prompt inside one
     watch         the view of a run in progress
     run           from a planned run to a finished run directory
     experiment    YAML files, their schema, and their expansion into runs

@@ -32,7 +32,7 @@ def start_helper(
         [*priority, *inside(pid), *argv],
         name=argv[argv.index("-m") + 1] if "-m" in argv else argv[0],
         readable=lab.readable,
-    )
+    ).start()
 
 
 def process_of_workload(lab: LabAccess, parameters: ImpairmentParameters) -> int:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import sandbox
+from testbed.lab.kernel import privileges
 from testbed.run import manifest
 from testbed.shared.yaml_input import InputError
 from testbed.transport.native import HOT_PATH
@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
         "compiled": HOT_PATH.compiled,
         "load_average": os.getloadavg(),
         "receive_buffer_max_bytes": int(Path("/proc/sys/net/core/rmem_max").read_text()),
-        "user_namespace": not sandbox.is_root(),
+        "user_namespace": not privileges.may_be_root(),
     }
 
 

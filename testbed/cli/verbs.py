@@ -235,11 +235,11 @@ def shell(selection: Selection) -> None:
     """Open Mininet's prompt inside an experiment's network, without training."""
     from testbed.cli import choosing
     from testbed.machine import capabilities
-    from testbed.prompt import session
+    from testbed.scripting import inside
 
     runs = choosing.chosen(Sweep(**vars(selection))).selections[0].loaded()
     capabilities.require()
-    raise typer.Exit(session.open_prompt(runs[0].config()))
+    raise typer.Exit(inside.open_prompt(runs[0].config()))
 
 
 @_verb(_READ, "report quick    or, to publish it: ./lab report quick --format zip")

@@ -7,14 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from testbed.lab.delay import (
-    DelaySettings,
-    Middle,
-    RelayClient,
-    frame_ring,
-    netem,
-    untouched,
-)
+from testbed.lab.delay import DelaySettings, Middle, RelayClient, netem, untouched
+from testbed.lab.delay.relayed_direction import opened_ring
 from testbed.lab.kernel import link_counters, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
@@ -131,7 +125,7 @@ class LinkControl:
         # It is the first time. The relay would hold up other frames while it made the ring.
         slots = replace(middle, most_delay_s=delay.longest_s).slots
         try:
-            ring = frame_ring.opened(slots, middle.link)
+            ring = opened_ring(slots, middle.link)
         except OSError as error:
             raise CommandError(f"delay relay: {error.strerror}") from None
         with ring:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,45 +107,46 @@ def hosts_from_json(document: dict[str, Any]) -> dict[str, HostInfo]:
     return {name: HostInfo(**fields) for name, fields in document["hosts"].items()}
 
 
+@dataclass(kw_only=True)
 class Network:
-    """A started Mininet network. Nothing here stops it: the sandbox's end removes all of it."""
+    """A network of a Mininet `Topo`. Nothing here stops it: the sandbox's end removes all of it."""
 
-    def __init__(
-        self,
-        topology: Any,
-        *,
-        private: Path,
-        logs: Path,
-        delayed_by: str = "auto",
-        datapath: Datapath = "userspace",
-        data_ports: tuple[int, int] | None = None,
-        seed: int | None = None,
-        adjustable: bool = False,
-    ) -> None:
-        """Build hosts, switches and links of a Mininet `Topo`.
+    topology: Any
+    private: Path
+    logs: Path
+    delayed_by: str = "auto"
+    datapath: Datapath = "userspace"
+    data_ports: tuple[int, int] | None = None
+    seed: int | None = None
+    adjustable: bool = False
+    relay: Relay | None = field(default=None, init=False)
+    mininet: Any = field(init=False)
+    info: LabInfo = field(init=False)
+
+    def build(self) -> None:
+        """Build hosts, switches and links, and start the relay of links if they need one.
 
         Raises:
             MissingCapabilityError: netem is wanted, which this kernel lacks, the relay has no room
-            for so
-                long a delay, or a host's namespaces cannot be made.
+                for so long a delay, or a host's namespaces cannot be made.
             CommandError: the kernel refuses something else.
         """
-        self.mininet = _build(topology, datapath, adjustable=adjustable)
-        self.info = replace(_describe(self.mininet), data_ports=data_ports, datapath=datapath)
-        if data_ports is not None:
+        self.mininet = _build(self.topology, self.datapath, adjustable=self.adjustable)
+        found = _describe(self.mininet)
+        self.info = replace(found, data_ports=self.data_ports, datapath=self.datapath)
+        if self.data_ports is not None:
             for host in self.info.hosts.values():
-                socket_defaults.reserve_ports(host.pid, *data_ports)
-        if datapath == "kernel":
+                socket_defaults.reserve_ports(host.pid, *self.data_ports)
+        if self.datapath == "kernel":
             self._steer()
         delayed = [link for link in self.info.links if link.middle is not None]
         middles = [Middle.of_link(asdict(link)) for link in delayed]
-        self.relay: Relay | None = None
         if not middles:
             return
-        missing = "" if delayed_by == "relay" else netem.missing(*middles[0].interfaces)
-        if missing and delayed_by == "netem":
+        missing = "" if self.delayed_by == "relay" else netem.missing(*middles[0].interfaces)
+        if missing and self.delayed_by == "netem":
             raise MissingCapabilityError(f"netem: {missing}")
-        if delayed_by != "relay" and not missing:
+        if self.delayed_by != "relay" and not missing:
             netem.setup(middles)
             self._steer()
             self.info = replace(self.info, delayed_by="netem")
@@ -156,8 +157,8 @@ class Network:
             except ValueError as error:
                 raise MissingCapabilityError(str(error)) from None
             untouched.join([middle for middle in middles if middle.rests])
-            path = private / "delay.sock"
-            self.relay = Relay(middles, path, log=logs / "delay-relay.log", seed=seed)
+            path, log = self.private / "delay.sock", self.logs / "delay-relay.log"
+            self.relay = Relay(middles, path, log=log, seed=self.seed).start()
             self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))
 
     def start(self) -> None:

@@ -10,15 +10,18 @@ import os
 import resource
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO, Any
 
 from testbed.lab import leftovers
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import run
 from testbed.shared import python_module
 from testbed.shared.input_error import InputError
+from testbed.shared.messages import LateError, Message, MessageError, Messages, pair
 
 # This folder exists wherever Open vSwitch is installed; inside the sandbox a private tmpfs covers
 # it. Its short path keeps UNIX socket names below their limit of 107 bytes.
@@ -33,51 +36,126 @@ _NEEDED = (
 )
 _HOSTS = Path("/etc/hosts")
 _HOSTS_FILE = "hosts"
+_LAST_WORDS_BYTES = 2000
+_FIRST_PROCESS = "testbed.lab.first_process"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def is_root() -> bool:
-    """Whether this is root, whose sandbox needs no user namespace."""
-    return privileges.may_be_root()
+class SandboxError(RuntimeError):
+    """What was asked of a sandbox cannot be done; the message is one line."""
+
+
+class EndedError(SandboxError):
+    """The sandbox has ended; the message is what it printed last, empty for nothing."""
+
+
+class Sandbox:
+    """A running sandbox, seen from outside. It ends with its connection, however that ends."""
+
+    def __init__(
+        self,
+        module: str,
+        process: subprocess.Popen[bytes],
+        messages: Messages,
+        printed: IO[bytes] | None,
+    ) -> None:
+        """Made by `start`."""
+        self.module = module
+        self.process = process
+        self.messages = messages
+        self._printed = printed
+
+    def ask(
+        self, request: Mapping[str, Any], files: Sequence[int] = (), *, timeout_s: float = 1e6
+    ) -> Message:
+        """Ask its first process; InputError for a wrong request, else SandboxError."""
+        try:
+            answer, received = self.messages.ask(request, files, timeout_s=timeout_s)
+        except LateError:
+            raise SandboxError(f"{self.module}: not done within {timeout_s:g} s") from None
+        except MessageError:
+            raise EndedError(self.last_words()) from None
+        if "error" in answer:
+            raise (InputError if answer["bad"] else SandboxError)(answer["error"])
+        return answer, received
+
+    def last_words(self) -> str:
+        """What it printed last, such as why it could not begin; empty for nothing."""
+        if self._printed is None or self._printed.closed:
+            return ""
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+        lines = self._printed.read().decode(errors="replace").split("\n")
+        return next((" ".join(each.split()) for each in reversed(lines) if each.strip()), "")
+
+    def stop(self, *, patience_s: float = 3.0) -> int:
+        """End it through its connection, by force if need be; return its exit status."""
+        self.messages.close()
+        if self._printed is not None:
+            self._printed.close()
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            with privileges.taken_up():
+                self.process.kill()  # `--kill-child` takes the sandbox's first process with it
+            return self.process.wait()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def start(
     module: str,
-    *arguments: str,
-    pass_fds: tuple[int, ...] = (),
-    stdout: int | None = None,
-    stderr: int | None = None,
+    *,
+    output: IO[bytes] | None = None,
     terminal: bool = False,
     outlives_thread: bool = False,
-) -> subprocess.Popen[bytes]:
-    """Start `python -m module arguments` as the first process of a new sandbox."""
-    # Its `stdin` is the sandbox's lifeline: closing it (or dying) ends the sandbox, because the
-    # module calls `end_with_lifeline`. With `terminal` the module keeps the caller's own standard
-    # input, and the parent-death signal alone ends it. That comes with the end of the thread that
-    # calls this; with `outlives_thread` there is none.
+) -> Sandbox:
+    """Start a sandbox; its first process hands its first message to the module's `in_sandbox`."""
+    # What it prints goes to `output`; with `terminal` it keeps the caller's own input and output.
+    # The signal of the parent's death comes with the end of the thread that calls this; with
+    # `outlives_thread` there is none.
     raise_limits()
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if not is_root():
+    if not privileges.may_be_root():
         namespaces = ["--user", "--map-root-user", *namespaces]
-    # The signal ends the sandbox at once when the command is killed. The lifeline does so where the
-    # kernel forgets the signal: on entering a user namespace.
+    # The signal ends the sandbox at once when the command is killed. The connection's end does so
+    # where the kernel forgets the signal: on entering a user namespace.
     signal = [] if outlives_thread else ["setpriv", "--pdeathsig", "KILL"]
-    with privileges.taken_up():
-        return subprocess.Popen(
-            [
-                *signal,
-                *("unshare", *namespaces),
-                *python_module.command(module, *arguments),
-            ],
-            # `./lab clean` recognises a sandbox by this, and whether its command still lives.
-            env=_environment() | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
-            stdin=None if terminal else subprocess.PIPE,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=pass_fds,
-            # Ctrl-C at the terminal goes to the command only, which ends the sandbox in order.
-            start_new_session=not terminal,
-        )
+    with ExitStack() as opened:
+        printed = None
+        if output is None and not terminal:
+            printed = output = opened.enter_context(tempfile.TemporaryFile())
+        messages, theirs = pair()
+        opened.callback(messages.close)
+        with theirs, privileges.taken_up():
+            process = subprocess.Popen(
+                [
+                    *signal,
+                    *("unshare", *namespaces),
+                    *python_module.command(_FIRST_PROCESS, module, str(theirs.fileno())),
+                ],
+                # `./lab clean` recognises a sandbox by this, and whether its command still lives.
+                env=_environment() | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
+                stdin=None if terminal else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                # Ctrl-C at the terminal goes to the command only, which ends the sandbox in order.
+                start_new_session=not terminal,
+            )
+        opened.pop_all()
+    return Sandbox(module, process, messages, printed)
+
+
+def result_of(
+    module: str, request: Mapping[str, Any], *, timeout_s: float = 300.0
+) -> dict[str, Any]:
+    """What a module's `in_sandbox` returns for a request, in a sandbox of its own."""
+    with start(module) as box:
+        return box.ask(request, timeout_s=timeout_s)[0]
 
 
 def raise_limits() -> None:
@@ -101,59 +179,12 @@ def _environment() -> dict[str, str]:
     found = dict(os.environ)
     if (who := privileges.caller()) is not None:
         found |= who.environment()
-    elif not is_root():  # an ordinary user's sandbox has nobody else's powers to hand on
+    elif not privileges.may_be_root():  # it has nobody else's powers to hand on
         found.pop("SUDO_UID", None)
     if not sys.flags.safe_path:  # this project may have been found in the current folder
         places = [*filter(None, found.get("PYTHONPATH", "").split(os.pathsep)), str(_ROOT)]
         found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(places))
     return found
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End `unshare`, whose `--kill-child` takes the sandbox's first process with it."""
-    with privileges.taken_up():
-        process.kill()
-
-
-def stop(process: subprocess.Popen[bytes], *, patience_s: float = 3.0) -> int:
-    """End a sandbox through its lifeline, by force if need be; return its exit status."""
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        return process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        return process.wait()
-
-
-def output_of(module: str, *arguments: str, timeout_s: float = 300.0) -> tuple[bytes, str]:
-    """Run a module in a new sandbox until its output ends; returns it, and what went to stderr."""
-    process = start(module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    # The sandbox ends when its standard input closes, so `communicate` must not see that.
-    lifeline, process.stdin = process.stdin, None
-    assert lifeline is not None
-    late = ""
-    try:
-        output, errors = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        late = f"\n{module}: not done within {timeout_s:g} s"
-        _kill(process)
-        output, errors = process.communicate()
-    finally:
-        lifeline.close()
-        stop(process)
-    return output, (errors.decode(errors="replace").strip() + late).strip()
-
-
-def end_with_lifeline(descriptor: int = 0) -> None:
-    """Inside: end this process, and with it the sandbox, when `descriptor` closes."""
-
-    def watch() -> None:
-        while os.read(descriptor, 4096):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
 def pinned(directory: Path) -> Path:

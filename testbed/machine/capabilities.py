@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shutil
 import socket
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -21,13 +21,15 @@ from rich.table import Table
 from controllers import framework_choice
 from testbed.lab import datapath, loss_table, sandbox
 from testbed.lab.delay import netem
-from testbed.lab.kernel import shaping
+from testbed.lab.kernel import privileges, shaping
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.loss_table import LossModel
 from testbed.lab.openvswitch import OpenVSwitch, vsctl
 from testbed.lab.paced_frames import PacedFrames
+from testbed.lab.sandbox import SandboxError
+from testbed.shared.messages import Messages
 from testbed.shared.yaml_input import InputError
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.native import WHY_NONE
@@ -60,15 +62,13 @@ def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
     """Try the wanted capabilities, or all; the machine is as before afterwards."""
     probed, refused = {}, ""
     try:
-        output, error = sandbox.output_of(__spec__.name, *wanted)
-        probed = json.loads(output)
+        probed = sandbox.result_of(__name__, {"wanted": list(wanted)})
     except FileNotFoundError as absent:
         refused = f"{absent.filename}: not installed"
-    except ValueError:
-        words = "".join(error.splitlines()[-1:])
-        what = "cannot make namespaces" if words.startswith(("unshare:", "setpriv:")) else ""
-        refused = f"{what or 'the probe failed'}: {words}"
-    reason = refused or ("as root" if sandbox.is_root() else "in a user namespace")
+    except (SandboxError, InputError) as error:
+        makes_none = str(error).startswith(("unshare:", "setpriv:"))
+        refused = f"{'cannot make namespaces' if makes_none else 'the probe failed'}: {error}"
+    reason = refused or ("as root" if privileges.may_be_root() else "in a user namespace")
     found = {"sandbox": Capability(available=not refused, reason=reason, **_ABOUT["sandbox"])}
     return found | {name: Capability(**fields) for name, fields in probed.items()}
 
@@ -117,7 +117,8 @@ def _attempt(name: str, trial: Callable[[], str | None]) -> Capability:
         return Capability(available=False, reason=" ".join(str(error).split()), **_ABOUT[name])
 
 
-def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
+def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
+    """Try the wanted capabilities."""
     private = sandbox.prepare()
     run(["ip", "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"])
     for name in ("probe0", "probe1"):
@@ -145,9 +146,9 @@ def _inside(wanted: Sequence[str]) -> dict[str, Capability]:
         **{f"tcp-{name}": partial(_congestion_control, name) for name in TCP_CONGESTION_CONTROLS},
     }
     probed: dict[str, Capability] = {}
-    for name in wanted or trials:
+    for name in request["wanted"] or trials:
         probed[name] = _attempt(name, trials[name])
-    return probed
+    return {name: each.as_json() for name, each in probed.items()}
 
 
 def _tun_device() -> None:
@@ -239,12 +240,3 @@ def _congestion_control(name: str) -> None:
         except OSError as error:
             path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
             raise OSError(f"not among {path.read_text().strip()}") from error
-
-
-if __name__ == "__main__":
-    sandbox.end_with_lifeline()
-    print(
-        json.dumps({name: each.as_json() for name, each in _inside(sys.argv[1:]).items()}),
-        flush=True,
-    )
-    os._exit(0)

@@ -1,7 +1,7 @@
 """`./lab check --deep`: the highest link rate that this machine holds for a server and 3 workers.
 
 A rate is *held* if at least 97 % of it arrives while all workers send to the server and it to them,
-and some processor time is left. Run as a module this is the inside of one lab: it prints JSON.
+and some processor time is left.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from operator import attrgetter
@@ -27,6 +26,9 @@ from controllers import framework_choice
 from testbed.lab import sandbox
 from testbed.lab.datapath import Datapath, Wanted
 from testbed.lab.kernel import machine_ticks, process_status
+from testbed.lab.sandbox import SandboxError
+from testbed.run.session import LabSession
+from testbed.shared.messages import Messages
 from testbed.shared.yaml_input import InputError
 
 WORKERS = 3
@@ -167,22 +169,22 @@ def climb(trial_of: Callable[[int], Trial], deadline_s: float) -> Iterator[Trial
 
 def attempt(rate_bps: int, *, datapath: Wanted = "auto") -> Trial:
     """Try one rate in a lab of its own, in about four seconds."""
-    output, error = sandbox.output_of(__spec__.name, str(rate_bps), datapath)
-    if not output:
-        raise InputError(f"no lab can be built: {''.join(error.splitlines()[-1:])}")
-    return Trial(**json.loads(output))
+    try:
+        found = sandbox.result_of(__name__, {"rate_bps": rate_bps, "datapath": datapath})
+    except SandboxError as error:
+        raise InputError(f"no lab can be built: {error}") from None
+    return Trial(**found)
 
 
 # The inside
 
 
-def _inside(rate_bps: int, datapath: str) -> Trial:
+def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     """Build the lab, run the pattern for a second, count what arrives."""
     import topologies
-    from testbed.run import inside
-    from testbed.run.assembly import Lab
     from testbed.verdict import calibration
 
+    rate_bps = int(request["rate_bps"])
     queue_bytes = max(150_000, int(rate_bps * _QUEUE_S / 8))
     topology = topologies.parse(
         {"name": "star", "workers": WORKERS, "rate_bps": rate_bps, "queue_bytes": queue_bytes}
@@ -192,17 +194,18 @@ def _inside(rate_bps: int, datapath: str) -> Trial:
         "topology": shape,
         "impairments": [],
         "controller": framework_choice.preferred(),
-        "datapath": datapath,
+        "datapath": request["datapath"],
         "seed": 1,
     }
-    lab = Lab(config, inside.prepare(config))
-    hosts = lab.network.info.hosts
-    calibration.warm_up(lab.network.info)
-    lab.switch.deepen_buffers()
+    lab = LabSession(config)
+    lab.begin()
+    lab.build()
+    lab.warm_up()
+    hosts = lab.info.hosts
     switch = lab.switch.processes["ovs-vswitchd"].pid
     server = hosts["server"]
     workers = [host for host in hosts.values() if host is not server]
-    rtt_s = calibration.idle_round_trip_s(lab.network.info)
+    rtt_s = calibration.idle_round_trip_s(lab.info)
     share_bps = _OFFERED * rate_bps / len(workers)
     receivers = [_Child(host.pid, _receive, host.address) for host in (server, *workers)]
     senders = [_Child(server.pid, _send, [each.address for each in workers], share_bps)]
@@ -222,7 +225,7 @@ def _inside(rate_bps: int, datapath: str) -> Trial:
         (frames_b - frames_a) * _FRAME_BYTES * 8 / (at_b - at_a)
         for (at_a, frames_a), (at_b, frames_b) in zip(first, last, strict=True)
     ]
-    return Trial(
+    trial = Trial(
         rate_bps=rate_bps,
         incast_bps=rates[0],
         broadcast_bps=sum(rates[1:]),
@@ -230,8 +233,9 @@ def _inside(rate_bps: int, datapath: str) -> Trial:
         lab_cores=(sum(spent_later.values()) - sum(spent.values())) / ticks_per_core,
         switch_cores=(spent_later[switch] - spent[switch]) / ticks_per_core,
         rtt_s=rtt_s,
-        datapath=lab.network.info.datapath,
+        datapath=lab.info.datapath,
     )
+    return asdict(trial)
 
 
 class _Child:
@@ -310,11 +314,3 @@ def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
                     messages.send(sink.fileno(), 0, batch)
             sent += batch
         time.sleep(0.002)
-
-
-if __name__ == "__main__":
-    sandbox.end_with_lifeline()
-    output = os.dup(1)
-    os.dup2(2, 1)  # Mininet's remarks are not results
-    os.write(output, json.dumps(asdict(_inside(int(sys.argv[1]), sys.argv[2]))).encode())
-    os._exit(0)

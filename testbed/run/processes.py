@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.shared import failure, jsonl, own_code, run_directory
+from testbed.shared import failure, jsonl, messages, own_code, run_directory
+from testbed.shared.messages import MessageError, Messages
 from testbed.shared.unlinked import open_file
 
 _LAST_LINES, _LAST_BYTES = 3, 2000
@@ -28,33 +29,39 @@ class Processes:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._told: set[str] = set()  # whose end `wait` has told
+        self._connections: dict[str, Messages] = {}
 
     def adopt(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
         """Watch processes that somebody else started."""
         self._running |= processes
 
-    def spawn(self, name: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process; `options` go to `subprocess.Popen`."""
+    def spawn(
+        self, name: str, argv: Sequence[str], *, told: bool = False, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a process, which is `told` something; `options` go to `subprocess.Popen`."""
         with open_file(self._logs / f"{name}.log", "ab") as log:
-            options.setdefault("stdin", subprocess.DEVNULL)
+            theirs = None
+            if told:
+                self._connections[name], theirs = messages.pair()
+            options.setdefault("stdin", theirs or subprocess.DEVNULL)
             # Ctrl-C at the prompt of a shell must not reach the lab itself.
             options.setdefault("start_new_session", True)
             options.setdefault("env", dict(os.environ))
             options["env"][failure.REASON_FILE] = str(self._logs / f"{name}.reason")
             process: subprocess.Popen[bytes]
             process = subprocess.Popen(list(argv), stdout=log, stderr=log, **options)
+            if theirs is not None:
+                theirs.close()
         self._running[name] = process
         return process
 
-    def tell(self, name: str, line: str) -> None:
-        """Write one line to a process's standard input and close it.
+    def tell(self, name: str, message: Mapping[str, Any]) -> None:
+        """Send a message to a process's standard input.
 
         One that has ended already is not told: whoever waits for it hears why it ended.
         """
-        stdin = self._running[name].stdin
-        assert stdin is not None
-        with contextlib.suppress(BrokenPipeError), stdin:
-            stdin.write(line.encode() + b"\n")
+        with contextlib.suppress(MessageError):
+            self._connections[name].send(message)
 
     def statuses(self) -> dict[str, int | None]:
         """Exit status of each process by name; None while it runs."""

@@ -15,11 +15,11 @@ from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program
 from testbed.lab.kernel import process_sockets, socket_defaults
 from testbed.lab.network import HostInfo
-from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes, end_of, killed_by
+from testbed.run.session import LabSession
 from testbed.shared import run_directory
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.shared.progress_pipe import PROGRAMS, ProgressWriter
+from testbed.shared.messages import PROGRAMS, ProgressWriter
 from testbed.shared.unlinked import open_file
 from testbed.verdict import congestion_read_back
 from testbed.workload import commands, markers
@@ -99,9 +99,9 @@ class ProgramWorkload:
     def wait_until_loaded(self) -> None:
         """Nothing is loaded: programs begin when the network is calibrated."""
 
-    def run(self, lab: ObservedLab) -> None:
+    def run(self, lab: LabSession) -> None:
         """Run the programs to their end."""
-        self._controller = ControllerClient(lab.lab.controller_socket)
+        self._controller = ControllerClient(lab.controller_socket)
         # The path must be short (107 bytes), and programs of other users have to reach it.
         lab.private.chmod(0o711)
         place = lab.private / "markers.sock"
@@ -135,7 +135,7 @@ class ProgramWorkload:
                     with contextlib.suppress(OSError):
                         os.killpg(each.process.pid, signal.SIGKILL)
 
-    def check(self, lab: ObservedLab) -> None:
+    def check(self, lab: LabSession) -> None:
         """Make sure that hosts used the congestion control that was configured."""
         wanted = {
             str(each.settings["host"]): str(each.settings["congestion_control"])
@@ -154,7 +154,7 @@ class ProgramWorkload:
 
     # Starts
 
-    def _start_what_may(self, lab: ObservedLab) -> bool:
+    def _start_what_may(self, lab: LabSession) -> bool:
         """Start each program whose turn it is; returns whether others still wait."""
         waits = False
         for each in self._all():
@@ -173,7 +173,7 @@ class ProgramWorkload:
                 )
         return waits
 
-    def _start(self, program: _Program, lab: ObservedLab) -> None:
+    def _start(self, program: _Program, lab: LabSession) -> None:
         settings = program.settings
         host = lab.info.hosts[settings["host"]]
         if settings["congestion_control"]:

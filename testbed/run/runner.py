@@ -1,11 +1,10 @@
 """Executes the runs of an experiment one after another and skips those that are done."""
 
-import json
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
-from testbed.shared.progress_pipe import MEASURED
+from testbed.shared.messages import MEASURED, MessageError
 from testbed.shared.run_directory import RunDirectory, Verdict
 from testbed.verdict.gate import STOPPING
 from testbed.verdict.other_programs import OtherPrograms
@@ -146,27 +145,19 @@ def attempts(
 
 def _in_sandbox(directory: Path, on_progress: OnProgress) -> int:
     """Run the supervisor in a new sandbox, pass its progress on, return its exit status."""
-    incoming, outgoing = os.pipe()
     with (directory / "logs" / "supervisor.log").open("ab") as log:
-        process = sandbox.start(
-            "testbed.run.supervisor",
-            str(directory.resolve()),
-            f"--progress-descriptor={outgoing}",
-            pass_fds=(outgoing,),
-            stdout=log.fileno(),
-            stderr=log.fileno(),
-        )
-    os.close(outgoing)
-    others = OtherPrograms(directory, process.pid)
+        box = sandbox.start("testbed.run.supervisor", output=log)
+    others = OtherPrograms(directory, box.process.pid)
     try:
-        # Ends when the last process of the lab has gone: nobody holds the pipe any more.
-        with os.fdopen(incoming, "rb") as lines:
-            for line in lines:
-                record = json.loads(line)
+        # Until the last process of the lab has gone: nobody holds the connection any more.
+        with suppress(MessageError):
+            box.messages.send({"directory": str(directory.resolve())})
+            while True:
+                record, _ = box.messages.receive()
                 on_progress(record)
                 if record.get("stage") in MEASURED:
                     others.begin()
-        return process.wait()
+        return box.process.wait()
     finally:
         others.end()
-        sandbox.stop(process)
+        box.stop()

@@ -29,7 +29,7 @@ from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.messages import ProgressWriter
 from testbed.shared.run_directory import RunDirectory
 from testbed.simulate import kernel_tcp
 from testbed.simulate.endpoint import World

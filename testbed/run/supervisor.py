@@ -1,25 +1,24 @@
-"""The first process of a sandbox: builds the lab, trains in it, and writes the run's verdict."""
+"""Inside a sandbox: builds the lab of a run, trains in it, and writes the run's verdict."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import MissingCapabilityError
-from testbed.run import inside
 from testbed.run.processes import ProcessError
-from testbed.shared import failure, run_directory
+from testbed.run.session import LabSession, topology_of
+from testbed.shared import failure, python_module, run_directory
 from testbed.shared.input_error import InputError
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.messages import Messages, ProgressWriter
 
 if TYPE_CHECKING:
     from testbed.verdict.gate import Gate
@@ -32,13 +31,19 @@ class UnsupportedError(RuntimeError):
 def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]:
     """Build the lab, calibrate it, run the workload in it; return the gates and a remark."""
     config = run_directory.read_json(directory / "config.json")
-    place = inside.prepare(config, directory)
+    lab = LabSession(config, directory)
+    lab.begin()
     if trains := "workload" not in config:
-        place.start_training(progress.descriptor)
+        # It loads model and data until it is told the hosts.
+        descriptor = progress.messages.fileno()
+        lab.processes.spawn(
+            "training",
+            python_module.command("testbed.run.training_launcher", str(lab.directory)),
+            told=True,
+            pass_fds=(descriptor,),
+        )
     # Imported here, beside what has been started.
     from testbed.run import requirements
-    from testbed.run.assembly import topology_of
-    from testbed.run.observed_lab import ObservedLab
     from testbed.run.program_workload import ProgramWorkload
     from testbed.run.training_workload import TrainingWorkload
 
@@ -47,8 +52,9 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         raise UnsupportedError(lacking)
     progress.stage("building the network")
     kind = TrainingWorkload if trains else ProgramWorkload
-    workload = kind(config, place.directory, place.processes, progress)
-    lab = ObservedLab(config, place, data_ports=workload.data_ports)
+    workload = kind(config, lab.directory, lab.processes, progress)
+    lab.build(data_ports=workload.data_ports)
+    lab.observe()
     workload.wait_until_loaded()
     progress.stage("calibrating")
     lab.calibrate()
@@ -59,20 +65,15 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
     return lab.judge(), "; ".join(filter(None, (workload.remark(), lab.remark())))
 
 
-def main() -> None:
+def in_sandbox(request: Mapping[str, Any], messages: Messages) -> None:
     """Execute the run of a directory; the verdict goes into its `status.json`."""
-    parser = argparse.ArgumentParser(prog="testbed.run.supervisor")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--progress-descriptor", type=int, required=True)
-    arguments = parser.parse_args()
-    sandbox.end_with_lifeline()
+    directory = Path(request["directory"])
     began_at, began_s = run_directory.now(), time.monotonic()
     findings: list[Gate] = []
     verdict: run_directory.Verdict = "ok"
     reason = ""
     try:
-        progress = ProgressWriter(arguments.progress_descriptor)
-        findings, remark = execute(arguments.directory, progress)
+        findings, remark = execute(directory, ProgressWriter(messages))
         from testbed.verdict.gate import reasons  # imported long since; see `execute`
 
         reason = "; ".join(filter(None, (reasons(findings), remark)))
@@ -90,16 +91,10 @@ def main() -> None:
     if privileges.caller() is not None:
         privileges.lay_aside()  # where links lead no further than the caller may go
     run_directory.write_status(
-        arguments.directory,
+        directory,
         verdict,
-        reason.replace(str(sandbox.PINNED), str(arguments.directory)),
+        reason.replace(str(sandbox.PINNED), str(directory)),
         began_at=began_at,
         wall_s=time.monotonic() - began_s,
         gates=[gate.as_json() for gate in findings],
     )
-    # The first process does not unwind: its end is the end of the lab.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

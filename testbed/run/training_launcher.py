@@ -1,6 +1,6 @@
 """Forks the server and the workers into their hosts, from one process that has imported torch.
 
-The supervisor starts it early. It waits on standard input for one JSON line that names the hosts.
+The supervisor starts it early. It waits for one message, which names the hosts.
 Importing once and forking makes a worker ready in about 50 ms and shares memory.
 """
 
@@ -13,6 +13,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from testbed.run import shared_processes
 from testbed.run.processes import killed_by
 from testbed.run.shared_processes import HostTask
 from testbed.shared import failure, own_code, python_module, run_directory
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.messages import Messages, ProgressWriter
 from testbed.transport import PeerLost
 from testbed.transport.net.carriers import DataSockets
 
@@ -44,7 +45,7 @@ _FAULTS_OF_OTHERS = (PeerLost, ConnectionError, TimeoutError)
 
 
 def main() -> None:
-    """`python -m testbed.run.training_launcher RUN_DIRECTORY`, with the order on standard input."""
+    """`python -m testbed.run.training_launcher RUN_DIRECTORY`, which is then told its order."""
     directory = Path(sys.argv[1])
     with python_module.large_imports():
         import torch
@@ -81,7 +82,8 @@ def main() -> None:
         privileges.hand_over(context.coordination_socket)
     controller = _connect_to_controller(context)
     controller.announce_only()
-    progress = ProgressWriter(order["progress_descriptor"])
+    descriptor = socket.socket(fileno=order["progress_descriptor"])
+    progress = ProgressWriter(Messages(descriptor))
 
     vectors = None
     if context.training["measure_every"]:

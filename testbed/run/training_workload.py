@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from testbed.lab import paths as lab_paths
-from testbed.run.assembly import topology_of
-from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError, Processes
-from testbed.shared.progress_pipe import TRAINING, ProgressWriter
+from testbed.run.session import LabSession, topology_of
+from testbed.shared.messages import TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.verdict import congestion_read_back
@@ -44,21 +42,21 @@ class TrainingWorkload:
         """Return once it takes the processors no more: calibration must have them for itself."""
         self._processes.wait_for(self._directory / "logs" / LOADED, _NAME, _LOAD_TIMEOUT_S)
 
-    def run(self, lab: ObservedLab) -> None:
+    def run(self, lab: LabSession) -> None:
         """Train to the end."""
         hosts, names = lab.info.hosts, self._hosts
         order = {
             "hosts": {name: vars(hosts[name]) for name in names},
             "fair_shares_bps": lab_paths.fair_shares_bps(lab.info.as_json(), names[1:]),
             "fair_queues_bytes": lab_paths.fair_queues_bytes(lab.info.as_json(), names[1:]),
-            "controller_socket": str(lab.lab.controller_socket),
+            "controller_socket": str(lab.controller_socket),
             "coordination_socket": str(lab.private / "coordination.sock"),
-            "progress_descriptor": self._progress.descriptor,
+            "progress_descriptor": self._progress.messages.fileno(),
         }
-        self._processes.tell(_NAME, json.dumps(order))
+        self._processes.tell(_NAME, order)
         self._processes.wait_until_done(_NAME, lab.config["limits"]["run_timeout_s"])
 
-    def check(self, lab: ObservedLab) -> None:
+    def check(self, lab: LabSession) -> None:
         """Make sure that what ran is what was configured."""
         wanted = lab.config["protocol"]["congestion_control"]
         if different := congestion_read_back.difference(self._directory, wanted):

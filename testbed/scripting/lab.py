@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -17,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
+from testbed.lab.sandbox import EndedError, Sandbox, SandboxError
 from testbed.scripting import configuration
-from testbed.scripting.channel import Channel, ChannelError
 from testbed.scripting.controls import Impairment, Link
 from testbed.scripting.host import Host
 from testbed.shared import failure, run_directory
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
     from mininet.topo import Topo
 
     from topologies import TopologyParameters
-
-_LAST_WORDS_BYTES = 2000
 
 
 class LabError(RuntimeError):
@@ -99,14 +94,17 @@ class Lab:
         directory: of the run, if the lab has one.
     """
 
-    def __init__(self, config: dict[str, Any], *, out: Path | str | None, calibrated: bool) -> None:
-        """Build the lab of a run's configuration; see `from_experiment`."""
+    def __init__(self) -> None:
+        """Made by `from_experiment` and `from_topology`."""
         self.directory: Path | None = None
         self._place = ExitStack()
         self._lock = threading.Lock()
         self._verdict: Verdict | None = None
-        self._calibrated = calibrated
         self._end_sandbox: weakref.finalize[Any, Lab] | None = None
+
+    def _begin(self, config: dict[str, Any], *, out: Path | str | None, calibrated: bool) -> Lab:
+        """Build the lab of a run's configuration; see `from_experiment`."""
+        self._calibrated = calibrated
         try:
             if out is not None:
                 if not calibrated:
@@ -115,13 +113,7 @@ class Lab:
                 self._finished = place.path
                 self.directory = self._place.enter_context(place.open(config))
                 privileges.hand_over_below(self.directory)
-            self._start()
-            order = {
-                "config": config,
-                "directory": None if self.directory is None else str(self.directory),
-                "calibrated": calibrated,
-            }
-            found, _ = self._ask(order, [])
+            found = self._started(config)
             if calibrated:
                 self._others.begin()
         except BaseException as error:
@@ -131,6 +123,7 @@ class Lab:
         self._links = {name: (first, second) for name, first, second in found["links"]}
         self.links: list[str] = list(self._links)
         self.impairments: list[str] = found["impairments"]
+        return self
 
     @classmethod
     def from_experiment(
@@ -167,7 +160,8 @@ class Lab:
         config = configuration.of_experiment(
             str(name), overrides=overrides, arm=arm, seed=seed, profile=profile
         )
-        return cls(config | {"adjustable": adjustable}, out=out, calibrated=calibrated)
+        config |= {"adjustable": adjustable}
+        return cls()._begin(config, out=out, calibrated=calibrated)
 
     @classmethod
     def from_topology(
@@ -197,7 +191,8 @@ class Lab:
             InputError, LabError: as `from_experiment`.
         """
         config = configuration.of_topology(topology, impairments=impairments, seed=seed)
-        return cls(config | {"adjustable": adjustable}, out=out, calibrated=calibrated)
+        config |= {"adjustable": adjustable}
+        return cls()._begin(config, out=out, calibrated=calibrated)
 
     def link(self, first: str, second: str = "") -> Link:
         """The link between two nodes, in either order; or of a name such as `s1--worker-1`.
@@ -281,51 +276,31 @@ class Lab:
     def _is_alive(self) -> bool:
         return self._end_sandbox is not None and self._end_sandbox.alive
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._channel = Channel(ours)
-        script = os.pidfd_open(os.getpid())
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lasts as long as the lab)
+    def _started(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Start the sandbox with its lab; returns what the steward says of it."""
         try:
-            process = sandbox.start(
-                "testbed.scripting.first_process",
-                *(str(theirs.fileno()), str(script)),
-                pass_fds=(theirs.fileno(), script),
-                stdout=self._log.fileno(),
-                stderr=self._log.fileno(),
-                outlives_thread=True,
-            )
+            self._box = sandbox.start("testbed.scripting.inside", outlives_thread=True)
         except FileNotFoundError as error:
             raise LabError(f"{error.filename}: not installed; see ./lab check") from None
+        self._others = OtherPrograms(self.directory, self._box.process.pid)
+        self._end_sandbox = weakref.finalize(self, _end, self._box, self._others, os.getpid())
+        directory = None if self.directory is None else str(self.directory)
+        order = {"config": config, "directory": directory, "calibrated": self._calibrated}
+        script = os.pidfd_open(os.getpid())
+        try:
+            return dict(self._ask(order, [script])[0])
         finally:
-            theirs.close()
             os.close(script)
-        self._others = OtherPrograms(self.directory, process.pid)
-        self._end_sandbox = weakref.finalize(self, _end, process, self._others, os.getpid())
 
     def _ask(self, request: dict[str, Any], files: Sequence[int] = ()) -> tuple[Any, list[int]]:
         """Ask the steward; InputError for a wrong request, LabError for what cannot be done."""
         try:
             with self._lock:
-                answer, received = self._channel.ask(request, files)
-        except ChannelError:
-            why = self._last_words()
-            if self._channel.interrupted:
-                why = ": interrupted while it answered"
-            raise LabError(f"the lab has ended{why}") from None
-        if "error" in answer:
-            raise (InputError if answer.get("bad") else LabError)(answer["error"])
-        return answer, received
-
-    def _last_words(self) -> str:
-        """What the sandbox printed last, such as why it could not begin; empty for nothing."""
-        if self._log.closed:
-            return ""
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - _LAST_WORDS_BYTES))
-        lines = self._log.read().decode(errors="replace").split("\n")
-        said = [" ".join(line.split()) for line in lines if line.strip()]
-        return f": {said[-1]}" if said else ""
+                return self._box.ask(request, files)
+        except EndedError as error:
+            raise LabError(f"the lab has ended: {error}".removesuffix(": ")) from None
+        except SandboxError as error:
+            raise LabError(str(error)) from None
 
     def _close(self, error: BaseException | None) -> None:
         """End everything; `error` is what ended the script's use of the lab."""
@@ -337,9 +312,6 @@ class Lab:
             error = unjudged = found
         if self._end_sandbox is not None:
             self._end_sandbox()
-        for opened in ("_channel", "_log"):
-            if hasattr(self, opened):
-                getattr(self, opened).close()
         if self.directory not in (None, getattr(self, "_finished", None)):
             if not (self.directory / "status.json").exists():
                 interrupted = isinstance(error, KeyboardInterrupt)
@@ -354,8 +326,8 @@ class Lab:
             raise unjudged
 
 
-def _end(process: subprocess.Popen[bytes], others: OtherPrograms, owner: int) -> None:
+def _end(box: Sandbox, others: OtherPrograms, owner: int) -> None:
     """End a sandbox, in the process that has started it and not in what that has forked."""
     if os.getpid() == owner:
         others.end()
-        sandbox.stop(process)
+        box.stop()

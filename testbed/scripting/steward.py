@@ -1,4 +1,4 @@
-"""Builds the lab of a script, and carries out what the script asks for."""
+"""Inside a sandbox: builds the lab of a script, and carries out what the script asks for."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, leftovers
 from testbed.lab.kernel import process_sockets, process_status, socket_defaults
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.network import HostInfo, LabInfo
+from testbed.lab.network import HostInfo
 from testbed.run import by_hand
-from testbed.run.assembly import Lab
 from testbed.run.by_hand import ManualImpairment, made
-from testbed.run.inside import EXPECTED, Inside
-from testbed.run.observed_lab import ObservedLab
 from testbed.run.processes import ProcessError
-from testbed.scripting.channel import Channel, ChannelError
+from testbed.run.session import LabSession
 from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
+from testbed.shared.messages import Messages
 from testbed.shared.registry import one_of
 from testbed.transport.net.tcp import available_congestion_controls
-from testbed.verdict import calibration, link_changes, sampling
+from testbed.verdict import link_changes
 from testbed.verdict.gate import reasons
 
 _KILL_S = 1.0  # what the kernel itself is stuck in takes longer
@@ -41,20 +39,29 @@ Answer = tuple[dict[str, Any], list[int]]
 class Steward:
     """A lab that is built and watched, and the programs that the script has started in it."""
 
-    def __init__(self, order: dict[str, Any], inside: Inside, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, lab: LabSession, messages: Messages, *, calibrated: bool) -> None:
+        self._messages = messages
         self._began_at, self._began_s = run_directory.now(), time.monotonic()
-        self._config: dict[str, Any] = order["config"]
-        self._directory, self._processes = inside.directory, inside.processes
+        self._lab, self._config, self._judged = lab, lab.config, calibrated
+        self._directory, self._processes = lab.directory, lab.processes
         self._impairments = by_hand.impairments(self._config["impairments"])
         self._config["impairments"] = [each.document for each in self._impairments.values()]
         self._watched = ExitStack()
-        self._observed: ObservedLab | None = None
-        if order["calibrated"]:
-            self._lab = self._calibrated(inside)
+
+    def begin(self) -> None:
+        """Build the lab; all that its verdict takes is measured, or else it is there at once."""
+        self._lab.build()
+        self._info = self._lab.info
+        # Any host may open TCP connections to any other.
+        flows = {"hosts": list(self._info.hosts), "ports": (1, 65535), "centre": None}
+        if self._judged:
+            self._lab.observe()
+            self._lab.calibrate()
+            watched = self._lab.watched(flows)
         else:
-            self._lab = self._unjudged(inside)
-        self._info = self._lab.network.info
+            self._lab.warm_up()
+            watched = self._lab.sampled(flows)
+        self._sampler = self._watched.enter_context(watched)
         self._controller = ControllerClient(self._lab.controller_socket)
         self._changes = link_changes.Log(self._directory, self._info)
         self._begun: Counter[str] = Counter()
@@ -66,28 +73,7 @@ class Steward:
         # Of the running programs that asked for one: their host and its congestion control.
         self._controls: dict[int, tuple[HostInfo, str]] = {}
         self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ)
-
-    def _calibrated(self, inside: Inside) -> Lab:
-        """A lab as of a run: all that its verdict takes is measured."""
-        self._observed = ObservedLab(self._config, inside, data_ports=None)
-        self._observed.calibrate()
-        watched = self._observed.watched(_flows(self._observed.info))
-        self._sampler = self._watched.enter_context(watched)
-        return self._observed.lab
-
-    def _unjudged(self, inside: Inside) -> Lab:
-        """A lab that is there at once; sampling begins half a second later."""
-        lab = Lab(self._config, inside)
-        info = lab.network.info
-        calibration.warm_up(info)
-        lab.switch.deepen_buffers()
-        order = sampling.order_of(
-            info, flows=_flows(info), processes=self._processes.pids(), config=self._config
-        )
-        watched = sampling.sampled(self._directory, order, from_begin=False)
-        self._sampler = self._watched.enter_context(watched)
-        return lab
+        self._selector.register(self._messages, selectors.EVENT_READ)
 
     def description(self) -> dict[str, Any]:
         """What the script knows of the lab."""
@@ -98,18 +84,15 @@ class Steward:
         }
 
     def serve(self) -> None:
-        """Answer requests, and tell how programs end, until the script has gone."""
+        """Answer requests, and tell how programs end; MessageError when the script has gone."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
                     self._ended(key.data)
                     continue
-                try:
-                    request, files = self._channel.receive()
-                    answer, ours = self._answered(request, files)
-                    self._channel.send(answer, ours)
-                except ChannelError:
-                    return
+                request, files = self._messages.receive()
+                answer, ours = self._answered(request, files)
+                self._messages.answer(request, answer, ours)
                 for file in (*files, *ours):
                     os.close(file)
 
@@ -123,7 +106,7 @@ class Steward:
                 raise ProcessError(broken)
             answer: Answer = obey(request, files)
         except Exception as error:
-            if not isinstance(error, EXPECTED):
+            if not failure.is_expected(error):
                 traceback.print_exc()
             return {"error": failure.in_words(error), "bad": isinstance(error, InputError)}, []
         return answer
@@ -224,7 +207,7 @@ class Steward:
 
     def do_verdict(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """End sampling and judge the lab: once, further requests get the same."""
-        if self._observed is None:
+        if not self._judged:
             raise InputError("calibrated=False: there is nothing to judge this lab by")
         if self._verdict is None:
             self._controller.finish()
@@ -234,12 +217,12 @@ class Steward:
             self._config["impairments"][:] = [
                 each.document for each in self._impairments.values() if each.name in begun
             ]
-            found = self._observed.judge(others=request["others"])
+            found = self._lab.judge(others=request["others"])
             status: run_directory.Verdict = "invalid" if any(g.stops for g in found) else "ok"
             run_directory.write_status(
                 self._directory,
                 status,
-                "; ".join(filter(None, (reasons(found), self._observed.remark()))),
+                "; ".join(filter(None, (reasons(found), self._lab.remark()))),
                 began_at=self._began_at,
                 wall_s=time.monotonic() - self._began_s,
                 gates=[gate.as_json() for gate in found],
@@ -289,8 +272,3 @@ class Steward:
             os.write(tell, str(program.wait()).encode())
         for file in (ended, tell):
             os.close(file)
-
-
-def _flows(network: LabInfo) -> dict[str, Any]:
-    """Any host may open TCP connections to any other."""
-    return {"hosts": list(network.hosts), "ports": (1, 65535), "centre": None}

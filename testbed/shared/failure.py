@@ -49,6 +49,12 @@ def in_words(error: BaseException) -> str:
     return f"{full}{place}" + (f"; the run uses {used}" if used else "")
 
 
+def is_expected(error: BaseException) -> bool:
+    """Whether its words say all: it needs no traceback."""
+    ours = type(error).__module__.partition(".")[0] in _OURS
+    return ours or isinstance(error, InputError | ConnectionError)
+
+
 def record(error: BaseException, name: str) -> None:
     """Print the traceback to the log, and leave the line for the run's status."""
     # A full disk refuses these too: then the status quotes the end of the log.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared.messages import ProgressWriter
 from testbed.training import (
     broadcasts,
     lost_chunk_effects,

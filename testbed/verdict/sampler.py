@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.helpers.process import Requests, say
+from testbed.lab.helpers.process import Requests
 from testbed.shared import run_directory
 from testbed.shared.unlinked import open_file
 from testbed.verdict.flows import FlowSampler, Tail
@@ -182,8 +182,8 @@ class Sampler:
     def run(
         self,
         stop: threading.Event,
-        asked: SimpleQueue[int],
-        written: Callable[[int, list[str]], object],
+        asked: SimpleQueue[dict[str, Any]],
+        written: Callable[[dict[str, Any], list[str]], object],
     ) -> None:
         """Sample until `stop` is set, then write all files."""
         period_s = 1 / self._rate_hz
@@ -275,17 +275,17 @@ def main() -> None:
         os.nice(_NICE)
     gc.disable()  # nothing here makes cycles, and a collection would be a gap
     stop = threading.Event()
-    asked: SimpleQueue[int] = SimpleQueue()
+    asked: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_listen, args=[requests, stop, asked], daemon=True).start()
     sampler = Sampler(Path(sys.argv[1]), order)
-    say({"ready": True})  # the training may begin
-    sampler.run(stop, asked, lambda number, problems: say({"number": number, "problems": problems}))
+    requests.say({"ready": True})  # the training may begin
+    sampler.run(stop, asked, lambda each, problems: requests.answer(each, {"problems": problems}))
 
 
-def _listen(requests: Requests, stop: threading.Event, asked: SimpleQueue[int]) -> None:
+def _listen(requests: Requests, stop: threading.Event, asked: SimpleQueue[dict[str, Any]]) -> None:
     while (request := requests.wait()) is not None:
         importlib.import_module("polars")  # takes a while, in which sampling goes on
-        asked.put(request["number"])
+        asked.put(request)
     stop.set()
 
 

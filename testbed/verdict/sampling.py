@@ -7,7 +7,6 @@ fail the run.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,7 +46,6 @@ class RunningSampler:
     def __init__(self, helper: HelperProcess) -> None:
         self._helper = helper
         self._begun = False
-        self._asked = 0
 
     @property
     def pid(self) -> int:
@@ -63,21 +61,11 @@ class RunningSampler:
         """Write what was sampled so far into the parquet files, and go on."""
         try:
             self.wait()
-            self._asked += 1
-            self._helper.tell(do="write", number=self._asked)
-            problems = self._answer(self._asked)
+            problems = list(self._helper.ask(_TIMEOUT_S, do="write")["problems"])
         except HelperError as error:
             problems = [str(error)]
         if problems:
             raise CommandError(f"no samples: {'; '.join(problems)}")
-
-    def _answer(self, number: int) -> list[str]:
-        """What went wrong with a request; late answers to earlier ones are passed over."""
-        until_s = time.monotonic() + _TIMEOUT_S
-        while True:
-            answer = self._helper.hear(until_s - time.monotonic())
-            if answer.get("number") == number:
-                return list(answer["problems"])
 
 
 @contextmanager
@@ -97,7 +85,7 @@ def sampled(
             stderr=log,
             # numpy's threads would only take memory here.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
-        )
+        ).start()
     sampler = RunningSampler(helper)
     try:
         first()

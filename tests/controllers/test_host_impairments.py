@@ -93,7 +93,7 @@ def test_background_says_what_the_machine_lacks(monkeypatch):
 @contextmanager
 def helper(module: str, *arguments: str) -> Iterator[HelperProcess]:
     argv = [sys.executable, "-m", f"testbed.lab.helpers.{module}", *arguments]
-    process = HelperProcess(argv, name=module)
+    process = HelperProcess(argv, name=module).start()
     try:
         yield process
     finally:
@@ -194,8 +194,8 @@ def test_a_held_program_begins_with_the_line_and_not_before():
         assert "held_start" in Path(f"/proc/{program.pid}/cmdline").read_text()
         asked_s = time.monotonic()
         assert ask(program, "go")["began_s"] >= asked_s
-        assert program.hear(10)["pid"] == program.pid
-        assert os.waitstatus_to_exitcode(os.waitpid(program.pid, 0)[1]) == 0
+        assert json.loads(program.read_to_end(10))["pid"] == program.pid
+        assert program.process.returncode == 0
 
 
 def impairment(document: dict[str, Any], **processes: int) -> Impairment[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,14 +17,14 @@ from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.openflow_statistics import Statistics
 from testbed.lab.openvswitch import OpenVSwitch
+from testbed.shared.messages import Messages
 
 PORT = 6653
 
 
-def main() -> None:
+def in_sandbox(request: dict[str, Any], messages: Messages) -> None:
     """Build, report, and start again what ends."""
-    sandbox.end_with_lifeline()
-    lab_file, logs = sys.argv[1], Path(sys.argv[2])
+    lab_file, logs = request["lab_file"], Path(request["logs"])
     description = yaml.safe_load(Path(lab_file).read_text())
     switch = OpenVSwitch(sandbox.prepare(), logs)
     switch.start()
@@ -56,9 +55,7 @@ def main() -> None:
         while not _has_rules(name, len(hosts)):
             time.sleep(0.02)
     switch.deepen_buffers()  # or a busy machine loses packets in front of the switch
-    unfinished = logs / "network.unfinished"
-    unfinished.write_text(json.dumps({"hosts": hosts, "switches": {"s1": 1}, "links": []}))
-    unfinished.rename(logs / "network.json")
+    messages.answer(request, {"hosts": hosts, "switches": {"s1": 1}, "links": []})
     while True:
         ended, _ = os.wait()
         if ended == running.pid:
@@ -104,7 +101,3 @@ def _host(name: str, addresses: dict[str, str], described: dict[str, Any]) -> di
     with Rtnetlink(pid) as kernel:
         kernel.disable_offloads("eth0")
     return {"pid": pid, "address": addresses[name], "mac": host["mac"]}
-
-
-if __name__ == "__main__":
-    main()

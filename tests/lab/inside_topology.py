@@ -1,11 +1,9 @@
-"""Inside a sandbox: builds a network and says in JSON what came through it (`test_topologies`)."""
+"""Inside a sandbox: builds a network and says what came through it (`test_topologies`)."""
 
 from __future__ import annotations
 
 import json
-import os
 import socket
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -15,8 +13,8 @@ import psutil
 
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
-from testbed.run import inside
-from testbed.run.assembly import Lab
+from testbed.run.session import LabSession
+from testbed.shared.messages import Messages
 
 _PORT = 7777
 _FLOWS = 128
@@ -25,8 +23,8 @@ _FLOWS = 128
 class Traffic:
     """Datagrams between the hosts of a lab, and where switches sent them."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.info = lab.network.info
+    def __init__(self, lab: LabSession) -> None:
+        self.info = lab.info
         self.sinks = {name: self._open(name, _PORT) for name in self.info.hosts}
 
     def pairs(self, *, with_server_only: bool) -> int:
@@ -122,11 +120,12 @@ def failing_link(traffic: Traffic) -> dict[str, Any]:
     return results
 
 
-def main() -> None:
-    """Arguments: the run's configuration, and what to look at."""
-    config, what = json.loads(sys.argv[1]), sys.argv[2]
-    began_s = time.monotonic()
-    lab = Lab(config, inside.prepare(config))
+def in_sandbox(request: dict[str, Any], _: Messages) -> dict[str, Any]:
+    """Asked for a run's configuration, and what to look at."""
+    what, began_s = request["what"], time.monotonic()
+    lab = LabSession(request["config"])
+    lab.begin()
+    lab.build()
     result: dict[str, Any] = {"ready_s": time.monotonic() - began_s}
     traffic = Traffic(lab)
     if what == "failing-link":
@@ -134,10 +133,4 @@ def main() -> None:
     else:
         result["pairs"] = traffic.pairs(with_server_only=what == "server")
         result["memory_bytes"] = memory_bytes()
-    print(json.dumps(result), flush=True)
-    os.read(0, 1)  # until the test has looked at the clock
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    return result

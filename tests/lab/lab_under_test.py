@@ -32,9 +32,9 @@ _numbers = itertools.count()
 class LabUnderTest:
     """A running lab. `network` is its description; process ids in it are the sandbox's own."""
 
-    def __init__(self, logs: Path, first_pid: int) -> None:
+    def __init__(self, logs: Path, network: dict[str, Any], first_pid: int) -> None:
         self.records = logs / "events"
-        self.network: dict[str, Any] = json.loads((logs / "network.json").read_text())
+        self.network = network
         self._first_pid = first_pid
         self._open: list[tuple[int, str]] = []
         self._ended_before: collections.Counter[str] = collections.Counter()
@@ -213,30 +213,17 @@ def running_lab(
     path = logs / "experiment.yaml"
     path.write_text(yaml.safe_dump(document))
     (run,) = experiment.load(str(path))
-    with sandboxed("tests.lab.inside_lab", json.dumps(run.config()), logs) as first_pid:
-        yield LabUnderTest(logs, first_pid)
+    with sandboxed("tests.lab.inside_lab", config=run.config(), logs=str(logs)) as (network, pid):
+        yield LabUnderTest(logs, network, pid)
 
 
 @contextlib.contextmanager
-def sandboxed(module: str, argument: str, logs: Path) -> Iterator[int]:
-    """Run a module in a sandbox until it has written `network.json`; yields its first process."""
+def sandboxed(module: str, **request: Any) -> Iterator[tuple[dict[str, Any], int]]:
+    """Ask a module in a sandbox; yields its answer, a network, and its first process."""
     if os.geteuid() != 0:
         pytest.skip("enters the hosts' namespaces from outside: needs root")
-    with (logs / "lab.log").open("wb") as log:
-        process = sandbox.start(
-            module, argument, str(logs), stdout=log.fileno(), stderr=log.fileno()
-        )
-    try:
-
-        def ready() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError((logs / "lab.log").read_text())
-            return (logs / "network.json").exists()
-
-        wait_for(ready, 30)
-        yield _first_process(process.pid)
-    finally:
-        sandbox.stop(process)
+    with sandbox.start(module) as box:
+        yield box.ask(request, timeout_s=60)[0], _first_process(box.process.pid)
 
 
 def _first_process(unshare_pid: int) -> int:

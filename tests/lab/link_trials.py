@@ -1,15 +1,12 @@
-"""Inside a sandbox: small networks without a controller, and what was measured on them as JSON."""
+"""Inside a sandbox: small networks without a controller, and what was measured on them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
-import json
-import os
 import re
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +21,7 @@ from testbed.lab.kernel.shaping import inside
 from testbed.lab.network import HostInfo, Network
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.shared import dscp
+from testbed.shared.messages import Messages
 from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
 
 RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
@@ -47,8 +45,9 @@ def switched(
     switch = OpenVSwitch(private, private)
     switch.start()
     built = Network(
-        Star(), private=private, logs=private, delayed_by=delayed_by, adjustable=adjustable
+        topology=Star(), private=private, logs=private, delayed_by=delayed_by, adjustable=adjustable
     )
+    built.build()
     built.start()
     run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "s1", "actions=NORMAL"])
     return built, switch
@@ -299,7 +298,6 @@ TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-if __name__ == "__main__":
-    sandbox.end_with_lifeline()
-    print(json.dumps(TRIALS[sys.argv[1]]()), flush=True)
-    os._exit(0)
+def in_sandbox(request: dict[str, Any], _: Messages) -> dict[str, Any]:
+    """Make a trial."""
+    return TRIALS[request["trial"]]()

@@ -69,9 +69,12 @@ def test_what_is_in_force_survives_the_controller_and_the_switch(
     (tmp_path / "events").mkdir()
     log = {"log": "events/impairments.jsonl"}
     path.write_text(yaml.safe_dump(DESCRIPTION | log | {"impairments": impairments}))
-    with sandboxed("tests.lab.inside_bridges", str(path), tmp_path) as first_pid:
+    with sandboxed("tests.lab.inside_bridges", lab_file=str(path), logs=str(tmp_path)) as (
+        network,
+        first_pid,
+    ):
         monkeypatch.setenv("OVS_RUNDIR", f"/proc/{first_pid}/root{PRIVATE_DIRECTORY}")
-        lab = LabUnderTest(tmp_path, first_pid)
+        lab = LabUnderTest(tmp_path, network, first_pid)
 
         def times_logged(name: str, action: str) -> int:
             return sum(each["action"] == action for each in lab.events(name))

@@ -139,11 +139,11 @@ def assert_accounted_for(results: Results, planned: list[Entry], check: OkOrStal
         assert came == sum(each["table_misses"] for each in books["switches"])
 
 
-# At a worker the same filter acts as at the server.
+# The filters of hosts are also those of test_run.py and test_impairments.py.
 @pytest.mark.parametrize(
     "place",
     [
-        pytest.param(each, marks=[pytest.mark.long] if each == "to a worker" else [])
+        pytest.param(each, marks=[pytest.mark.long] if each.startswith("to ") else [])
         for each in NEXT
     ],
 )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 from typing import Any
 
 import pytest
@@ -20,18 +18,7 @@ LATE_S = 0.002
 
 def measured(trial: str) -> dict[str, Any]:
     """What a trial of `link_trials` found, in a sandbox of its own."""
-    process = sandbox.start(
-        "tests.lab.link_trials", trial, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        printed = process.stdout.read()
-        error = process.stderr.read().decode()
-    finally:
-        sandbox.stop(process)
-    assert printed, error
-    return dict(json.loads(printed))
+    return sandbox.result_of("tests.lab.link_trials", {"trial": trial})
 
 
 def test_round_trips_are_twice_the_configured_delay(found_capabilities):

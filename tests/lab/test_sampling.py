@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The samples of a burst and a TCP transfer, and what the kernel's own tools say of them."""
     folder = tmp_path_factory.mktemp("scene")
-    with (folder / "errors").open("wb") as errors:
-        process = sandbox.start(
-            "tests.lab.sampling_scene", str(folder), stdout=subprocess.PIPE, stderr=errors.fileno()
-        )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    sandbox.stop(process)
-    assert line, (folder / "errors").read_text()
-    return folder, json.loads(line)
+    return folder, sandbox.result_of("tests.lab.sampling_scene", {"directory": str(folder)})
 
 
 def directed(folder: Path, link: str, sender: str) -> pl.DataFrame:

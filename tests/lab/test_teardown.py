@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import random
 import signal
+import sys
 import time
 from functools import partial
 
@@ -150,22 +152,24 @@ def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(comman
     assert len([each for each in out.glob("small/dblp-s*") if not each.suffix]) == 2
 
 
-def python(code: str) -> tuple[str, ...]:
-    """Arguments of a module that runs some code once and prints how long that took."""
-    return ("timeit", "-n", "1", "-r", "1", code)
+def in_sandbox(request, messages):
+    """More than a pipe holds beside the answer; or never one."""
+    sys.stderr.write("x" * 1_000_000)
+    sys.stderr.write("\nthe last word\n\n")
+    if request["do"] == "sleep":
+        time.sleep(100)
+    if request["do"] == "end":
+        os._exit(3)
+    return {"did": request["do"]}
 
 
-def test_what_a_sandbox_says_beside_its_output_does_not_stop_it():
-    """More than a pipe holds, before the first word of output."""
-    output, errors = sandbox.output_of(*python("import sys; sys.stderr.write('x' * 1_000_000)"))
-    assert output.startswith(b"1 loop")
-    assert errors == "x" * 1_000_000
-
-
-def test_a_sandbox_that_takes_too_long_is_ended_and_says_so():
+def test_a_sandbox_answers_or_says_why_not():
+    assert sandbox.result_of(__name__, {"do": "answer"}) == {"did": "answer"}
     began_s = time.monotonic()
-    endless = python("print('a word', flush=True); import time; time.sleep(100)")
-    output, errors = sandbox.output_of(*endless, timeout_s=1.5)
+    with pytest.raises(sandbox.SandboxError, match=r"^tests.lab.test_teardown: not done within 3 "):
+        sandbox.result_of(__name__, {"do": "sleep"}, timeout_s=3)
     assert time.monotonic() - began_s < 20
-    assert output == b"a word\n"
-    assert errors == "timeit: not done within 1.5 s"
+    with pytest.raises(sandbox.EndedError, match=r"^the last word$"):
+        sandbox.result_of(__name__, {"do": "end"})
+    with pytest.raises(sandbox.SandboxError, match=r"^KeyError: .do. .tests.lab.test_te"):
+        sandbox.result_of(__name__, {})

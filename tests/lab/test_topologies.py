@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,11 @@ def inside(folder: Path, topology: dict[str, Any], what: str, **changes: Any) ->
     """What `inside_topology` saw; with the time that the sandbox took to end."""
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump({**SMALL, "topology": topology, **changes}))
-    config = json.dumps(experiment.load(str(path))[0].config())
-    process = sandbox.start(
-        "tests.lab.inside_topology", config, what, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None and process.stderr is not None
-    line = process.stdout.readline()
-    if not line:
-        raise AssertionError(process.stderr.read().decode()[-2000:])
-    began_s = time.monotonic()
-    sandbox.stop(process)
-    return {**json.loads(line), "torn_down_s": time.monotonic() - began_s}
+    config = experiment.load(str(path))[0].config()
+    with sandbox.start("tests.lab.inside_topology") as box:
+        seen, _ = box.ask({"config": config, "what": what})
+        began_s = time.monotonic()
+    return {**seen, "torn_down_s": time.monotonic() - began_s}
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,19 @@ from testbed.lab.helpers import process
 from testbed.lab.helpers.process import HelperError, HelperProcess
 
 ECHO = """
-from testbed.lab.helpers.process import Requests, say
+from testbed.lab.helpers.process import Requests
 requests = Requests()
 while (request := requests.wait()) is not None:
     if "status" in request:
         raise SystemExit(request["status"])
-    say({"heard": request["words"]})
+    requests.say({"heard": request["words"]})
 print("the end")
 """
 
 
 @pytest.fixture
 def helper():
-    echo = HelperProcess([sys.executable, "-c", ECHO], name="echo")
+    echo = HelperProcess([sys.executable, "-c", ECHO], name="echo").start()
     yield echo
     echo.close()
 
@@ -66,7 +66,7 @@ def test_the_end_of_its_input_ends_a_helper_in_order(helper):
 
 @contextlib.contextmanager
 def started(code: str, *arguments: str) -> Iterator[HelperProcess]:
-    odd = HelperProcess([sys.executable, "-c", code, *arguments], name="odd")
+    odd = HelperProcess([sys.executable, "-c", code, *arguments], name="odd").start()
     try:
         yield odd
     finally:
@@ -81,18 +81,18 @@ def test_a_helper_that_does_not_end_is_killed_and_what_a_program_prints_is_read_
         assert odd.read_to_end(10) == b"a" * 200_000 + b"\n"
 
 
-CLOSES_ITS_OUTPUT = "import os, time; os.close(1); time.sleep(60)"
+CLOSES = "import os, time; os.close(0); os.close(1); time.sleep(60)"
 
 
-def test_a_helper_that_closes_its_output_and_lives_on_is_waited_for_no_longer_than_a_moment(
+def test_a_helper_that_closes_its_connection_and_lives_on_is_waited_for_no_longer_than_a_moment(
     monkeypatch,
 ):
     monkeypatch.setattr(process, "_END_TIMEOUT_S", 0.2)
     began_s = time.monotonic()
-    words = "odd: closed its pipe and runs on"
-    with started(CLOSES_ITS_OUTPUT) as odd, pytest.raises(HelperError, match=words):
+    words = "odd: closed its connection and runs on"
+    with started(CLOSES) as odd, pytest.raises(HelperError, match=words):
         odd.hear(30)
-    with started(CLOSES_ITS_OUTPUT) as odd:
+    with started(CLOSES) as odd:
         assert odd.read_to_end(1) == b""
         assert odd.process.returncode == -signal.SIGKILL
     assert time.monotonic() - began_s < 50  # the programs sleep for a minute each
@@ -101,16 +101,9 @@ def test_a_helper_that_closes_its_output_and_lives_on_is_waited_for_no_longer_th
 def test_a_helper_that_reads_nothing_is_told_no_longer_than_the_time(monkeypatch):
     monkeypatch.setattr(process, "_TELL_TIMEOUT_S", 0.2)
     with started("import time; time.sleep(60)") as odd:
-        odd.tell(words="a pipe holds this")
+        odd.tell(words="a socket holds this")
         with pytest.raises(HelperError, match=r"odd: took no request in 0\.2 s"):
-            odd.tell(words="x" * 300_000)
-
-
-@pytest.mark.parametrize("words", ["a warning of some library", "7", '"text"'])
-def test_an_answer_that_is_no_json_object_is_quoted(words):
-    code, found = "import sys; print(sys.argv[1])", f"odd: answered .*{words}"
-    with started(code, words) as odd, pytest.raises(HelperError, match=found):
-        odd.hear(10)
+            odd.tell(words="x" * 3_000_000)
 
 
 def test_a_process_with_thousands_of_open_files_can_speak_with_helpers():
@@ -133,7 +126,7 @@ PARENT = """
 import sys
 from testbed.lab.helpers.process import HelperProcess
 argv = [sys.executable, "-m", "testbed.lab.helpers.held_start", "sleep", "60"]
-held = HelperProcess(argv, name="held")
+held = HelperProcess(argv, name="held").start()
 held.tell(do="begin")
 held.hear()
 print(held.pid, flush=True)

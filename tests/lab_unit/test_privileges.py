@@ -207,37 +207,36 @@ def test_a_folder_that_the_caller_did_not_make_is_not_handed_over(reachable):
 
 # Root's part of a run under sudo, in a sandbox.
 PINNING = """
-import errno, os, sys
+import errno
 from pathlib import Path
 from testbed.lab import sandbox
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.run_directory import write_json
 
-sandbox.end_with_lifeline()
-sandbox.prepare()
-given = Path(sys.argv[1])
-try:
-    directory = sandbox.pinned(given)
-except PermissionError as error:
-    print(error, flush=True)
-    os._exit(0)
-above = given.parent  # exchanged for a link, as are folders below
-above.rename(above.with_name("before"))
-above.symlink_to(above.with_name("etc"))
-for place in ("logs", "events"):
-    for write in (
-        lambda: (directory / place / "a.log").write_text("x"),
-        lambda: JsonLinesWriter(directory / place / "a.jsonl").write({"a": 1}),
-        lambda: write_json(directory / place / "a.json", {}),
-        lambda: (directory / place / "folder").mkdir(),
-    ):
-        try:
-            write()
-            print(place, "written")
-        except OSError as error:
-            print(place, "refused" if error.errno in (errno.ELOOP, errno.EEXIST) else error)
-sys.stdout.flush()
-os._exit(0)
+def in_sandbox(request, messages):
+    sandbox.prepare()
+    given, found = Path(request["run"]), []
+    try:
+        directory = sandbox.pinned(given)
+    except PermissionError as error:
+        return {"found": str(error)}
+    above = given.parent  # exchanged for a link, as are folders below
+    above.rename(above.with_name("before"))
+    above.symlink_to(above.with_name("etc"))
+    for place in ("logs", "events"):
+        for write in (
+            lambda: (directory / place / "a.log").write_text("x"),
+            lambda: JsonLinesWriter(directory / place / "a.jsonl").write({"a": 1}),
+            lambda: write_json(directory / place / "a.json", {}),
+            lambda: (directory / place / "folder").mkdir(),
+        ):
+            try:
+                write()
+                found.append(f"{place} written")
+            except OSError as error:
+                refused = error.errno in (errno.ELOOP, errno.EEXIST)
+                found.append(f"{place} {'refused' if refused else error}")
+    return {"found": found}
 """
 
 
@@ -250,11 +249,11 @@ def test_under_sudo_no_folder_that_is_a_link_leads_root_out_of_a_runs_directory(
     (run / "events").mkdir(parents=True)
     (etc / "run").mkdir(parents=True)
     (run / "logs").symlink_to(etc)
-    output, errors = sandbox.output_of("pinning", str(run))
-    assert output.decode() == f"{run}: user {NOBODY}, who called sudo, cannot write there\n", errors
+    refused = f"{run}: user {NOBODY}, who called sudo, cannot write there"
+    assert sandbox.result_of("pinning", {"run": str(run)}) == {"found": refused}
     os.chown(run, NOBODY, NOBODY)
-    output, errors = sandbox.output_of("pinning", str(run))
-    assert output.decode().splitlines() == ["logs refused"] * 4 + ["events written"] * 4, errors
+    found = sandbox.result_of("pinning", {"run": str(run)})["found"]
+    assert found == ["logs refused"] * 4 + ["events written"] * 4
     assert [each.name for each in etc.rglob("*")] == ["run"]
     written = {each.name for each in (reachable / "before" / "run" / "events").iterdir()}
     assert written == {"a.log", "a.jsonl", "a.json", "folder"}

@@ -39,7 +39,7 @@ link = {
 middle = Middle.of_link(link)
 untouched.join([middle])
 path = Path(sys.argv[1])
-relay = Relay([middle], path, seed=1)
+relay = Relay([middle], path, seed=1).start()
 relay.wait_until_ready()
 links = LinkControl({"delayed_by": "relay", "relay_socket": str(path), "links": [link]})
 sender, receiver = (socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) for _ in range(2))

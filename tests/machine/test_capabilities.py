@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from testbed.machine import capabilities
@@ -11,16 +13,12 @@ from testbed.shared.yaml_input import InputError
 def test_a_run_tries_what_it_needs_alone_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
     tried: list[str] = []
 
-    def output_of(_module: str, *wanted: str) -> tuple[bytes, str]:
-        tried.extend(wanted)
-        found = (
-            f'"{name}": {{"available": {str(name != "shaping").lower()}, "reason": "no HTB", '
-            '"enables": "every run", "how": "modprobe sch_htb"}'
-            for name in wanted
-        )
-        return f"{{{', '.join(found)}}}".encode(), ""
+    def result_of(_module: str, request: dict[str, Any]) -> dict[str, Any]:
+        tried.extend(request["wanted"])
+        words = {"reason": "no HTB", "enables": "every run", "how": "modprobe sch_htb"}
+        return {name: {"available": name != "shaping", **words} for name in tried}
 
-    monkeypatch.setattr(capabilities.sandbox, "output_of", output_of)
+    monkeypatch.setattr(capabilities.sandbox, "result_of", result_of)
     with pytest.raises(
         InputError, match=r"cannot run a lab: shaping: no HTB \(modprobe sch_htb\)$"
     ):

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from testbed.run import supervisor, training_launcher
-from testbed.shared import failure, run_directory
+from testbed.shared import failure, messages, run_directory
 from testbed.shared.run_directory import read_json
 
 
@@ -81,16 +81,9 @@ def test_what_the_supervisor_did_not_expect_is_in_the_status_with_type_and_words
     def execute(directory, progress):
         raise KeyError("queue-7")
 
-    ended: list[int] = []
     monkeypatch.setattr(supervisor, "execute", execute)
-    monkeypatch.setattr(supervisor.sandbox, "end_with_lifeline", lambda: None)
-    monkeypatch.setattr(supervisor.os, "_exit", ended.append)
-    monkeypatch.setattr(
-        "sys.argv", ["supervisor", str(tmp_path), f"--progress-descriptor={os.dup(1)}"]
-    )
-    supervisor.main()
+    supervisor.in_sandbox({"directory": str(tmp_path)}, messages.pair()[0])
     status = read_json(tmp_path / "status.json")
-    assert ended == [0]
     assert status["verdict"] == "failed"
     assert status["reason"].startswith("KeyError: 'queue-7' (tests/run/test_culprit.py: line ")
     assert status["reason"].endswith("; see logs/supervisor.log")

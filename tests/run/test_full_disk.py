@@ -14,7 +14,7 @@ from testbed import experiment
 from testbed.__main__ import main
 from testbed.cli import execution
 from testbed.run import runner, supervisor
-from testbed.shared import run_directory
+from testbed.shared import messages, run_directory
 from testbed.shared.run_directory import BALLAST, BALLAST_BYTES, read_json, write_status
 from tests.experiment.small import BASE
 
@@ -125,12 +125,8 @@ def test_a_run_on_a_full_disk_is_interrupted_whatever_could_not_be_written(
         return []
 
     monkeypatch.setattr(supervisor, "execute", execute)
-    monkeypatch.setattr(supervisor.sandbox, "end_with_lifeline", lambda: None)
-    monkeypatch.setattr(supervisor.os, "_exit", lambda status: None)
     monkeypatch.setattr(run_directory, "disk_is_full", lambda directory: True)
-    monkeypatch.setattr("sys.argv", ["supervisor", str(tmp_path), "--progress-descriptor=1"])
-    monkeypatch.setattr(supervisor, "ProgressWriter", lambda descriptor: None)
-    supervisor.main()
+    supervisor.in_sandbox({"directory": str(tmp_path)}, messages.pair()[0])
     status = read_json(tmp_path / "status.json")
     assert status["verdict"] == "interrupted"
     assert status["reason"].startswith("the disk is full")

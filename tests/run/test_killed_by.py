@@ -12,7 +12,8 @@ import pytest
 from testbed.run import processes
 from testbed.run.processes import ProcessError, Processes, killed_by
 from testbed.run.program_workload import ProgramWorkload
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared import messages
+from testbed.shared.messages import ProgressWriter
 from testbed.shared.run_directory import write_json
 from tests.analysis.build import write_lines
 
@@ -45,7 +46,7 @@ def noted(
         "limits": {"run_timeout_s": 9},
     }
     processes = Processes(directory / "logs")
-    workload = ProgramWorkload(config, directory, processes, ProgressWriter(1))
+    workload = ProgramWorkload(config, directory, processes, ProgressWriter(messages.pair()[0]))
     for each, (name, _, text) in zip(workload._all(), programs, strict=True):
         each.process = subprocess.Popen([sys.executable, "-c", text])
         each.process.wait()

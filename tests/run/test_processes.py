@@ -1,7 +1,6 @@
 """Why a run failed: the words of the process that ended."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -60,16 +59,16 @@ def test_each_end_is_told_once_and_no_descriptor_is_left(tmp_path: Path) -> None
     os.close(writing)
 
 
-def test_a_process_is_told_a_line_and_one_that_has_ended_gives_its_reason_later(
+def test_a_process_is_told_and_one_that_has_ended_gives_its_reason_later(
     tmp_path: Path,
 ) -> None:
     processes = Processes(tmp_path)
-    listening = "import sys; print(sys.stdin.read(), end='')"
-    processes.spawn("part", [sys.executable, "-c", listening], stdin=subprocess.PIPE)
-    processes.tell("part", "go")
+    listening = "from testbed.lab.helpers.process import Requests as R; print(R().wait())"
+    processes.spawn("part", [sys.executable, "-c", listening], told=True)
+    processes.tell("part", {"do": "go"})
     processes.wait_until_done("part", 30)
-    assert (tmp_path / "part.log").read_text() == "go\n"
-    ended = processes.spawn("gone", ["false"], stdin=subprocess.PIPE)
+    assert (tmp_path / "part.log").read_text() == "{'do': 'go'}\n"
+    ended = processes.spawn("gone", ["false"], told=True)
     ended.wait()
-    processes.tell("gone", "go")
+    processes.tell("gone", {"do": "go"})
     assert processes.reason("gone") == "gone: ended with status 1; logs/gone.log is empty"

@@ -9,7 +9,9 @@ import threading
 import polars as pl
 import pytest
 
+from testbed.lab.sandbox import Sandbox
 from testbed.scripting import lab as scripting_lab
+from testbed.shared import messages
 from testbed.shared.input_error import InputError
 from testbed.verdict import other_programs
 from testbed.verdict.gate import Gate
@@ -18,36 +20,34 @@ from tests.busy import busy_process
 # Answers as a steward does, and judges by what it is told of other programs.
 STAND_IN = """
 import socket, sys
-from testbed.scripting.channel import Channel, ChannelError
-channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+from testbed.shared.messages import MessageError, Messages
+messages = Messages(socket.socket(fileno=int(sys.argv[1])))
 try:
-    channel.receive()
-    channel.send({"hosts": {}, "links": [], "impairments": []})
+    request, _ = messages.receive()
+    messages.answer(request, {"hosts": {}, "links": [], "impairments": []})
     while True:
-        request, _ = channel.receive()
+        request, _ = messages.receive()
         gate = {"name": "others", "key": "cpu_others", "value": 0.5, "limit": 0.25}
         gate |= {"outcome": "failed", "where": request["others"]}
-        channel.send({"status": "invalid", "gates": [gate]})
-except ChannelError:
+        messages.answer(request, {"status": "invalid", "gates": [gate]})
+except MessageError:
     pass
 """
 
 
-def start(_module, *arguments, pass_fds, stdout, stderr, outlives_thread):
-    return subprocess.Popen(
-        [sys.executable, "-c", STAND_IN, *arguments],
-        stdin=subprocess.PIPE,
-        pass_fds=pass_fds,
-        stdout=stdout,
-        stderr=stderr,
-    )
+def start(module, *, outlives_thread):
+    ours, theirs = messages.pair()
+    with theirs:
+        words = [sys.executable, "-c", STAND_IN, str(theirs.fileno())]
+        process = subprocess.Popen(words, pass_fds=[theirs.fileno()])
+    return Sandbox(module, process, ours, None)
 
 
 def test_a_busy_program_beside_a_lab_is_named_in_its_verdict(monkeypatch):
     monkeypatch.setattr(other_programs, "INTERVAL_S", 0.2)
     monkeypatch.setattr(scripting_lab.sandbox, "start", start)
     named = "import ctypes; ctypes.CDLL(None).prctl(15, b'the-hog')"
-    with busy_process(named), scripting_lab.Lab({}, out=None, calibrated=True) as lab:
+    with busy_process(named), scripting_lab.Lab()._begin({}, out=None, calibrated=True) as lab:
         threading.Event().wait(2.0)
         (reason,) = lab.verdict().reasons
     assert "the-hog 0." in reason
@@ -56,7 +56,7 @@ def test_a_busy_program_beside_a_lab_is_named_in_its_verdict(monkeypatch):
 
 def test_a_lab_that_is_not_judged_samples_no_programs(monkeypatch):
     monkeypatch.setattr(scripting_lab.sandbox, "start", start)
-    with scripting_lab.Lab({}, out=None, calibrated=False):
+    with scripting_lab.Lab()._begin({}, out=None, calibrated=False):
         assert "other-programs" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -77,7 +77,7 @@ def test_a_verdict_and_samples_are_one_line_when_printed():
 
 def test_unknown_names_are_told_with_those_that_there_are(monkeypatch):
     monkeypatch.setattr(scripting_lab.sandbox, "start", start)
-    with scripting_lab.Lab({}, out=None, calibrated=False) as lab:
+    with scripting_lab.Lab()._begin({}, out=None, calibrated=False) as lab:
         lab.hosts = lab._hosts({"server": "10.0.0.1", "worker-1": "10.0.0.2"})
         lab._links = {"worker-1--s1": ("worker-1", "s1")}
         with pytest.raises(KeyError, match="host 'worker1': valid: server, worker-1; did you mean"):

@@ -14,8 +14,8 @@ from controllers.controller_socket import ControllerClient
 from testbed.experiment.schema import Transport
 from testbed.run import training_launcher
 from testbed.run.training_launcher import ANOTHERS_FAULT, OWN_FAULT
-from testbed.shared import failure, jsonl, run_directory
-from testbed.shared.progress_pipe import ProgressWriter
+from testbed.shared import failure, jsonl, messages, run_directory
+from testbed.shared.messages import ProgressWriter
 from testbed.training import coordination, server, worker
 from testbed.training.learner import Replica
 from testbed.training.model_and_data import ModelAndData
@@ -74,7 +74,7 @@ class Whole:
             vectors = SharedVectors(context.workers, context.layout.element_count)
         context.coordination_socket.unlink(missing_ok=True)
         listener = coordination.listen(context.coordination_socket)
-        progress = ProgressWriter(os.open(os.devnull, os.O_WRONLY))
+        progress = ProgressWriter(messages.pair()[0])
 
         def serve() -> None:
             controller = ControllerClient(context.controller_socket)

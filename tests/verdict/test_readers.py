@@ -173,18 +173,18 @@ def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):
 
 # Answers the first request after the second one has come.
 LATE = """
-import json
-print('{"ready": true}', flush=True)
-first, second = json.loads(input()), json.loads(input())
-print(json.dumps({"number": first["number"], "problems": ["the disk was full"]}), flush=True)
-print(json.dumps({"number": second["number"], "problems": []}), flush=True)
-third = json.loads(input())
-print(json.dumps({"number": third["number"], "problems": ["queues: gone"]}), flush=True)
+from testbed.lab.helpers.process import Requests
+requests = Requests()
+requests.say({"ready": True})
+first, second = requests.wait(), requests.wait()
+requests.answer(first, {"problems": ["the disk was full"]})
+requests.answer(second, {"problems": []})
+requests.answer(requests.wait(), {"problems": ["queues: gone"]})
 """
 
 
 def test_an_answer_that_comes_late_is_not_taken_for_the_next_ones(monkeypatch):
-    helper = HelperProcess([sys.executable, "-c", LATE], name="sampler")
+    helper = HelperProcess([sys.executable, "-c", LATE], name="sampler").start()
     sampler = sampling.RunningSampler(helper)
     try:
         with monkeypatch.context() as impatient:

@@ -121,7 +121,7 @@ def _delay(inner: tuple[str, str], kind: LinkKind) -> Relay | None:
     if not netem.missing(*inner):
         netem.setup([middle])
         return None
-    relay = Relay([middle], Path(tempfile.mkdtemp()) / "delay.sock")
+    relay = Relay([middle], Path(tempfile.mkdtemp()) / "delay.sock").start()
     relay.wait_until_ready()
     return relay
 

@@ -4,13 +4,13 @@ It sleeps until the next frame is due, and looks for new frames when it is awake
 traffic it wakes up at most every `GRAIN_S`, which bounds both its cost and its lateness.
 """
 
-# Its first request, on standard input, names the links. Later ones come on a UNIX socket, from
-# several processes, one JSON object per message; an answer has the `number` of its request:
+# The first request of its parent names the links. Later ones come on a UNIX socket, from several
+# processes:
 #
 #     {"do": "change", "link": "a--b", "from": "a", "delay_s": 0.01, "on_record": true}
 #         with "rate_bps", the rate that the link has now, and
 #         of a middle that rests, with "source": the interface at which its frames will arrive, and
-#         the socket of `frame_ring.opened` as ancillary data; without, nothing changes and
+#         the socket of `opened_ring` as ancillary data; without, nothing changes and
 #         "changed_s" is null
 #     {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
 #     {"do": "begin"}      what was measured so far is forgotten, apart from counters
@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import json
 import os
 import select
 import socket
@@ -37,7 +36,8 @@ from typing import Any
 from testbed.lab.delay.delay_settings import Middle, RelayReport
 from testbed.lab.delay.punctuality import Punctuality
 from testbed.lab.delay.relayed_direction import DelayLine
-from testbed.lab.helpers.process import Requests, say
+from testbed.lab.helpers.process import Requests
+from testbed.shared.messages import MessageError, Messages
 
 GRAIN_S = 0.0002
 _GRAIN_NS = round(GRAIN_S * 1e9)
@@ -51,8 +51,7 @@ _MLOCKALL_FLAGS = 3
 _ABSOLUTE = 1
 _FIFO_PRIORITY = 1
 _SHORTEST_SLICE_NS = 100_000
-_LARGEST_REQUEST = 1 << 16
-# Some 60 kB, less than any system's limit of a message.
+# Some 60 kB, less than what any system's socket holds.
 _DIRECTIONS_AT_ONCE = 128
 
 
@@ -117,13 +116,13 @@ class _Relay:
         line.close()
 
     def run(self) -> None:
-        """Relays until standard input ends."""
+        """Relays until the parent closes the connection."""
         timer, poll, idle = _Timer(), self._poll, self._idle
         # Edge-triggered, so that nobody has to read how often the timer expired.
         poll.register(timer, select.EPOLLIN | select.EPOLLET)
         poll.register(0, select.EPOLLIN)
         poll.register(self._control, select.EPOLLIN)
-        clients: dict[int, socket.socket] = {}
+        clients: dict[int, Messages] = {}
         awake_ns = set_ns = 0
         lead_ns = _EARLY_NS
         while True:
@@ -136,7 +135,7 @@ class _Relay:
                 elif descriptor == 0:
                     return
                 elif descriptor == self._control.fileno():
-                    client, _ = self._control.accept()
+                    client = Messages(self._control.accept()[0])
                     clients[client.fileno()] = client
                     poll.register(client, select.EPOLLIN)
                 elif descriptor in clients and not self._answer(clients[descriptor]):
@@ -168,25 +167,19 @@ class _Relay:
                 set_ns = max(next_ns - lead_ns, awake_ns + resting_ns)
                 timer.set(set_ns)
 
-    def _answer(self, client: socket.socket) -> bool:
+    def _answer(self, client: Messages) -> bool:
         """Serve one request; returns whether the client is still there."""
         try:
-            text, handed, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 1, socket.MSG_DONTWAIT)
+            request, handed = client.receive(0)
             ring = socket.socket(fileno=handed[0]) if handed else None
-            if not text:
-                return False
-            number = None
             try:
-                request = json.loads(text)
-                number = request.get("number")
                 answer = self._do(request, ring)
             except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
                 answer = {"error": str(error)}
             except MemoryError:
                 answer = {"error": "no memory is left"}
-            answer["number"] = number
-            client.send(json.dumps(answer).encode(), socket.MSG_DONTWAIT)
-        except OSError:
+            client.answer(request, answer, timeout_s=0)
+        except MessageError:
             return False
         return True
 
@@ -276,8 +269,9 @@ def _take_short_slices() -> bool:
 
 
 def main() -> None:
-    """Relays until standard input ends; answers its first request when frames flow."""
-    order = Requests().wait()
+    """Relays until the parent closes the connection; answers its first request when frames flow."""
+    requests = Requests()
+    order = requests.wait()
     if order is None:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
@@ -288,9 +282,9 @@ def main() -> None:
                 [Middle.from_json(each) for each in order["middles"]], control, order["seed"]
             )
         except OSError as error:
-            say({"error": f"{type(error).__name__}: {error}"})
+            requests.say({"error": f"{type(error).__name__}: {error}"})
             sys.exit(1)
-        say({"ready": True})
+        requests.say({"ready": True})
         relay.run()
 
 

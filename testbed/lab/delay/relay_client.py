@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import socket
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
@@ -15,13 +12,13 @@ from typing import Any
 from testbed.lab.delay.delay_settings import Middle, RelayReport
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
-from testbed.shared import python_module
+from testbed.shared import messages, python_module
+from testbed.shared.messages import LateError, MessageError, Messages
 from testbed.shared.unlinked import open_file
 
 _ANSWER_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0  # it imports numpy, which takes long on an emulated processor
 _END_TIMEOUT_S = 5.0
-_LARGEST_ANSWER = 1 << 17
 
 
 class RelayClient:
@@ -29,19 +26,17 @@ class RelayClient:
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
-        self._numbers = itertools.count()
-        self._connect()
+        self._messages: Messages | None = None
+        self._connected()
 
-    def _connect(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(_ANSWER_TIMEOUT_S)
-        try:
-            self._socket.connect(str(self._path))
-        except OSError as error:
-            self._socket.close()
-            raise CommandError(
-                f"the delay relay at {self._path} does not answer: {error}"
-            ) from error
+    def _connected(self) -> Messages:
+        if self._messages is None:
+            try:
+                self._messages = messages.connect(self._path)
+            except OSError as error:
+                said = f"the delay relay at {self._path} does not answer: {error}"
+                raise CommandError(said) from error
+        return self._messages
 
     def change(
         self,
@@ -88,30 +83,17 @@ class RelayClient:
         return RelayReport.from_json(answer)
 
     def close(self) -> None:
-        self._socket.close()
+        if self._messages is not None:
+            self._messages.close()
+        self._messages = None
 
     def _ask(self, request: dict[str, Any], handed: socket.socket | None = None) -> dict[str, Any]:
-        number = next(self._numbers)
-        deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
-        if self._socket.fileno() < 0:  # the earlier connection broke
-            self._connect()
+        files = [] if handed is None else [handed.fileno()]
         try:
-            self._socket.settimeout(_ANSWER_TIMEOUT_S)
-            text = json.dumps(request | {"number": number}).encode()
-            if handed is None:
-                self._socket.send(text)
-            else:
-                socket.send_fds(self._socket, [text], [handed.fileno()])
-            answer: dict[str, Any] = {}
-            while answer.pop("number", None) != number:  # of a request that took too long
-                self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
-                said = self._socket.recv(_LARGEST_ANSWER)
-                if not said:
-                    raise ConnectionResetError("it closed the connection")
-                answer = dict(json.loads(said))
-        except (OSError, ValueError) as error:
-            if not isinstance(error, TimeoutError):  # else it may still read what was sent
-                self._socket.close()
+            answer, _ = self._connected().ask(request, files, timeout_s=_ANSWER_TIMEOUT_S)
+        except MessageError as error:
+            if not isinstance(error, LateError):  # else it may still read what was sent
+                self.close()
             raise CommandError(f"the delay relay does not answer: {error}") from error
         if "error" in answer:
             raise CommandError(f"delay relay: {answer['error']}")
@@ -119,7 +101,7 @@ class RelayClient:
 
 
 class Relay:
-    """The relay process of a lab. It must be started in the namespace of the inner interfaces."""
+    """The relay process of a lab, which is started in the namespace of the inner interfaces."""
 
     def __init__(
         self,
@@ -130,13 +112,19 @@ class Relay:
         seed: int | None = None,
     ) -> None:
         self.path = path
+        self._log = log
+        self._order = {"middles": list(map(asdict, middles)), "socket": str(path), "seed": seed}
+        self._client: RelayClient | None = None
+
+    def start(self) -> Relay:
+        """Start it; returns itself. Frames flow when `client` is there."""
         argv = python_module.command("testbed.lab.delay.relay")
-        with open_file(log, "ab") if log is not None else nullcontext() as stderr:
-            self._helper = HelperProcess(argv, name="delay relay", stderr=stderr)
+        with open_file(self._log, "ab") if self._log is not None else nullcontext() as stderr:
+            self._helper = HelperProcess(argv, name="delay relay", stderr=stderr).start()
         self.process = self._helper.process
         with suppress(HelperError):  # `client` says that it has ended
-            self._helper.tell(middles=list(map(asdict, middles)), socket=str(path), seed=seed)
-        self._client: RelayClient | None = None
+            self._helper.tell(**self._order)
+        return self
 
     @property
     def client(self) -> RelayClient:

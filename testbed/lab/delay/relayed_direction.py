@@ -18,12 +18,15 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.delay import frame_ring
 from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, DirectionDelay
-from testbed.lab.delay.frame_ring import SLOT_BYTES, SOL_PACKET
 from testbed.transport.net.udp_socket import Messages
 
 _ETH_P_ALL = 3
+_SOL_PACKET = 263
+_SLOT_BYTES = 2048
+_BLOCK_BYTES = 1 << 16
+_RX_RING, _VERSION, _IGNORE_OUTGOING = 5, 10, 23
+_TPACKET_V2 = 1
 _STATISTICS, _QDISC_BYPASS = 6, 20
 # struct tpacket2_hdr
 _HEADER = np.dtype(
@@ -31,7 +34,7 @@ _HEADER = np.dtype(
         "names": ["status", "length", "offset", "seconds", "nanoseconds"],
         "formats": ["u4", "u4", "u2", "u4", "u4"],
         "offsets": [0, 4, 12, 16, 20],
-        "itemsize": SLOT_BYTES,
+        "itemsize": _SLOT_BYTES,
     }
 )
 # The same but for the status.
@@ -40,6 +43,30 @@ _SCANNED_AT_ONCE = 256
 _SECOND_NS = 1_000_000_000
 _TRIES, _SAME_MOMENT_NS = 5, 10_000
 _LATEST_NS = 20_000_000  # a frame that is later fails a run for itself
+
+
+def _ring_bytes(slots: int) -> int:
+    """The memory of a ring."""
+    return slots * _SLOT_BYTES
+
+
+def opened_ring(slots: int, link: str) -> socket.socket:
+    """A socket with a ring for frames, which receives nothing before it is bound."""
+    # The kernel takes up to a quarter of a second to find the memory of a large one. So whoever
+    # makes a relay take over a direction while it works opens the socket for it.
+    with contextlib.ExitStack() as undo:
+        ring = undo.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+        ring.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
+        ring.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V2)
+        blocks = _ring_bytes(slots) // _BLOCK_BYTES
+        wanted = struct.pack("=IIII", _BLOCK_BYTES, blocks, _SLOT_BYTES, slots)
+        try:
+            ring.setsockopt(_SOL_PACKET, _RX_RING, wanted)
+        except OSError as error:
+            memory = f"{_ring_bytes(slots) / 1e6:.3g} MB for the {slots} frames in flight"
+            raise OSError(error.errno, f"link {link}: {memory}: {error.strerror}") from error
+        undo.pop_all()
+    return ring
 
 
 class _Frames(Messages):
@@ -89,17 +116,17 @@ class DelayLine:
         self.sender = sender
         self._slots = slots
         self._jitter, self._loss = generators(seed)
-        self._in = ring or frame_ring.opened(slots, link)
+        self._in = ring or opened_ring(slots, link)
         self._out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         with contextlib.suppress(OSError):
-            self._out.setsockopt(SOL_PACKET, _QDISC_BYPASS, 1)
+            self._out.setsockopt(_SOL_PACKET, _QDISC_BYPASS, 1)
         self._out.bind((sink, 0))  # protocol 0: receives nothing
-        self._memory = mmap.mmap(self._in.fileno(), frame_ring.ring_bytes(slots))
+        self._memory = mmap.mmap(self._in.fileno(), _ring_bytes(slots))
         self._ring = np.frombuffer(self._memory, dtype=_HEADER)
         self._status = self._ring["status"]
         self._base = int(self._ring.__array_interface__["data"][0])
         self._starts = np.uint64(self._base) + np.arange(slots, dtype=np.uint64) * np.uint64(
-            SLOT_BYTES
+            _SLOT_BYTES
         )
         self._messages = _Frames(slots)
         self._picked = _Frames(slots)
@@ -163,7 +190,7 @@ class DelayLine:
 
     def _take_one(self, first: int, now_ns: int, clock_ns: int) -> None:
         """What `_take` does, without the cost of arrays: their first use takes 100 us."""
-        header = _HEADER_FIELDS.unpack_from(self._memory, first * SLOT_BYTES)
+        header = _HEADER_FIELDS.unpack_from(self._memory, first * _SLOT_BYTES)
         length, offset, seconds, nanoseconds = header
         age_ns = clock_ns - seconds * _SECOND_NS - nanoseconds
         came_ns = now_ns - min(max(0, age_ns), max(0, now_ns - self._looked_ns))
@@ -172,7 +199,7 @@ class DelayLine:
             due_ns += int(self._draw(1)[0])
         self._last_due_ns = max(due_ns, self._last_due_ns)
         self._came_ns[first], self._due_ns[first] = came_ns, self._last_due_ns
-        self._messages.place_one(first, self._base + first * SLOT_BYTES + offset, length)
+        self._messages.place_one(first, self._base + first * _SLOT_BYTES + offset, length)
         loss = self.settings.loss
         self._kept[first] = bool(kept(self._loss, loss, 1)[0]) if loss else True
         self._waiting += 1
@@ -277,7 +304,7 @@ class DelayLine:
 
     def counters(self) -> DirectionCounters:
         """Frames so far; a frame that found the ring full counts as arrived and dropped."""
-        taken = self._in.getsockopt(SOL_PACKET, _STATISTICS, 8)  # and sets them back
+        taken = self._in.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # and sets them back
         self._overrun += int(np.frombuffer(taken, dtype=np.uint32)[1])
         return DirectionCounters(
             link=self.link,

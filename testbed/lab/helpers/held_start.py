@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from testbed.lab.helpers.process import Requests, run_as_others, run_at_once, say
+from testbed.lab.helpers.process import Requests, run_as_others, run_at_once
 
 _PR_SET_PDEATHSIG = 1
 
@@ -20,9 +20,10 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # exec keeps it
     run_at_once()
-    if Requests().wait() is None:
+    requests = Requests()
+    if requests.wait() is None:
         return
-    say({"began_s": time.monotonic()})
+    requests.say({"began_s": time.monotonic()})
     run_as_others(max(0, os.getpriority(os.PRIO_PROCESS, 0)))
     os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 (an argument list, no shell)
 

@@ -1,22 +1,24 @@
-"""Helper processes: programs that are told what to do in JSON lines and answer in JSON lines."""
+"""Helper processes: programs that are told what to do by messages, and answer by messages."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from testbed.shared import messages
+from testbed.shared.messages import LateError, MessageError, Messages
 
 _READ_BYTES = 1 << 16
 # A helper starts Python and what it imports first: seconds on a busy machine.
 _ANSWER_TIMEOUT_S = 20.0
 _TELL_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 5.0
-_LONGEST_QUOTE = 80
 
 
 class HelperError(RuntimeError):
@@ -28,17 +30,13 @@ class HelperError(RuntimeError):
 
 def wait_readable(descriptor: int, timeout_s: float) -> bool:
     """Wait until a descriptor is readable; False when that took longer than the time."""
-    return _wait_for(descriptor, select.POLLIN, timeout_s)
-
-
-def _wait_for(descriptor: int, event: int, timeout_s: float) -> bool:
     waiter = select.poll()  # `select` refuses descriptors above 1023
-    waiter.register(descriptor, event)
+    waiter.register(descriptor, select.POLLIN)
     return bool(waiter.poll(max(0.0, timeout_s) * 1000))
 
 
 class HelperProcess:
-    """A running helper."""
+    """A helper, which runs from `start` on."""
 
     # `readable` waits as `wait_readable` does: nothing may block the controller's green threads.
 
@@ -52,20 +50,19 @@ class HelperProcess:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self.process = subprocess.Popen(
-            list(argv),
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=env,
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self._input, self._output = self.process.stdin, self.process.stdout
-        os.set_blocking(self._input.fileno(), False)
+        self._argv = list(argv)
+        self._options: dict[str, Any] = {"stderr": stderr, "env": env}
         self._readable = readable
-        self._text = b""
-        self._silent = False
+
+    def start(self) -> HelperProcess:
+        """Start it; returns itself."""
+        self._messages, theirs = messages.pair()
+        with theirs:  # its standard input
+            options = {"bufsize": 0, "stdin": theirs, "stdout": subprocess.PIPE, **self._options}
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(self._argv, **options)
+        assert self.process.stdout is not None
+        self._output = self.process.stdout
+        return self
 
     @property
     def pid(self) -> int:
@@ -78,44 +75,45 @@ class HelperProcess:
 
     def tell(self, **request: object) -> None:
         """Send it one request."""
-        left = memoryview(json.dumps(request).encode() + b"\n")
-        deadline_s = time.monotonic() + _TELL_TIMEOUT_S
-        descriptor = self._input.fileno()
         try:
-            while left:
-                if not _wait_for(descriptor, select.POLLOUT, deadline_s - time.monotonic()):
-                    raise HelperError(f"{self.name}: took no request in {_TELL_TIMEOUT_S:g} s")
-                with contextlib.suppress(BlockingIOError):
-                    left = left[os.write(descriptor, left) :]
-        except BrokenPipeError as error:
+            self._messages.send(request, timeout_s=_TELL_TIMEOUT_S)
+        except LateError:
+            raise HelperError(f"{self.name}: took no request in {_TELL_TIMEOUT_S:g} s") from None
+        except MessageError as error:
             raise self._ended() from error
 
     def hear(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """Its next answer."""
-        deadline_s = time.monotonic() + timeout_s
-        while b"\n" not in self._text:
-            self._read_until(deadline_s)
-            if self._silent:
-                raise self._ended()
-        line, self._text = self._text.split(b"\n", 1)
+        """What it says next."""
+        if not self._readable(self._messages.fileno(), timeout_s):
+            raise HelperError(f"{self.name}: no answer in time")
         try:
-            return dict(json.loads(line))
-        except (TypeError, ValueError):
-            quoted = line[:_LONGEST_QUOTE].decode(errors="replace")
-            raise HelperError(f"{self.name}: answered {quoted!r}") from None
+            return self._messages.receive(timeout_s)[0]
+        except MessageError as error:
+            raise self._ended() from error
+
+    def ask(self, timeout_s: float, **request: object) -> dict[str, Any]:
+        """Its answer to a request; a late one to an earlier request is passed over."""
+        try:
+            return self._messages.ask(request, timeout_s=timeout_s)[0]
+        except LateError:
+            raise HelperError(f"{self.name}: no answer in time") from None
+        except MessageError as error:
+            raise self._ended() from error
 
     def read_to_end(self, timeout_s: float) -> bytes:
         """All that it prints until it ends; it is killed when that takes longer than the time."""
-        deadline_s = time.monotonic() + timeout_s
-        with contextlib.suppress(HelperError):  # too late: it is killed
-            while not self._silent:
-                self._read_until(deadline_s)
+        deadline_s, text, more = time.monotonic() + timeout_s, b"", b"."
+        while more and self._readable(
+            self._output.fileno(), max(0.0, deadline_s - time.monotonic())
+        ):
+            more = os.read(self._output.fileno(), _READ_BYTES)
+            text += more
         self._end_by(deadline_s)
-        return self._text
+        return text
 
     def finish(self, timeout_s: float = _END_TIMEOUT_S) -> None:
-        """Close its input and wait until it has ended; it is killed after the time."""
-        self._input.close()
+        """End the connection and wait until it has ended; it is killed after the time."""
+        self._messages.close()
         self._end_by(time.monotonic() + timeout_s)
         self._output.close()
 
@@ -123,14 +121,6 @@ class HelperProcess:
         """Kill it and forget it."""
         self.process.kill()
         self.finish()
-
-    def _read_until(self, deadline_s: float) -> None:
-        """Read once; at the end of its output it is silent for ever."""
-        if not self._readable(self._output.fileno(), max(0.0, deadline_s - time.monotonic())):
-            raise HelperError(f"{self.name}: no answer in time")
-        more = os.read(self._output.fileno(), _READ_BYTES)
-        self._silent = not more
-        self._text += more
 
     def _end_by(self, deadline_s: float) -> None:
         """Wait until it has ended; kill it after that instant of the monotonic clock."""
@@ -149,7 +139,7 @@ class HelperProcess:
     def _ended(self) -> HelperError:
         status = self._wait_briefly()
         if status is None:
-            return HelperError(f"{self.name}: closed its pipe and runs on")
+            return HelperError(f"{self.name}: closed its connection and runs on")
         return HelperError(f"{self.name}: ended with status {status}")
 
 
@@ -157,37 +147,28 @@ class HelperProcess:
 
 
 class Requests:
-    """JSON lines on a file descriptor, read without waiting."""
+    """What the parent asks, and answers to it."""
 
-    def __init__(self, descriptor: int = 0) -> None:
-        self.descriptor = descriptor
-        self.ended = False
-        self._rest = b""
-        self._lines: list[bytes] = []
-
-    def take(self) -> dict[str, Any] | None:
-        """The next request that has come, if any."""
-        return dict(json.loads(self._lines.pop(0))) if self._lines else None
-
-    def read(self) -> None:
-        """Read what has come; call it when the descriptor is readable."""
-        text = os.read(self.descriptor, _READ_BYTES)
-        self.ended = self.ended or not text
-        *lines, self._rest = (self._rest + text).split(b"\n")
-        self._lines += lines
+    def __init__(self) -> None:
+        self.descriptor = 0
+        self._messages = Messages(socket.socket(fileno=os.dup(self.descriptor)))
 
     def wait(self) -> dict[str, Any] | None:
         """The next request, however long it takes; None when there will be none."""
-        while True:
-            request = self.take()
-            if request is not None or self.ended:
-                return request
-            self.read()
+        try:
+            return self._messages.receive()[0]
+        except MessageError:
+            return None
 
+    def say(self, record: Mapping[str, object]) -> None:
+        """Say something unasked, or of which only one thing can be the answer."""
+        with contextlib.suppress(MessageError):
+            self._messages.send(record)
 
-def say(record: Mapping[str, object]) -> None:
-    """Answer with one JSON line, at once."""
-    print(json.dumps(dict(record)), flush=True)
+    def answer(self, request: Mapping[str, Any], record: Mapping[str, object]) -> None:
+        """Answer a request."""
+        with contextlib.suppress(MessageError):
+            self._messages.answer(request, record)
 
 
 def run_at_once(pid: int = 0) -> bool:

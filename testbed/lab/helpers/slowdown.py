@@ -17,7 +17,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from testbed.lab.helpers.process import Requests, run_at_once, say
+from testbed.lab.helpers.process import Requests, run_at_once
 
 _PR_SET_TIMERSLACK = 29
 _PERIOD_S = 0.005
@@ -73,7 +73,7 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
     try:
         target = os.pidfd_open(pid)
     except ProcessLookupError:
-        say({"began_s": began_s})
+        requests.say({"began_s": began_s})
         return Slowed(began_s=began_s, ended_s=began_s, stopped_s=0.0, cycles=0, gone=True)
     guard.protect(pid)
     stopped_at_s = None
@@ -84,7 +84,7 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
             stopped_at_s = time.monotonic()
             cycles += 1
             if cycles == 1:
-                say({"began_s": stopped_at_s})
+                requests.say({"began_s": stopped_at_s})
             cycle_ends_s = stopped_at_s + period_s
             owed_s = (cycle_ends_s - began_s) * (1 - 1 / factor) - stopped_s
             running = _sleep(min(owed_s, period_s), requests)
@@ -109,10 +109,7 @@ def _sleep(duration_s: float, requests: Requests) -> bool:
     """Wait for the time or a request; returns whether to go on."""
     # `poll` knows whole milliseconds only; standard input's number suits `select`.
     ready, _, _ = select.select([requests.descriptor], [], [], max(0.0, duration_s))
-    if ready:
-        requests.read()
-        return not requests.ended and requests.take() != {"do": "release"}
-    return True
+    return not ready or requests.wait() not in (None, {"do": "release"})
 
 
 def main() -> None:
@@ -123,7 +120,7 @@ def main() -> None:
     requests = Requests()
     while (request := requests.wait()) is not None:
         if request["do"] == "slow":
-            say(asdict(slow(request["pid"], request["factor"], requests, guard)))
+            requests.say(asdict(slow(request["pid"], request["factor"], requests, guard)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from testbed.lab.helpers.process import Requests, run_as_others, run_at_once, say
+from testbed.lab.helpers.process import Requests, run_as_others, run_at_once
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.transport.net.udp_socket import BatchSender
 
@@ -67,7 +67,7 @@ def blast(
                 sent = departures.send(outgoing.fileno(), batch, segmented=False)
                 last_s = time.monotonic()
                 if not frames:
-                    say({"began_s": last_s})
+                    requests.say({"began_s": last_s})
                     run_as_others(_NICENESS)  # sending may take all of a processor
                 frames += sent
             except (BlockingIOError, ConnectionError):  # a full socket; an ICMP message
@@ -82,10 +82,8 @@ def blast(
         writable = [outgoing] if full else []
         # `poll` knows whole milliseconds only; both descriptors' numbers suit `select`.
         ready, _, _ = select.select([requests.descriptor], writable, [], wait_s)
-        if ready:
-            requests.read()
-            if requests.ended or requests.take() == {"do": "stop"}:
-                break
+        if ready and requests.wait() in (None, {"do": "stop"}):
+            break
         now_s = time.monotonic()
     return Sent(
         began_s=began_s,
@@ -119,7 +117,7 @@ def main() -> None:
                     duration_s=request["duration_s"],
                     requests=requests,
                 )
-                say(asdict(sent))
+                requests.say(asdict(sent))
                 run_at_once()
 
 

@@ -10,17 +10,16 @@ its timer fires on: when one processor is held up, a frame that waits at another
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.shaping import inside
 
-# Numbers of system calls, the same on all architectures (asm-generic/unistd.h).
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-_CLOSE_ON_EXEC = 1
-_CREATE = 6
+# /sys shows the interfaces of the namespace that it was mounted in.
+_WRITE = """mount -t sysfs sysfs /sys && while [ $# -gt 0 ]; do
+  echo "$1" > "/sys/class/net/$2/queues/rx-0/rps_cpus" || exit 1; shift 2
+done"""
 
 
 def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
@@ -29,21 +28,14 @@ def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) == 1:
         return True
-    by_namespace: dict[int | None, list[tuple[str, int]]] = {}
+    by_namespace: dict[int | None, list[str]] = {}
     for number, (pid, name) in enumerate(interfaces):
-        processor = processors[number % len(processors)]
-        by_namespace.setdefault(pid, []).append((name, processor))
+        mask = _mask(processors[number % len(processors)])
+        by_namespace.setdefault(pid, []).extend((mask, name))
     try:
-        for pid, members in by_namespace.items():
-            with _sysfs(pid) as folder:
-                for name, processor in members:
-                    queue = f"class/net/{name}/queues/rx-0"
-                    os.stat(queue, dir_fd=folder)
-                    try:
-                        _write(folder, f"{queue}/rps_cpus", _mask(processor))
-                    except FileNotFoundError:
-                        return False
-    except PermissionError:
+        for pid, words in by_namespace.items():
+            run([*inside(pid), "unshare", "--mount", "sh", "-c", _WRITE, "-", *words])
+    except CommandError:
         return False
     return True
 
@@ -53,35 +45,3 @@ def _mask(processor: int) -> str:
     words = [0] * (processor // 32 + 1)
     words[0] = 1 << processor % 32
     return ",".join(f"{word:08x}" for word in words)
-
-
-def _write(folder: int, path: str, text: str) -> None:
-    file = os.open(path, os.O_WRONLY, dir_fd=folder)
-    try:
-        os.write(file, text.encode())
-    finally:
-        os.close(file)
-
-
-@contextlib.contextmanager
-def _sysfs(pid: int | None) -> Iterator[int]:
-    """A detached mount of a network namespace's sysfs: /sys shows the original namespace's."""
-    with entered(pid):
-        context = _called(_FSOPEN, b"sysfs", _CLOSE_ON_EXEC)
-        try:
-            _called(_FSCONFIG, context, _CREATE, None, None, 0)
-            folder = _called(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
-        finally:
-            os.close(context)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _called(number: int, *arguments: int | bytes | None) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.syscall(number, *arguments))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result

@@ -10,7 +10,9 @@ from testbed.cli.options import Execution
 from tests.lab.conftest import OkOrStalled
 from tests.lab.gates.harness import WrongLab
 
-pytestmark = pytest.mark.lab
+# Runs that stay ok without --long: test_run.py (a star), test_every_kind.py and the tutorial's own
+# experiment (dumbbells).
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "star": {"workers": 2},
@@ -19,16 +21,11 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "fat-tree": {"workers": 1, "k": 2},
     "two-datacentres": {"workers": 2, "core": {"delay_s": 0.005}},
 }
-# README's first command runs a star, and the tutorial's own experiment a dumbbell with a delay.
-_SHORT = ("leaf-spine",)
 # One process switches for all switches: each frame costs it as often as it crosses one.
 _MOST_SWITCHES = {"fat-tree": 5}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(e, marks=[] if e in _SHORT else [pytest.mark.long]) for e in TOPOLOGIES],
-)
+@pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_a_healthy_lab_is_ok(wrong_lab: WrongLab, kind: str, ok_or_stalled: OkOrStalled):
     held_bps = wrong_lab.rate_bps
     rate_bps = held_bps // _MOST_SWITCHES.get(kind, 1)

@@ -1,4 +1,4 @@
-"""The connection between a script and its lab: messages, files, and what is no message."""
+"""Messages between processes: of any size, with files, late answers, and what is no message."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import time
 
 import pytest
 
-from testbed.scripting.channel import Channel, ChannelError
+from testbed.shared import messages
+from testbed.shared.messages import LateError, MessageError, Messages
 from tests import open_files
 
 
 @pytest.fixture
 def ends():
-    one, other = socket.socketpair()
-    pair = Channel(one), Channel(other)
+    one, other = messages.pair()
+    pair = one, Messages(other)
     yield pair
     for each in pair:
         each.close()
@@ -55,40 +56,53 @@ def test_open_files_go_along_and_children_do_not_inherit_them(ends):
     os.close(reading)
 
 
-@pytest.mark.parametrize("words", [b"{\n", b"[1]\n", b"\xff\n", b"\n", b"3\n"])
+@pytest.mark.parametrize(
+    "words", [b"\x03{", b"\x03[1]", b"\x03\xff", b"\x03", b"{}", bytes(70_000)]
+)
 def test_what_is_no_message_is_an_error_and_leaves_no_file_open(words):
-    one, other = socket.socketpair()
-    channel = Channel(other)
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    receiver = Messages(other)
     reading, writing = os.pipe()
     before = open_files.now()
     socket.send_fds(one, [words], [writing])
-    with pytest.raises(ChannelError):
-        channel.receive()
+    with pytest.raises(MessageError):
+        receiver.receive(0)
     open_files.assert_none_since(before)
     for each in (reading, writing):
         os.close(each)
     one.close()
-    channel.close()
+    receiver.close()
 
 
 def test_the_other_sides_end_is_an_error_for_both_directions(ends):
     one, other = ends
     one.close()
-    with pytest.raises(ChannelError, match="closed"):
+    with pytest.raises(MessageError, match="closed"):
         other.receive()
-    with pytest.raises(ChannelError, match="cannot send"):
-        for _ in range(100):
-            other.send({"text": "x" * 10_000})
+    with pytest.raises(MessageError, match="cannot send"):
+        other.send({})
 
 
 def test_closing_ends_it_although_a_forked_process_holds_a_copy():
-    one, other = socket.socketpair()
-    copy = one.dup()
-    Channel(one).close()
-    with pytest.raises(ChannelError, match="closed"):
-        Channel(other).receive()
-    copy.close()
-    other.close()
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one.dup(), contextlib.closing(Messages(other)) as left:
+        Messages(one).close()
+        with pytest.raises(MessageError, match="closed"):
+            left.receive()
+
+
+def test_who_reads_nothing_is_waited_for_no_longer_than_the_time(ends):
+    one, other = ends
+    with pytest.raises(LateError):
+        for _ in range(10_000):
+            one.send({"text": "x" * 1000}, timeout_s=0)
+    began_s = time.monotonic()
+    with pytest.raises(LateError):
+        one.ask({}, timeout_s=0.05)
+    assert 0.05 <= time.monotonic() - began_s < 30
+    other.receive()
+    with pytest.raises(LateError):
+        one.receive(0.05)
 
 
 @pytest.fixture
@@ -108,37 +122,42 @@ def soon():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, ValueError])
-def test_the_answer_to_an_interrupted_question_is_not_taken_for_the_next_ones(ends, soon, error):
-    one, other = ends
-
-    def answer_late():
-        with contextlib.suppress(ChannelError):
-            while True:
-                asked, _ = other.receive()
-                time.sleep(0.2)
-                other.send({"to": asked["number"]})
-
-    steward = threading.Thread(target=answer_late)
-    steward.start()
-    soon(error)
-    with pytest.raises(ChannelError if error is ValueError else error):
-        one.ask({"number": 1})
-    time.sleep(0.3)
-    with pytest.raises(ChannelError):
-        one.ask({"number": 2})
-    assert one.interrupted == (error is not ValueError)
-    steward.join(5)
-
-
-def test_files_that_came_before_an_interruption_are_closed(ends, soon):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, LateError])
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_ones(ends, soon, error):
     one, other = ends
     reading, writing = os.pipe()
     before = open_files.now()
-    socket.send_fds(other._socket, [b'{"only": '], [writing])
-    soon(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        one.receive()
+
+    def answer_late():
+        with contextlib.suppress(MessageError):
+            while True:
+                request, _ = other.receive()
+                time.sleep(0.2)
+                other.answer(request, {"to": request["question"]}, [writing])
+
+    answering = threading.Thread(target=answer_late)
+    answering.start()
+    if error is not LateError:
+        soon(error)
+    with pytest.raises(error):
+        one.ask({"question": 1}, timeout_s=0.1 if error is LateError else 30)
+    answer, (file,) = one.ask({"question": 2}, timeout_s=30)
+    assert answer == {"to": 2}
+    os.close(file)
+    open_files.assert_none_since(before)
+    one.close()
+    answering.join(5)
+    for each in (reading, writing):
+        os.close(each)
+
+
+def test_a_message_whose_sender_was_interrupted_is_dropped(ends):
+    one, other = ends
+    reading, writing = os.pipe()
+    before = open_files.now()
+    socket.send_fds(one._socket, [b'\x01{"only": '], [writing])
+    one.send({"whole": 1})
+    assert other.receive(0) == ({"whole": 1}, [])
     open_files.assert_none_since(before)
     for each in (reading, writing):
         os.close(each)
@@ -150,4 +169,3 @@ def test_what_cannot_be_sent_leaves_the_connection_as_it_was(ends):
         one.ask({"env": {"NAME": b"bytes"}})
     one.send({"number": 1})
     assert other.receive() == ({"number": 1}, [])
-    assert not one.interrupted

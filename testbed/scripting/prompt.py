@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from mininet.cli import CLI
@@ -14,8 +13,7 @@ from controllers.controller_socket import ControllerClient, ControllerError
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LinkEnds
 from testbed.run import by_hand
-from testbed.run.assembly import Lab
-from testbed.run.by_hand import ManualImpairment
+from testbed.run.session import LabSession
 from testbed.shared import jsonl, units
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean, one_of
@@ -42,23 +40,27 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 
 
 class Prompt(CLI):
-    """The prompt. Its construction opens it and returns when the user leaves."""
+    """The prompt."""
 
     identchars = CLI.identchars + "-"
     prompt = "lab> "
 
-    def __init__(
-        self, lab: Lab, impairments: dict[str, ManualImpairment], config: dict[str, Any]
-    ) -> None:
+    def __init__(self, lab: LabSession) -> None:
         self._lab = lab
-        self._impairments = impairments
-        self._log = Path(lab.impairment_log)
+        self._impairments = by_hand.impairments(lab.config["impairments"])
+        lab.config["impairments"] = [each.document for each in self._impairments.values()]
         self._console = Console(highlight=False, soft_wrap=True)
+
+    def open(self) -> None:
+        """Build the lab, and obey the user until he leaves."""
+        lab = self._lab
+        lab.build()
+        lab.warm_up()
         welcome = _WELCOME.format(
-            experiment=config["experiment"],
+            experiment=lab.config["experiment"],
             hosts=", ".join(host.name for host in lab.network.mininet.hosts),
-            names=", ".join(impairments) or "this experiment has none",
-            link=lab.network.info.links[0].name,
+            names=", ".join(self._impairments) or "this experiment has none",
+            link=lab.info.links[0].name,
         )
         self._say(welcome)
         super().__init__(lab.network.mininet, stdin=sys.stdin)
@@ -83,7 +85,7 @@ class Prompt(CLI):
 
     def do_lab(self, _line: str) -> None:
         """Hosts and links of this lab: `lab`."""
-        info = self._lab.network.info
+        info = self._lab.info
         table = Table("host", "address", "switch", "interface", box=None)
         for host in info.hosts.values():
             table.add_row(host.name, host.address, host.switch, host.interface)
@@ -97,7 +99,7 @@ class Prompt(CLI):
         `set` and `set LINK` show what is set.
         Examples: `set worker-1--s1 rate 20Mbit`, `set worker-1--s1 queue 30kB worker-1`.
         """
-        links = {each.name: each for each in self._lab.network.info.links}
+        links = {each.name: each for each in self._lab.info.links}
         known = links | {f"{each.second.node}--{each.first.node}": each for each in links.values()}
         words = line.split()
         try:
@@ -150,7 +152,7 @@ class Prompt(CLI):
 
     def complete_set(self, text: str, line: str, *_: int) -> list[str]:
         """Names of links, then what of them can be set, for the tabulator key."""
-        names = [each.name for each in self._lab.network.info.links]
+        names = [each.name for each in self._lab.info.links]
         words = _SHOWN if line[: -len(text) or None].count(" ") > 1 else names
         return [each for each in words if each.startswith(text)]
 
@@ -214,7 +216,7 @@ class Prompt(CLI):
 
     def _effect(self, name: str) -> str:
         """Say what an impairment did the last time that it was in force."""
-        records = jsonl.read(self._log)
+        records = jsonl.read(self._lab.impairment_log)
         ended = [each for each in records if each["name"] == name and each["action"] == "end"]
         if not ended:
             return "was not in force yet"

@@ -1,0 +1,263 @@
+"""The lab of a run, of a script and of the prompt, built in this process's sandbox.
+
+What takes longest is the import of two frameworks, the controller's and torch. So their processes
+are started before all else, and this module imports little: the first process imports the rest of
+what it needs, and builds the network, beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from testbed.lab import sandbox
+from testbed.lab.kernel.commands import CommandError
+from testbed.run.processes import Processes
+from testbed.shared import own_code, python_module, run_directory
+
+if TYPE_CHECKING:
+    from testbed.lab.network import LabInfo
+    from testbed.verdict import sampling
+    from testbed.verdict.gate import Gate
+    from topologies import TopologyParameters
+
+_START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
+
+
+def topology_of(config: Mapping[str, Any]) -> TopologyParameters:
+    """The topology of a run's configuration."""
+    import topologies
+
+    try:
+        return topologies.parse(config["topology"])
+    except ValueError as error:
+        raise CommandError(" ".join(str(error).split())) from None
+
+
+class LabSession:
+    """A lab: `begin`, `build`, `warm_up` or `calibrate`; if calibrated, `watched` and `judge`.
+
+    What runs in its hosts is a workload's matter. The built-in training is one; it and all others
+    get the same lab, the same samples and the same gates.
+
+    Attributes:
+        directory: of the run; without one, a folder that goes with the sandbox.
+        private: the sandbox's private folder.
+        processes: starts and watches the lab's processes.
+    """
+
+    def __init__(self, config: dict[str, Any], directory: Path | None = None) -> None:
+        self.config = config
+        self._given = directory
+
+    @property
+    def logs(self) -> Path:
+        """The folder for the logs of all programs."""
+        return self.directory / "logs"
+
+    @property
+    def impairment_log(self) -> Path:
+        """The file to which the controller appends what it did."""
+        return self.directory / "events" / "impairments.jsonl"
+
+    @property
+    def controller_socket(self) -> Path:
+        return self.private / "controller.sock"
+
+    @property
+    def info(self) -> LabInfo:
+        """The network as plain data."""
+        return self.network.info
+
+    def begin(self) -> None:
+        """Make the sandbox ready, and start the controller; it waits for its description."""
+        own_code.expect(self.config.get("code", {}))
+        self.private = sandbox.prepare()
+        if self._given is not None:
+            self.directory = sandbox.pinned(self._given)
+        else:
+            self.directory = self.private / "run"
+            for name in ("events", "logs"):
+                (self.directory / name).mkdir(parents=True)
+        self.processes = Processes(self.logs)
+        address, port = sandbox.CONTROLLER_ADDRESS
+        self.processes.spawn(
+            "controller",
+            [
+                *python_module.command("controllers", f"--framework={self.config['controller']}"),
+                *(f"--lab-file={self._description}", "--when-told"),
+                *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
+            ],
+            told=True,
+        )
+
+    @property
+    def _description(self) -> Path:
+        """The file from which the controller learns the network and its impairments."""
+        return self.private / "lab.json"
+
+    def build(self, *, data_ports: tuple[int, int] | None = None) -> None:
+        """Start Open vSwitch, build the network, shape its links, let the controller drive it."""
+        import topologies
+        from controllers import impairments
+        from controllers.controller_socket import ControllerClient
+        from controllers.impairment_plan import Places
+        from testbed.lab import datapath
+        from testbed.lab.network import Network
+        from testbed.lab.openvswitch import OpenVSwitch
+
+        self.switch = OpenVSwitch(self.private, self.logs)
+        self.switch.start()
+        self.processes.adopt(self.switch.processes)
+        # Earlier versions stored configurations without it.
+        self.switch.datapath = datapath.choose(self.config.get("datapath", "auto"))
+        parameters = topology_of(self.config)
+        topology = topologies.build(parameters)
+        places = Places(
+            hosts=topology.hosts(),
+            switches=topology.switches(),
+            links=topology.links(),
+            settings=topology.link_settings(),
+        )
+        entries = [impairments.read(each) for each in self.config["impairments"]]
+        for ends, delay_s in places.delays(entries).items():
+            topology.linkInfo(*ends)["most_delay_s"] = delay_s
+        self.network = Network(
+            topology=topology,
+            private=self.private,
+            logs=self.logs,
+            delayed_by=parameters.delayed_by,
+            datapath=self.switch.datapath,
+            data_ports=data_ports,
+            seed=self.config["seed"],
+            adjustable=self.config.get("adjustable", False),
+        )
+        self.network.build()
+        hosts = self.info.hosts.values()
+        sandbox.tell_hosts(self.private, ((host.name, host.address) for host in hosts))
+        if self.network.relay is not None:
+            self.processes.adopt({"delay-relay": self.network.relay.process})
+        document = {
+            "network": self.info.as_json(),
+            "impairments": self.config["impairments"],
+            "code": self.config.get("code", {}),
+            "socket": str(self.controller_socket),
+            "log": str(self.impairment_log),
+        }
+        self._description.write_text(json.dumps(document))
+        self.processes.tell("controller", {"do": "read"})
+        self.processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
+        self.network.start()
+        client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)
+        client.wait_ready()
+        client.close()
+        # Closed to whatever has given up root's powers, also as user 0: who may send there can
+        # change links and switches and end impairments. No program of the workload runs yet.
+        for each in self.private.iterdir():
+            if each.is_socket():
+                each.chmod(0)
+
+    def warm_up(self) -> None:
+        """Send a packet over every path, which sets up the switch."""
+        from testbed.verdict import calibration
+
+        calibration.warm_up(self.info)
+        self._buffers = self.switch.deepen_buffers()
+
+    def observe(self) -> None:
+        """Begin to look for what the gates judge."""
+        from testbed.run import manifest
+        from testbed.verdict.run_observer import Observation
+
+        self._facts = manifest.of_machine()
+        pids = self.processes.pids()
+        self._observation = Observation(self.directory, self.config, self.info, pids)
+
+    def calibrate(self) -> None:
+        """Warm up, then measure every link, before anything else uses it."""
+        from testbed.verdict import calibration
+
+        self.warm_up()
+        self._write_manifest()
+        self._calibrated = calibration.calibrate(self.info)
+        run_directory.write_json(
+            self.directory / "calibration.json",
+            {"schema": run_directory.SCHEMA, **self._calibrated.as_json()},
+        )
+
+    def _write_manifest(self) -> None:
+        from controllers import framework_choice
+        from testbed.run import manifest
+
+        framework = framework_choice.describe(self.config["controller"])
+        run_directory.write_json(
+            self.directory / "manifest.json",
+            self._facts
+            | manifest.of_lab(self.info, self._buffers)
+            | {"seed": self.config["seed"], "controller": framework}
+            | {"code": self.config.get("code", {})},
+        )
+
+    def _sampler_order(self, flows: Mapping[str, Any]) -> dict[str, Any]:
+        from testbed.verdict import sampling
+
+        pids = self.processes.pids()
+        return sampling.order_of(self.info, flows=flows, processes=pids, config=self.config)
+
+    @contextmanager
+    def sampled(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:
+        """Sample alone, from a moment later on, while the body uses the lab."""
+        from testbed.verdict import sampling
+
+        order = self._sampler_order(flows)
+        with sampling.sampled(self.directory, order, from_begin=False) as sampler:
+            yield sampler
+
+    @contextmanager
+    def watched(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:
+        """Sample, record and count while the body runs the workload."""
+        from testbed.lab.delay import link_report
+        from testbed.verdict import sampling
+
+        order = self._sampler_order(flows)
+        with (
+            sampling.sampled(self.directory, order, first=self._observation.begin) as sampler,
+            link_report.recorded(self.info.as_json(), self.directory / "delay.json"),
+            self._captured(self.config["capture"]),
+            self._observation.attended(sampler.pid),
+        ):
+            yield sampler
+
+    def judge(self, *, others: str | None = None) -> list[Gate]:
+        """Compare what was measured, before and while the workload ran, with the run's limits."""
+        from testbed.verdict import other_programs
+
+        return self._observation.judge(
+            self._calibrated,
+            switch_holds_bytes=self._buffers.queue_bytes,
+            other_programs=other_programs.largest(self.directory) if others is None else others,
+        )
+
+    def remark(self) -> str:
+        """What a reader must know of a run that counts: programs of hosts that stood still."""
+        from testbed.verdict import standstill
+
+        return standstill.of_hosts(self.directory)
+
+    @contextmanager
+    def _captured(self, names: Sequence[str]) -> Iterator[None]:
+        """Record the links of some hosts; what was recorded is added to the manifest."""
+        from testbed.capture import recorder
+
+        recordings: list[dict[str, Any]] = []
+        try:
+            with recorder.recording(self.info.hosts, names, self.directory / "pcap") as recordings:
+                yield
+        finally:
+            facts = run_directory.read_json(self.directory / "manifest.json")
+            run_directory.write_json(
+                self.directory / "manifest.json", facts | {"captures": recordings}
+            )
