@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.comparison import Compared, compare
 from analysis.data import kept_rows
-from analysis.data.metrics import ALL_BURSTS, describe
+from analysis.data.metrics import ALL_BURSTS, describe, in_table
 from analysis.report import page_tables
 from analysis.report.kept_results import (
     AGAIN,
@@ -30,19 +30,6 @@ from analysis.tables.by_arm import findings_table, main_table
 from analysis.tables.published_values import overview_table
 from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, transposed
 
-_ROWS = (
-    "round_latency_s.burst_mean",
-    "round_latency_s.mean",
-    "round_latency_s.p95",
-    "round_latency_s.p99",
-    "training_time_s",
-    "accuracy",
-    "perplexity",
-    "realised_loss.gather",
-    "realised_loss.broadcast",
-    "passes_per_transfer",
-    "bytes_sent",
-)
 # What the tables of a sweep show where it is not how many times longer than the reference arm
 # rounds took that were hit: ratios of another metric, or the arms' own values.
 _RATIOS: dict[str, Sequence[str]] = {
@@ -176,7 +163,7 @@ def block(folder: Path) -> str:
     """The Markdown block about the results that a folder keeps."""
     summary, provenance = read(folder, SUMMARY, PROVENANCE)
     from_rounds = (folder / kept_rows.ROUNDS).is_file()
-    tables = _tables(summary, recomputable(_ROWS, from_rounds=from_rounds))
+    tables = _tables(summary, recomputable(in_table("pages"), from_rounds=from_rounds))
     # Several tables have the rows of each below what they are; the experiment's name is above all.
     titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
     shown = "\n".join(
