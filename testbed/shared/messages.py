@@ -113,10 +113,10 @@ class Messages:
         number, until_s = next(self._numbers), time.monotonic() + timeout_s
         self.send({**message, _NUMBER: number}, files, timeout_s=timeout_s)
         while True:
-            answer, found = self.receive(max(0.0, until_s - time.monotonic()))
+            answer, opened = self.receive(max(0.0, until_s - time.monotonic()))
             if answer.pop(_NUMBER, None) == number:
-                return answer, found
-            _closed(found)
+                return answer, opened
+            _closed(opened)
 
     def answer(
         self,
