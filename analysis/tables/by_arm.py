@@ -329,6 +329,8 @@ def _range(compared: _Compared, pair: str) -> Cell:
 
 def _doubt(estimate: Estimate, same: float) -> str:
     """Where the interval includes `same`, the value of no difference, or the seeds disagree."""
+    if estimate.n == 1:
+        return "one seed"
     ends = estimate.values or [end for end in (estimate.low, estimate.high) if end is not None]
     return "no clear difference" if ends and min(ends) <= same <= max(ends) else ""
 

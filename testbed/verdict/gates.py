@@ -389,7 +389,7 @@ GATES: tuple[GateEntry, ...] = (
         what="error of a link's delay in its worst quarter of a second",
         limits={
             "delay_error": _above(0.1, "as a share of the delay"),
-            "delay_error_s": _above(0.0005, "the larger of both counts"),
+            "delay_error_s": _above(0.0005, "if that is larger"),
         },
         measured="During training, the relay of delayed links notes when each frame arrived and "
         "when it left. The gate takes the quarter of a second in which a link's mean delay was "
