@@ -116,8 +116,8 @@ def excesses() -> list[str]:
     for room, limit in limits["room"].items():
         for count in ("files", "lines"):
             counts[f"{room}: {count}"] = getattr(sizes[room], count), limit[count]
-    for count, limit in limits["product"].items():
-        counts[f"product: {count}"] = getattr(product(sizes), count), limit
+    for count in ("lines", "code", "statements"):
+        counts[f"product: {count}"] = getattr(product(sizes), count), limits["product"][count]
     counts["not Python: lines"] = other_lines(), limits["other"]["lines"]
     counts["documentation: words"] = words(), limits["words"]["words"]
     above = {name: pair for name, pair in counts.items() if pair[0] > pair[1]}
@@ -127,11 +127,13 @@ def excesses() -> list[str]:
 def table() -> str:
     """Rows of rooms with their budgets."""
     limits, sizes = budgets(), rooms()
-    lines = [f"{'room':34}{'files':>6}{'lines':>8}{'budget':>8}{'code':>8}{'statements':>12}"]
+    heads = ("files", "lines", "budget", "end", "code", "statements")
+    rows: list[tuple[Any, ...]] = [("room", *heads)]
     for room, size in [*sizes.items(), ("product", product(sizes))]:
-        budget = limits["room"].get(room, limits["product"])["lines"]
-        row = f"{size.files:>6}{size.lines:>8}{budget:>8}{size.code:>8}{size.statements:>12}"
-        lines.append(f"{room:34}{row}")
+        limit = limits["room"].get(room, limits["product"])
+        bounds = (limit["lines"], limit["end"])
+        rows.append((room, size.files, size.lines, *bounds, size.code, size.statements))
+    lines = ["{:34}{:>6}{:>8}{:>8}{:>8}{:>8}{:>12}".format(*row) for row in rows]
     lines.append(f"{'not Python':40}{other_lines():>8}{limits['other']['lines']:>8}")
     lines.append(f"{'words of documentation':40}{words():>8}{limits['words']['words']:>8}")
     return "\n".join(lines)
