@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from testbed.scripting.program import Program
 Ask = Callable[..., tuple[dict[str, Any], list[int]]]
 Stream = int | IO[Any] | None
 _AFTER_KILL_S = 2.0
+# Of programs, chosen here: a start whose answer is not awaited can be taken back by its number.
+_numbers = itertools.count()
 
 
 class Host:
@@ -72,19 +75,20 @@ class Host:
         ours: list[int | None] = []
         with ExitStack() as to_close:
             theirs: list[int] = []
-            for number, wanted in enumerate((stdin, stdout, stderr)):
+            for descriptor, wanted in enumerate((stdin, stdout, stderr)):
                 if wanted == subprocess.STDOUT:
                     theirs.append(theirs[1])
                     ours.append(None)
                     continue
-                file, own = _ends(number, wanted, to_close)
+                file, own = _ends(descriptor, wanted, to_close)
                 theirs.append(file)
                 ours.append(own)
             status, tell = os.pipe()
             to_close.callback(os.close, tell)
-            argv = [os.fspath(each) for each in args]
+            argv, number = [os.fspath(each) for each in args], next(_numbers)
             request = {
                 "do": "start",
+                "number": number,
                 "host": self.name,
                 "argv": argv,
                 "env": dict(os.environ if env is None else env),
@@ -92,10 +96,12 @@ class Host:
                 "congestion_control": congestion_control,
             }
             try:
-                answer, files = self._ask(request, [*theirs, tell])
-                number, pid = answer["number"], _outer_pid(files[0])
+                _, files = self._ask(request, [*theirs, tell])
+                pid = _outer_pid(files[0])
                 self._ask({"do": "watch", "number": number})
             except BaseException:
+                with suppress(RuntimeError):  # the lab has ended, and with it all programs
+                    self._ask({"do": "take_back", "number": number})
                 for own in (*ours, status):
                     if own is not None:
                         os.close(own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import selectors
 import signal
@@ -66,8 +65,8 @@ class Steward:
         self._changes = link_changes.Log(self._directory, self._info)
         self._begun: Counter[str] = Counter()
         self._verdict: dict[str, Any] | None = None
-        self._numbers = itertools.count()
-        # By number: those that run, their pidfds and where to tell their status; all sessions.
+        # By the numbers that the script gives them: those that run, their pidfds and where to tell
+        # their status; all sessions.
         self._programs: dict[int, tuple[subprocess.Popen[bytes], int, int]] = {}
         self._sessions: dict[int, int] = {}
         # Of the running programs that asked for one: their host and its congestion control.
@@ -117,7 +116,7 @@ class Steward:
         if host is None:
             raise InputError(f"{request['host']}: {one_of(request['host'], self._info.hosts)}")
         stdin, stdout, stderr, tell = files
-        owner, number = leftovers.OWNER_VARIABLE, next(self._numbers)
+        owner, number = leftovers.OWNER_VARIABLE, request["number"]
         if request["congestion_control"] is not None:
             self._set_control(number, host, str(request["congestion_control"]))
         try:
@@ -138,12 +137,19 @@ class Steward:
         # A session whose number is given anew has nobody left.
         self._sessions = {k: each for k, each in self._sessions.items() if each != program.pid}
         self._sessions[number] = program.pid
-        return {"number": number}, [os.dup(ended)]
+        return {}, [os.dup(ended)]
 
     def do_watch(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Tell a program's status when it has ended: its process id is known, and may vanish."""
         _, ended, _ = self._programs[request["number"]]
         self._selector.register(ended, selectors.EVENT_READ, request["number"])
+        return {}, []
+
+    def do_take_back(self, request: dict[str, Any], _files: list[int]) -> Answer:
+        """End a program that the script was interrupted in starting, if it was started at all."""
+        self.do_signal(request | {"signal": signal.SIGKILL}, [])
+        with suppress(KeyError):  # there is none, or it is watched already
+            self.do_watch(request, [])
         return {}, []
 
     def do_signal(self, request: dict[str, Any], _files: list[int]) -> Answer:

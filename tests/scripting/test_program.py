@@ -36,6 +36,10 @@ class OwnMachine:
             return {}, []
         if request["do"] == "listens":
             return {"listens": False}, []
+        if request["do"] == "take_back":
+            if program := self.running.get(request["number"]):
+                program.kill()
+            return {}, []
         stdin, stdout, stderr, tell = files
         try:
             program = subprocess.Popen(
@@ -49,9 +53,9 @@ class OwnMachine:
             )
         except FileNotFoundError:
             raise LabError(f"{request['host']}: {request['argv'][0]}: none") from None
-        self.running[program.pid] = program
-        self.tells[program.pid] = os.dup(tell)
-        return {"number": program.pid}, [os.pidfd_open(program.pid)]
+        self.running[request["number"]] = program
+        self.tells[request["number"]] = os.dup(tell)
+        return {}, [os.pidfd_open(program.pid)]
 
     def tell(self, program, file):
         with contextlib.suppress(BrokenPipeError):
@@ -214,6 +218,28 @@ def test_a_program_that_cannot_be_started_leaves_no_file_open(host):
     open_files.assert_none_since(before)
 
 
+@pytest.mark.parametrize("asked", ["start", "watch"])
+def test_a_program_whose_start_is_interrupted_is_ended(host, monkeypatch, asked):
+    machine, before = host._ask, open_files.now()
+
+    def interrupted(request, files=()):
+        answer = machine(request, files)
+        if request["do"] == asked:
+            for each in answer[1]:
+                os.close(each)
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(host, "_ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        host.popen(["sleep", "60"], stdout=subprocess.PIPE)
+    (program,) = machine.running.values()
+    assert program.wait(30) == -signal.SIGKILL
+    for file in machine.tells.values():
+        os.close(file)
+    open_files.assert_none_since(before, within_s=30)
+
+
 def test_a_program_ends_with_its_lab():
     def vanish(request, files=()):
         if request["do"] == "watch":
@@ -227,7 +253,7 @@ def test_a_program_ends_with_its_lab():
                 os.close(each)
 
         threading.Thread(target=end).start()
-        return {"number": 1}, [os.pidfd_open(sleeper.pid)]
+        return {}, [os.pidfd_open(sleeper.pid)]
 
     program = Host("server", "10.0.0.1", vanish).popen(["sleep", "60"])
     assert program.poll() is None
