@@ -7,6 +7,7 @@ who may. They are named in Dask's own configuration.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import re
 import secrets
@@ -33,8 +34,7 @@ _CONNECT_S = 10.0
 _POLL_S = 0.5
 _VALID = "valid: tls://HOST:PORT, or tcp://127.0.0.1:PORT on this machine"
 _TLS = "DASK_DISTRIBUTED__COMM__TLS__"
-_ADDRESS = re.compile(r"(?P<scheme>tcp|tls)://(?P<host>\[[^\]]+\]|[^/:\[\]]+):(?P<port>[0-9]{1,5})")
-_LOOPBACK = re.compile(r"localhost|\[::1\]|127(\.[0-9]{1,3}){3}")
+_ADDRESS = re.compile(r"(tcp|tls)://(?:\[(.+)\]|([^/:\[\]]+)):([0-9]{1,5})")
 
 
 @dataclass(eq=False)
@@ -194,12 +194,21 @@ def _connect(address: str) -> Client:
 
 def _checked(address: str) -> tuple[str, int]:
     """Host and port of an address that may be used."""
-    parts = _ADDRESS.fullmatch(address)
-    if parts is None or int(parts["port"]) > 65535:
+    if (parts := _ADDRESS.fullmatch(address)) is None:
         raise InputError(f"--scheduler {address}: {_VALID}")
-    if parts["scheme"] == "tcp" and not _LOOPBACK.fullmatch(parts["host"]):
+    scheme, ipv6, name, digits = parts.groups()
+    host, port = ipv6 or name, int(digits)
+    if not 1 <= port <= 65535:
+        raise InputError(f"--scheduler {address}: port {port}; valid: 1 to 65535")
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError as error:
+        if ipv6 or re.fullmatch(r"[0-9.]+", host):  # no name of a host either
+            raise InputError(f"--scheduler {address}: {error}; {_VALID}") from None
+        is_local = host == "localhost"
+    if scheme == "tcp" and not is_local:
         raise InputError(
             f"--scheduler {address}: without TLS only on this machine, since Dask executes what it "
             f"is sent; {_VALID}"
         )
-    return parts["host"].strip("[]"), int(parts["port"])
+    return host, port

@@ -14,14 +14,13 @@ from testbed.shared.input_error import InputError
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        *(
-            (each, "valid: tls://HOST:PORT, or tcp://127")
-            for each in ("", "host:8786", "tls://host")
-        ),
-        *((each, "valid: tls://HOST:PORT") for each in ("http://127.0.0.1:1", "tls://h:99999")),
-        ("tcp://[::1", "valid: tls://HOST:PORT"),
+        *((each, "valid: tls://HOST:PORT, or tcp://127") for each in ("", "host:1", "tls://host")),
+        *((each, "valid: tls://HOST:PORT") for each in ("http://127.0.0.1:1", "tcp://[::1")),
+        *((f"tls://h:{port}", f"port {port}; valid: 1 to 65535$") for port in (0, 65536)),
+        ("tcp://127.0.0.999:8786", "127.0.0.999.*valid: tls://HOST:PORT"),
+        ("tls://[::g]:8786", "'::g'.*valid: tls://HOST:PORT"),
         ("tcp://192.0.2.1:8786", "without TLS only on this machine"),
-        ("tcp://example.org:8786", "without TLS only on this machine"),
+        ("tcp://127.example.org:8786", "without TLS only on this machine"),
         ("tls://192.0.2.1:8786", "DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),  # what is to be set
     ],
 )
