@@ -24,3 +24,9 @@ def test_a_run_tries_what_it_needs_alone_and_says_what_is_missing(monkeypatch: p
     ):
         capabilities.require()
     assert ["sandbox", *tried] == list(capabilities.REQUIRED)
+
+
+def test_each_congestion_control_that_is_tried_has_words_on_what_it_enables_and_how_to_get_it():
+    tried = {f"tcp-{name}" for name in capabilities.TCP_CONGESTION_CONTROLS}
+    assert tried == {name for name in capabilities._ABOUT if name.startswith("tcp-")}
+    assert all(each["enables"] and each["how"] for each in capabilities._ABOUT.values())
