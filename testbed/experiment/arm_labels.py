@@ -121,7 +121,7 @@ def parse(label: str) -> tuple[str, Changes]:
         try:
             changes[key] = yaml_input.value_of(key, value)
         except InputError as error:
-            raise InputError(f"--arms {label}: {key}: {error}") from None
+            raise InputError(f"--arms {label}: {error}") from None
     return name, changes
 
 

@@ -111,7 +111,7 @@ def override(document: dict[str, Any], text: str) -> str:
 def value_of(key: str, text: str) -> Any:
     """The value that a text on the command line gives a key."""
     try:
-        return units.converted(parse(text), key)
+        return units.converted(parse(text, key), key)
     except InputError as error:
         raise InputError(str(error).removeprefix("line 1: ")) from None
 
@@ -165,12 +165,12 @@ def _index(place: Any, part: str, key: str, above: list[str]) -> str | int:
     return int(part)
 
 
-def parse(text: str) -> Any:
-    """The one document in a text."""
+def parse(text: str, key: str = "") -> Any:
+    """The one document in a text, which is the value of a key, if any."""
     try:
         _check_depth(text)
         node = _Nodes(text).get_single_node()
-        return None if node is None else _Plain().value(node, ())
+        return None if node is None else _Plain().value(node, (key,) if key else ())
     except yaml.MarkedYAMLError as error:
         raise InputError(_explained(error, text)) from None
     except yaml.reader.ReaderError as error:

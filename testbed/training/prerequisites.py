@@ -67,9 +67,11 @@ def check(need: Need) -> None:
             f"set {need.dataset.name!r}; valid: up to {count}"
         )
     if need.batch_size > smallest:
+        most = count // need.batch_size
+        fewer = f", or topology.workers, here {need.workers}, up to {most}" if most else ""
         raise ValueError(
             f"training.batch_size: {need.batch_size}: larger than a worker's share of data set "
-            f"{need.dataset.name!r}, {smallest} examples; valid: 1 to {smallest}"
+            f"{need.dataset.name!r}, {smallest} examples; valid: 1 to {smallest}{fewer}"
         )
 
 
