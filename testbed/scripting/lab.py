@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,23 +15,34 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+
+import topologies
+from controllers import framework_choice, impairment_plan
+from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.lab.sandbox import EndedError, Sandbox, SandboxError
-from testbed.scripting import configuration
-from testbed.scripting.controls import Impairment, Link
-from testbed.scripting.host import Host
-from testbed.shared import failure, run_directory
-from testbed.shared.input_error import InputError
+from testbed.run import by_hand
+from testbed.scripting.host import Ask, Host
+from testbed.shared import failure, own_code, problems, run_directory, units
+from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.verdict.gate import Gate
+from testbed.verdict.limits import Limits
 from testbed.verdict.other_programs import OtherPrograms
+from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:
     import polars as pl
     from mininet.topo import Topo
 
     from topologies import TopologyParameters
+
+_POLL_S = 0.02
+_NAME = "script"
+_ANCHORS = ("rounds", "leg", "at_s", "duration_s", "offset_s")
+_ENTRIES: TypeAdapter[list[ImpairmentParameters]] = TypeAdapter(list[AnyImpairment])
 
 
 class LabError(RuntimeError):
@@ -74,6 +88,133 @@ class Verdict:
 
     def __repr__(self) -> str:
         return f"<Verdict {self}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSettings:
+    """One direction of a link as it is now; an impairment in force may have changed it.
+
+    Attributes:
+        rate_bps: bits of Ethernet frames a second.
+        queue_bytes: the most that waits.
+        delay_s, jitter_s: how long a frame is on its way, and how far that may differ.
+        loss: the share of frames that are lost at random.
+    """
+
+    rate_bps: int
+    queue_bytes: int
+    delay_s: float
+    jitter_s: float
+    loss: float
+
+
+class Link:
+    """A link of a running lab.
+
+    Attributes:
+        name: as in all files of a run.
+        ends: its two nodes.
+    """
+
+    def __init__(self, name: str, ends: tuple[str, str], ask: Ask) -> None:
+        """Labs make their links; `ask` asks the steward."""
+        self.name = name
+        self.ends = ends
+        self._ask = ask
+
+    def __repr__(self) -> str:
+        return f"<Link {self.name}>"
+
+    def set(
+        self,
+        *,
+        rate_bps: int | str | None = None,
+        delay_s: float | str | None = None,
+        jitter_s: float | str | None = None,
+        loss: float | None = None,
+        queue_bytes: int | str | None = None,
+        toward: str | None = None,
+    ) -> None:
+        """Change the link while it works; what is not given stays. No packet is lost by it.
+
+        Values may be texts with a unit, as in YAML: `"20Mbit"`, `"5ms"`. The change is recorded,
+        so that the verdict does not take it for a fault. A direction's first delay or loss takes a
+        moment longer, and from then on frames of that direction pass a program (see `adjustable`).
+
+        Args:
+            toward: the end to which the changed direction leads; None: both directions.
+
+        Raises:
+            InputError: a value that no link can have, or no such end.
+            LabError: a delay or loss for a link that was made without, in a lab that was made with
+                `adjustable=False`; or a delay for which there is no memory.
+        """
+        given = {
+            "rate_bps": rate_bps,
+            "queue_bytes": queue_bytes,
+            "delay_s": delay_s,
+            "jitter_s": jitter_s,
+            "loss": loss,
+        }
+        given = {key: each for key, each in given.items() if each is not None}
+        changes = by_hand.checked(given)
+        for way in by_hand.ways(self.ends, toward):
+            self._ask({"do": "link", "way": way, "changes": changes})
+
+    def settings(self, toward: str | None = None) -> LinkSettings:
+        """What a direction is set to now.
+
+        Args:
+            toward: the end to which it leads; None: the one that both directions share.
+
+        Raises:
+            InputError: no such end, or the directions differ and `toward` does not say which.
+        """
+        found = []
+        for way in by_hand.ways(self.ends, toward):
+            answer, _ = self._ask({"do": "link", "way": way, "changes": {}})
+            found.append(LinkSettings(**answer["now"]))
+        if found[0] != found[-1]:
+            raise by_hand.differ(self.name, self.ends)
+        return found[0]
+
+
+class Impairment:
+    """An impairment of the experiment, for the body of a `with`, or from `begin` to `end`.
+
+    Attributes:
+        effect: what it did the last time, once it has ended: packets `met` and `dropped`, and
+            details that depend on its kind.
+    """
+
+    def __init__(self, name: str, ask: Ask) -> None:
+        """Labs make it; `ask` asks the steward."""
+        self.name = name
+        self.effect: dict[str, Any] = {}
+        self._ask = ask
+
+    def begin(self) -> None:
+        """Put it in force; it is when this returns.
+
+        Raises:
+            LabError: it did not begin, for example because it is in force already.
+        """
+        self._ask({"do": "begin", "name": self.name})
+
+    def end(self) -> None:
+        """End it, or wait until it has ended by itself, as a burst does."""
+        answer, _ = self._ask({"do": "end", "name": self.name})
+        while answer["active"]:
+            time.sleep(_POLL_S)
+            answer, _ = self._ask({"do": "end", "name": self.name})
+        self.effect = answer["effect"]
+
+    def __enter__(self) -> Impairment:
+        self.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 class _Hosts(dict[str, Host]):
@@ -157,10 +298,21 @@ class Lab:
             InputError: the experiment, or a value, is wrong; one line.
             LabError: this machine cannot build the lab; one line. `./lab check` says more.
         """
-        config = configuration.of_experiment(
-            str(name), overrides=overrides, arm=arm, seed=seed, profile=profile
+        from testbed import experiment
+        from testbed.experiment.files import DEFAULT_PROFILE
+
+        if isinstance(overrides, str):
+            raise InputError(
+                f"overrides: {shown(overrides)}: must be a list of `KEY=VALUE`, such as "
+                "['topology.workers=5']"
+            )
+        first, *_ = experiment.load(
+            str(name),
+            overrides=[*overrides, *([] if seed is None else [f"seeds=[{seed}]"])],
+            arms=[] if arm is None else [arm],
+            profile=profile or DEFAULT_PROFILE,
         )
-        config |= {"adjustable": adjustable}
+        config = first.config() | {"capture": [], "adjustable": adjustable}
         return cls()._begin(config, out=out, calibrated=calibrated)
 
     @classmethod
@@ -190,7 +342,7 @@ class Lab:
         Raises:
             InputError, LabError: as `from_experiment`.
         """
-        config = configuration.of_topology(topology, impairments=impairments, seed=seed)
+        config = of_topology(topology, impairments=impairments, seed=seed)
         config |= {"adjustable": adjustable}
         return cls()._begin(config, out=out, calibrated=calibrated)
 
@@ -331,3 +483,91 @@ def _end(box: Sandbox, others: OtherPrograms, owner: int) -> None:
     if os.getpid() == owner:
         others.end()
         box.stop()
+
+
+def of_topology(
+    topology: TopologyParameters | Topo | Mapping[str, Any] | str,
+    *,
+    impairments: Sequence[Mapping[str, Any]],
+    seed: int,
+) -> dict[str, Any]:
+    """The configuration of a lab in which nothing is set but its network."""
+    parameters = _parameters(topology)
+    try:
+        built = topologies.build(parameters)
+    except ValueError as error:
+        raise InputError(f"topology: {error}") from None
+    places = impairment_plan.Places(
+        hosts=built.hosts(),
+        switches=built.switches(),
+        links=built.links(),
+        settings=built.link_settings(),
+    )
+    try:
+        entries = _ENTRIES.validate_python(_anchored(impairments))
+        resolved = impairment_plan.resolve(entries, places, rounds=len(entries), seed=seed)
+    except ValidationError as error:
+        raise problems.input_error(error, ImpairmentParameters, "impairments.") from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    own = own_code.places([parameters.name, *(each.kind for each in entries)])
+    document = {
+        "experiment": _NAME,
+        "arm": _NAME,
+        "seed": seed,
+        "factors": {},
+        "code": {place: own_code.fingerprint(place) for place in own},
+        "topology": parameters.model_dump(mode="json"),
+        "impairments": resolved,
+        "limits": Limits().model_dump(mode="json"),
+        "controller": framework_choice.preferred(),
+        # Nothing of ours is transported.
+        "protocol": {"carrier": "none"},
+        "rounds": len(entries),
+    }
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    return {"schema": 1, "key": f"{_NAME}-{digest[:10]}", **document, "capture": []}
+
+
+def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The entries with an anchor of their own for each, so that none contradicts another."""
+    if isinstance(impairments, str | Mapping) or not all(
+        isinstance(each, Mapping) for each in impairments
+    ):
+        raise InputError(
+            f"impairments: {shown(impairments)}: must be a list of mappings, such as "
+            "[{'kind': 'loss', 'host': 'server', 'q': 0.5}]"
+        )
+    return [
+        {key: value for key, value in units.converted(each).items() if key not in _ANCHORS}
+        | {"rounds": [number], "leg": "round"}
+        for number, each in enumerate(impairments)
+    ]
+
+
+def _parameters(given: TopologyParameters | Topo | Mapping[str, Any] | str) -> TopologyParameters:
+    if isinstance(given, topologies.TopologyParameters):
+        return given
+    if isinstance(given, str):
+        given = {"name": given}
+    try:
+        if not isinstance(given, Mapping):
+            from mininet.topo import Topo
+
+            from topologies import graph
+
+            if not isinstance(given, Topo):
+                raise InputError(
+                    f"{type(given).__name__}: valid: a Mininet Topo that has been built, the "
+                    "parameters of a topology, or a name"
+                )
+            given = graph.described(given)
+        parameters = topologies.parse(units.converted(given))
+    except ValidationError as error:
+        raise problems.input_error(error, topologies.TopologyParameters, "topology.") from None
+    except ValueError as error:
+        raise InputError(f"topology: {error}") from None
+    if parameters.workers > MOST_LAB_WORKERS:
+        wrong = f"topology.workers: {parameters.workers}"
+        raise InputError(f"{wrong}; valid: 1 to {MOST_LAB_WORKERS}")
+    return parameters

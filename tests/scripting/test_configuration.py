@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.scripting import configuration
+from testbed.scripting import lab
 from testbed.shared.input_error import InputError
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "lab-in-python.md"
@@ -15,7 +15,7 @@ HALF = {"kind": "loss", "host": "server", "q": 0.5}
 
 
 def lab_of(topology: Any = "star", impairments: Any = ()) -> dict[str, Any]:
-    return configuration.of_topology(topology, impairments=impairments, seed=1)
+    return lab.of_topology(topology, impairments=impairments, seed=1)
 
 
 def test_values_may_have_units_as_in_yaml():
