@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from controllers.controller_socket import ControllerClient, ControllerError
 from controllers.impairments import parameters_of
 from testbed.lab.kernel.commands import CommandError
-from testbed.shared import problems, units
+from testbed.shared import jsonl, problems, units
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from topologies.settings import LinkParameters
@@ -59,6 +60,13 @@ def made(
         return controller.link(*way, changes)
     except ControllerError as error:
         raise CommandError(str(error).removeprefix("controller: ")) from None
+
+
+def effects(log: Path, name: str) -> list[dict[str, Any]]:
+    """What an impairment did, each time that it has ended: packets met and dropped, details."""
+    ends = [each for each in jsonl.read(log) if (each["name"], each["action"]) == (name, "end")]
+    known = ("met", "dropped", "frames_sent")
+    return [{key: each.get(key) for key in known} | each["details"] for each in ends]
 
 
 def differ(name: str, ends: tuple[str, str]) -> InputError:

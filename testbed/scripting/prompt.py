@@ -14,7 +14,7 @@ from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LinkEnds
 from testbed.run import by_hand
 from testbed.run.session import LabSession
-from testbed.shared import jsonl, units
+from testbed.shared import units
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean, one_of
 from topologies.settings import LinkParameters
@@ -83,6 +83,18 @@ class Prompt(CLI):
         while node.waiting:
             print(node.monitor(), end="", flush=True)
 
+    def onecmd(self, line: str) -> bool:
+        """Obey a line; what cannot be done is said in one line, which begins with the command."""
+        try:
+            return bool(super().onecmd(line))
+        except (InputError, OSError, CommandError) as error:
+            said = str(error)
+            if isinstance(error, CommandError):  # of the controller, with the keys of a topology
+                for word, key in by_hand.WORDS.items():
+                    said = said.replace(key, word)
+            self._say(f"{line.split()[0]}: {said}")
+            return False
+
     def do_lab(self, _line: str) -> None:
         """Hosts and links of this lab: `lab`."""
         info = self._lab.info
@@ -102,20 +114,12 @@ class Prompt(CLI):
         links = {each.name: each for each in self._lab.info.links}
         known = links | {f"{each.second.node}--{each.first.node}": each for each in links.values()}
         words = line.split()
-        try:
-            if words and words[0] not in known:
-                raise InputError(f"no link {words[0]!r}{did_you_mean(words[0], links)}; see: lab")
-            if words[1:]:
-                self._set(known[words[0]], words[1], words[2:])
-            else:
-                self._show_links([known[each] for each in words or links])
-        except (InputError, OSError) as error:
-            self._say(f"set: {error}")
-        except CommandError as error:  # the controller's words, with the keys of a topology
-            said = str(error)
-            for word, key in by_hand.WORDS.items():
-                said = said.replace(key, word)
-            self._say(f"set: {said}")
+        if words and words[0] not in known:
+            raise InputError(f"no link {words[0]!r}{did_you_mean(words[0], links)}; see: lab")
+        if words[1:]:
+            self._set(known[words[0]], words[1], words[2:])
+        else:
+            self._show_links([known[each] for each in words or links])
 
     def _set(self, link: LinkEnds, word: str, rest: list[str]) -> None:
         """Change a link; what follows the word is a value, perhaps its unit, perhaps a node."""
@@ -163,42 +167,28 @@ class Prompt(CLI):
         if impairment is None:
             valid = ", ".join(self._impairments) or "none in this experiment"
             wrong = f"no impairment {name!r}" if name else "which one, and on or off?"
-            self._say(f"impair: {wrong}; valid names: {valid}")
-            return
+            raise InputError(f"{wrong}; valid names: {valid}")
         if action not in ("on", "off"):
-            self._say(f"impair {name}: {action or 'on or off?'}; valid: on, off")
-            return
-        if action == "off" and impairment.ends_by_itself:
-            self._say(f"{name} ends by itself; {self._effect(name)}")
-            return
-        number = impairment.round_number
-        try:
-            with closing(self._client()) as client:
-                active = client.begin(number, "round") if action == "on" else None
-                if active is None:
-                    client.end(number, "round")
-        except OSError as error:
-            self._say(f"{name}: {error}")
-            return
-        if active is None:
-            self._say(f"{name} is off: {self._effect(name)}")
-        elif impairment.ends_by_itself:
-            self._say(f"{name} has begun; it ends by itself (then: status)")
-        elif name in active:
-            self._say(f"{name} is on (in force: {', '.join(active)})")
-        else:
-            self._say(f"{name} did not begin")
+            raise InputError(f"{name}: {action or 'on or off?'}; valid: on, off")
+        number, said = impairment.round_number, f"{name} did not begin"
+        with closing(self._client()) as client:
+            if action == "off" and impairment.ends_by_itself:
+                said = f"{name} ends by itself; {self._effect(name)}"
+            elif action == "off":
+                client.end(number, "round")
+                said = f"{name} is off: {self._effect(name)}"
+            elif name in (active := client.begin(number, "round")):
+                said = f"{name} is on (in force: {', '.join(active)})"
+            if action == "on" and impairment.ends_by_itself:
+                said = f"{name} has begun; it ends by itself (then: status)"
+        self._say(said)
 
     def do_status(self, _line: str) -> None:
         """What is in force, and whether the lab's programs run: `status`."""
         for name, status in self._lab.processes.statuses().items():
             self._say(f"{name}: {'runs' if status is None else f'ended with status {status}'}")
-        try:
-            with closing(self._client()) as client:
-                active = client.active()
-        except OSError as error:
-            self._say(str(error))
-            return
+        with closing(self._client()) as client:
+            active = client.active()
         for name, impairment in self._impairments.items():
             words = "in force" if name in active else f"off; {self._effect(name)}"
             self._say(f"impairment {name} ({impairment.kind}): {words}")
@@ -216,13 +206,10 @@ class Prompt(CLI):
 
     def _effect(self, name: str) -> str:
         """Say what an impairment did the last time that it was in force."""
-        records = jsonl.read(self._lab.impairment_log)
-        ended = [each for each in records if each["name"] == name and each["action"] == "end"]
+        ended = by_hand.effects(self._lab.impairment_log, name)
         if not ended:
             return "was not in force yet"
-        counts = {key: ended[-1].get(key) for key in ("met", "dropped", "frames_sent")}
-        facts = counts | ended[-1].get("details", {})
-        told = [f"{key} {value}" for key, value in facts.items() if value is not None]
+        told = [f"{key} {value}" for key, value in ended[-1].items() if value is not None]
         return f"its last time: {', '.join(told)}" if told else "it was in force"
 
     def _say(self, text: str) -> None:

@@ -193,16 +193,10 @@ class Steward:
         impairment = self._impairment(request["name"])
         if not impairment.ends_by_itself:
             self._controller.end(impairment.round_number, "round")
-        ends = [
-            each
-            for each in jsonl.read(self._lab.impairment_log)
-            if (each["name"], each["action"]) == (impairment.name, "end")
-        ]
         # Its record follows its end, once what it did is measured.
-        active = len(ends) < self._begun[impairment.name]
-        known = ("met", "dropped", "frames_sent")
-        effect = {key: ends[-1].get(key) for key in known} | ends[-1]["details"] if ends else {}
-        return {"active": active, "effect": effect}, []
+        ended = by_hand.effects(self._lab.impairment_log, impairment.name)
+        active = len(ended) < self._begun[impairment.name]
+        return {"active": active, "effect": ended[-1] if ended else {}}, []
 
     def do_samples(self, _request: dict[str, Any], _files: list[int]) -> Answer:
         """Hand over the files of all samples so far."""
@@ -242,18 +236,15 @@ class Steward:
         for place, used in self._controls.values():
             if place is host and used != wanted:
                 raise InputError(f"{said}: a program that runs there has {used!r}; valid: this one")
+        self._controls[number] = host, wanted
         try:
             socket_defaults.set_congestion_control(host.pid, wanted)
         except CommandError:
+            self._release_control(number)  # some of the routes may have it
             valid = available_congestion_controls()
-            if not any(place is host for place, _ in self._controls.values()):
-                socket_defaults.set_congestion_control(
-                    host.pid, None
-                )  # some of the routes may have it
             if wanted in valid:
                 raise
             raise InputError(f"{said}: the kernel refuses it; valid: {', '.join(valid)}") from None
-        self._controls[number] = host, wanted
 
     def _release_control(self, number: int) -> None:
         """A program has ended: its host has the kernel's default again, unless others need more."""
