@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -203,18 +204,17 @@ class Programs(Section):
     def _wrong_order(self) -> list[Problem]:
         after = {each.label: each.after for each in self.programs}
         found = []
-        circles = set()
         for number, each in enumerate(self.programs):
-            place = ("programs", number, "after")
-            if each.after is None:
-                continue
-            if each.after not in after:
+            if each.after is not None and each.after not in after:
                 said = f"unknown program {each.after!r}; {one_of(each.after, list(after))}"
-                found.append(Problem(place, said))
-            elif (circle := _circle(each.label, after)) and frozenset(circle) not in circles:
-                circles.add(frozenset(circle))
-                said = f"{each.after!r}: a circle: {' after '.join(circle)}"
-                found.append(Problem(place, said))
+                found.append(Problem(("programs", number, "after"), said))
+        try:
+            TopologicalSorter({name: [first] for name, first in after.items() if first}).prepare()
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            number = next(n for n, each in enumerate(self.programs) if each.label == circle[0])
+            said = f"{circle[1]!r}: a circle: {' after '.join(circle)}"
+            found.append(Problem(("programs", number, "after"), said))
         return found
 
     def _different_controls(self) -> list[Problem]:
@@ -246,18 +246,6 @@ class Programs(Section):
         # A word may be anything, such as a text that is too long for a name: that is no file.
         named = [(folder / word).resolve() for word in words if os.path.isfile(folder / word)]  # noqa: PTH113
         return [str(place) for place in named if place.is_relative_to(folder.resolve())]
-
-
-def _circle(name: str, after: Mapping[str, str | None]) -> list[str]:
-    """The programs that wait for each other, from one to itself; empty where `name` is in none."""
-    way = [name]
-    while (following := after.get(way[-1])) is not None:
-        way.append(following)
-        if following == name:
-            return way
-        if following in way[:-1]:  # a circle of others
-            return []
-    return []
 
 
 class AnyArm(BaseModel):

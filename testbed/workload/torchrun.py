@@ -184,17 +184,22 @@ class TorchrunArm(AnyArm):
 
     @model_validator(mode="after")
     def _keys_fit_the_hook(self) -> TorchrunArm:
-        further = self.model_extra or {}
-        given = [key for key in (*self.model_fields_set, *further) if key not in _OF_ALL]
         if not self.is_ours:
-            valid = [*_OF_ALL, *HOOKS[self.hook]]
-            words = f"hook {self.hook!r} has no such key; valid: {', '.join(valid)}"
-            _refuse(words, [key for key in given if key not in valid])
+            valid, words = [*_OF_ALL, *HOOKS[self.hook]], f"hook {self.hook!r} has no such key"
+        elif self.protocol is None:
+            valid, words = ["hook", "args", *_OF_OURS], "unknown key without a protocol"
+        else:
+            valid = [*dict.fromkeys((*_OF_ALL, *_OF_OURS, *self._settings_of_protocol()))]
+            words = f"protocol {self.protocol!r} has no such key"
+        words += f"; valid: {', '.join(valid)}"
+        given = (*self.model_fields_set, *(self.model_extra or {}))
+        if unknown := [Problem((k,), words, problems.UNKNOWN) for k in given if k not in valid]:
+            raise problems.raised(unknown)
+        if not self.is_ours:
             if not re.fullmatch(r"\w{1,15}", self.congestion_control or "cubic"):
                 words = f"{shown(self.congestion_control)}: valid: a name that the kernel knows"
                 raise problems.raised([Problem(("congestion_control",), words)])
             return self
-        valid = [*_OF_ALL, *_OF_OURS]
         for key, needs in _NEEDS.items():
             given_here = {other: getattr(self, other) or own for other, _, own in needs}
             wrong = [f"{k}: {given_here[k]}" for k, value, _ in needs if given_here[k] != value]
@@ -202,32 +207,27 @@ class TorchrunArm(AnyArm):
                 words = " and ".join(f"{other}: {value}" for other, value, _ in needs)
                 said = f"{getattr(self, key)}: not with {' and '.join(wrong)}; valid beside {words}"
                 raise problems.raised([Problem((key,), said)])
-        options = self._options
-        if self.protocol is None:
-            words = f"unknown key without a protocol; valid: {', '.join(valid)}"
-            _refuse(words, list(options))
-            return self
         try:
-            protocols.settings(self.protocol)
-        except ValueError:
-            presets = protocols.PRESETS
-            known = [each for each in presets if not self._is_per_layer(protocols.preset(each))]
-            said = f"unknown protocol {self.protocol!r}; {one_of(self.protocol, known)}"
-            raise problems.raised([Problem(("protocol",), said)]) from None
-        valid += [each for each in protocols.settings(self.protocol) if each not in valid]
-        words = f"protocol {self.protocol!r} has no such key; valid: {', '.join(valid)}"
-        _refuse(words, [key for key in given if key not in valid])
-        try:
-            found = protocols.preset(self.protocol, **options)
+            layered = self.protocol and self._is_per_layer(self._preset)
         except TypeError as error:  # a value of a wrong kind
             raise ValueError(str(error)) from None
-        if self._is_per_layer(found):
+        if layered:
             said = (  # the hook's own words
                 f"{self.protocol}: it bounds the loss of each layer, and a bucket "
                 "has no names of layers; valid: a protocol with one bound, such as dblp"
             )
             raise problems.raised([Problem(("protocol",), said)])
         return self
+
+    def _settings_of_protocol(self) -> Sequence[str]:
+        assert self.protocol is not None
+        try:
+            return protocols.settings(self.protocol)
+        except ValueError:
+            presets = protocols.PRESETS
+            known = [each for each in presets if not self._is_per_layer(protocols.preset(each))]
+            said = f"unknown protocol {self.protocol!r}; {one_of(self.protocol, known)}"
+            raise problems.raised([Problem(("protocol",), said)]) from None
 
     def _is_per_layer(self, protocol: ProtocolConfig) -> bool:
         """Whether the hook refuses it, since its loss has a bound for each layer."""
@@ -241,18 +241,15 @@ class TorchrunArm(AnyArm):
         return {**(self.model_extra or {}), **own}
 
     @property
+    def _preset(self) -> ProtocolConfig:
+        return protocols.preset(str(self.protocol), **self._options)
+
+    @property
     def _of_hook(self) -> dict[str, Any]:
         """What the hook is told."""
         keys = _OF_OURS if self.is_ours else ("hook", *HOOKS[self.hook])
         found = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
         return {**found, **self._options} if self.is_ours else found
-
-    @property
-    def needs_rate(self) -> bool:
-        """Whether ours has a protocol of a fixed rate, and nobody says which."""
-        if not self.is_ours or self.protocol is None or self.rate_bps is not None:
-            return False
-        return protocols.preset(self.protocol, **self._options).needs_rate
 
     def applied(self, workload: Torchrun, hosts: Sequence[str], link_rate_bps: float) -> Programs:
         """The ranks of this arm as programs."""
@@ -265,7 +262,7 @@ class TorchrunArm(AnyArm):
         if self.is_ours:
             # Behind the ports of control messages, which a loss spares, come those of data.
             fixed = {"port": DATA_PORTS[0] - each_has, "segmentation": False}
-            if self.needs_rate:
+            if self.protocol is not None and self.rate_bps is None and self._preset.needs_rate:
                 hook["rate_bps"] = math.floor(_PACE * link_rate_bps / each_has)
             hook = {"insecure": True, **hook, **fixed}
             data_ports = DATA_PORTS
@@ -296,8 +293,3 @@ class TorchrunArm(AnyArm):
             for local in range(each_has)
         ]
         return Programs.model_validate({"programs": programs, "data_ports": data_ports})
-
-
-def _refuse(words: str, keys: Sequence[str]) -> None:
-    if keys:
-        raise problems.raised([Problem((key,), words, problems.UNKNOWN) for key in keys])

@@ -224,6 +224,7 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
     "min_ranks: hook 'gloo' has no such key; ...": {"hook": "gloo", "min_ranks": 2},
     "chunk_bytes: ...1023; valid: a multiple...": {"chunk_bytes": 1023},
     "low: unknown key without a protocol; valid: ...protocol...": {"low": 0.1},
+    "rank: unknown key without a protocol; valid: ...protocol...": {"rank": 4},
 }
 
 
