@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from ddp_train import common_options, device, exchange, run
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 CHARACTERS = 128  # ASCII; the last one stands for all others
@@ -34,41 +33,25 @@ def read(*, test: bool) -> torch.Tensor:
     return text.clamp(max=CHARACTERS - 1).long()
 
 
-class Block(nn.Module):
-    """Attention to what came before, then a layer for each character by itself."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.asked, self.joined = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.alone = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        asked = self.asked(self.before(values)).unflatten(-1, (3, self.heads, -1))
-        query, key, value = asked.transpose(1, 3).unbind(2)  # each (batch, head, place, width)
-        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        values = values + self.joined(found.transpose(1, 2).flatten(2))
-        return values + self.alone(self.behind(values))
-
-
 class Gpt(nn.Module):
     """From texts of shape (batch, places) the next characters' logits, (batch, places, 128)."""
 
     def __init__(self, places: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.characters, self.places = nn.Embedding(CHARACTERS, width), nn.Embedding(places, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.last = nn.LayerNorm(width)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, 0.0, nn.functional.gelu, batch_first=True, norm_first=True
+        )
+        last = nn.LayerNorm(width)
+        self.layers = nn.TransformerEncoder(layer, layers, last, enable_nested_tensor=False)
         self.head = nn.Linear(width, CHARACTERS)
+        mask = nn.Transformer.generate_square_subsequent_mask(places)  # sees what came before alone
+        self.register_buffer("mask", mask)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         places = torch.arange(text.shape[1], device=text.device)
-        logits: torch.Tensor = self.head(
-            self.last(self.blocks(self.characters(text) + self.places(places)))
-        )
+        values = self.characters(text) + self.places(places)
+        logits: torch.Tensor = self.head(self.layers(values, self.mask, is_causal=True))
         return logits
 
 
@@ -85,7 +68,7 @@ def arguments() -> argparse.Namespace:
 
 def loss_of(net: nn.Module, texts: torch.Tensor) -> torch.Tensor:
     """Of texts that are longer by the character that is to be foretold last."""
-    return functional.cross_entropy(net(texts[:, :-1]).flatten(0, 1), texts[:, 1:].flatten())
+    return nn.functional.cross_entropy(net(texts[:, :-1]).flatten(0, 1), texts[:, 1:].flatten())
 
 
 def train(given: argparse.Namespace) -> None:
