@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
-import select
 import signal
 import socket
 import time
@@ -18,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +25,7 @@ from controllers import framework_choice
 from testbed.lab import sandbox
 from testbed.lab.datapath import Datapath, Wanted
 from testbed.lab.kernel import machine_ticks, process_status
+from testbed.lab.network import HostInfo
 from testbed.lab.sandbox import SandboxError
 from testbed.run.session import LabSession
 from testbed.shared.messages import Messages
@@ -207,28 +207,24 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     workers = [host for host in hosts.values() if host is not server]
     rtt_s = calibration.idle_round_trip_s(lab.info)
     share_bps = _OFFERED * rate_bps / len(workers)
-    receivers = [_Child(host.pid, _receive, host.address) for host in (server, *workers)]
-    senders = [_Child(server.pid, _send, [each.address for each in workers], share_bps)]
-    senders += [_Child(each.pid, _send, [server.address], share_bps) for each in workers]
+    children = [_forked(host, _receive, host.address) for host in (server, *workers)]
+    children.append(_forked(server, _send, [each.address for each in workers], share_bps))
+    children += [_forked(each, _send, [server.address], share_bps) for each in workers]
     time.sleep(_WARM_UP_S)
     ticks, spent = machine_ticks.read(), process_status.ticks_of_all()
-    began_s = time.monotonic()
-    first = [each.count() for each in receivers]
+    began_s, before = time.monotonic(), [_frames_read(host) for host in (server, *workers)]
     time.sleep(_TRIAL_S)
-    last = [each.count() for each in receivers]
-    elapsed_s = time.monotonic() - began_s
+    elapsed_s, after = time.monotonic() - began_s, map(_frames_read, (server, *workers))
+    at_server, *at_workers = (later - first for first, later in zip(before, after, strict=True))
     gained, spent_later = machine_ticks.read().since(ticks), process_status.ticks_of_all()
     ticks_per_core = elapsed_s * os.sysconf("SC_CLK_TCK")
-    for child in (*senders, *receivers):
-        child.end()
-    rates = [
-        (frames_b - frames_a) * _FRAME_BYTES * 8 / (at_b - at_a)
-        for (at_a, frames_a), (at_b, frames_b) in zip(first, last, strict=True)
-    ]
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     trial = Trial(
         rate_bps=rate_bps,
-        incast_bps=rates[0],
-        broadcast_bps=sum(rates[1:]),
+        incast_bps=at_server * _FRAME_BYTES * 8 / elapsed_s,
+        broadcast_bps=sum(at_workers) * _FRAME_BYTES * 8 / elapsed_s,
         idle=min(1.0, gained.idle / (ticks_per_core * (os.cpu_count() or 1))),
         lab_cores=(sum(spent_later.values()) - sum(spent.values())) / ticks_per_core,
         switch_cores=(spent_later[switch] - spent[switch]) / ticks_per_core,
@@ -238,33 +234,23 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     return asdict(trial)
 
 
-class _Child:
-    """A process in a host's network namespace, which answers a byte with its count."""
+def _forked(host: HostInfo, work: Callable[..., None], *arguments: Any) -> int:
+    """Do some work in a process of its own in a host; returns the process id."""
+    from testbed.lab.kernel import namespaces
 
-    def __init__(self, host_pid: int, work: Callable[..., None], *arguments: Any) -> None:
-        from testbed.lab.kernel import namespaces
+    if pid := os.fork():
+        return pid
+    with contextlib.suppress(BaseException):
+        namespaces.enter(host.pid)
+        work(*arguments)
+    os._exit(0)
 
-        self._here, there = socket.socketpair()
-        self._pid = os.fork()
-        if self._pid:
-            there.close()
-            return
-        with contextlib.suppress(BaseException):
-            self._here.close()
-            namespaces.enter(host_pid)
-            work(there, *arguments)
-        os._exit(0)
 
-    def count(self) -> tuple[float, int]:
-        """Ask for the monotonic time and the number of frames received until then."""
-        self._here.send(b"?")
-        at_s, frames = json.loads(self._here.recv(100))
-        return at_s, frames
-
-    def end(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        self._here.close()
+def _frames_read(host: HostInfo) -> int:
+    """How many datagrams programs of a host have read; each was a frame."""
+    lines = Path(f"/proc/{host.pid}/net/snmp").read_text().splitlines()
+    names, counts = (line.split() for line in lines if line.startswith("Udp: "))
+    return int(counts[names.index("InDatagrams")])
 
 
 def _messages(count: int, size: int) -> tuple[Any, Any]:
@@ -279,24 +265,20 @@ def _messages(count: int, size: int) -> tuple[Any, Any]:
     return memory, messages
 
 
-def _receive(asked: socket.socket, address: str) -> None:
+def _receive(address: str) -> None:
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.bind((address, _PORT))
     for option in (socket.SO_RCVBUF, 33):  # 33 is SO_RCVBUFFORCE, for root only
         with contextlib.suppress(PermissionError):
             sink.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
     _memory, messages = _messages(256, 2048)
-    asked.setblocking(False)
-    frames = 0
     while True:
-        while came := messages.receive(sink.fileno(), 0, 256):
-            frames += came
-        if select.select([asked], [], [], 0.001)[0]:
-            asked.recv(1)
-            asked.send(json.dumps([time.monotonic(), frames]).encode())
+        while messages.receive(sink.fileno(), 0, 256):
+            continue
+        time.sleep(0.001)
 
 
-def _send(_: socket.socket, addresses: list[str], rate_bps: float) -> None:
+def _send(addresses: list[str], rate_bps: float) -> None:
     """Send full frames at `rate_bps` to each address, evenly."""
     sinks = []
     for address in addresses:
