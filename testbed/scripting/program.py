@@ -218,12 +218,11 @@ class Program:
         return f"{shlex.join(self.args)} has ended with {how}{said}"
 
     def _read_so_far(self) -> tuple[Any, Any]:
-        output, errors = (
-            None if each is None else self._read(each) for each in (self.stdout, self.stderr)
-        )
-        return output, errors
+        return self._read(self.stdout), self._read(self.stderr)
 
-    def _read(self, stream: IO[Any]) -> str | bytes:
+    def _read(self, stream: IO[Any] | None) -> str | bytes | None:
+        if stream is None:
+            return None
         data = bytes(self._outputs[stream])
         if not self._text:
             return data

@@ -78,17 +78,12 @@ def test_random_rounds_are_the_same_for_all_arms_of_a_seed_and_differ_between_se
             "factors.payload.0.label: ['a']: must be a text or a number",
         ),
         (
-            {"rounds": [4, 5], "payload": [{"label": "a", "rounds": 5}]},
-            "factors.payload: rounds: factor 'rounds' replaces it too; valid: one factor for",
-        ),
-        (
             {
                 "one": [{"label": "a", "impairments": []}],
                 "other": [{"label": "b", "impairments.0.q": 0.5}],
             },
             "factors.other: impairments.0.q: factor 'one' replaces impairments too",
         ),
-        ({"payload": [{"label": "a", "rounds": 2}]}, "round 3 is never reached; valid: 0 to 1"),
     ],
 )
 def test_bad_factors_are_one_line_each_that_names_file_and_factor(tmp_path, factors, expected):

@@ -129,17 +129,12 @@ def running(run: Any, **keys: Any) -> dict[str, Any]:
 
 
 FOR_SHELLS = {
-    ">x.txt": ">",
     "2>/dev/null": ">",
     "&>x": "&>",
-    "<in": "<",
-    "x>>y": ">>",
     "1; ls": ";",
     "a|b": "|",
-    "&& ls": "&&",
     "'a' &": "&",
     "x\\>>y": ">",
-    "> log": ">",
 }
 WRONG: dict[str, dict[str, Any]] = {
     "0.host: unknown host 'sever'; valid: ...did you mean 'server'?": with_programs(
