@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from testbed.shared import problems
 from testbed.shared.input_error import InputError
+from testbed.shared.section import optional
 from topologies import mininet_options
 from topologies.base import LabTopo
 from topologies.settings import LinkParameters, TopologyParameters
@@ -18,9 +19,7 @@ class Edge(LinkParameters):
     """A link between two nodes; what is not given is taken from the topology's top level."""
 
     between: tuple[str, str] = Field(description="the two nodes")
-    ports: tuple[int, int] | None = Field(
-        default=None, description="the port at each of them; none: the next free one"
-    )
+    ports: tuple[int, int] | None = optional("the port at each of them; none: the next free one")
 
 
 class Parameters(TopologyParameters):

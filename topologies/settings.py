@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from testbed.shared.section import optional
+
 MOST_LAB_WORKERS = 127  # with the server 128 hosts: a fat tree of k = 8
 MOST_WORKERS = 20_000  # in virtual time, where hosts are no namespaces
 MOST_EXTRA_HOSTS = 32
@@ -36,57 +38,38 @@ class LinkParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rate_bps: int | None = Field(
-        default=None, ge=100_000, le=10_000_000_000, description="bits of Ethernet frames a second"
+    rate_bps: int | None = optional(
+        "bits of Ethernet frames a second", ge=100_000, le=10_000_000_000
     )
-    delay_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=10,
-        description="delay in each direction; a round trip takes it twice",
+    delay_s: float | None = optional(
+        "delay in each direction; a round trip takes it twice", ge=0, le=10
     )
-    jitter_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=10,
-        description="how far a packet's delay may lie from delay_s, either way; at most delay_s",
+    jitter_s: float | None = optional(
+        "how far a packet's delay may lie from delay_s, either way; at most delay_s", ge=0, le=10
     )
-    loss: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="share of packets that are lost at random, in each direction",
+    loss: float | None = optional(
+        "share of packets that are lost at random, in each direction", ge=0, le=1
     )
-    queue_bytes: int | None = Field(
-        default=None,
+    queue_bytes: int | None = optional(
+        "queue of each direction; 150 kB where no scope gives a queue",
         ge=2 * FRAME_BYTES,
         le=64 << 20,
-        description="queue of each direction; 150 kB where no scope gives a queue",
     )
-    queue_bdp: float | None = Field(
-        default=None,
-        gt=0,
-        le=1000,
-        description="queue in multiples of rate x round-trip delay of the longest pair of hosts",
+    queue_bdp: float | None = optional(
+        "queue in multiples of rate x round-trip delay of the longest pair of hosts", gt=0, le=1000
     )
-    ecn_threshold_bytes: int | None = Field(
-        default=None,
-        ge=FRAME_BYTES,
-        le=64 << 20,
-        description="a queue longer than this marks packets (ECN); none: never",
+    ecn_threshold_bytes: int | None = optional(
+        "a queue longer than this marks packets (ECN); none: never", ge=FRAME_BYTES, le=64 << 20
     )
-    priority_queue_bytes: int | None = Field(
-        default=None,
+    priority_queue_bytes: int | None = optional(
+        "a second queue of each direction, for datagrams that an arm's marks protect, "
+        "served before the other; none: marks mean nothing",
         ge=2 * FRAME_BYTES,
         le=64 << 20,
         exclude_if=lambda value: value is None,
-        description="a second queue of each direction, for datagrams that an arm's marks protect, "
-        "served before the other; none: marks mean nothing",
     )
-    preset: Preset | None = Field(
-        default=None,
-        exclude=True,
-        description="delay_s and loss of a common distance, where these keys are not given",
+    preset: Preset | None = optional(
+        "delay_s and loss of a common distance, where these keys are not given", exclude=True
     )
 
     @model_validator(mode="before")

@@ -20,7 +20,7 @@ from testbed.shared import problems, yaml_input
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.named_sections import folders
 from testbed.shared.registry import did_you_mean
-from testbed.shared.section import Section
+from testbed.shared.section import Section, optional
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import Leg, protocols
 from testbed.transport.policies.tolerance import Fixed
@@ -34,8 +34,8 @@ _MEASURED = "plot"  # the preset whose bounds are those of a profile
 class Filling(Section):
     """What stands in for what a leg did not deliver; None stands for the preset's own."""
 
-    gather: str | None = Field(default=None, description="at the server")
-    broadcast: str | None = Field(default=None, description="at the workers")
+    gather: str | None = optional("at the server")
+    broadcast: str | None = optional("at the workers")
 
     @field_validator(*_LEGS, mode="before")
     @classmethod
@@ -90,9 +90,7 @@ class Arm(AnyArm):
         default=Filling(),
         description="what stands in for what a leg did not deliver; none: the preset's",
     )
-    learning_rate: float | None = Field(
-        default=None, gt=0, le=1000, description="in place of the training's"
-    )
+    learning_rate: float | None = optional("in place of the training's", gt=0, le=1000)
     _caution: str = PrivateAttr(default="")
 
     @property

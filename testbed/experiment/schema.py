@@ -29,7 +29,7 @@ from testbed.lab.datapath import Wanted
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import InputError
 from testbed.shared.problems import Problem, form
-from testbed.shared.section import Section
+from testbed.shared.section import Section, optional
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.prerequisites import Need
@@ -199,8 +199,8 @@ class Experiment(Section):
     profiles: dict[Name, dict[str, Any]] = Field(
         default={}, description="other sizes: by the profile's name, key paths with values"
     )
-    published: list[str] | None = Field(
-        default=None, description="ids of published numbers to show beside ours; none: all that fit"
+    published: list[str] | None = optional(
+        "ids of published numbers to show beside ours; none: all that fit"
     )
     limits: Limits = Field(
         default=Limits(), description="of the gates; a run that exceeds one of them is invalid"

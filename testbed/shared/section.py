@@ -1,6 +1,13 @@
-"""The base of all sections of an experiment's YAML."""
+"""The base of all sections of an experiment's YAML, and their fields that may be left out."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def optional(description: str, **further: Any) -> Any:
+    """A field that is None where nobody gives it."""
+    return Field(default=None, description=description, **further)
 
 
 class Section(BaseModel):

@@ -23,7 +23,7 @@ from pydantic import (
 from testbed.shared import problems
 from testbed.shared.problems import Problem, form
 from testbed.shared.registry import one_of
-from testbed.shared.section import Section
+from testbed.shared.section import Section, optional
 
 # What a text says literally, and outside of that what only a shell understands: pipes,
 # redirections, and what separates programs. An address may hold a single &.
@@ -86,12 +86,9 @@ class Program(Section):
         "with quotes; no shell reads it. Names of hosts resolve, and the experiment's folder is "
         "the current one"
     )
-    name: ProgramName | None = Field(
-        default=None, description="names it in logs and tables; none: the host's name"
-    )
-    after: str | None = Field(
-        default=None,
-        description="the name of a program that must listen (on TCP or UDP) or have ended first",
+    name: ProgramName | None = optional("names it in logs and tables; none: the host's name")
+    after: str | None = optional(
+        "the name of a program that must listen (on TCP or UDP) or have ended first"
     )
     after_timeout_s: float = Field(
         default=_AFTER_TIMEOUT_S,
@@ -102,16 +99,12 @@ class Program(Section):
     service: bool = Field(
         default=False, description="it is ended when all that are no service have ended"
     )
-    time_limit_s: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e6,
-        description="the longest time that it may take; none: `limits.run_timeout_s` alone",
+    time_limit_s: float | None = optional(
+        "the longest time that it may take; none: `limits.run_timeout_s` alone", gt=0, le=1e6
     )
-    congestion_control: CongestionControl | None = Field(
-        default=None,
-        description="of all TCP connections of its host, whatever they ask for; none: what the "
-        "program asks for, else the kernel's default",
+    congestion_control: CongestionControl | None = optional(
+        "of all TCP connections of its host, whatever they ask for; none: what the "
+        "program asks for, else the kernel's default"
     )
     output: Annotated[
         str | None,
@@ -119,10 +112,7 @@ class Program(Section):
             r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
             "names of files: letters, digits, full stops, hyphens and underscores",
         ),
-    ] = Field(
-        default=None,
-        description="the file in `output/` that gets its standard output; none: its log",
-    )
+    ] = optional("the file in `output/` that gets its standard output; none: its log")
 
     may_be_killed: bool = Field(
         default=False,
@@ -150,10 +140,9 @@ class Programs(Section):
 
     kind: Literal["programs"] = "programs"
     programs: list[Program] = Field(min_length=1, description="in the order of their starts")
-    data_ports: tuple[Port, Port] | None = Field(
-        default=None,
-        description="`[first, last]` of the ports that carry data: losses hit these alone, and "
-        "TCP connections on these are sampled; none: all ports",
+    data_ports: tuple[Port, Port] | None = optional(
+        "`[first, last]` of the ports that carry data: losses hit these alone, and "
+        "TCP connections on these are sampled; none: all ports"
     )
 
     @property
@@ -257,9 +246,7 @@ class AnyArm(BaseModel):
 class ProgramsArm(AnyArm):
     """What an arm changes in the programs: keys of single ones, by name, or all at once."""
 
-    congestion_control: CongestionControl | None = Field(
-        default=None, description="of every program"
-    )
+    congestion_control: CongestionControl | None = optional("of every program")
 
     def applied(self, workload: Programs) -> Programs:
         """The workload of this arm; ValidationError, whose places begin below the arm."""

@@ -19,7 +19,7 @@ from testbed.shared.input_error import shown
 from testbed.shared.named_sections import OneOf, folders
 from testbed.shared.problems import Problem, form
 from testbed.shared.registry import Registry, one_of
-from testbed.shared.section import Section
+from testbed.shared.section import Section, optional
 from testbed.transport import protocols
 from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
 from testbed.transport.policies.tolerance import PerLayer
@@ -71,20 +71,15 @@ class Torchrun(Section):
     nproc_per_host: int = Field(
         default=1, ge=1, le=_MOST_PER_HOST, description="ranks on each host, as `--nproc_per_node`"
     )
-    hosts: list[str] | None = Field(
-        default=None,
-        min_length=1,
-        description="the hosts in the order of ranks; none: `server`, `worker-1`, `worker-2`, ...",
+    hosts: list[str] | None = optional(
+        "the hosts in the order of ranks; none: `server`, `worker-1`, `worker-2`, ...", min_length=1
     )
     python: Annotated[str, Field(min_length=1)] = Field(
         default=LAB_PYTHON,
         description="the interpreter; `lab-python` is the lab's own, which has torch and the hook",
     )
-    time_limit_s: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e6,
-        description="the longest time that it may take; none: `limits.run_timeout_s` alone",
+    time_limit_s: float | None = optional(
+        "the longest time that it may take; none: `limits.run_timeout_s` alone", gt=0, le=1e6
     )
 
     @model_validator(mode="before")
@@ -132,7 +127,7 @@ def _chunk(value: int) -> int:
 
 
 def _ours(about: str, **bounds: Any) -> Any:
-    return Field(default=None, description=f"of ours: {about}", **bounds)
+    return optional(f"of ours: {about}", **bounds)
 
 
 class TorchrunArm(AnyArm):
@@ -144,7 +139,7 @@ class TorchrunArm(AnyArm):
     hook: Hook = Field(
         default="bounded-loss", description="what averages: ours, or one of PyTorch's over Gloo"
     )
-    args: Arguments | None = Field(default=None, description="in place of the workload's")
+    args: Arguments | None = optional("in place of the workload's")
     protocol: str | None = _ours("a preset; none: what the script names, without settings of it")
     mode: Literal["bounded", "reliable", "local"] | None = _ours("`local` sends nothing")
     collective: Literal["sharded", "server"] | None = _ours("who averages")
@@ -170,12 +165,12 @@ class TorchrunArm(AnyArm):
         "the smallest queue on the way; none: not known", gt=0, allow_inf_nan=False
     )
     transfers_in_flight: int | None = _ours("how many buckets at once", ge=1, le=1024)
-    rank: int | None = Field(default=None, ge=1, le=1024, description="of `powerSGD`")
-    from_step: int | None = Field(
-        default=None, ge=2, le=1_000_000, description="of `powerSGD`: where it begins to compress"
+    rank: int | None = optional("of `powerSGD`", ge=1, le=1024)
+    from_step: int | None = optional(
+        "of `powerSGD`: where it begins to compress", ge=2, le=1_000_000
     )
-    congestion_control: str | None = Field(
-        default=None, description="of PyTorch's hooks the kernel's, for all TCP of the hosts"
+    congestion_control: str | None = optional(
+        "of PyTorch's hooks the kernel's, for all TCP of the hosts"
     )
 
     @property
