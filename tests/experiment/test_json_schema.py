@@ -1,10 +1,9 @@
-"""The JSON schema takes what the lab takes, refuses what it refuses, and describes every key."""
+"""The JSON schema takes what the lab takes, and refuses what it refuses."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,27 +110,3 @@ def test_what_the_lab_takes_the_schema_takes(key: str, value: Any, tmp_path: Pat
     path = tmp_path / "experiment.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     load(str(path))
-
-
-def _keys(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """All properties anywhere in a schema, with their places."""
-    if isinstance(node, list):
-        for number, each in enumerate(node):
-            yield from _keys(each, f"{place}.{number}")
-    if isinstance(node, dict):
-        for key, each in node.items():
-            if key == "properties":
-                yield from ((f"{place}.{name}", schema) for name, schema in each.items())
-            if key not in ("if", "default"):
-                yield from _keys(each, f"{place}.{key}")
-
-
-def test_every_key_has_a_description() -> None:
-    found = list(_keys(SCHEMA))
-    assert len(found) > 300
-    bare = [
-        place
-        for place, schema in found
-        if isinstance(schema, dict) and not schema.get("description") and "policy" not in place
-    ]
-    assert bare == []

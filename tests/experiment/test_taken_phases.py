@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from testbed import experiment
@@ -14,30 +13,23 @@ from testbed.cli.verbs import app
 from testbed.run import planning
 from testbed.shared.input_error import InputError
 from testbed.training.run_context import _PHASES
+from tests.experiment import small
 
 ROUNDS = 6
 NAME = "quick/dblp-s1-abc"
-BASE = {
-    "name": "held",
-    "rounds": ROUNDS,
-    "seeds": [1, 2],
-    "topology": {"name": "star", "workers": 2},
-    "arms": {"dblp": {"protocol": "dblp"}, "none": {"protocol": "none"}},
-}
+ARMS = {"dblp": {"protocol": "dblp"}, "none": {"protocol": "none"}}
 
 
-def write(folder: Path, name: str = "quick/dblp-s1-abc", **changes: object) -> str:
-    path = folder / "held.yaml"
+def write(folder: Path, name: str = NAME, **changes: object) -> str:
     phases = {"detector": "schedule", "from": name}
-    path.write_text(yaml.safe_dump({**BASE, "phases": phases, **changes}))
-    return str(path)
+    return small.write(folder, **{"rounds": ROUNDS, "arms": ARMS, "phases": phases, **changes})
 
 
 def finished(
     results: Path,
     critical: str = "110010",
     *,
-    name: str = "quick/dblp-s1-abc",
+    name: str = NAME,
     arm: str = "dblp",
     seed: int = 1,
     verdict: str | None = "ok",
@@ -163,7 +155,7 @@ def test_an_unknown_run_is_refused_in_one_line_that_names_the_nearest(tmp_path, 
     with pytest.raises(InputError) as refused:
         load(write(tmp_path, name), tmp_path)
     said = str(refused.value)
-    assert said.startswith(f"{tmp_path}/held.yaml: phases.from: {name!r}: no such run or arm; ")
+    assert said.startswith(f"{tmp_path}/small.yaml: phases.from: {name!r}: no such run or arm; ")
     assert "\n" not in said
     assert said.endswith(f"; did you mean {near!r}?") == bool(near)
 

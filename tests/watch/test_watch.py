@@ -97,12 +97,6 @@ def test_the_plain_line_has_round_latency_queue_and_impairment():
     )
 
 
-def test_sparkline_shows_the_highest_value_as_the_highest_step():
-    assert screen.sparkline([0.0, 0.5, 1.0]) == "▁▅█"
-    assert screen.sparkline([0.0, 0.0]) == "▁▁"
-    assert screen.sparkline([]) == ""
-
-
 def test_nothing_running_is_an_input_error(tmp_path):
     abandoned = tmp_path / "small" / "dblp-s1.partial"
     abandoned.mkdir(parents=True)
