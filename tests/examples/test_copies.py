@@ -130,30 +130,6 @@ def test_a_copy_is_planned_wherever_the_original_is(tmp_path, kind, name):
     assert run.key != original.key
 
 
-EDITS = [
-    ("topology", "star", '"s1"', '"s9"'),
-    ("topology", "leaf-spine", "leaves: int = Field(default=4", "leaves: int = Field(default=3"),
-]
-
-
-def edited_copy(folder: Path, kind: str, name: str, old: str, new: str) -> str:
-    reference = copied(folder, kind, name)
-    source = (folder / "mine.py").read_text()
-    assert old in source
-    (folder / "mine.py").write_text(source.replace(old, new))
-    return reference
-
-
-@pytest.mark.parametrize(("kind", "name", "old", "new"), EDITS)
-def test_a_copied_topology_is_built_with_its_edit(tmp_path, kind, name, old, new):
-    reference = edited_copy(tmp_path, kind, name, old, new)
-    before = topologies.build(topologies.parse({"name": name, "workers": 2}))
-    after = topologies.build(
-        load(tmp_path, kind, name, f"{reference}:Topology").experiment.topology
-    )
-    assert (after.nodes(), after.link_options()) != (before.nodes(), before.link_options())
-
-
 COUNTED = ["burst", "loss", "sender-drop", "police", "blackout", "link-down", "crash"]
 
 

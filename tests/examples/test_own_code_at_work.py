@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-import topologies
 from controllers import lab_file
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, optimisers, prerequisites
@@ -22,7 +21,6 @@ from testbed.transport import (
     CONGESTION_CONTROLS,
     ORDERS,
     REPAIRS,
-    OrderContext,
     ProtocolConfig,
     as_policy,
 )
@@ -58,14 +56,6 @@ def test_an_own_congestion_control_order_and_repair_carry_a_transfer(tmp_path):
     assert control.window_bytes != 600  # it has heard of the path
     described: dict[str, Any] = protocol.describe()
     assert ProtocolConfig(**described) == protocol
-
-
-def test_an_own_order_is_a_permutation(tmp_path):
-    order = ORDERS.create(f"{EXAMPLES}/own_order.py:stride=4")
-    layout = layout_of(10)
-    rows = layout.rows(layout.new_buffer())
-    found = order.permutation(OrderContext(transfer=0, layout=layout, rows=rows))
-    assert found.tolist() == [0, 4, 8, 1, 5, 9, 2, 6, 3, 7]
 
 
 def test_an_own_tolerance_stops_a_transfer_by_its_own_rule():
@@ -150,13 +140,6 @@ def test_an_own_model_learns_own_data(tmp_path):
         learner.gradient(gradient)
         learner.apply(gradient, 0.1 * rate)
     assert learner.evaluate() > 0.9
-
-
-def test_an_own_topology_is_built(tmp_path):
-    place(tmp_path, "topology")
-    topology = topologies.build(load(tmp_path, "topology").experiment.topology)
-    assert topology.switches() == ["s1", "s2", "s3"]
-    assert sorted(topology.hosts()) == ["server", "worker-1", "worker-2"]
 
 
 def test_an_own_impairment_has_a_short_label_and_keys_of_its_own(tmp_path):

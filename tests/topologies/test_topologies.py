@@ -104,12 +104,6 @@ def test_names_and_datapath_ids_are_the_same_each_time_and_fit_the_kernel(name):
     assert max(map(len, interfaces)) <= 15
 
 
-def test_training_hosts_and_traffic_hosts_are_told_apart():
-    parameters = topologies.parse({"name": "star", "workers": 2, "extra_hosts": 1})
-    assert parameters.host_names() == ["server", "worker-1", "worker-2"]
-    assert parameters.traffic_names() == ["traffic-1"]
-
-
 def test_workers_are_spread_over_leaves_and_datacentres():
     leaf_spine = built(name="leaf-spine", workers=8, leaves=4).as_graph()
     assert [leaf_spine.degree(f"leaf-{each}") - 2 for each in (1, 2, 3, 4)] == [3, 2, 2, 2]

@@ -133,18 +133,6 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, capsys, monkey
     assert lines[-1] == "second: failed"
 
 
-def test_ctrl_c_ends_watching_without_a_word_about_the_run(monkeypatch, capsys):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("testbed.watch.follow.watch", interrupted)
-    monkeypatch.setattr("sys.argv", ["lab", "watch"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 130
-    assert capsys.readouterr().err == ""
-
-
 def test_a_run_is_found_wherever_its_results_lie_by_experiment_and_by_key(tmp_path):
     def keys(results: str, **wanted: str) -> list[str]:
         return sorted(run.key for run in follow.running(IN(results=tmp_path / results, **wanted)))
