@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 _PART_BYTES = 1 << 16
-_MOST_FILES = 8
+_MOST_BYTES, _MOST_FILES = 16_000_000, 8  # of a message that a peer sends
 _FIRST, _LAST = 1, 2  # flags in a part's first byte
 _NUMBER = "#"
+_STAGE_TIMEOUT_S = 1.0
 # The stage that is measured, by workload.
 TRAINING, PROGRAMS = MEASURED = ("training", "programs")
 
@@ -36,9 +37,14 @@ class LateError(MessageError):
 
 
 class Messages:
-    """One end of a connection."""
+    """One end of a connection.
+
+    Attributes:
+        strays: parts that were passed over, since nothing had begun that they would continue.
+    """
 
     def __init__(self, connected: socket.socket) -> None:
+        self.strays = 0
         self._socket = connected
         self._socket.setblocking(False)
         self._numbers = itertools.count(1)
@@ -70,13 +76,21 @@ class Messages:
     def receive(self, timeout_s: float | None = None) -> Message:
         """The next message and its files, which are now this process's to close."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        text, files = b"", list[int]()
+        begun, text, files = False, bytearray(), list[int]()
         try:
             while True:
                 part, more = self._part(until_s)
                 if part[0] & _FIRST:  # whose sender was interrupted before is dropped
-                    text, files = b"", _closed(files)
-                text, files = text + part[1:], files + more
+                    begun, text, files = True, bytearray(), _closed(files)
+                elif not begun:  # another process's message came between it and its first part
+                    self.strays += 1
+                    _closed(more)
+                    continue
+                text += part[1:]
+                files += more
+                if len(text) > _MOST_BYTES or len(files) > _MOST_FILES:
+                    most = f"{_MOST_BYTES:,} bytes and {_MOST_FILES} files"
+                    raise MessageError(f"cannot receive: a message has at most {most}")
                 if part[0] & _LAST:
                     break
             message = json.loads(text)
@@ -84,7 +98,7 @@ class Messages:
                 raise MessageError("a message is not an object")
         except BaseException as error:
             _closed(files)
-            if isinstance(error, ValueError):
+            if isinstance(error, (ValueError, RecursionError)):
                 raise MessageError(f"cannot receive: {error}") from None
             raise
         return message, files
@@ -168,19 +182,19 @@ def connect(path: Path | str) -> Messages:
 class ProgressWriter:
     """Progress from inside a sandbox to the command, of several processes on one connection."""
 
+    # It is for the eye: a run never fails for it, and hardly waits.
+
     def __init__(self, messages: Messages) -> None:
         self.messages = messages
 
     def stage(self, name: str) -> None:
-        """A new stage of the run began."""
-        self.record({"stage": name})
+        """A new stage of the run began; the command acts on it, so it waits a second for room."""
+        self._send({"stage": name}, _STAGE_TIMEOUT_S)
 
     def round(self, number: int, total: int) -> None:
         """`number` of `total` rounds are done."""
-        self.record({"round": number, "rounds": total})
+        self._send({"round": number, "rounds": total}, 0)
 
-    def record(self, record: dict[str, Any]) -> None:
-        """Any of these."""
-        # Progress is for the eye; a run never waits or fails for it.
+    def _send(self, record: Mapping[str, Any], timeout_s: float) -> None:
         with suppress(MessageError):
-            self.messages.send(record, timeout_s=0)
+            self.messages.send(record, timeout_s=timeout_s)

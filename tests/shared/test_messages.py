@@ -57,7 +57,8 @@ def test_open_files_go_along_and_children_do_not_inherit_them(ends):
 
 
 @pytest.mark.parametrize(
-    "words", [b"\x03{", b"\x03[1]", b"\x03\xff", b"\x03", b"{}", bytes(70_000)]
+    "words",
+    [b"\x03{", b"\x03[1]", b"\x03\xff", b"\x03", b"\x03" + b"[" * 60_000, b"{}", bytes(70_000)],
 )
 def test_what_is_no_message_is_an_error_and_leaves_no_file_open(words):
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -161,6 +162,69 @@ def test_a_message_whose_sender_was_interrupted_is_dropped(ends):
     open_files.assert_none_since(before)
     for each in (reading, writing):
         os.close(each)
+
+
+def test_what_continues_no_message_is_passed_over_and_counted(ends):
+    """Two processes send on one connection: one's message may come within another's."""
+    one, other = ends
+    reading, writing = os.pipe()
+    before = open_files.now()
+    for part in (b'\x01{"first": ', b'\x03{"second": 2}', b"\x001", b"\x02}", b'\x03{"third": 3}'):
+        socket.send_fds(one._socket, [part], [writing])
+    for expected in ({"second": 2}, {"third": 3}):
+        message, (file,) = other.receive(0)
+        os.close(file)
+        assert message == expected
+    assert other.strays == 2
+    open_files.assert_none_since(before)
+    for each in (reading, writing):
+        os.close(each)
+
+
+@pytest.mark.parametrize(
+    ("part", "files", "sent"), [(b"x" * (1 << 16), 0, 300), (b"x", 8, 2)], ids=["bytes", "files"]
+)
+def test_a_message_beyond_the_bounds_is_refused_and_the_next_one_arrives(ends, part, files, sent):
+    one, other = ends
+    reading, writing = os.pipe()
+    before = open_files.now()
+
+    def send():
+        for number in range(sent):
+            socket.send_fds(one._socket, [bytes([number == 0]), part], [writing] * files)
+        one.send({"next": 1})
+
+    one._socket.setblocking(True)
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(MessageError, match="at most 16,000,000 bytes and 8 files"):
+        other.receive(30)
+    assert other.receive(30) == ({"next": 1}, [])
+    sender.join()
+    open_files.assert_none_since(before)
+    for each in (reading, writing):
+        os.close(each)
+
+
+def test_a_stage_waits_a_second_for_a_reader_and_a_round_does_not(ends):
+    one, other = ends
+    with contextlib.suppress(LateError):
+        while True:
+            one.send({"text": "x" * 1000}, timeout_s=0)
+    progress = messages.ProgressWriter(one)
+    began_s = time.monotonic()
+    progress.round(1, 2)
+    assert time.monotonic() - began_s < 0.9
+    progress.stage("nobody reads")
+    assert 0.9 < time.monotonic() - began_s < 30
+    reader = threading.Timer(0.2, lambda: [other.receive(0) for _ in range(4)])
+    reader.start()
+    progress.stage("training")
+    reader.join()
+    with pytest.raises(LateError):
+        while (last := other.receive(0)[0]) != {"stage": "training"}:
+            assert "text" in last
+        other.receive(0)
 
 
 def test_what_cannot_be_sent_leaves_the_connection_as_it_was(ends):
