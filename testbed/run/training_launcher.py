@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -97,23 +97,19 @@ def main() -> None:
         return HostTask(host_pid=int(host["pid"]), open_sockets=opening, run=run)
 
     serve = functools.partial(server.run, context, listener, controller, progress, vectors)
-    children = {_fork("server", {"server": task("server", serve)}, directory, gate): "server"}
-    listener.close()  # the server's alone now: it must not outlive the server
-    controller.close()  # the server's alone, too: no worker may speak to the controller
-    groups = {
-        shared_processes.name_of(group): group
-        for group in shared_processes.groups(context.config, context.workers)
-    }
-
-    pids = {"server": next(iter(children))}
-    for process, group in groups.items():
-        tasks = {
+    tasks = {
+        shared_processes.name_of(group): {
             name: task(name, functools.partial(worker.run, context, name, vectors))
             for name in group
         }
-        child = _fork(process, tasks, directory, gate)
-        children[child] = process
-        pids |= dict.fromkeys(group, child)
+        for group in shared_processes.groups(context.config, context.workers)
+    }
+    # It must not outlive the server, and no worker may speak to the controller or the command.
+    servers_alone = (listener, controller, descriptor)
+    children = fork_all(task(_SERVER, serve), tasks, directory, gate, servers_alone=servers_alone)
+    pids = {
+        name: pid for pid, process in children.items() for name in tasks.get(process, {_SERVER})
+    }
     _open_gate(gate, context, pids)
     status = wait_for(children, directory, outlive=context.survives_workers)
     sys.stderr.flush()
@@ -140,6 +136,23 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
         session=secrets.randbits(32),
         model_and_data=model_and_data,
     )
+
+
+def fork_all(
+    server: HostTask,
+    workers: Mapping[str, Mapping[str, HostTask]],
+    directory: Path,
+    gate: tuple[int, int],
+    *,
+    servers_alone: Iterable[socket.socket | ControllerClient],
+) -> dict[int, str]:
+    """Fork the server, then the workers' processes, which do not inherit what is its alone."""
+    children = {_fork(_SERVER, {_SERVER: server}, directory, gate): _SERVER}
+    for each in servers_alone:
+        each.close()
+    for process, tasks in workers.items():
+        children[_fork(process, tasks, directory, gate)] = process
+    return children
 
 
 def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple[int, int]) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from testbed.run import supervisor, training_launcher
+from testbed.run.shared_processes import HostTask
 from testbed.shared import failure, messages, run_directory
 from testbed.shared.run_directory import read_json
 
@@ -37,6 +40,34 @@ def reason_after(directory, children, *, outlive):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(fork, 0)
     return training_launcher.reason_of(directory, "training").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a child enters a network namespace: needs root")
+def test_workers_have_nothing_that_is_the_servers_alone(tmp_path):
+    (tmp_path / "logs").mkdir()
+    alone, other = socket.socketpair()
+    descriptor, gate = alone.fileno(), os.pipe()
+
+    def work(sockets):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+    def task(run: Any) -> HostTask:
+        no_sockets: Any = list
+        return HostTask(host_pid=os.getpid(), open_sockets=no_sockets, run=run)
+
+    children = training_launcher.fork_all(
+        task(lambda sockets: os.write(descriptor, b"served")),
+        {"worker-1": {"worker-1": task(work)}},
+        tmp_path,
+        gate,
+        servers_alone=[alone],
+    )
+    for end in gate:
+        os.close(end)
+    assert training_launcher.wait_for(children, tmp_path, outlive=False) == 0
+    assert other.recv(9) == b"served"
+    other.close()
 
 
 @pytest.mark.parametrize(
