@@ -20,6 +20,8 @@ from operator import sub
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 Figures = list[dict[str, Any]]
 """One process's account: a dictionary per measured transfer."""
 
@@ -28,6 +30,17 @@ OPEN_LIMIT_S = 60.0
 _CARRIED = ("carried_bytes", "wire_bytes")  # what a host's link brought it, and took from it
 _GRACE_S = 1.0  # when one has failed, for the words of whoever failed first
 _WORDS_BYTES, _LONGEST = 4096, 500
+_LINE_BYTES, _SHOWN_BYTES = 100_000, 80  # of a message; of what is none
+
+
+class _Message(BaseModel):
+    """A line of a process; what shares the process with a player could write there, too."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    ready: bool = False
+    figures: dict[str, int | float] | None = None
+    error: str | None = None
+    at_s: float = 0.0
 
 
 class Player:
@@ -82,19 +95,27 @@ class Process:
             self._words = (self._words + data)[-_WORDS_BYTES:]
             return bool(data)
         *lines, self._unread = (self._unread + data).split(b"\n")
+        if len(self._unread) > _LINE_BYTES:
+            lines, self._unread = [*lines, self._unread], b""
         for line in lines:
-            self._take(json.loads(line))
+            self._take(line)
         if not data and self.error is None:
             self.abrupt = True
             self._fail("", time.monotonic())
         return bool(data)
 
-    def _take(self, message: dict[str, Any]) -> None:
-        self.ready = self.ready or "ready" in message
-        if "figures" in message:
-            self.figures.append(message["figures"])
-        if "error" in message:
-            self._fail(message["error"], message["at_s"])
+    def _take(self, line: bytes) -> None:
+        try:
+            message = _Message.model_validate_json(line)
+        except ValidationError:
+            shown = repr(line[:_SHOWN_BYTES])[1:] + " ..." * (len(line) > _SHOWN_BYTES)
+            self._fail(f"wrote what is no message: {shown}", time.monotonic())
+            return
+        self.ready = self.ready or message.ready
+        if message.figures is not None:
+            self.figures.append(message.figures)
+        if message.error is not None:
+            self._fail(message.error, message.at_s)
 
     def _fail(self, words: str, at_s: float) -> None:
         if self.error is None:

@@ -173,6 +173,32 @@ def test_one_that_crashes_after_some_transfers_fails_as_a_whole(checkout):
     assert status == "failed: worker-1: send: SystemExit: 3"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (b"hello\n", "'hello'"),
+        (b"\xff\x1b[2J\n", r"'\xff\x1b[2J'"),
+        (b"[1]\n", "'[1]'"),
+        (b'{"figures": 3}\n', """'{"figures": 3}'"""),
+        (b'{"figures": {"cpu_s": "fast"}}\n', """'{"figures": {"cpu_s": "fast"}}'"""),
+        (b'{"error": "x", "at_s": null}\n', """'{"error": "x", "at_s": null}'"""),
+        (b"[" * 50_000 + b"\n", f"'{'[' * 80}' ..."),
+        (b"x" * 200_000, f"'{'x' * 80}' ..."),
+    ],
+)
+def test_nonsense_where_messages_are_expected_ends_in_one_line_that_names_the_peer(text, shown):
+    """What a player tells goes through a pipe of its process, where anything in it can write."""
+
+    def begin(player):
+        os.write(player._writing, text)
+        time.sleep(60)
+
+    status, _ = conductor.lead(
+        {"theirs": conductor.start(begin)}, warm_ups=0, limit_s=30.0, enough=lambda _: True
+    )
+    assert status == f"failed: theirs: wrote what is no message: {shown}"
+
+
 def test_one_that_hangs_is_ended_with_what_it_started(checkout):
     hangs = WORKS.replace(
         "connection.sendall(data)",

@@ -69,8 +69,8 @@ def _processes(case: Case, network: Network, peer: Peer | None) -> dict[str, Pro
 def check(peer: Peer) -> str | None:
     """What is wrong with another implementation's folder or its adapter, in words."""
     process = other_player.start(peer.adapter, peer.checkout, lambda: None, _folder())
-    status, _ = lead({"": process}, warm_ups=0, limit_s=OPEN_LIMIT_S, enough=lambda _: True)
-    return None if status == "ok" else status.removeprefix("failed: : ")
+    status, _ = lead({peer.name: process}, warm_ups=0, limit_s=OPEN_LIMIT_S, enough=lambda _: True)
+    return None if status == "ok" else status.removeprefix("failed: ")
 
 
 def _start_other(case: Case, host: Host, network: Network, peer: Peer) -> Process:
