@@ -162,18 +162,20 @@ def _show_kept(
     reference: Sequence[tuple[Run, Numbers]],
     console: Console,
 ) -> None:
-    """Print which numbers two profiles share; an arm's first point where the points differ."""
-    of_arms = {run.arm: numbers for run, numbers in reversed(reference)}
-    of_points = {(run.arm, json.dumps(run.factors)): numbers for run, numbers in reference}
-    pairs = [
-        (numbers, of_points.get((run.arm, json.dumps(run.factors)), of_arms[run.arm]))
-        for run, numbers in ours
-        if run.arm in of_arms
-    ]
+    """Print which numbers two profiles share, at the points of ours."""
+    pairs, lacks = [], False
+    for run, numbers in ours:
+        of_arm = [(other.factors, theirs) for other, theirs in reference if other.arm == run.arm]
+        if of_arm:
+            same = [theirs for factors, theirs in of_arm if factors == run.factors]  # 1 is 1.0
+            lacks = lacks or not same
+            pairs.append((numbers, (same or [of_arm[0][1]])[0]))
     if not pairs:
         console.print(f"profile {REFERENCE_PROFILE}: no arm in common")
         return
     console.print(f"\nwhat profile {profile} keeps of profile {REFERENCE_PROFILE}:")
+    if lacks:
+        console.print(f"points that {REFERENCE_PROFILE} lacks stand beside the first that it has")
     kept = estimates.compared(*zip(*pairs, strict=True))
     rows = [(_TITLES[name], *row) for name, row in kept.items()]
     show_table(console, ("number", profile, REFERENCE_PROFILE, f"{profile} is"), rows)
