@@ -244,7 +244,7 @@ def _validated(chosen: _Chosen, point: files.Point, group: Sequence[Variant]) ->
     without_factors = _problems(base, path) if point.changes else []
     options = [*chosen.options, *(option for variant in group for option in variant.options)]
     no_workload = any(problem.place[:1] == ("workload",) for problem in wrong)
-    lines = []
+    lines: dict[object, str] = {}
     for problem in wrong:
         place, near = problem.place, ""
         missing = problem.sort == problems.MISSING
@@ -258,7 +258,11 @@ def _validated(chosen: _Chosen, point: files.Point, group: Sequence[Variant]) ->
         elif place[:1] == ("arms",) and len(place) == 3 and missing:
             blamed = blamed or _to_blame(place[:2], options)
             near = did_you_mean(str(place[1]), set(base["arms"]) - {str(place[1])})
-        lines.append(f"{blamed}{where}: {of_factor}{problems.line(problem)}{near}")
+        line = f"{blamed}{where}: {of_factor}{problems.line(problem)}{near}"
+        # An option may put the same mistake into all arms: the first says it.
+        is_of_all = blamed and place[:1] == ("arms",)
+        lines.setdefault((blamed, place[2:], problem.message) if is_of_all else line, line)
     # Code beside the experiment is named as the experiment is, not by its absolute path.
     folder = f"{path.parent.resolve()}/"
-    raise InputError(*(line.replace(folder, str(path.parent / "_")[:-1]) for line in lines))
+    shown_folder = str(path.parent / "_")[:-1]
+    raise InputError(*(line.replace(folder, shown_folder) for line in lines.values()))
