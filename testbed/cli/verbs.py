@@ -13,6 +13,7 @@ from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, 
 from testbed.cli.terminal import console, say, show_table
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
+from testbed.shared.yaml_input import SUFFIXES
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -223,6 +224,9 @@ def watch(
     anywhere = out == RESULTS and (what is None or not place.folder.is_dir())
     results = None if anywhere else place.results
     runs = follow.Wanted(results=results, experiment=place.experiment, key=run or place.key)
+    if anywhere and what is not None and Path(what).suffix not in SUFFIXES:
+        under_way = follow.running(follow.Wanted())
+        place.require_known(each.directory.parent.name for each in under_way)
     try:
         follow.watch(runs, console(highlight=False))
     except KeyboardInterrupt:

@@ -164,4 +164,4 @@ def test_an_experiment_without_results_here_is_followed_where_it_runs(
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 2
-    assert "no run of 'elsewhere' is in progress" in capsys.readouterr().err
+    assert "unknown experiment 'elsewhere'; valid: " in capsys.readouterr().err
