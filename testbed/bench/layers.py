@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from analysis.tables import rendering
-from testbed.bench import rates, record_file
+from testbed.bench import rates
 from testbed.bench.rates import Record
 from testbed.experiment import Run
 from testbed.run import manifest
@@ -47,7 +47,6 @@ def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
         raise InputError(f"--seeds {len(base)}: no spread is known; valid: at least 2")
     if file is not None and file.suffix not in yaml_input.SUFFIXES:
         raise InputError(f"--out {file}: valid: a name that ends in .yaml or .yml")
-    record_file.require_place(file, "--out")
     found = climb(base, functools.partial(rates.trained, train), margin=margin)
     seeds = [each["seed"] for each in base]
     print(rendering.to_text(table(found, _NOTE.format(str(seeds)[1:-1], margin))))

@@ -42,7 +42,6 @@ _NO_PART = {"schema", "key", "experiment", "factors", "limits", "controller", "d
 def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
     """Train each arm with each candidate, print what is chosen; write the records and a table."""
     require_learning(runs, "rates")
-    record_file.require_place(json_file)
     facts = record_file.machine()
     records = sorted(trained(train, trials(runs)), key=_ORDER)
     print(rendering.to_text(table(records)))

@@ -1,4 +1,4 @@
-"""The JSON file of a benchmark's records: where it may be, the machine's facts, writing it."""
+"""The JSON file of a benchmark's records: the machine's facts, and writing it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,12 @@ import json
 import os
 import platform
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from testbed.lab.kernel import privileges
 from testbed.run import manifest
-from testbed.shared.yaml_input import InputError
 from testbed.transport.native import HOT_PATH
-
-
-def require_place(file: Path | None, option: str = "--json") -> None:
-    """Raise InputError where a file cannot be written: measuring takes long."""
-    if file is None:
-        return
-    if not file.absolute().parent.is_dir():
-        raise InputError(f"{option} {file}: no such folder")
-    if file.is_dir():
-        raise InputError(f"{option} {file}: is a folder; expected a file")
-    try:
-        # The file is replaced in the end, or a link's target.
-        with tempfile.NamedTemporaryFile(dir=file.resolve().parent, prefix=".lab-"):
-            pass
-    except OSError as error:
-        raise InputError(f"{option} {file}: cannot be written: {error.strerror}") from None
 
 
 def machine() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli.options import Selection, grouped
+from testbed.cli.options import Selection, grouped, output_file
 from testbed.shared.input_error import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Measure the transport, or what a training bears.")
@@ -20,7 +20,7 @@ class Measurement:
     """Which cases are measured, and where they are written."""
 
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="write records here, a figure beside them")
+        Path | None, output_file("--json", help="write records here, a figure beside them")
     ] = None
     quick: Annotated[bool, typer.Option("--quick", help="a few cases, under a minute")] = False
     cases: Annotated[
@@ -84,7 +84,7 @@ def _measure(measurement: Measurement, *, full: bool = False, peer: Any = None) 
 def rates(
     selection: Selection,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="write records here, a table beside them")
+        Path | None, output_file("--json", help="write records here, a table beside them")
     ] = None,
 ) -> None:
     """Choose each arm's learning rate on a validation part, in virtual time."""
@@ -104,7 +104,7 @@ def layers(
         ),
     ] = 0.01,
     file: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="write the profile here, as YAML")
+        Path | None, output_file("--out", help="write the profile here, as YAML")
     ] = None,
 ) -> None:
     """Measure how much loss each tensor of a training bears: bounds for the protocol plot."""

@@ -5,6 +5,7 @@ import difflib
 import functools
 import inspect
 import shlex
+import tempfile
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,29 @@ What = Annotated[
     str | None,
     typer.Argument(metavar="WHAT", help="an experiment's name, its YAML file, or a folder"),
 ]
+
+
+def _require_writable(parameter: typer.CallbackParam, file: Path | None) -> Path | None:
+    """Refuse a file that cannot be written, before a verb begins what may take long."""
+    if file is None:
+        return None
+    option = f"{parameter.opts[-1]} {file}"
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"{option}: no such folder")
+    if file.is_dir():
+        raise InputError(f"{option}: is a folder; expected a file")
+    try:
+        # The file is replaced in the end, or a link's target.
+        with tempfile.NamedTemporaryFile(dir=file.resolve().parent, prefix=".lab-"):
+            pass
+    except OSError as error:
+        raise InputError(f"{option}: cannot be written: {error.strerror}") from None
+    return file
+
+
+def output_file(*names: str, help: str) -> Any:
+    """An option for a file that a verb writes."""
+    return typer.Option(*names, metavar="FILE", help=help, callback=_require_writable)
 
 
 @dataclass(frozen=True, kw_only=True)

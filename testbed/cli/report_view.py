@@ -157,7 +157,14 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
     return not verified.differences
 
 
-def export(chosen: Sequence[Place], form: str, output: Path | None, *, everything: bool) -> None:
+def export(
+    chosen: Sequence[Place],
+    form: str,
+    output: Path | None,
+    *,
+    everything: bool,
+    include_invalid: bool,
+) -> None:
     """Print or write an experiment's main table, or pack its results, after its report."""
     if form not in ("csv", "latex", "zip"):
         raise InputError(f"--format {form}: valid: csv, latex, zip")
@@ -166,21 +173,18 @@ def export(chosen: Sequence[Place], form: str, output: Path | None, *, everythin
     if form == "zip":
         target = output or Path(f"{place.experiment}.zip")
         exporting.refuse(place.folder, target)
-        write(place)
+        write(place, include_invalid=include_invalid)
         size = exporting.export(place.folder, target, everything=everything)
         print(f"archive: {target}, {sizes.in_words(size)}")
         return
     if everything:
         raise InputError("--all: valid with --format zip")
-    (written,) = write(place, as_json=True)
+    (written,) = write(place, as_json=True, include_invalid=include_invalid)
     text = (to_csv if form == "csv" else to_latex)(written.main_table)
     if output is None:
         print(text, end="")
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"-o {output}: cannot be written: {error.strerror}") from None
+    output.write_text(text, encoding="utf-8")
     print(f"table: {output}")
 
 

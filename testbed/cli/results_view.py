@@ -32,10 +32,7 @@ def compare(first: Path, second: Path, json_file: Path | None, console: Console)
         raise InputError(str(error)) from None
     if json_file is not None:
         document = comparison.document(str(first), str(second), compared)
-        try:
-            json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"--json {json_file}: {error.strerror}") from None
+        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     headings = ("arm", "point", "metric", "first", "second", "second / first", "pairs")
     shown = in_table("compared")  # `--json` has all
     show_table(console, headings, (_row(each) for each in compared if each.metric in shown))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli import benchmarks
-from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped
+from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped, output_file
 from testbed.cli.terminal import console, say, show_table
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
@@ -264,7 +264,7 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="what --format writes")
+        Path | None, output_file("--output", "-o", help="what --format writes")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="zip: with samples of queues and captures, too")
@@ -281,8 +281,9 @@ def report(
     """Write the reports of finished runs again, from their directories alone."""
     from testbed.cli import places
 
-    if readme and include_invalid:
-        raise InputError("--include-invalid: valid without --readme, which keeps ok runs alone")
+    if readme and (include_invalid or form):
+        option = "--include-invalid" if include_invalid else "--format"
+        raise InputError(f"{option}: valid without --readme, which keeps ok runs alone")
     names: list[str] | list[None] = what or [None]
     chosen = list(dict.fromkeys(places.find(each, out) for each in names))
     for place in chosen:  # nothing is written where one name is wrong
@@ -290,7 +291,9 @@ def report(
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
     if form is not None:
-        report_view.export(chosen, form, output, everything=everything)
+        report_view.export(
+            chosen, form, output, everything=everything, include_invalid=include_invalid
+        )
         return
     if output is not None or everything:
         raise InputError("--output and --all: valid with --format")
@@ -319,7 +322,7 @@ def compare(
     second: _Result,
     out: Out = RESULTS,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="write all metrics to this file")
+        Path | None, output_file("--json", help="write all metrics to this file")
     ] = None,
 ) -> None:
     """Compare two results of an experiment, such as a lab's and simulated ones, or two runs."""

@@ -28,9 +28,8 @@ _README = Path(__file__).with_name("archive.md")
 
 def refuse(folder: Path, target: Path) -> None:
     """Refuse what cannot be packed, before a report is written."""
-    if target.exists() or not target.parent.is_dir():
-        why = "exists already" if target.exists() else f"there is no folder {target.parent}"
-        raise InputError(f"-o {target}: {why}; valid: a new file in a folder that exists")
+    if target.exists():
+        raise InputError(f"-o {target}: exists already; valid: a new file")
     if not planning.read(folder):
         raise InputError(f"{folder}: no experiment was planned in this folder")
     for each in folder.glob("*.partial"):

@@ -119,11 +119,6 @@ def test_what_makes_a_comparison_doubtful_is_said(then, facts, expected):
     assert console.doubts(earlier, MACHINE | facts) == expected
 
 
-def test_an_existing_folder_is_refused_as_a_file_before_anything_is_measured(tmp_path):
-    with pytest.raises(InputError, match="is a folder; expected a file"):
-        console.run(Selection(), json_file=tmp_path)
-
-
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, measurement.BenchError])
 def test_an_interrupted_run_keeps_what_was_measured_beside_the_file(
     ends, tmp_path, monkeypatch, capsys

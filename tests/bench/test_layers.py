@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,13 +194,8 @@ def test_what_cannot_be_profiled_is_refused(small, tmp_path):
     assert said(small(), ("seeds", 1)) == "--seeds 1: no spread is known; valid: at least 2"
     arms = {"a": {"protocol": "none"}, "b": {"protocol": "none", "learning_rate": 0.1}}
     assert "train differently; valid: one task, chosen with --arms" in said(small(arms=arms))
-    for wrong, says in (
-        (tmp_path / "no" / "f.yaml", "no such folder"),
-        (tmp_path / "layers.json", r"layers\.json: valid: a name that ends in \.yaml or \.yml"),
-        (Path("/proc/layers.yaml"), r"^--out /proc/layers\.yaml: cannot be written: "),
-    ):
-        with pytest.raises(InputError, match=says):
-            layers.run(experiment.load(small()), margin=0.01, file=wrong)
+    with pytest.raises(InputError, match=r"x\.json: valid: a name that ends in \.yaml or \.yml"):
+        layers.run(experiment.load(small()), margin=0.01, file=tmp_path / "x.json")
 
 
 # The file, and the arm that takes it.

@@ -136,6 +136,21 @@ def test_a_wrong_name_among_several_leaves_all_reports_unwritten(tmp_path, monke
     assert not (tmp_path / "one" / "report").exists()
 
 
+@pytest.mark.parametrize("form", ["csv", "latex"])
+@pytest.mark.parametrize("options", [(), ("--include-invalid",)])
+def test_a_printed_table_is_the_pages_whether_it_includes_invalid_runs_or_not(
+    tmp_path, monkeypatch, capsys, form, options
+):
+    built = ResultsBuilder(tmp_path, experiment="one")
+    built.run(arm="dblp", seed=1)
+    built.run(arm="dblp", seed=2, verdict="invalid", reason="gates")
+    words = ("report", "one", "--out", tmp_path, "--format", form, *options)
+    _, out, _ = in_process(monkeypatch, capsys, *words)
+    (folder,) = tmp_path.glob("one/report")
+    assert (folder / f"main.{form.removeprefix('la')}").read_text() == out
+    assert ("1.0, 1.0" in out or "(n) & 2" in out) == bool(options)
+
+
 def test_runs_are_told_to_programs(tmp_path, monkeypatch, capsys):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)

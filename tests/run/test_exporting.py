@@ -88,9 +88,8 @@ def test_the_same_folder_gives_the_same_bytes_and_all_of_it_if_asked(folder, tmp
 def test_what_cannot_be_packed_is_one_line_and_leaves_nothing(folder, tmp_path):
     taken = tmp_path / "taken.zip"
     taken.write_text("mine")
-    for target, why in ((taken, "exists already"), (tmp_path / "no" / "x.zip", "no folder")):
-        with pytest.raises(InputError, match=why):
-            exporting.export(folder, target)
+    with pytest.raises(InputError, match="exists already"):
+        exporting.export(folder, taken)
     with pytest.raises(InputError, match="no experiment was planned"):
         exporting.export(tmp_path, tmp_path / "x.zip")
     running = folder / "dblp-s9.partial"

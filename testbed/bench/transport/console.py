@@ -51,7 +51,6 @@ def run(
     expected = selection.cases()
     if not expected:
         raise InputError(_no_case(selection))
-    record_file.require_place(json_file)
     picture = None if json_file is None else json_file.with_suffix(".png")
     if picture is not None and picture == json_file:
         raise InputError(f"--json {json_file}: the figure would replace it; valid: another ending")
