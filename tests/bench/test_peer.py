@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from testbed.bench import conductor
-from testbed.bench.peer import player
+from testbed.bench.peer import adapter as adapters
 from testbed.bench.peer.adapter import BUILT_IN, End, UnfitError, named
 from testbed.bench.peer.dblp_authors import DblpAuthors
 from testbed.bench.transport.cases import Selection
@@ -71,7 +71,7 @@ def played(checkout, adapter, *, limit_s=30.0, transfers=3):
         "elements": ELEMENTS,
     }
     processes = {
-        name: player.start(
+        name: adapters.start(
             adapter, checkout, lambda: None, checkout, End(is_server=name == "server", **common)
         )
         for name in ("server", "worker-1")
@@ -221,7 +221,7 @@ def is_running(pid):
 
 
 def checked(checkout, adapter):
-    process = player.start(adapter, checkout, lambda: None, checkout)
+    process = adapters.start(adapter, checkout, lambda: None, checkout)
     return conductor.lead({"": process}, warm_ups=0, limit_s=30.0, enough=lambda _: True)[0]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.bench.transport import figure
+from testbed.bench.transport import console
 from testbed.bench.transport.cases import GLOO, Case, Selection, Size
 from testbed.bench.transport.network import LinkKind
 from testbed.bench.transport.records import byte_bound_s, record_of
@@ -128,4 +128,4 @@ def test_the_figure_shows_the_cases_of_its_title_alone(tmp_path):
     elsewhere = {"case": "1G/20MB/passes", "peer": "ours", "repair": "passes", "tolerance": 0.008}
     elsewhere |= {"rate_bps": 10**9, "added_rtt_s": 0, "workers": 1, "payload_bytes": 20_000_000}
     records = [elsewhere | {"loss": loss, "status": "ok", "ratio_to_bound": 1} for loss in (0, 0.1)]
-    assert not figure.draw(records, tmp_path / "none.png")
+    assert not console.draw(records, tmp_path / "none.png")

@@ -1,8 +1,8 @@
 """The transport's benchmark: measured in a sandbox of its own, beside kernel TCP and Gloo.
 
-`cases` says what is measured, `network` builds the links, `flows` runs one case on them, whose
-processes `conductor` leads, `records` turns its figures into the record of `./lab bench transport
---json FILE`, `figure` draws, and `console` prints, also beside an earlier one. `./lab bench peer`
+`cases` says what is measured, `network` builds the links, `measurement` runs the cases on them,
+whose processes `conductor` leads, `records` turns their figures into the records of `./lab bench
+transport --json FILE`, and `console` prints and draws, also beside earlier ones. `./lab bench peer`
 is the same with cases of its own. May import what `testbed.bench` may. To add a case: a generator
 in `cases`; another transport to compare with: an adapter (`testbed.bench.peer`).
 

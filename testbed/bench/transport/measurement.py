@@ -1,23 +1,38 @@
-"""Measures cases inside a sandbox, which is one process with a network of its own."""
+"""Measures cases in a sandbox, which has networks of its own: a process in each host of a case."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
+import secrets
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.peer.adapter import Peer
-from testbed.bench.transport import flows
-from testbed.bench.transport.cases import Selection
-from testbed.bench.transport.network import LinkKind, Network, build
-from testbed.bench.transport.records import record_of
+import numpy as np
+
+from testbed.bench import repetition
+from testbed.bench.conductor import OPEN_LIMIT_S, Figures, Player, Process, lead, start
+from testbed.bench.peer import adapter
+from testbed.bench.peer.adapter import End, Peer
+from testbed.bench.transport import records
+from testbed.bench.transport.cases import GLOO, LARGEST_FIRST, OURS, Case, Selection
+from testbed.bench.transport.network import Host, LinkKind, Network, build, queue_bytes
 from testbed.lab import sandbox
 from testbed.lab.kernel.commands import CommandError
+from testbed.lab.kernel.namespaces import enter
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import MessageError, Messages
+from testbed.transport import Credentials, EndpointConfig, PayloadLayout, open_endpoint, preset
+from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.net import keys
+
+_CONTROL_PORT = 46999  # below the ports on which links lose
 
 
 class BenchError(RuntimeError):
@@ -62,7 +77,7 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
     peer = None
     if order["peer"] is not None:
         peer = Peer(**order["peer"] | {"checkout": Path(order["peer"]["checkout"])})
-        if (refused := flows.check(peer)) is not None:
+        if (refused := _refusal(peer)) is not None:
             return {"refused": refused}
     name = peer.name if peer else None
     selection = Selection(pattern=order["cases"], size=order["size"], other=name)
@@ -77,11 +92,192 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
                     network = None
                 network, at = build(case.link), case.link
             assert network is not None
-            status, figures = flows.run(case, network, peer)
+            status, figures = _run(case, network, peer)
         except CommandError as error:
             at = None
             status, figures = f"unsupported: {error}", {}
-        messages.send(record_of(case, status, figures))
+        messages.send(records.record_of(case, status, figures))
     if network is not None:
         network.close()
     return {"done": True}
+
+
+def _run(case: Case, network: Network, peer: Peer | None = None) -> tuple[str, dict[str, Figures]]:
+    """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host."""
+    if network.losses is not None:
+        network.losses.take()
+    status, figures = lead(
+        _processes(case, network, peer),
+        warm_ups=case.warm_ups,
+        limit_s=case.limit_s,
+        enough=lambda figures: _enough(case, figures),
+    )
+    if status == "ok" and network.losses is not None and network.losses.take().met == 0:
+        status = f"failed: its data did not go to port {DATA_PORTS[0]}, so the link lost nothing"
+    return status, figures
+
+
+def _processes(case: Case, network: Network, peer: Peer | None) -> dict[str, Process]:
+    """The process of every host, which has begun to open its end."""
+    hosts = [network.server, *network.workers]
+    if case.is_other:
+        assert peer is not None
+        return {host.name: _start_other(case, host, network, peer) for host in hosts}
+    if case.peer == GLOO:
+        store = _new_store()
+        work = functools.partial(_all_reduce, case, store=store)
+    else:
+        session = secrets.randbits(32)
+        if case.authenticate:
+            keys.make(_keys(), [host.name for host in hosts])
+        work = functools.partial(_transfer, case, network=network, session=session)
+
+    def begin(host: Host, player: Player) -> None:
+        enter(host.pid)
+        work(host, player)
+
+    return {host.name: start(functools.partial(begin, host)) for host in hosts}
+
+
+def _refusal(peer: Peer) -> str | None:
+    """What is wrong with another implementation's folder or its adapter, in words."""
+    process = adapter.start(peer.adapter, peer.checkout, lambda: None, _folder())
+    status, _ = lead({peer.name: process}, warm_ups=0, limit_s=OPEN_LIMIT_S, enough=lambda _: True)
+    return None if status == "ok" else status.removeprefix("failed: ")
+
+
+def _start_other(case: Case, host: Host, network: Network, peer: Peer) -> Process:
+    end = End(
+        checkout=peer.checkout,
+        is_server=host is network.server,
+        server_address=network.server.address,
+        control_port=_CONTROL_PORT,
+        data_port=DATA_PORTS[0],
+        rate_bps=case.rate_bps or math.inf,
+        tolerance=case.tolerance,
+        chunk_bytes=case.chunk_bytes,
+        elements=case.payload_bytes // 4,
+    )
+    inside = functools.partial(enter, host.pid)
+    return adapter.start(peer.adapter, peer.checkout, inside, _folder(), end)
+
+
+def _folder() -> Path:
+    """A new folder that everyone may write to; it goes with the sandbox."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    return folder
+
+
+def _enough(case: Case, figures: Mapping[str, Figures]) -> bool:
+    each = records.series(case, figures)
+    return repetition.enough(
+        [each.get(key, []) for key in records.WITH_INTERVAL],
+        fewest=case.repeats,
+        most=case.most,
+        spent_s=sum(each["completion_s"]),
+    )
+
+
+def _keys() -> Path:
+    """Where the hosts' keys are: a folder that goes with the sandbox."""
+    return Path(tempfile.gettempdir()) / "keys"
+
+
+def _transfer(case: Case, host: Host, player: Player, *, network: Network, session: int) -> None:
+    """One host's part, by the transport's own endpoints (which know kernel TCP too)."""
+    layout = PayloadLayout([("payload", case.payload_bytes // 4)], case.chunk_bytes)
+    is_server = host is network.server
+    addresses = {worker.name: worker.address for worker in network.workers}
+    if case.peer == OURS:
+        protocol = preset(
+            "fixed-low",
+            tolerance=case.tolerance,
+            repair=case.repair,
+            congestion_control=case.congestion_control,
+            order=case.order,
+        )
+    else:
+        protocol = preset("tcp", congestion_control=case.congestion_control)
+    peers = addresses if is_server else {"server": network.server.address}
+    credentials = Credentials.of(_keys(), host.name, peers) if case.authenticate else None
+    config = EndpointConfig(
+        session=session,
+        name=host.name,
+        bind_address=host.address,
+        peers=peers,
+        is_server=is_server,
+        protocol=protocol,
+        layout=layout,
+        rate_bps=case.rate_bps or math.inf,
+        queue_bytes=queue_bytes(case.link) / len(network.workers),
+        credentials=credentials,
+        checksum=case.checksum,
+        insecure=credentials is None,  # nobody else is in these namespaces
+        peer_timeout_s=case.limit_s,
+    )
+    buffers = {peer: layout.new_buffer() for peer in config.peers}
+    for buffer in buffers.values():
+        if is_server:
+            buffer[:] = 1  # faults the memory in
+        elif case.order == LARGEST_FIRST:  # rising values would give a plain backward order
+            random = np.random.default_rng(1)
+            layout.floats(buffer)[:] = random.random(layout.element_count, dtype=np.float32)
+        else:
+            layout.floats(buffer)[:] = np.arange(layout.element_count, dtype=np.float32)
+    with open_endpoint(config) as endpoint:
+        player.ready()
+        number = 0
+        while player.turn():
+            cpu_s = time.process_time()
+            if is_server:
+                reports = endpoint.receive(number, case.tolerance, buffers)
+            else:
+                reports = endpoint.send(number, buffers)
+            used_s = time.process_time() - cpu_s
+            number += 1
+            each = reports.values()
+            player.tell(
+                {
+                    "cpu_s": used_s,
+                    "began_s": min(report.began_s for report in each),
+                    "ended_s": max(report.ended_s for report in each),
+                    "chunks_received": sum(report.chunks_received or 0 for report in each),
+                    "chunk_count": sum(report.chunk_count for report in each),
+                    "bytes_sent": sum(report.bytes_sent for report in each),
+                    "control_bytes": sum(report.control_bytes for report in each),
+                    "passes": max((report.passes or 0 for report in each), default=0),
+                }
+            )
+
+
+def _new_store() -> Path:
+    """The file where two ranks of Gloo find each other; imports torch before any process forks."""
+    import torch
+
+    torch.set_num_threads(1)
+    return Path(tempfile.mkdtemp()) / "store"
+
+
+def _all_reduce(case: Case, host: Host, player: Player, *, store: Path) -> None:
+    """Gloo's all-reduce of the payload: each rank sends and receives as many bytes as it has."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    import torch
+    from torch import distributed
+
+    rank = 0 if host.name == "server" else 1
+    distributed.init_process_group(
+        "gloo",
+        store=distributed.FileStore(str(store), 2),
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=case.limit_s),
+    )
+    payload = torch.ones(case.payload_bytes // 4)
+    player.ready()
+    while player.turn():
+        cpu_s, began_s = time.process_time(), time.monotonic()
+        distributed.all_reduce(payload)
+        ended_s = time.monotonic()
+        used_s = time.process_time() - cpu_s
+        player.tell({"cpu_s": used_s, "began_s": began_s, "ended_s": ended_s})
