@@ -44,15 +44,13 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         )
     # Imported here, beside what has been started.
     from testbed.run import requirements
-    from testbed.run.program_workload import ProgramWorkload
-    from testbed.run.training_workload import TrainingWorkload
+    from testbed.run.workloads import ProgramWorkload, TrainingWorkload
 
     names = topology_of(config).all_host_names()
     if lacking := requirements.lacking(config, config["impairments"], names):
         raise UnsupportedError(lacking)
     progress.stage("building the network")
-    kind = TrainingWorkload if trains else ProgramWorkload
-    workload = kind(config, lab.directory, lab.processes, progress)
+    workload = (TrainingWorkload if trains else ProgramWorkload)(lab, progress)
     lab.build(data_ports=workload.data_ports)
     lab.observe()
     workload.wait_until_loaded()
@@ -60,8 +58,8 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
     lab.calibrate()
     with lab.watched(workload.flows):
         progress.stage(workload.stage)
-        workload.run(lab)
-    workload.check(lab)
+        workload.run()
+    workload.check()
     return lab.judge(), "; ".join(filter(None, (workload.remark(), lab.remark())))
 
 

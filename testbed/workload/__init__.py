@@ -2,7 +2,7 @@
 
 `settings` is the section of YAML, and `markers` the protocol by which programs announce rounds.
 `torchrun` makes programs of a training script's ranks, and has the table of all kinds.
-`testbed.run.program_workload` executes them. It may import the controller's socket, the transport
+`testbed.run.workloads` executes them. It may import the controller's socket, the transport
 and shared. To add a key of a program: a field in `settings`, and what it does in
-`program_workload`. To add a kind that is made of programs: a section and its arms as in `torchrun`.
+`workloads`. To add a kind that is made of programs: a section and its arms as in `torchrun`.
 """

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from testbed.run import supervisor, training_launcher
-from testbed.run.shared_processes import HostTask
+from testbed.run.training_launcher import HostTask
 from testbed.shared import failure, messages, run_directory
 from testbed.shared.run_directory import read_json
 

@@ -11,7 +11,8 @@ import pytest
 
 from testbed.run import processes
 from testbed.run.processes import ProcessError, Processes, killed_by
-from testbed.run.program_workload import ProgramWorkload
+from testbed.run.session import LabSession
+from testbed.run.workloads import ProgramWorkload
 from testbed.shared import messages
 from testbed.shared.messages import ProgressWriter
 from testbed.shared.run_directory import write_json
@@ -46,7 +47,9 @@ def noted(
         "limits": {"run_timeout_s": 9},
     }
     processes = Processes(directory / "logs")
-    workload = ProgramWorkload(config, directory, processes, ProgressWriter(messages.pair()[0]))
+    lab: Any = LabSession(config, directory)
+    lab.directory, lab.processes = directory, processes
+    workload = ProgramWorkload(lab, ProgressWriter(messages.pair()[0]))
     for each, (name, _, text) in zip(workload._all(), programs, strict=True):
         each.process = subprocess.Popen([sys.executable, "-c", text])
         each.process.wait()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from testbed import experiment
-from testbed.run import shared_processes
+from testbed.run import training_launcher
 from testbed.shared.input_error import InputError
 
 
@@ -36,14 +36,14 @@ def config(workers: int, impairments: list[dict[str, object]] | None = None, **p
 def test_workers_share_processes_where_they_are_many_and_nothing_keeps_them_apart(
     workers, impairments, pace, expected
 ):
-    groups = shared_processes.groups(*config(workers, impairments, **pace))
+    groups = training_launcher.groups(*config(workers, impairments, **pace))
     assert [len(group) for group in groups] == expected
 
 
 def test_every_worker_is_in_one_group_in_rank_order():
-    groups = shared_processes.groups(*config(70))
+    groups = training_launcher.groups(*config(70))
     assert [name for group in groups for name in group] == config(70)[1]
-    names = [shared_processes.name_of(group) for group in [*groups, ["worker-7"]]]
+    names = [training_launcher.name_of(group) for group in [*groups, ["worker-7"]]]
     assert names == ["worker-1-to-32", "worker-33-to-64", "worker-65-to-70", "worker-7"]
 
 
@@ -66,7 +66,7 @@ def test_a_shared_process_and_a_crash_exclude_each_other_before_anything_runs(tm
 THREADS = """
 import os, sys, threading, time
 from pathlib import Path
-from testbed.run import shared_processes
+from testbed.run import training_launcher
 def end(error, name):
     print(name, type(error).__name__, flush=True)
     os._exit(3)
@@ -84,13 +84,13 @@ def opened(): return ["a socket"]
 def late(): time.sleep(0.2); assert any(powers()); return opened()
 def refused(): raise PermissionError
 def task(run, opens):
-    return shared_processes.HostTask(host_pid=os.getpid(), open_sockets=opens, run=run)
+    return training_launcher.HostTask(host_pid=os.getpid(), open_sockets=opens, run=run)
 if pid := os.fork():  # as the launcher does: libraries have threads of their own
     os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 two = globals()[sys.argv[1]]
 tasks = {"one": task(meet, opened), "two": task(two if two is not refused else meet,
                                                 refused if two is refused else late)}
-shared_processes.run(tasks, end)
+training_launcher.run_together(tasks, end)
 print("done", flush=True)
 os._exit(0)
 """

@@ -1,4 +1,4 @@
-"""Programs of a user's own on a lab's hosts, as the supervisor sees them."""
+"""What runs in a lab, as the supervisor sees it: training, or programs of a user's own."""
 
 from __future__ import annotations
 
@@ -12,23 +12,71 @@ from pathlib import Path
 from typing import Any
 
 from controllers.controller_socket import ControllerClient
-from testbed.lab import host_program
+from testbed.lab import host_program, paths
 from testbed.lab.kernel import process_sockets, socket_defaults
 from testbed.lab.network import HostInfo
-from testbed.run.processes import ProcessError, Processes, end_of, killed_by
-from testbed.run.session import LabSession
+from testbed.run.processes import ProcessError, end_of, killed_by
+from testbed.run.session import LabSession, topology_of
 from testbed.shared import run_directory
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.shared.messages import PROGRAMS, ProgressWriter
+from testbed.shared.messages import PROGRAMS, TRAINING, ProgressWriter
+from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.shared.unlinked import open_file
+from testbed.transport.core.wire import DATA_PORTS
 from testbed.verdict import congestion_read_back
 from testbed.workload import commands, markers
 from testbed.workload.markers import MarkerSocket, Rounds
 
+_LOAD_TIMEOUT_S = 300.0  # of model and data
 FILE = "workload.json"
 OUTPUT = "output"  # folder of what programs printed
 _LOOK_S = 0.02  # from one look for a listening socket to the next
 _SERVICE_PATIENCE_S = 2.0
+
+
+class TrainingWorkload:
+    """Trains in a lab, when it has loaded model and data; its process has been started before."""
+
+    stage = TRAINING
+    data_ports = DATA_PORTS
+
+    def __init__(self, lab: LabSession, progress: ProgressWriter) -> None:
+        self._lab = lab
+        self._hosts = topology_of(lab.config).host_names()
+        ports = DATA_PORTS if lab.config["protocol"]["carrier"] == "tcp" else None
+        self.flows = {"hosts": self._hosts, "ports": ports, "centre": "server"}
+        self._progress = progress
+
+    def wait_until_loaded(self) -> None:
+        """Return once it takes the processors no more: calibration must have them for itself."""
+        self._lab.processes.wait_for(self._lab.logs / LOADED, TRAINING, _LOAD_TIMEOUT_S)
+
+    def run(self) -> None:
+        """Train to the end."""
+        lab, names = self._lab, self._hosts
+        order = {
+            "hosts": {name: vars(lab.info.hosts[name]) for name in names},
+            "fair_shares_bps": paths.fair_shares_bps(lab.info.as_json(), names[1:]),
+            "fair_queues_bytes": paths.fair_queues_bytes(lab.info.as_json(), names[1:]),
+            "controller_socket": str(lab.controller_socket),
+            "coordination_socket": str(lab.private / "coordination.sock"),
+            "progress_descriptor": self._progress.messages.fileno(),
+        }
+        lab.processes.tell(TRAINING, order)
+        lab.processes.wait_until_done(TRAINING, lab.config["limits"]["run_timeout_s"])
+
+    def check(self) -> None:
+        """Make sure that what ran is what was configured."""
+        configured = self._lab.config["protocol"]["congestion_control"]
+        if different := congestion_read_back.difference(self._lab.directory, configured):
+            raise ProcessError(different)
+
+    def remark(self) -> str:
+        """The workers that training lost, with the reasons; empty for none."""
+        words = self._lab.logs / LOST_WORKERS
+        if not words.exists():
+            return ""
+        return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"
 
 
 class _Program:
@@ -71,14 +119,9 @@ class ProgramWorkload:
 
     stage = PROGRAMS
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        directory: Path,
-        processes: Processes,
-        progress: ProgressWriter,
-    ) -> None:
-        section = config["workload"]
+    def __init__(self, lab: LabSession, progress: ProgressWriter) -> None:
+        self._lab = lab
+        config, section = lab.config, lab.config["workload"]
         ports = section["data_ports"]
         self.data_ports: tuple[int, int] | None = (ports[0], ports[1]) if ports else None
         self.flows = {
@@ -86,8 +129,8 @@ class ProgramWorkload:
             "ports": self.data_ports or (1, 65535),
             "centre": None,
         }
-        self._directory = directory
-        self._processes = processes
+        self._directory = lab.directory
+        self._processes = lab.processes
         self._progress = progress
         self._programs = {each["name"]: _Program(each) for each in section["programs"]}
         self._folder = Path(config["folder"] or Path.cwd())
@@ -99,8 +142,9 @@ class ProgramWorkload:
     def wait_until_loaded(self) -> None:
         """Nothing is loaded: programs begin when the network is calibrated."""
 
-    def run(self, lab: LabSession) -> None:
+    def run(self) -> None:
         """Run the programs to their end."""
+        lab = self._lab
         self._controller = ControllerClient(lab.controller_socket)
         # The path must be short (107 bytes), and programs of other users have to reach it.
         lab.private.chmod(0o711)
@@ -116,7 +160,7 @@ class ProgramWorkload:
         try:
             self._controller.start()
             while any(not each.is_service and not each.ended_s for each in self._all()):
-                waits = self._start_what_may(lab)
+                waits = self._start_what_may()
                 self._wait(socket, began_s, waits=waits)
             rounds.finish()
             self._controller.finish()
@@ -135,14 +179,14 @@ class ProgramWorkload:
                     with contextlib.suppress(OSError):
                         os.killpg(each.process.pid, signal.SIGKILL)
 
-    def check(self, lab: LabSession) -> None:
+    def check(self) -> None:
         """Make sure that hosts used the congestion control that was configured."""
-        wanted = {
+        configured = {
             str(each.settings["host"]): str(each.settings["congestion_control"])
             for each in self._all()
             if each.settings["congestion_control"]
         }
-        if different := congestion_read_back.difference_of_hosts(self._directory, wanted):
+        if different := congestion_read_back.difference_of_hosts(self._directory, configured):
             raise ProcessError(different)
 
     def remark(self) -> str:
@@ -154,7 +198,7 @@ class ProgramWorkload:
 
     # Starts
 
-    def _start_what_may(self, lab: LabSession) -> bool:
+    def _start_what_may(self) -> bool:
         """Start each program whose turn it is; returns whether others still wait."""
         waits = False
         for each in self._all():
@@ -162,7 +206,7 @@ class ProgramWorkload:
                 continue
             first = self._programs.get(each.settings["after"] or "")
             if first is None or first.ended_well or first.listens():
-                self._start(each, lab)
+                self._start(each)
                 continue
             waits = True
             patience_s = each.settings["after_timeout_s"]
@@ -173,12 +217,12 @@ class ProgramWorkload:
                 )
         return waits
 
-    def _start(self, program: _Program, lab: LabSession) -> None:
+    def _start(self, program: _Program) -> None:
         settings = program.settings
-        host = lab.info.hosts[settings["host"]]
+        host = self._lab.info.hosts[settings["host"]]
         if settings["congestion_control"]:
             socket_defaults.set_congestion_control(host.pid, settings["congestion_control"])
-        log = open_file(self._directory / "logs" / f"{program.name}.log", "ab")
+        log = open_file(self._lab.logs / f"{program.name}.log", "ab")
         output = log
         if settings["output"]:
             (self._directory / OUTPUT).mkdir(exist_ok=True)
@@ -265,7 +309,7 @@ class ProgramWorkload:
                 raise ProcessError(said + self._last_words(each))
 
     def _last_words(self, program: _Program) -> str:
-        log = self._directory / "logs" / f"{program.name}.log"
+        log = self._lab.logs / f"{program.name}.log"
         output = program.settings["output"]
         if output and not (log.exists() and log.stat().st_size):
             return end_of(self._output_of(program), f"{OUTPUT}/{output}")
