@@ -91,7 +91,7 @@ def _require_data(config: Mapping[str, Any]) -> None:
     """Fetch and check what a run trains."""
     if importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which was left out: LAB_TORCH=1 ./lab check")
-    need = prerequisites.Need.of(
+    need = prerequisites.Need(
         Training.model_validate(config["training"]),
         hosts=len(topologies.parse(config["topology"]).host_names()),
         seed=int(config["seed"]),

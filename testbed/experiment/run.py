@@ -81,7 +81,7 @@ class Run(BaseModel):
         """What it trains, and where data that lie beside the experiment are looked for."""
         hosts = len(self.experiment.topology.host_names())
         training = self.experiment.training
-        return prerequisites.Need.of(training, hosts=hosts, seed=self.seed, folder=self.folder)
+        return prerequisites.Need(training, hosts=hosts, seed=self.seed, folder=self.folder)
 
     @property
     def label(self) -> str:

@@ -338,7 +338,7 @@ class Experiment(Section):
                     "or an arm that does not compress"
                 )
         hosts, seed = len(self.topology.host_names()), self.seeds[0]
-        prerequisites.check(Need.of(self.training, hosts=hosts, seed=seed))
+        prerequisites.check(Need(self.training, hosts=hosts, seed=seed))
         return self
 
     @model_serializer(mode="wrap")

@@ -49,7 +49,7 @@ class ModelAndData:
         seed = int(self.config["seed"])
         found = datasets.load(self._training.get("dataset", "digits"), self.folder, seed)
         if self._training.get("evaluate_on", "test") == "validation":
-            return datasets.validation.in_place_of_test(found, seed)
+            return datasets.validating(found, seed)
         return found
 
     def shares(self, workers: int) -> list[NDArray[np.int64]]:

@@ -12,66 +12,59 @@ Report = Callable[[str, int, int | None], None]  # called with data set, amount 
 
 
 class Need(NamedTuple):
-    model: str
-    dataset: datasets.DatasetParameters
-    split: datasets.Equal | datasets.Dirichlet
-    batch_size: int
-    workers: int
-    seed: int
-    folder: Path | None
-    device: str = "cpu"
-    validates: bool = False
-    computes: bool = True
+    """What a run with this seed trains on so many hosts, one of them the server."""
 
-    @classmethod
-    def of(cls, training: Training, *, hosts: int, seed: int, folder: Path | None = None) -> "Need":
-        """What a run with this seed trains on so many hosts, one of them the server."""
-        return cls(
-            model=training.model,
-            dataset=training.dataset,
-            split=training.split,
-            batch_size=training.batch_size,
-            workers=hosts - 1,
-            seed=seed,
-            folder=folder,
-            device=training.device,
-            validates=training.evaluate_on == "validation",
-            computes=training.pace.kind != "payload-only",
-        )
+    training: Training
+    hosts: int
+    seed: int
+    folder: Path | None = None
+
+    @property
+    def workers(self) -> int:
+        return self.hosts - 1
+
+    @property
+    def validates(self) -> bool:
+        return self.training.evaluate_on == "validation"
+
+    @property
+    def computes(self) -> bool:
+        return self.training.pace.kind != "payload-only"
 
     @property
     def data(self) -> datasets.DatasetParameters:
         """The data set as this seed has it."""
-        return self.dataset.of_run(self.seed)
+        return self.training.dataset.of_run(self.seed)
 
 
 def check(need: Need) -> None:
     """Raise ValueError for errors visible without loading: inputs, sizes of equal shares."""
-    entry = models.MODELS.get(need.model)
-    takes, gives = entry.inputs if entry else None, need.dataset.inputs
+    training = need.training
+    entry = models.MODELS.get(training.model)
+    takes, gives = entry.inputs if entry else None, training.dataset.inputs
     if takes and gives and takes != gives:
         fit = [name for name, each in models.MODELS.items() if each.inputs == gives]
         raise ValueError(
-            f"training.model: {need.model!r} takes {takes}, but data set "
-            f"{need.dataset.name!r} gives {gives}; valid: {', '.join(fit)}, ./FILE.py"
+            f"training.model: {training.model!r} takes {takes}, but data set "
+            f"{training.dataset.name!r} gives {gives}; valid: {', '.join(fit)}, ./FILE.py"
         )
-    count = need.dataset.train_count()
+    count = training.dataset.train_count()
     if count is not None and need.validates:
-        count -= datasets.validation.most_held_out(count)
-    if count is None or not isinstance(need.split, datasets.Equal) or not need.computes:
+        count -= datasets.most_held_out(count)
+    if count is None or not isinstance(training.split, datasets.Equal) or not need.computes:
         return
     smallest = count // need.workers
     if not smallest:
         raise ValueError(
             f"topology.workers: {need.workers}: more than the {count} training examples of data "
-            f"set {need.dataset.name!r}; valid: up to {count}"
+            f"set {training.dataset.name!r}; valid: up to {count}"
         )
-    if need.batch_size > smallest:
-        most = count // need.batch_size
+    if training.batch_size > smallest:
+        most = count // training.batch_size
         fewer = f", or topology.workers, here {need.workers}, up to {most}" if most else ""
         raise ValueError(
-            f"training.batch_size: {need.batch_size}: larger than a worker's share of data set "
-            f"{need.dataset.name!r}, {smallest} examples; valid: 1 to {smallest}{fewer}"
+            f"training.batch_size: {training.batch_size}: larger than a worker's share of data set "
+            f"{training.dataset.name!r}, {smallest} examples; valid: 1 to {smallest}{fewer}"
         )
 
 
@@ -93,15 +86,18 @@ def refuse_short_shares(needs: Iterable[Need]) -> None:
 
 def _is_even(need: Need) -> bool:
     """Whether the size of each share is known without loading; `check` has looked at it then."""
-    return isinstance(need.split, datasets.Equal) and need.dataset.train_count() is not None
+    return (
+        isinstance(need.training.split, datasets.Equal)
+        and need.training.dataset.train_count() is not None
+    )
 
 
 def _check_shares(need: Need, dataset: datasets.Dataset) -> None:
     if need.validates:
-        dataset = datasets.validation.in_place_of_test(dataset, need.seed)
-    found = datasets.shares(need.split, dataset.groups, need.workers, need.seed)
+        dataset = datasets.validating(dataset, need.seed)
+    found = datasets.shares(need.training.split, dataset.groups, need.workers, need.seed)
     if need.computes:
-        datasets.require_batches(found, need.batch_size, need.split)
+        datasets.require_batches(found, need.training.batch_size, need.training.split)
 
 
 def prepare(needs: Iterable[Need], report: Report) -> None:
@@ -109,21 +105,21 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
     prepared: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
     built: set[tuple[Any, ...]] = set()
     for need in needs:
-        if need.device == "cuda":
+        if need.training.device == "cuda":
             _require_cuda()
         data = need.data
         key = (data.model_dump_json(), need.folder)
-        by_user = need.dataset.inputs is None or need.model not in models.MODELS
+        by_user = need.training.dataset.inputs is None or need.training.model not in models.MODELS
         if key not in prepared:
-            name = str(need.dataset.name)
+            name = str(need.training.dataset.name)
             data.prepare(need.folder, lambda done, total, name=name: report(name, done, total))
             prepared[key] = data.load(need.folder) if by_user or not _is_even(need) else None
         dataset = prepared[key]
         if dataset is None:
             continue
         _check_shares(need, dataset)
-        if by_user and (need.model, *key) not in built:
-            built.add((need.model, *key))
+        if by_user and (need.training.model, *key) not in built:
+            built.add((need.training.model, *key))
             _try_model(need, dataset)
 
 
@@ -140,9 +136,8 @@ def _try_model(need: Need, dataset: datasets.Dataset) -> None:
     """Build the model once and give it two test examples; its outputs must fit the labels."""
     import torch
 
-    model = models.build(
-        need.model, need.seed, classes=dataset.classes, input_shape=dataset.input_shape
-    )
+    name = need.training.model
+    model = models.build(name, need.seed, classes=dataset.classes, input_shape=dataset.input_shape)
     inputs, labels = dataset.test_inputs[slice(0, 2)], dataset.test_labels[slice(0, 2)]
     try:
         with torch.no_grad():
@@ -150,10 +145,10 @@ def _try_model(need: Need, dataset: datasets.Dataset) -> None:
     except Exception as error:
         told = " ".join(str(error).split())
         raise InputError(
-            f"model {need.model}: with inputs of shape {tuple(inputs.shape)} it raised "
+            f"model {name}: with inputs of shape {tuple(inputs.shape)} it raised "
             f"{type(error).__name__}: {told}"
         ) from error
     expected = (*labels.shape, dataset.classes)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != expected:
         given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise InputError(f"model {need.model}: gave {given}; valid: a tensor of shape {expected}")
+        raise InputError(f"model {name}: gave {given}; valid: a tensor of shape {expected}")

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from testbed.ddp import BoundedLoss, InputError
 from testbed.training import datasets, models, prerequisites
 from testbed.training.learner import Replica
+from testbed.training.settings import Training
 from tests.ddp.ranks import (
     Books,
     drawn,
@@ -215,16 +216,8 @@ def test_a_learner_on_a_gpu_computes_what_one_on_a_processor_does():
 
 
 def test_a_training_on_a_gpu_is_accepted_where_there_is_one_alone():
-    need = prerequisites.Need(
-        model="small-cnn",
-        dataset=datasets.parameters("digits"),
-        split=datasets.Equal(),
-        batch_size=8,
-        workers=2,
-        seed=1,
-        folder=None,
-        device=DEVICE,
-    )
+    training = Training(model="small-cnn", batch_size=8, device="cuda")
+    need = prerequisites.Need(training, hosts=3, seed=1)
     if torch.cuda.is_available():
         prerequisites.prepare([need], lambda *_: None)
     else:

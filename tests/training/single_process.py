@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from testbed.training import datasets, models, prerequisites
+from testbed.training.settings import Training
 from testbed.training.vectors import mean_into
 
 
@@ -40,12 +41,7 @@ def single_process_weights(
     return model.state_dict()
 
 
-def need_of(model, section, *, split=None, **changes):
-    """What a run of three workers needs of a model and a data set."""
-    settings = {"batch_size": 8, "workers": 3, "seed": 1, "folder": None, **changes}
-    return prerequisites.Need(
-        model=model,
-        dataset=datasets.parameters(section),
-        split=split or datasets.Equal(),
-        **settings,
-    )
+def need_of(model, section, *, workers=3, **training):
+    """What a run of so many workers needs of a model and a data set."""
+    settings = Training(**{"batch_size": 8, "model": model, "dataset": section, **training})
+    return prerequisites.Need(settings, hosts=workers + 1, seed=1)

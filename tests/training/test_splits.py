@@ -114,12 +114,12 @@ def test_it_is_a_fifth_of_the_training_part_at_most_and_nobody_trains_on_it():
 
 def test_it_is_as_large_as_the_test_part_where_a_fifth_would_be_more():
     whole = datasets.load({"name": "stdlib-text", "test_sequences": 50})
-    assert len(datasets.validation.in_place_of_test(whole, 1).test_labels) == 50
+    assert len(datasets.validating(whole, 1).test_labels) == 50
 
 
 def test_seeds_hold_out_other_examples():
     whole = datasets.load("digits")
-    one, same, two = (datasets.validation.in_place_of_test(whole, seed) for seed in (1, 1, 2))
+    one, same, two = (datasets.validating(whole, seed) for seed in (1, 1, 2))
     assert rows(one.test_inputs) == rows(same.test_inputs) != rows(two.test_inputs)
 
 
@@ -130,7 +130,7 @@ def test_without_the_key_all_is_trained_on_and_the_test_part_evaluates():
 
 @pytest.mark.parametrize(("batch_size", "fits"), [(383, True), (384, False)])
 def test_a_batch_must_fit_what_is_left(batch_size, fits):
-    need = need_of("mlp", "digits", batch_size=batch_size, validates=True)
+    need = need_of("mlp", "digits", batch_size=batch_size, evaluate_on="validation")
     if fits:
         prerequisites.check(need)
         return

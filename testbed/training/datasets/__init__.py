@@ -2,7 +2,7 @@
 
 To add one: a file here with `Parameters`, a `DatasetParameters` whose `load` gives a `Dataset`, and
 a line in `DATASETS`; or a file of your own, `dataset: ./mine.py`, with a function `load` that
-returns four arrays (see `user`). Imports numpy, pydantic, `testbed.shared` and `tasks`.
+returns four arrays (see `user`). Imports numpy, pydantic and `testbed.shared`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,18 @@ from pydantic import TypeAdapter
 from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.training.datasets import (
-    cifar10,
-    digits,
-    glyphs,
-    imagefolder,
-    stdlib_text,
-    user,
-    validation,
-)
+from testbed.training.datasets import cifar10, digits, glyphs, imagefolder, stdlib_text, user
 from testbed.training.datasets.base import Dataset, DatasetParameters
 from testbed.training.datasets.splits import (
     AnySplit,
     Dirichlet,
     Equal,
     batches,
+    most_held_out,
     require_batches,
     share,
     shares,
+    validating,
 )
 
 DATASETS: Registry[Any] = Registry(
@@ -106,9 +100,10 @@ __all__ = [
     "Equal",
     "batches",
     "load",
+    "most_held_out",
     "parameters",
     "require_batches",
     "share",
     "shares",
-    "validation",
+    "validating",
 ]

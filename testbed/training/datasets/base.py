@@ -7,94 +7,157 @@ forked after loading share one copy. Torch is imported when the first batch is m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.section import Section
 from testbed.shared.yaml_input import InputError
-from testbed.training.tasks import CLASSIFICATION, Chosen, Examples, Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 TEST_SHARE = 0.2
+_EVALUATED_AT_ONCE = 32  # examples; bounds a worker's memory, and changes no answer
+Chosen = NDArray[np.int64] | slice
 Progress = Any  # called with (name of the work, bytes or examples done, total)
 
 
-class Images:
-    """Pixels (N, channels, height, width), normalised when a batch is taken.
+@dataclass(frozen=True)
+class Examples:
+    """Inputs or labels of the training or test part; `take` makes a tensor of some of them."""
+
+    count: int
+    take: Callable[[Chosen], Tensor]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, chosen: Chosen) -> Tensor:
+        return self.take(chosen)
+
+    def only(self, indices: NDArray[np.int64]) -> Examples:
+        """Some of these, by their indices here."""
+        return Examples(len(indices), lambda chosen: self.take(indices[chosen]))
+
+
+def images(
+    stored: NDArray[Any], mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)
+) -> Examples:
+    """Pixels as float32 (N, channels, height, width), normalised when a batch is taken.
 
     Args:
         stored: uint8 or float32, in any scale.
         mean, std: of each channel in that scale, or one for all.
     """
 
-    def __init__(
-        self, stored: NDArray[Any], mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)
-    ) -> None:
-        self.stored = stored
-        self._mean, self._std = tuple(mean), tuple(std)
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __getitem__(self, chosen: Chosen) -> Tensor:
-        """float32, (examples, channels, height, width)."""
+    def take(chosen: Chosen) -> Tensor:
         import torch
 
-        pixels = torch.from_numpy(self.stored[chosen].astype(np.float32))
-        if len(self._mean) == 1:
-            return (pixels - self._mean[0]) / self._std[0]
-        shape = (len(self._mean), 1, 1)
-        return (pixels - torch.tensor(self._mean).view(shape)) / torch.tensor(self._std).view(shape)
+        pixels = torch.from_numpy(stored[chosen].astype(np.float32))
+        if len(mean) == 1:
+            return (pixels - mean[0]) / std[0]
+        shape = (len(mean), 1, 1)
+        return (pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+
+    return Examples(len(stored), take)
 
 
-class Numbers:
-    """Whole numbers, such as labels (N,) or token sequences (N, tokens), returned as int64."""
+def numbers(stored: NDArray[Any]) -> Examples:
+    """Whole numbers, such as labels (N,) or token sequences (N, tokens), as int64."""
 
-    def __init__(self, stored: NDArray[Any]) -> None:
-        self.stored = stored
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __getitem__(self, chosen: Chosen) -> Tensor:
-        """int64, the stored shape."""
+    def take(chosen: Chosen) -> Tensor:
         import torch
 
-        return torch.from_numpy(self.stored[chosen].astype(np.int64))
+        return torch.from_numpy(stored[chosen].astype(np.int64))
+
+    return Examples(len(stored), take)
 
 
-class Windows:
-    """Sequences of `length` tokens out of one long text.
+def windows(
+    text: NDArray[np.uint8], starts: NDArray[np.int64], length: int, shift: int
+) -> Examples:
+    """Sequences of `length` tokens out of one long text, as int64 (sequences, tokens).
 
     Args:
         text: uint8, one token each.
         starts: where each sequence begins.
         shift: 0 for a model's inputs, 1 for the next tokens, which it predicts.
     """
+    offsets = np.arange(shift, shift + length)
 
-    def __init__(
-        self, text: NDArray[np.uint8], starts: NDArray[np.int64], length: int, shift: int
-    ) -> None:
-        self.text, self.starts = text, starts
-        self._offsets = np.arange(shift, shift + length)
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, chosen: Chosen) -> Tensor:
-        """int64, (sequences, tokens)."""
+    def take(chosen: Chosen) -> Tensor:
         import torch
 
-        return torch.from_numpy(
-            self.text[self.starts[chosen][:, None] + self._offsets].astype(np.int64)
-        )
+        return torch.from_numpy(text[starts[chosen][:, None] + offsets].astype(np.int64))
+
+    return Examples(len(starts), take)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of learning.
+
+    Args:
+        name: classification of inputs, or prediction of each next token.
+        inputs: the kind of inputs that its models take.
+        metric: the name of an evaluation's result; also the key in event logs.
+    """
+
+    name: Literal["classification", "language-modelling"]
+    inputs: Literal["images", "tokens"]
+    metric: Literal["accuracy", "perplexity"]
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross entropy in nats, per example or per token.
+
+        Args:
+            logits: (examples, classes), or (sequences, tokens, vocabulary).
+            labels: class numbers, (examples,) or (sequences, tokens).
+        """
+        from torch.nn.functional import cross_entropy
+
+        if labels.dim() > 1:
+            return cross_entropy(logits.flatten(0, -2), labels.flatten())
+        return cross_entropy(logits, labels)
+
+    def evaluate(self, model: nn.Module, inputs: Examples, labels: Examples) -> float:
+        """Compute the metric over the test part, with the model in evaluation mode.
+
+        Accuracy is a share from 0 to 1. Perplexity is exp(mean cross entropy), at best 1, and
+        infinite where it exceeds a float.
+        """
+        import torch
+
+        device = next(model.parameters()).device
+        right, entropy, count = 0, 0.0, 0
+        model.eval()
+        with torch.no_grad():
+            for start in range(0, len(inputs), _EVALUATED_AT_ONCE):
+                part = slice(start, start + _EVALUATED_AT_ONCE)
+                expected = labels[part].to(device)
+                logits = model(inputs[part].to(device))
+                if self.metric == "accuracy":
+                    right += int((logits.argmax(dim=-1) == expected).sum())
+                else:
+                    entropy += float(self.loss(logits, expected)) * expected.numel()
+                count += expected.numel()
+        model.train()
+        if self.metric == "accuracy":
+            return right / count
+        try:
+            return math.exp(entropy / count)
+        except OverflowError:
+            return math.inf
+
+
+CLASSIFICATION = Task("classification", "images", "accuracy")
+LANGUAGE_MODELLING = Task("language-modelling", "tokens", "perplexity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,19 +239,19 @@ def images_dataset(
     Raises:
         InputError: an empty part, or a label out of range; names the first one.
     """
-    for part, (images, labels) in (("training", train), ("test", test)):
-        if len(images) == 0 or len(images) != len(labels):
-            raise InputError(f"{source}: {len(images)} images and {len(labels)} labels for {part}")
+    for part, (pixels, labels) in (("training", train), ("test", test)):
+        if len(pixels) == 0 or len(pixels) != len(labels):
+            raise InputError(f"{source}: {len(pixels)} images and {len(labels)} labels for {part}")
         check_labels(labels, classes, f"{source}, {part} part")
     mean, std = _channel_statistics(train[0])
     return Dataset(
         task=CLASSIFICATION,
         classes=classes,
         input_shape=tuple(train[0].shape[1:]),
-        train_inputs=Images(train[0], mean, std),
-        train_labels=Numbers(train[1]),
-        test_inputs=Images(test[0], mean, std),
-        test_labels=Numbers(test[1]),
+        train_inputs=images(train[0], mean, std),
+        train_labels=numbers(train[1]),
+        test_inputs=images(test[0], mean, std),
+        test_labels=numbers(test[1]),
         groups=train[1].astype(np.int64),
         facts={
             "train_examples": len(train[0]),
@@ -233,11 +296,11 @@ def split_by_seed(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return order[tests:], order[:tests]
 
 
-def _channel_statistics(images: NDArray[Any]) -> tuple[list[float], list[float]]:
+def _channel_statistics(stored: NDArray[Any]) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel, rounded to float32."""
     means, deviations = [], []
-    for channel in range(images.shape[1]):
-        pixels = images[:, channel]
+    for channel in range(stored.shape[1]):
+        pixels = stored[:, channel]
         mean = float(np.mean(pixels, dtype=np.float64))
         squares = sum(float(np.sum((part - mean) ** 2)) for part in np.array_split(pixels, 64))
         deviation = (squares / (pixels.size - 1)) ** 0.5

@@ -83,9 +83,7 @@ class Parameters(DatasetParameters):
         """Download the archive, unless a directory is given or the archive is cached."""
         archive = self._place(folder) / ARCHIVE
         if self.directory is None and not archive.is_file():
-            from testbed.training.datasets.download import fetch  # imports much, is rarely needed
-
-            fetch(self.url, archive, sha256=self.sha256, progress=progress)
+            cache.fetch(self.url, archive, sha256=self.sha256, progress=progress)
         elif not archive.is_file() and _unpacked(archive.parent) is None:
             self.load(folder)  # says what is missing
 

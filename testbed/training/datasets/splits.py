@@ -1,6 +1,7 @@
-"""Splits the training examples among workers: equal shares, or shares that differ in classes."""
+"""Splits the training examples: among workers, and into those that are trained on and validate."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.shared.section import Section
 from testbed.shared.yaml_input import InputError
+from testbed.training.datasets.base import TEST_SHARE, Dataset
 
 Indices = NDArray[np.int64]
 
@@ -93,3 +95,32 @@ def _proportions(random: np.random.Generator, alpha: float, workers: int) -> NDA
     one = np.zeros(workers)
     one[random.integers(workers)] = 1.0
     return one
+
+
+def most_held_out(count: int) -> int:
+    """How many of so many training examples are the validation part, at the most."""
+    return int(count * TEST_SHARE)
+
+
+def validating(dataset: Dataset, seed: int) -> Dataset:
+    """The data set with examples of its training part, which leave it, as its test part.
+
+    Settings that were chosen by the test part would make its numbers too good.
+    """
+    order = np.random.default_rng([seed, 5]).permutation(len(dataset.train_labels))
+    border = min(most_held_out(len(order)), len(dataset.test_labels))
+    tests, train = order[:border], order[border:]
+    return replace(
+        dataset,
+        train_inputs=dataset.train_inputs.only(train),
+        train_labels=dataset.train_labels.only(train),
+        test_inputs=dataset.train_inputs.only(tests),
+        test_labels=dataset.train_labels.only(tests),
+        groups=dataset.groups[train],
+        facts={
+            **dataset.facts,
+            "train_examples": len(train),
+            "test_examples": len(tests),
+            "evaluated_on": "validation",
+        },
+    )

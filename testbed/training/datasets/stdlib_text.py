@@ -10,8 +10,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from testbed.shared.yaml_input import InputError
-from testbed.training.datasets.base import Dataset, DatasetParameters, Windows, digest
-from testbed.training.tasks import LANGUAGE_MODELLING
+from testbed.training.datasets.base import (
+    LANGUAGE_MODELLING,
+    Dataset,
+    DatasetParameters,
+    digest,
+    windows,
+)
 
 # Newline and printable ASCII; everything else is one token, the last.
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
@@ -48,10 +53,10 @@ class Parameters(DatasetParameters):
             task=LANGUAGE_MODELLING,
             classes=OTHER + 1,
             input_shape=(length,),
-            train_inputs=Windows(train_text, train_starts, length, 0),
-            train_labels=Windows(train_text, train_starts, length, 1),
-            test_inputs=Windows(test_text, test_starts, length, 0),
-            test_labels=Windows(test_text, test_starts, length, 1),
+            train_inputs=windows(train_text, train_starts, length, 0),
+            train_labels=windows(train_text, train_starts, length, 1),
+            test_inputs=windows(test_text, test_starts, length, 0),
+            test_labels=windows(test_text, test_starts, length, 1),
             groups=numbers[np.searchsorted(ends, train_starts, side="right")].astype(np.int64),
             facts={
                 "name": self.name,

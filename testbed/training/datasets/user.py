@@ -10,14 +10,14 @@ from pydantic import Field, JsonValue
 from testbed.shared import own_code
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets.base import (
+    LANGUAGE_MODELLING,
     Dataset,
     DatasetParameters,
-    Numbers,
     check_labels,
     digest,
     images_dataset,
+    numbers,
 )
-from testbed.training.tasks import LANGUAGE_MODELLING
 
 
 class Parameters(DatasetParameters):
@@ -66,10 +66,10 @@ class Parameters(DatasetParameters):
             task=LANGUAGE_MODELLING,
             classes=classes,
             input_shape=(train_inputs.shape[1],),
-            train_inputs=Numbers(train_inputs),
-            train_labels=Numbers(train_labels),
-            test_inputs=Numbers(test_inputs),
-            test_labels=Numbers(test_labels),
+            train_inputs=numbers(train_inputs),
+            train_labels=numbers(train_labels),
+            test_inputs=numbers(test_inputs),
+            test_labels=numbers(test_labels),
             groups=train_labels[:, 0].astype(np.int64),
             facts={
                 "train_examples": len(train_inputs),

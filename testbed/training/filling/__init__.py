@@ -19,11 +19,9 @@ from testbed.training.filling.base import (
 )
 from testbed.training.filling.error_feedback import CommonFeedback, ErrorFeedback
 from testbed.training.filling.hadamard import Hadamard
-from testbed.training.filling.previous import Previous
+from testbed.training.filling.plain_means import Previous, WholeTensors, Zero
 from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.signs import Signs
-from testbed.training.filling.whole_tensors import WholeTensors
-from testbed.training.filling.zero import Zero
 from testbed.training.vectors import mean_into
 
 FILLINGS: Registry[Filling] = Registry(
@@ -60,7 +58,6 @@ __all__ = [
     "FILLINGS",
     "PRESET_FILLINGS",
     "Buffer",
-    "CommonFeedback",
     "ErrorFeedback",
     "Filling",
     "Hadamard",
@@ -70,8 +67,6 @@ __all__ = [
     "SenderMemory",
     "Signs",
     "Unread",
-    "WholeTensors",
-    "Zero",
     "chunk_elements",
     "estimate_mean",
     "mean_into",

@@ -19,6 +19,8 @@ from testbed.transport import PayloadLayout, TransferReport
 
 Buffer = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
+Buffers = Sequence[Buffer]  # one for each sender, as masks are
+Masks = Sequence[Mask]
 
 
 class SenderMemory:
@@ -63,11 +65,7 @@ class Filling(ABC):
 
     @abstractmethod
     def estimate_mean(
-        self,
-        layout: PayloadLayout,
-        buffers: Sequence[Buffer],
-        received: Sequence[Mask],
-        out: Buffer,
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
     ) -> None:
         """Writes an estimate of the mean of the payloads to `out`.
 
@@ -89,18 +87,12 @@ class Unread(Filling):
     """For payloads that nobody computes with."""
 
     def estimate_mean(
-        self,
-        layout: PayloadLayout,
-        buffers: Sequence[Buffer],
-        received: Sequence[Mask],
-        out: Buffer,
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
     ) -> None:
         """There is nothing to estimate."""
 
 
-def zero_missing(
-    layout: PayloadLayout, buffers: Sequence[Buffer], received: Sequence[Mask]
-) -> None:
+def zero_missing(layout: PayloadLayout, buffers: Buffers, received: Masks) -> None:
     """Sets the parts that did not arrive to zero, in place."""
     for buffer, mask in zip(buffers, received, strict=True):
         layout.rows(buffer)[~mask] = 0
@@ -112,12 +104,7 @@ def chunk_elements(layout: PayloadLayout, buffer: Buffer) -> NDArray[np.float32]
 
 
 def estimate_mean(
-    filling: Filling,
-    layout: PayloadLayout,
-    buffers: Sequence[Buffer],
-    received: Sequence[Mask],
-    *,
-    out: Buffer,
+    filling: Filling, layout: PayloadLayout, buffers: Buffers, received: Masks, *, out: Buffer
 ) -> None:
     """Lets a filling write its estimate to `out`; InputError when it returns one instead."""
     returned: object = filling.estimate_mean(layout, buffers, received, out)

@@ -7,13 +7,12 @@ If it rescales, what arrived also stands in for what is owed and comes later: th
 acts like a larger learning rate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from testbed.training.filling.base import Buffer, Filling, Mask, SenderMemory
+from testbed.training.filling.base import Buffer, Buffers, Filling, Mask, Masks, SenderMemory
+from testbed.training.filling.plain_means import Zero
 from testbed.training.filling.rescale import Rescale
-from testbed.training.filling.zero import Zero
 from testbed.training.vectors import drop_nonfinite
 from testbed.transport import PayloadLayout, TransferReport
 
@@ -79,11 +78,7 @@ class ErrorFeedback(Filling):
             raise ValueError(f"fill is {self.fill!r}; valid: {', '.join(get_args(Fill))}")
 
     def estimate_mean(
-        self,
-        layout: PayloadLayout,
-        buffers: Sequence[Buffer],
-        received: Sequence[Mask],
-        out: Buffer,
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
     ) -> None:
         receiver = Rescale() if self.fill == "rescale" else Zero()
         receiver.estimate_mean(layout, buffers, received, out)

@@ -21,13 +21,19 @@ part of the space.
 """
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.training.filling.base import Buffer, Filling, Mask, SenderMemory, zero_missing
+from testbed.training.filling.base import (
+    Buffer,
+    Buffers,
+    Filling,
+    Masks,
+    SenderMemory,
+    zero_missing,
+)
 from testbed.training.vectors import Vector, sum_into
 from testbed.transport import PayloadLayout
 
@@ -127,11 +133,7 @@ class Hadamard(Filling):
             raise ValueError(f"seed is {self.seed!r}; valid: a whole number from 0")
 
     def estimate_mean(
-        self,
-        layout: PayloadLayout,
-        buffers: Sequence[Buffer],
-        received: Sequence[Mask],
-        out: Buffer,
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
     ) -> None:
         zero_missing(layout, buffers, received)
         turned, mean = rotation(layout.element_count, self.seed), layout.floats(out)

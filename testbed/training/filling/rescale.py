@@ -22,13 +22,19 @@ number of its chunks that arrived, sets missing chunks to zero, and takes the pl
 loses the end. Then the beginning is overestimated, and the end is lost.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from testbed.training.filling.base import Buffer, Filling, Mask, chunk_elements, zero_missing
+from testbed.training.filling.base import (
+    Buffer,
+    Buffers,
+    Filling,
+    Masks,
+    chunk_elements,
+    zero_missing,
+)
 from testbed.training.vectors import mean_into, sum_into
 from testbed.transport import PayloadLayout
 
@@ -50,11 +56,7 @@ class Rescale(Filling):
             raise ValueError(f"by is {self.by!r}; valid: {', '.join(get_args(By))}")
 
     def estimate_mean(
-        self,
-        layout: PayloadLayout,
-        buffers: Sequence[Buffer],
-        received: Sequence[Mask],
-        out: Buffer,
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
     ) -> None:
         zero_missing(layout, buffers, received)
         payloads = [layout.floats(buffer) for buffer in buffers]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from testbed.shared.input_error import InputError
 from testbed.training.filling.base import Buffer, SenderMemory, chunk_elements
-from testbed.training.filling.zero import Zero
+from testbed.training.filling.plain_means import Zero
 from testbed.transport import PayloadLayout, TransferReport
 
 

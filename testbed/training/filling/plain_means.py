@@ -1,0 +1,71 @@
+"""Fillings that take the plain mean of zeros, or of old values, in the place of what is missing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from testbed.training.filling.base import Buffer, Buffers, Filling, Masks, zero_missing
+from testbed.training.vectors import drop_nonfinite, mean_into
+from testbed.transport import PayloadLayout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero(Filling):
+    """Fills with zeros, as DBLP does: no rescaling, no memory. It is too small by what is missing."""
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        zero_missing(layout, buffers, received)
+        mean_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Previous(Filling):
+    """Fills with what the same sender last delivered in that place.
+
+    MLT (NSDI 2024) does this for lost parameters. Here it is for gradients, where the last one
+    serves as an estimate of the next.
+    """
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        payloads = [layout.floats(buffer) for buffer in buffers]
+        mean_into(payloads, layout.floats(out))
+        for payload in payloads:
+            drop_nonfinite(payload)  # it counts in this mean, and not in later ones
+
+
+@dataclass(kw_only=True)
+class WholeTensors(Filling):
+    """Zeroes whole tensors of the mean at random, as the authors of DBLP did for its Figure 1.
+
+    Their published script (branch "dense", 2025) zeroes tensors of the averaged gradient at
+    the server, each independently. Nothing is lost on the way there: use it with the protocol
+    `none`, for the gather alone.
+
+    Args:
+        share: how probable each tensor is zeroed, in a round that is not critical.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; valid: 0 to 1")
+        self._draws: np.random.Generator | None = None
+
+    def begin_round(self, critical: bool, draws: np.random.Generator) -> None:
+        self._draws = None if critical else draws
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        Zero().estimate_mean(layout, buffers, received, out)
+        if self._draws is None:
+            return
+        ends = np.cumsum([count for _, count in layout.tensors])
+        gone = self._draws.random(len(ends)) < self.share
+        for begin, end in zip(ends[gone] - np.diff(ends, prepend=0)[gone], ends[gone], strict=True):
+            layout.floats(out)[begin:end] = 0
