@@ -9,9 +9,8 @@ from testbed.ddp.lateness import WINDOW
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.shared.version import version
-from testbed.training.detector import Detector
+from testbed.training.detector import Detector, GradientNorm
 from testbed.training.filling import FILLINGS, Filling
-from testbed.training.norm_change import GradientNorm
 from testbed.transport import Leg, ProtocolConfig, preset
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.tolerance import StopRuleFactory

@@ -39,8 +39,7 @@ from testbed.simulate.streams import Lateness, Listener
 from testbed.simulate.tasks import Tasks
 from testbed.training import server, worker
 from testbed.training.model_and_data import ModelAndData
-from testbed.training.run_context import RunContext
-from testbed.training.surroundings import Surroundings
+from testbed.training.run_context import RunContext, Surroundings
 from testbed.training.vectors import SharedVectors
 from testbed.transport.policies.order import ORDERS
 from testbed.verdict.gate import Gate, judge, reasons

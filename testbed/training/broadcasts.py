@@ -1,14 +1,11 @@
-"""What the server owes its workers of broadcasts, and which chunks they have in common.
+"""What goes with the server's broadcasts: the phase before, what all workers have received after.
 
-Usually each worker fills what it has not got, and the server has a memory for each. A filling that
-is `common` has workers apply only what all of them have got, so that their replicas stay the same,
-bit for bit; and the server has one memory for all:
+The phase is announced because workers must know how much of the broadcast they may give up; the
+paper does not say how its workers learn it. It is valid until the next one.
 
-    server                          worker
-    the mean, with what it owes ->  takes what comes in time, and says what that was
-    what all have got           ->  drops all else
-
-A bit for each chunk is announced, after the broadcast.
+Usually each worker fills what it has not received, and the server has a memory for each. A filling
+that is `common` has workers apply only what all of them have received, so that their replicas stay
+the same, bit for bit. The server then has one memory for all, and announces a bit for each chunk.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,20 +18,20 @@ from testbed.transport import Endpoint, PayloadLayout, TransferReport
 from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES, pack_bitmap, unpack_bitmap
 
 
-class Debts:
+class BroadcastMemory:
     """The server's memory of what its broadcasts did not deliver."""
 
     def __init__(self, filling: Filling, layout: PayloadLayout, workers: Sequence[str]) -> None:
         self._filling, self._layout = filling, layout
         first = self._new()
-        self._is_everyones = filling.common or first.shared
-        self._memories = {name: first if self._is_everyones else self._new() for name in workers}
+        shared = filling.common or first.shared
+        self._memories = {name: first if shared else self._new() for name in workers}
 
     def _new(self) -> SenderMemory:
         return self._filling.sender_memory(self._layout)
 
     def payloads(self, mean: Buffer, present: Sequence[str]) -> dict[str, Buffer]:
-        """What to send to each worker; called once a round, since it adds the mean to the debts."""
+        """What to send to each worker; called once a round, since it adds the mean."""
         made: dict[int, Buffer] = {}
         for name in present:
             memory = self._memories[name]
@@ -43,7 +40,7 @@ class Debts:
         return {name: made[id(self._memories[name])] for name in present}
 
     def common(self, sent: Mapping[str, TransferReport]) -> Mask | None:
-        """Which chunks of a broadcast all have got, shape (chunk_count,); None: it is not told."""
+        """Which chunks all have received, shape (chunk_count,); None: it is not announced."""
         if not self._filling.common:
             return None
         common = np.ones(self._layout.chunk_count, dtype=np.bool_)
@@ -52,17 +49,29 @@ class Debts:
         return common
 
     def settle(self, sent: Mapping[str, TransferReport], common: Mask | None) -> None:
-        """The broadcast has ended; `common` is what was said of it."""
+        """The broadcast has ended; `common` is what was announced of it."""
         for name, report in sent.items():
             if common is not None:
                 count = int(np.count_nonzero(common))
                 report = replace(report, received=common, chunks_received=count)
             self._memories[name].settle(report)
             if common is not None:
-                return  # it is everyone's
+                return  # the memory is everyone's
 
 
-def announce(endpoint: Endpoint, common: Mask) -> None:
+def encode_phase(critical: bool) -> bytes:
+    """The body of an announcement of the phase."""
+    return b"\x01" if critical else b"\x00"
+
+
+def decode_phase(body: bytes) -> bool:
+    """Whether the announced phase is critical; ValueError when the body is not one byte, 0 or 1."""
+    if body not in (b"\x00", b"\x01"):
+        raise ValueError(f"not a phase announcement: {body[:8]!r}")
+    return body == b"\x01"
+
+
+def announce_common(endpoint: Endpoint, common: Mask) -> None:
     """The server: tells all workers what they have in common."""
     bits = pack_bitmap(common)
     for begin in range(0, len(bits), MAX_ANNOUNCEMENT_BYTES):
@@ -70,7 +79,7 @@ def announce(endpoint: Endpoint, common: Mask) -> None:
 
 
 def await_common(endpoint: Endpoint, layout: PayloadLayout) -> Mask:
-    """A worker: waits for what `announce` says, shape (chunk_count,)."""
+    """A worker: waits for what `announce_common` says, shape (chunk_count,)."""
     size, bits = -(-layout.chunk_count // 8), b""
     while len(bits) < size:
         bits += endpoint.await_announcement()

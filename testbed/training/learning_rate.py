@@ -81,28 +81,33 @@ class StepRate(Schedule):
         return float(self.factor_per_step ** sum(at.epoch >= epoch for epoch in self.at_epochs))
 
 
-class CosineRate(Schedule):
+class _Falling(Schedule):
+    """From 1 down to `final` in the last round."""
+
+    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
+
+    def _share_done(self, at: Position) -> float:
+        span = max(1, at.rounds - 1 - self.warmup_rounds)
+        return min(1.0, (at.round_number - self.warmup_rounds) / span)
+
+
+class CosineRate(_Falling):
     """Half a cosine from 1 down to `final` in the last round."""
 
     kind: Literal["cosine"]
-    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
 
     def _factor(self, at: Position) -> float:
-        span = max(1, at.rounds - 1 - self.warmup_rounds)
-        done = min(1.0, (at.round_number - self.warmup_rounds) / span)
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+        cosine = math.cos(math.pi * self._share_done(at))
+        return self.final + (1 - self.final) * (1 + cosine) / 2
 
 
-class LinearRate(Schedule):
+class LinearRate(_Falling):
     """A straight line from 1 down to `final` in the last round."""
 
     kind: Literal["linear"]
-    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
 
     def _factor(self, at: Position) -> float:
-        span = max(1, at.rounds - 1 - self.warmup_rounds)
-        done = min(1.0, (at.round_number - self.warmup_rounds) / span)
-        return 1 - (1 - self.final) * done
+        return 1 - (1 - self.final) * self._share_done(at)
 
 
 SCHEDULES: Registry[Schedule] = Registry(

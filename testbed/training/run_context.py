@@ -1,7 +1,8 @@
 """The context of a run that server and workers share: configuration, addresses, payload layout."""
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -13,14 +14,21 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from testbed.shared import drop_order, own_code
-from testbed.training import datasets, models
+from testbed.training import coordination, datasets, models
 from testbed.training.filling import FILLINGS, Filling, Unread
 from testbed.training.learner import Learner, NoGradients, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
-from testbed.training.surroundings import THIS_MACHINE, Surroundings
-from testbed.transport import EndpointConfig, Leg, Observer, PayloadLayout, ProtocolConfig
+from testbed.transport import (
+    Endpoint,
+    EndpointConfig,
+    Leg,
+    Observer,
+    PayloadLayout,
+    ProtocolConfig,
+    open_endpoint,
+)
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.addresses import resolve
@@ -30,6 +38,21 @@ _BARRIER_SLACK_S = 30.0
 _SEGMENTATION = False  # the queues of a lab hold packets
 _PHASES: TypeAdapter[DetectorParameters] = TypeAdapter(AnyPhases)
 _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where training happens: its clock, and what is joined; `THIS_MACHINE` or a simulation's."""
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    open_endpoint: Callable[[EndpointConfig, DataSockets | None], Endpoint] = open_endpoint
+    connect: coordination.Connect = coordination.connect
+    contents: bool = True  # whether payloads are computed with; else all buffers may be one
+    learner: Callable[[Callable[[], Any]], Any] = lambda make: make()
+
+
+THIS_MACHINE = Surroundings()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.messages import ProgressWriter
-from testbed.training import (
-    broadcasts,
-    lost_chunk_effects,
-    phase_announcement,
-    phases,
-)
+from testbed.training import broadcasts, phases
 from testbed.training.coordination import Coordinator
-from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
+from testbed.training.events import (
+    CongestionLog,
+    TransferLog,
+    deviation,
+    divergence,
+    nonfinite,
+    write_endpoint,
+)
 from testbed.training.filling import estimate_mean
 from testbed.training.phases import Observation
 from testbed.training.run_context import RunContext
@@ -60,7 +62,7 @@ class _Server:
         self._gathered = {name: context.new_buffer() for name in context.workers}
         self._averaged = context.new_buffer()
         self._filling = context.filling(Leg.GATHER)
-        self._debts = broadcasts.Debts(
+        self._memory = broadcasts.BroadcastMemory(
             context.filling(Leg.BROADCAST), self._layout, context.workers
         )
         self._detector = context.detector()
@@ -133,21 +135,21 @@ class _Server:
                 accuracy=metric if context.metric == "accuracy" else None,
             ),
         )
-        payloads = self._debts.payloads(self._averaged, coordinator.present)
+        payloads = self._memory.payloads(self._averaged, coordinator.present)
 
         with self._impaired(number, "broadcast") as hurt_broadcast:
             broadcast_began_s = self._now_s()
-            self._endpoint.announce(phase_announcement.encode(after))
+            self._endpoint.announce(broadcasts.encode_phase(after))
             sent = self._endpoint.send(Leg.BROADCAST.transfer(exchange), payloads)
-            if (common := self._debts.common(sent)) is not None:
-                broadcasts.announce(self._endpoint, common)
+            if (common := self._memory.common(sent)) is not None:
+                broadcasts.announce_common(self._endpoint, common)
             self._leave_behind()
             received = coordinator.gather("received")
             broadcast_ended_s = max(facts["ended_s"] for facts in received.values())
         coordinator.gather("updated")
         ended_s = self._now_s()
         hurt_round = self._controller.end(number, "round")
-        self._debts.settle(sent, common)
+        self._memory.settle(sent, common)
 
         gather_s = gather_ended_s - gather_began_s
         broadcast_s = broadcast_ended_s - broadcast_began_s
@@ -223,20 +225,15 @@ class _Server:
         present = self._coordinator.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
-        gathered = lost_chunk_effects.deviation(self._layout.floats(self._averaged), lossless)
-        applied = {
-            name: asdict(lost_chunk_effects.deviation(vectors.updates[name], lossless))
-            for name in present
-        }
+        gathered = deviation(self._layout.floats(self._averaged), lossless)
+        applied = {name: asdict(deviation(vectors.updates[name], lossless)) for name in present}
         assert self._effects is not None
         self._effects.write(
             {
                 "round": number,
                 "gathered": asdict(gathered),
                 "applied": applied,
-                "divergence": lost_chunk_effects.divergence(
-                    [vectors.weights[name] for name in present]
-                ),
+                "divergence": divergence([vectors.weights[name] for name in present]),
             }
         )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training import broadcasts, pace, phase_announcement
+from testbed.training import broadcasts, pace
 from testbed.training.coordination import Follower
 from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
 from testbed.training.filling import Mask, estimate_mean, payload_of
@@ -90,7 +90,7 @@ class _Worker:
         sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
         self._memory.settle(sent)
 
-        critical = phase_announcement.decode(endpoint.await_announcement())
+        critical = broadcasts.decode_phase(endpoint.await_announcement())
         rule = context.protocol.policy(Leg.BROADCAST).stop_rule(critical)
         report = endpoint.receive(
             Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}

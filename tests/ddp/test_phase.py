@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from testbed.ddp import BoundedLoss, InputError
-from testbed.training.norm_change import GradientNorm
+from testbed.training.detector import GradientNorm
 from testbed.transport import preset
 from tests.ddp.ranks import drawn, exchange, last, launch, lossy, values
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.training.broadcasts import Debts, announce, await_common
+from testbed.training.broadcasts import BroadcastMemory, announce_common, await_common
 from testbed.training.filling import FILLINGS
 from testbed.transport import PayloadLayout, ProtocolError, preset
 from tests.training.one_round import LAYOUT, buffer_of, report
@@ -16,7 +16,7 @@ WORKERS = ["a", "b", "c"]
 
 
 def debts(filling):
-    return Debts(FILLINGS.create(filling), LAYOUT, WORKERS)
+    return BroadcastMemory(FILLINGS.create(filling), LAYOUT, WORKERS)
 
 
 def reports(*masks):
@@ -68,7 +68,7 @@ def test_it_is_announced_in_as_many_parts_as_it_takes():
     layout = PayloadLayout([("w", 600_000)], 4)
     common = np.random.default_rng(0).random(layout.chunk_count) < 0.5
     wire: Any = Wire()
-    announce(wire, common)
+    announce_common(wire, common)
     assert len(wire.announced) == 2
     assert np.array_equal(await_common(wire, layout), common)
     wire.announced = [b"\0" * 75_001]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from testbed.shared.input_error import InputError
-from testbed.training.broadcasts import Debts
+from testbed.training.broadcasts import BroadcastMemory
 from testbed.training.events import nonfinite
 from testbed.training.filling import FILLINGS, ErrorFeedback, Signs
 from testbed.training.vectors import mean_into
@@ -228,14 +228,15 @@ def test_numbers_whose_sum_is_too_large_have_a_mean():
 
 def test_a_broadcast_is_quantised_once_for_all_workers_in_each_round():
     workers = ["a", "b"]
-    debts, alone = Debts(FILLINGS.create("signs"), LAYOUT, workers), Signs().sender_memory(LAYOUT)
+    memory = BroadcastMemory(FILLINGS.create("signs"), LAYOUT, workers)
+    alone = Signs().sender_memory(LAYOUT)
     for mean in gradients_of(3):
-        payloads = debts.payloads(buffer_of(mean), workers)
+        payloads = memory.payloads(buffer_of(mean), workers)
         assert payloads["a"] is payloads["b"]
         assert payloads["a"].tobytes() == sent_by(alone, mean).tobytes()
         sent = {name: report(EVERYTHING) for name in workers}
-        assert debts.common(sent) is None
-        debts.settle(sent, None)
+        assert memory.common(sent) is None
+        memory.settle(sent, None)
 
 
 def test_a_lost_chunk_is_refused_because_nobody_would_owe_it():

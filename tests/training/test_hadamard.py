@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from testbed.training.broadcasts import Debts
+from testbed.training.broadcasts import BroadcastMemory
 from testbed.training.filling import FILLINGS, Hadamard
 from testbed.training.filling.hadamard import Rotation, walsh_hadamard
 from tests.training.one_round import buffer_of, estimate, gradients_of, report
@@ -97,7 +97,7 @@ def test_of_a_payload_of_which_nothing_arrived_the_estimate_is_zero():
 
 
 def test_a_broadcast_is_turned_once_for_all_workers_in_each_round():
-    debts, workers = Debts(FILLINGS.create("hadamard"), LAYOUT, ["a", "b"]), ["a", "b"]
+    debts, workers = BroadcastMemory(FILLINGS.create("hadamard"), LAYOUT, ["a", "b"]), ["a", "b"]
     for gradient in gradients_of(2, LAYOUT):
         payloads = debts.payloads(buffer_of(gradient, LAYOUT), workers)
         assert payloads["a"] is payloads["b"]

@@ -17,7 +17,7 @@ from testbed.training.datasets import cache
 from testbed.training.datasets.base import CLASSIFICATION, LANGUAGE_MODELLING
 from testbed.training.learner import flatten_gradient
 from testbed.training.model_and_data import ModelAndData
-from testbed.training.models import MODELS, layer_map_cache
+from testbed.training.models import MODELS
 
 IMAGES = [name for name, entry in MODELS.items() if entry.inputs == "images"]
 COLOUR: dict[str, Any] = {"classes": 10, "input_shape": (3, 32, 32)}
@@ -246,7 +246,7 @@ def test_a_model_for_other_inputs_is_refused():
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "testbed.training.models.resnet", None)
+    monkeypatch.setitem(sys.modules, "testbed.training.models.huggingface", None)
     with pytest.raises(InputError, match="'resnet50' needs the package"):
         models.build("resnet50", 0, **COLOUR)
 
@@ -296,13 +296,13 @@ def test_what_was_made_comes_back_without_making_it_again(tmp_path, monkeypatch)
         return MADE
 
     for _ in range(2):
-        assert layer_map_cache.layers("x", 10, (1, 8, 8), make) == MADE
+        assert models.cached_layers("x", 10, (1, 8, 8), make) == MADE
     assert len(made) == 1
-    layer_map_cache.layers("x", 11, (1, 8, 8), make)
+    models.cached_layers("x", 11, (1, 8, 8), make)
     assert len(made) == 2
     for path in cache.folder().glob("layers-*"):
         path.write_bytes(path.read_bytes()[:-40])
-    assert layer_map_cache.layers("x", 10, (1, 8, 8), make) == MADE
+    assert models.cached_layers("x", 10, (1, 8, 8), make) == MADE
     assert len(made) == 3
 
 

@@ -11,7 +11,7 @@ from testbed.transport import PayloadLayout
 
 @dataclass(frozen=True, kw_only=True)
 class Zero(Filling):
-    """Fills with zeros, as DBLP does: no rescaling, no memory. It is too small by what is missing."""
+    """Fills with zeros, as DBLP does: no rescaling, no memory."""
 
     def estimate_mean(
         self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer

@@ -3,7 +3,7 @@
 To add one: a file here with a function `build(classes, input_shape)`, and a line in `MODELS`; or a
 file of your own, `model: ./mine.py`. The function returns a module that maps (examples,
 *input_shape) to logits (examples, classes), or token numbers (sequences, tokens) to (sequences,
-tokens, classes). Imports torch (when a model is built) and `testbed.shared`.
+tokens, classes). Imports torch (when a model is built), `testbed.shared` and the data sets' cache.
 
 Every replica has the same initial weights, from the seed alone. A tensor that a model uses twice
 (GPT-2's output layer is its embedding) is one tensor in the gradient. Buffers, such as the running
@@ -15,13 +15,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from testbed.shared import own_code
 from testbed.shared.registry import Registry
 from testbed.shared.yaml_input import InputError
+from testbed.training.datasets import cache
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
 DIGITS_CLASSES = 10
 DIGITS_SHAPE = (1, 8, 8)
 _IMAGENET = (1000, (3, 224, 224))
+_PACKAGES = ("torch", "transformers")
+_NO_DIMENSION = -1
+LayerMap = list[tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -51,16 +59,22 @@ class Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "small-cnn": Entry("small_cnn", "build"),
-    "mlp": Entry("mlp", "build"),
+    "small-cnn": Entry("small", "cnn"),
+    "mlp": Entry("small", "mlp"),
     "alexnet": Entry("alexnet", "build", published=_IMAGENET, parameters=61_100_840),
-    "resnet50": Entry("resnet", "build", published=_IMAGENET, parameters=25_557_032),
-    "efficientnet-b0": Entry("efficientnet", "build", published=_IMAGENET, parameters=5_288_548),
+    "resnet50": Entry("huggingface", "resnet", published=_IMAGENET, parameters=25_557_032),
+    "efficientnet-b0": Entry(
+        "huggingface", "efficientnet", published=_IMAGENET, parameters=5_288_548
+    ),
     "densenet169": Entry("densenet", "build", published=_IMAGENET, parameters=14_149_480),
     "gpt2-small": Entry(
-        "gpt2", "small", "tokens", published=(50_257, (1024,)), parameters=124_439_808
+        "huggingface",
+        "gpt2_small",
+        "tokens",
+        published=(50_257, (1024,)),
+        parameters=124_439_808,
     ),
-    "gpt2-tiny": Entry("gpt2", "tiny", "tokens"),
+    "gpt2-tiny": Entry("huggingface", "gpt2_tiny", "tokens"),
 }
 BUILDERS: Registry[Any] = Registry(
     "model",
@@ -105,7 +119,7 @@ def layer_map(
     classes: int = DIGITS_CLASSES,
     input_shape: Sequence[int] = DIGITS_SHAPE,
     kept: bool = False,
-) -> list[tuple[str, tuple[int, ...]]]:
+) -> LayerMap:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
     The model is built on torch's meta device, without weights. A user's model that cannot be built
@@ -117,14 +131,47 @@ def layer_map(
     entry = MODELS.get(name)
     if not kept or entry is None:
         return make()
-    from testbed.training.models import layer_map_cache
-
-    return layer_map_cache.layers(name, classes, shape, make)
+    return cached_layers(name, classes, shape, make)
 
 
-def _layer_map(
-    name: str, classes: int, input_shape: tuple[int, ...]
-) -> list[tuple[str, tuple[int, ...]]]:
+def cached_layers(
+    name: str, classes: int, shape: Sequence[int], make: Callable[[], LayerMap]
+) -> LayerMap:
+    """The layer map that `make` returns, cached per version of the packages and of our modules."""
+    sources = Path(__file__).parent.glob("*.py")
+    key = {
+        "model": name,
+        "classes": classes,
+        "shape": list(shape),
+        "sources": {each.name: cache.file_digest(each) for each in sorted(sources)},
+        **{each: _version(each) for each in _PACKAGES},
+    }
+    try:
+        kept = cache.arrays("layers", key, lambda: _as_arrays(make()))
+    except InputError:  # there is no place to keep it, or its own, which is then told
+        return make()
+    return [
+        (str(each), tuple(int(size) for size in sizes if size != _NO_DIMENSION))
+        for each, sizes in zip(kept["names"], kept["shapes"], strict=True)
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""  # a model that needs it says so when it is built
+
+
+def _as_arrays(made: LayerMap) -> cache.Arrays:
+    most = max(len(shape) for _, shape in made)
+    shapes = np.full((len(made), most), _NO_DIMENSION, dtype=np.int64)
+    for row, (_, shape) in zip(shapes, made, strict=True):
+        row[: len(shape)] = shape
+    return {"names": np.array([name for name, _ in made]), "shapes": shapes}
+
+
+def _layer_map(name: str, classes: int, input_shape: tuple[int, ...]) -> LayerMap:
     import torch
 
     try:
@@ -137,7 +184,7 @@ def _layer_map(
     return [(each, tuple(tensor.shape)) for each, tensor in trained(model)]
 
 
-def layer_sizes(layers: Sequence[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
+def layer_sizes(layers: LayerMap) -> list[tuple[str, int]]:
     """Name and element count of each layer of a map; an element is four bytes on the wire."""
     return [(name, math.prod(shape)) for name, shape in layers]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.training.phases import accordion, accuracy_gain, constant, gradient_norm, schedule
+from testbed.training.phases import accordion, accuracy_gain, gradient_norm, schedule
 from testbed.training.phases.base import Detector, DetectorParameters, Observation, observe
 
 DETECTORS: Registry[DetectorParameters] = Registry(
@@ -19,8 +19,8 @@ DETECTORS: Registry[DetectorParameters] = Registry(
         "gradient-norm": gradient_norm.Parameters,
         "accordion": accordion.Parameters,
         "accuracy-gain": accuracy_gain.Parameters,
-        "always-critical": constant.AlwaysCritical,
-        "never-critical": constant.NeverCritical,
+        "always-critical": schedule.AlwaysCritical,
+        "never-critical": schedule.NeverCritical,
         "schedule": schedule.Parameters,
     },
     own="Parameters",

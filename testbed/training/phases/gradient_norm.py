@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from testbed.training.norm_change import ETA, EVERY_ROUNDS, GradientNorm
+from testbed.training.detector import ETA, EVERY_ROUNDS, GradientNorm
 from testbed.training.phases.base import Cadence, Detector, DetectorParameters
 
 

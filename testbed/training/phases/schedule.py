@@ -1,4 +1,4 @@
-"""`schedule`: critical in given rounds, or in those of a finished run, the same for all arms."""
+"""Phases that do not follow the training: given rounds, those of a finished run, all, or none."""
 
 from typing import Any
 
@@ -17,10 +17,11 @@ _ONE_OF_THEM = "needs `critical_rounds`, or `from` with the name of a finished r
 
 
 class Parameters(DetectorParameters):
-    """The rounds stand in `critical_rounds`, or are taken from the finished run that `from` names.
+    """Critical in given rounds, or in those of a finished run, the same for all arms.
 
-    The rounds that were taken are stored in the run's configuration. Where `critical_rounds` is
-    given, `from` only says where they came from.
+    The rounds stand in `critical_rounds`, or are taken from the finished run that `from` names.
+    Rounds that were taken are stored in the run's configuration. Where `critical_rounds` is given,
+    `from` only says where they came from.
     """
 
     model_config = ConfigDict(
@@ -81,3 +82,27 @@ class Schedule(Detector):
 
     def observe(self, seen: Observation) -> None:
         self.critical = any(first <= seen.round_number <= last for first, last in self._spans)
+
+
+class AlwaysCritical(DetectorParameters):
+    """Every round is critical. No options."""
+
+    def create(self, rounds_per_epoch: int) -> Detector:
+        return Constant(critical=True)
+
+
+class NeverCritical(DetectorParameters):
+    """No round is critical. No options."""
+
+    def create(self, rounds_per_epoch: int) -> Detector:
+        return Constant(critical=False)
+
+
+class Constant(Detector):
+    """Never changes its answer."""
+
+    def __init__(self, *, critical: bool) -> None:
+        self.critical = critical
+
+    def observe(self, seen: Observation) -> None:
+        pass

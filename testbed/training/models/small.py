@@ -1,4 +1,6 @@
-"""A small convolutional network for images of any size."""
+"""Small networks for images of any size, initialised for rectifiers."""
+
+import math
 
 from torch import nn
 
@@ -6,7 +8,7 @@ _HIDDEN = 87
 _LARGEST_MAP = 7  # pixels
 
 
-def build(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+def cnn(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     """Two convolutions, one more per further halving of the image, and two dense layers.
 
     It has 50,311 weights for 1 x 8 x 8 pixels in 10 classes, 152,567 for 1 x 32 x 32 in 36. Its
@@ -34,10 +36,24 @@ def build(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         nn.ReLU(),
         nn.Linear(_HIDDEN, classes),
     ]
-    return for_rectifiers(nn.Sequential(*layers))
+    return _for_rectifiers(nn.Sequential(*layers))
 
 
-def for_rectifiers(model: nn.Sequential) -> nn.Sequential:
+def mlp(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """Two hidden layers of 256 and 128 rectifiers."""
+    return _for_rectifiers(
+        nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(math.prod(input_shape), 256),
+            nn.ReLU(),
+            nn.Linear(256, 128),
+            nn.ReLU(),
+            nn.Linear(128, classes),
+        )
+    )
+
+
+def _for_rectifiers(model: nn.Sequential) -> nn.Sequential:
     """Initialise dense and convolutional layers as in He et al., 2015; return the model."""
     for layer in model:
         if isinstance(layer, nn.Conv2d | nn.Linear):
