@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from testbed.ddp import plan, replaced
+from testbed.ddp import plan, settings
 from testbed.ddp.meeting import Return
 from testbed.ddp.settings import Collective, Mode
 from testbed.ddp.steps import Scaler, Steps
@@ -134,7 +134,7 @@ class BoundedLoss(Steps):
             returns: for a rank that was lost, and now comes back (`come_back`).
             scaler: the `torch.amp.GradScaler`, whose scale is read at each step's first bucket.
         """
-        settings, instead = replaced.settings(
+        checked, instead = settings.resolve(
             protocol,
             collective=collective,
             mode=mode,
@@ -153,11 +153,11 @@ class BoundedLoss(Steps):
             min_ranks=min_ranks,
             phase=phase,
         )
-        if returns is not None and (settings.min_ranks is None or instead is not None):
+        if returns is not None and (checked.min_ranks is None or instead is not None):
             raise InputError("returns: valid with min_ranks, as the others have it")
         if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
             raise InputError(f"scaler is {shown(scaler)}; valid: a GradScaler, or None")
-        super().__init__(settings, instead, group, returns, scaler)
+        super().__init__(checked, instead, group, returns, scaler)
         # What is owed is kept by parameter. A tensor by itself is another one in each step and has
         # none, so one without memory stands for whatever has the same name and size.
         self._stand_ins: dict[tuple[int, int], torch.Tensor] = {}
@@ -192,11 +192,9 @@ class BoundedLoss(Steps):
 
         Raises InputError where mesh and group do not fit. The backward pass raises as `hook` does.
         """
-        from testbed.ddp import fsdp  # a second to import, which others need not wait
-
         self._use_as("hook_into")
         assert self._meeting.group is not None
-        for place, module in enumerate(fsdp.modules_of(model, self._meeting.group)):
+        for place, module in enumerate(_fsdp_modules(model, self._meeting.group)):
             module.set_all_reduce_hook(partial(self._of_shards, place))
 
     def average(self, tensor: torch.Tensor) -> None:
@@ -272,3 +270,42 @@ class BoundedLoss(Steps):
             self.critical = bool(self._detector.critical)
         for debt in self._exchange.debts if self._exchange is not None else ():
             debt.forget()
+
+
+def _fsdp_modules(model: torch.nn.Module, group: dist.ProcessGroup) -> list[Any]:
+    """All that `fully_shard` has been given, `model` first.
+
+    Raises InputError where gradients would be averaged twice, by nobody, or with gradients of other
+    parameters.
+    """
+    from torch.distributed.fsdp import FSDPModule  # a second to import, which others need not wait
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(model, FSDPModule):
+        raise InputError(
+            f"the model is {shown(type(model).__name__)}, which is not sharded; valid: what "
+            "fully_shard was given last"
+        )
+    replicas = set(dist.get_process_group_ranks(group))
+    for name, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor):
+            if parameter.requires_grad:
+                raise InputError(
+                    f"the parameter {name} is not sharded, so nobody would average its gradient; "
+                    "valid: all in a module that fully_shard was given"
+                )
+            continue
+        if any(each.is_replicate() for each in parameter.placements):
+            raise InputError(
+                f"the parameter {name} is replicated by FSDP itself, which averages over the "
+                "replicas before us; valid: fully_shard with the shards' dimension of the mesh "
+                "alone, as mesh['shard']"
+            )
+        both = replicas & set(parameter.device_mesh.mesh.flatten().tolist())
+        if len(both) > 1:
+            raise InputError(
+                f"the ranks {sorted(both)} hold different parts of the parameter {name} and are in "
+                "the same group; valid: the group of the replicas, as "
+                "group=mesh['replicate'].get_group()"
+            )
+    return [each for each in model.modules() if isinstance(each, FSDPModule)]

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from testbed.ddp import addresses
 from testbed.ddp.meeting import Meeting
 from testbed.ddp.owner_side import OwnerSide
-from testbed.ddp.places import Identity, Places, Ports
+from testbed.ddp.places import Identity, Places, Ports, own_address
 from testbed.ddp.plan import Bucket, Plan
 from testbed.ddp.settings import Settings, difference
 from testbed.ddp.side import name_of
@@ -111,7 +110,7 @@ def place_of(meeting: Meeting, settings: Settings) -> Place:
     facts = _awaited(meeting, _PLACE, "it keeps no place for ranks that return")
     if (differs := difference([facts["terms"], settings.terms(torch.__version__)])) is not None:
         raise InputError(differs.replace("rank 1", "the rank that returns"))
-    ranks, own = facts["addresses"], addresses.own_address(settings.interface)
+    ranks, own = facts["addresses"], own_address(settings.interface)
     if not 0 < meeting.rank < len(ranks):
         raise InputError(f"returns: rank {meeting.rank}; valid: 1 to {len(ranks) - 1}")
     if own != ranks[meeting.rank]:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.ddp.lateness import Lateness, patient
-from testbed.ddp.part import Part, Posted
-from testbed.ddp.side import _LOOK_S, Side, name_of
+from testbed.ddp.side import _LOOK_S, Part, Posted, Side, name_of
 from testbed.training.filling import Filling, estimate_mean
 from testbed.transport import Endpoint, EndpointConfig, Leg, PeerLost
 from testbed.transport.core.tolerance import StopRule, StopRuleFactory

@@ -1,8 +1,15 @@
 """Where each rank is, and how it proves who it is: what all ranks tell each other at the start."""
 
+import errno
+import fcntl
+import ipaddress
+import os
+import random
 import secrets
-from collections.abc import Mapping
-from contextlib import ExitStack
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,17 +17,23 @@ from typing import Any
 
 import torch
 
-from testbed.ddp import addresses
 from testbed.ddp.meeting import Meeting
 from testbed.ddp.settings import Settings, difference
 from testbed.ddp.side import SERVER, name_of
-from testbed.shared.input_error import InputError
+from testbed.shared.input_error import InputError, shown
 from testbed.transport import Credentials
 from testbed.transport.net import keys
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.path_mtu import largest_chunk_bytes, path_mtu_bytes
 from testbed.transport.net.sealing import TRAILER_BYTES
 
+_SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
+_NAME_BYTES = 16
+# Below the ports that Linux gives to connections of its own (net.ipv4.ip_local_port_range).
+_FREE = range(20_000, 32_000)
+_TRIES = 100
+# Draws of its own: scripts seed Python's alike on all ranks, and expect their numbers from it.
+_DRAWS = random.SystemRandom()
 _ETHERNET_MTU_BYTES = 1500
 # Loopback would take larger ones, but a chunk is what one loss costs.
 _MOST_CHUNK_BYTES = 32_000
@@ -76,7 +89,7 @@ class Places:
     @property
     def inside(self) -> bool:
         """Whether all ranks are on this machine."""
-        return all(map(addresses.is_loopback, self.addresses))
+        return all(map(is_loopback, self.addresses))
 
     def credentials(self, owner: int) -> Credentials | None:
         """For the exchange with one owner."""
@@ -96,15 +109,15 @@ def find(settings: Settings, meeting: Meeting) -> Places:
     try:
         me["terms"] = settings.terms(torch.__version__)
         me["session"] = secrets.randbits(32)
-        me["address"] = addresses.own_address(settings.interface)
+        me["address"] = own_address(settings.interface)
     except InputError as error:
         problem = str(error)
     told = meeting.share("the meeting of all ranks", me, problem)
     if (differs := difference([each["terms"] for each in told])) is not None:
         raise InputError(differs)
     all_addresses = [each["address"] for each in told]
-    addresses.require_reachable(all_addresses)
-    inside = all(map(addresses.is_loopback, all_addresses))
+    require_reachable(all_addresses)
+    inside = all(map(is_loopback, all_addresses))
     if settings.protocol.carrier == "tcp" and not (inside or settings.insecure):
         raise InputError(
             "the protocol tcp sends gradients that anybody on the way could change; valid: another "
@@ -123,8 +136,8 @@ def _with_keys(
             identity = Identity(meeting.rank)
         if settings.port is not None:
             port, data_port = _own_ports(settings.port, all_addresses, meeting.rank)
-            addresses.check_free(mine, port, 1)
-            addresses.check_free(mine, data_port, meeting.world - 1)
+            check_free(mine, port, 1)
+            check_free(mine, data_port, meeting.world - 1)
     except InputError as error:
         problem = str(error)
     certificates = identity.certificates() if identity is not None else {}
@@ -159,7 +172,7 @@ def find_ports(settings: Settings, meeting: Meeting, places: Places, session: in
         try:
             if settings.port is None:
                 mine = places.addresses[meeting.rank]
-                port = held.enter_context(addresses.free_ports(mine, meeting.world))
+                port = held.enter_context(free_ports(mine, meeting.world))
                 data_port = port + 1
             else:
                 port, data_port = _own_ports(settings.port, places.addresses, meeting.rank)
@@ -179,3 +192,92 @@ def _fitting(mine: str, all_addresses: list[str]) -> int:
     mtu_bytes = min((each for each in known if each is not None), default=_ETHERNET_MTU_BYTES)
     fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TRAILER_BYTES["mac"])
     return min(fitting, _MOST_CHUNK_BYTES)
+
+
+def own_address(interface: str | None) -> str:
+    """The IPv4 address by which other ranks reach this one."""
+    named = interface or os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    if named:
+        return _address_of(named)
+    master = os.environ.get("MASTER_ADDR") or socket.gethostname()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, 9))  # sends nothing
+        except OSError as error:
+            raise InputError(
+                f"MASTER_ADDR is {shown(master)}, which cannot be reached over IPv4: "
+                f"{error.strerror or error}; name an interface"
+            ) from None
+        return str(probe.getsockname()[0])
+
+
+def _address_of(interface: str) -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    if interface not in names:
+        raise InputError(f"interface is {shown(interface)}; valid: {', '.join(sorted(names))}")
+    request = struct.pack("256s", interface.encode()[: _NAME_BYTES - 1])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+        except OSError:
+            raise InputError(
+                f"interface {interface!r} has no IPv4 address; valid: one that has"
+            ) from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def require_reachable(addresses: list[str]) -> None:
+    """InputError where some ranks name an address that only their own machine can reach."""
+    inside = [rank for rank, each in enumerate(addresses) if is_loopback(each)]
+    if inside and len(inside) != len(addresses):
+        raise InputError(
+            f"rank {inside[0]} has the address {addresses[inside[0]]}, which other machines cannot "
+            "reach; name its interface (interface=, or GLOO_SOCKET_IFNAME)"
+        )
+
+
+@contextmanager
+def free_ports(address: str, count: int) -> Iterator[int]:
+    """The first of `count` ports in a row, TCP and UDP, that nobody else can take meanwhile."""
+    for _ in range(_TRIES):
+        first = _DRAWS.choice(_FREE)
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                        # Without SO_REUSEADDR, which would let another rank hold the same port.
+                        holder = held.enter_context(socket.socket(socket.AF_INET, kind))
+                        holder.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise InputError(_unfit(address, port, error)) from None
+            yield first
+            return
+    raise InputError(f"no {count} free ports in a row from {_FREE.start} to {_FREE.stop}")
+
+
+def check_free(address: str, first: int, count: int) -> None:
+    """InputError, which names the port, where one of `count` ports in a row is taken."""
+    if first + count - 1 > 65535:
+        raise InputError(f"port is {first}, and {count} are needed; valid: up to {65536 - count}")
+    for port in range(first, first + count):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            with socket.socket(socket.AF_INET, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind == socket.SOCK_STREAM)
+                try:
+                    probe.bind((address, port))
+                    if kind == socket.SOCK_STREAM:
+                        probe.listen(1)
+                except OSError as error:
+                    raise InputError(_unfit(address, port, error)) from None
+
+
+def _unfit(address: str, port: int, error: OSError) -> str:
+    taken = error.errno == errno.EADDRINUSE
+    why = "is taken" if taken else f"cannot be used: {error.strerror}"
+    return f"port {port} of {address} {why}; valid: a free one"

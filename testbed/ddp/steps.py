@@ -16,15 +16,15 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from testbed.ddp import coming_back, places, plan, rounds, step_log
+from testbed.ddp import coming_back, places, plan, report, rounds
 from testbed.ddp.coming_back import Asking, Door, Place
 from testbed.ddp.exchange import Exchange
 from testbed.ddp.meeting import STORE, Meeting, Return
 from testbed.ddp.owed import Owed, Slots
-from testbed.ddp.part import Part
 from testbed.ddp.places import Ports, find_ports
 from testbed.ddp.report import BucketReport, StepReport, bucket_report
 from testbed.ddp.settings import Settings
+from testbed.ddp.side import Part
 from testbed.ddp.torch_hooks import Hook, TorchHook
 from testbed.shared.input_error import InputError
 from testbed.training.detector import Observation
@@ -94,7 +94,7 @@ class Steps:
             valid = f"up to {self._meeting.world}, the number of ranks"
             raise InputError(f"min_ranks is {settings.min_ranks}; valid: {valid}")
         self._rounds = rounds.announced(returns.rank if returns is not None else dist.get_rank())
-        self._log = step_log.opened(self._meeting.rank, self._meeting.number_of)
+        self._log = report.open_log(self._meeting.rank, self._meeting.number_of)
         self._instead: TorchHook | None = None
         if instead is not None:
             assert self._meeting.group is not None

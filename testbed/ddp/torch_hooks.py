@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from testbed.ddp.report import StepReport, bucket_report
+from testbed.ddp.report import StepLog, StepReport, bucket_report
 from testbed.ddp.rounds import Rounds
-from testbed.ddp.step_log import StepLog
 
 Hook = Callable[[dist.GradBucket], "torch.futures.Future[torch.Tensor]"]
 

@@ -27,7 +27,7 @@ from testbed.transport.protocols import ProtocolConfig
 from testbed.workload.commands import LAB_PYTHON
 from testbed.workload.settings import AnyArm, Arguments, BuiltIn, Programs
 
-HOOK_ENVIRONMENT = "BOUNDED_LOSS"  # testbed.ddp.replaced reads it
+HOOK_ENVIRONMENT = "BOUNDED_LOSS"  # testbed.ddp.settings reads it
 _MASTER_PORT = 29500  # torchrun's own default
 # Gloo listens on ports that the kernel chooses, which in a new network namespace are these.
 _CHOSEN_BY_KERNEL = (32768, 60999)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.ddp import BoundedLoss, InputError, addresses, places
+from testbed.ddp import BoundedLoss, InputError, places
 from tests.ddp.ranks import drawn, exchange, last, launch, values
 
 SIZES = (30_000,)
@@ -20,10 +20,10 @@ def outside():
     """An interface of this machine whose address is not a loopback one; None without any."""
     for _, name in socket.if_nameindex():
         try:
-            address = addresses.own_address(name)
+            address = places.own_address(name)
         except InputError:
             continue
-        if not addresses.is_loopback(address):
+        if not places.is_loopback(address):
             return name
     return None
 
@@ -31,58 +31,58 @@ def outside():
 def test_an_interface_is_named_by_the_argument_or_as_gloo_does(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert addresses.own_address(None) == "127.0.0.1"
+    assert places.own_address(None) == "127.0.0.1"
     monkeypatch.setenv("MASTER_ADDR", "no-such-host.invalid")
     with pytest.raises(InputError, match=r"MASTER_ADDR is 'no-such-host.invalid', which cannot"):
-        addresses.own_address(None)
-    assert addresses.own_address("lo") == "127.0.0.1"
+        places.own_address(None)
+    assert places.own_address("lo") == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert addresses.own_address(None) == "127.0.0.1"
+    assert places.own_address(None) == "127.0.0.1"
     with pytest.raises(InputError, match=r"interface is 'nowhere0'; valid: .*lo"):
-        addresses.own_address("nowhere0")
+        places.own_address("nowhere0")
 
 
 def test_an_address_that_others_cannot_reach_is_named():
-    addresses.require_reachable(["127.0.0.1", "127.0.0.1"])
-    addresses.require_reachable(["10.0.0.1", "10.0.0.2"])
+    places.require_reachable(["127.0.0.1", "127.0.0.1"])
+    places.require_reachable(["10.0.0.1", "10.0.0.2"])
     with pytest.raises(InputError, match=r"rank 1 has the address 127.0.1.1, which other"):
-        addresses.require_reachable(["10.0.0.1", "127.0.1.1"])
+        places.require_reachable(["10.0.0.1", "127.0.1.1"])
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
 def test_ports_must_be_free_of_both_kinds(kind):
-    with addresses.free_ports("127.0.0.1", 3) as first:
+    with places.free_ports("127.0.0.1", 3) as first:
         pass
     with socket.socket(socket.AF_INET, kind) as taken:
         taken.bind(("127.0.0.1", first + 2))
         if kind == socket.SOCK_STREAM:
             taken.listen()
         with pytest.raises(InputError, match=rf"port {first + 2} of 127.0.0.1 is taken"):
-            addresses.check_free("127.0.0.1", first, 3)
+            places.check_free("127.0.0.1", first, 3)
     with pytest.raises(InputError, match=r"port is 65535, and 3 are needed; valid: up to 65533"):
-        addresses.check_free("127.0.0.1", 65535, 3)
+        places.check_free("127.0.0.1", 65535, 3)
 
 
 def test_ranks_that_look_for_ports_at_once_find_different_ones(monkeypatch):
     random.seed(0)
     before = random.getstate()
-    with addresses.free_ports("127.0.0.1", 40) as first:
+    with places.free_ports("127.0.0.1", 40) as first:
         pass
     assert random.getstate() == before  # scripts draw from it what they like
     draws = iter([first, first, first + 2, first + 4])
-    monkeypatch.setattr(addresses._DRAWS, "choice", lambda _: next(draws))
-    with addresses.free_ports("127.0.0.1", 4) as one:
-        with addresses.free_ports("127.0.0.1", 4) as other:
+    monkeypatch.setattr(places._DRAWS, "choice", lambda _: next(draws))
+    with places.free_ports("127.0.0.1", 4) as one:
+        with places.free_ports("127.0.0.1", 4) as other:
             assert (one, other) == (first, first + 4)
         draws = iter([first + 3])
-    with addresses.free_ports("127.0.0.1", 4) as again:
+    with places.free_ports("127.0.0.1", 4) as again:
         assert again == first + 3
 
 
 def test_ports_are_held_until_all_ranks_have_theirs():
     def share(stage, facts, problem):
         with pytest.raises(InputError, match="is taken"):
-            addresses.check_free("127.0.0.1", facts["port"], 2)
+            places.check_free("127.0.0.1", facts["port"], 2)
         return [facts, {"port": 47000, "data_port": 47002}]
 
     settings: Any = SimpleNamespace(port=None)
@@ -91,7 +91,7 @@ def test_ports_are_held_until_all_ranks_have_theirs():
     found = places.find_ports(settings, meeting, known, session=1)
     first = found.control[0]
     assert found == places.Ports([first, 47000], [first + 1, 47002])
-    addresses.check_free("127.0.0.1", first, 2)
+    places.check_free("127.0.0.1", first, 2)
 
 
 def beyond(rank, interface, collective):

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from testbed.ddp import BoundedLoss, InputError, Return, addresses
+from testbed.ddp import BoundedLoss, InputError, Return, places
 from testbed.ddp.coming_back import Place
 from testbed.ddp.places import Places, Ports
 from testbed.ddp.plan import Bucket
@@ -30,7 +30,7 @@ def trained_by():
 def pretend_machines(keys):
     """With keys, as if the ranks were on several machines."""
     if keys:
-        addresses.is_loopback = lambda address: False
+        places.is_loopback = lambda address: False
 
 
 def staying(rank, folder, port, keys):

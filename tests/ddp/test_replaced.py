@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testbed.ddp import InputError
-from testbed.ddp.replaced import ENVIRONMENT, settings
+from testbed.ddp.settings import ENVIRONMENT, resolve
 from testbed.transport import preset
 
 GIVEN: dict[str, Any] = {
@@ -26,7 +26,7 @@ GIVEN: dict[str, Any] = {
 
 def chosen(protocol, **given):
     arguments = {**GIVEN, **given}
-    found, instead = settings(protocol, **arguments)
+    found, instead = resolve(protocol, **arguments)
     changed = {key for key, value in arguments.items() if getattr(found, key) != value}
     return found, changed - {"rate_bps"}, instead
 

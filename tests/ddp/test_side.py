@@ -5,8 +5,7 @@ import pytest
 
 from testbed.ddp import side as side_module
 from testbed.ddp.owner_side import OwnerSide
-from testbed.ddp.part import Part
-from testbed.ddp.side import SERVER, WorkerSide, name_of
+from testbed.ddp.side import SERVER, Part, WorkerSide, name_of
 from testbed.training.filling import FILLINGS
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.ddp import step_log
+from testbed.ddp import report
 from tests.ddp.ranks import last, launch, lossy, model, train, values, wrapped
 
 STEPS = 5
@@ -14,7 +14,7 @@ STEPS = 5
 
 def logged(rank, folder, told):
     """What `last` said after each step: wait, bytes sent and received, passes, who was slow."""
-    os.environ.update({step_log.FOLDER: folder, step_log.NAME: f"host-{rank}"})
+    os.environ.update({report.FOLDER: folder, report.NAME: f"host-{rank}"})
     os.environ["BOUNDED_LOSS"] = json.dumps(told)
     ddp = wrapped(model())
     state = lossy(rank)
@@ -101,11 +101,11 @@ def test_of_pytorchs_hooks_the_wait_is_written(tmp_path):
 
 
 def test_elsewhere_nothing_is_written_and_a_second_exchange_neither(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_log, "_opened", False)
-    monkeypatch.delenv(step_log.FOLDER, raising=False)
-    assert not step_log.opened(0, int)._files
-    monkeypatch.setenv(step_log.FOLDER, str(tmp_path))
-    assert not step_log.opened(0, int)._files
-    monkeypatch.setenv(step_log.NAME, "server")
-    assert step_log.opened(0, int)._files
-    assert not step_log.opened(0, int)._files
+    monkeypatch.setattr(report, "_opened", False)
+    monkeypatch.delenv(report.FOLDER, raising=False)
+    assert not report.open_log(0, int)._files
+    monkeypatch.setenv(report.FOLDER, str(tmp_path))
+    assert not report.open_log(0, int)._files
+    monkeypatch.setenv(report.NAME, "server")
+    assert report.open_log(0, int)._files
+    assert not report.open_log(0, int)._files

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from testbed import experiment
 from testbed.cli import plan_view
-from testbed.ddp import bounded_loss, replaced, settings, steps, torch_hooks
+from testbed.ddp import bounded_loss, settings, steps, torch_hooks
 from testbed.experiment import json_schema
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
@@ -151,15 +151,15 @@ def test_a_changed_script_is_another_run_and_another_folder_the_same(tmp_path: P
 
 def test_the_names_are_those_of_the_hook() -> None:
     hooks = [torchrun.OURS, *torchrun.HOOKS]
-    assert hooks == [replaced.OURS, *torch_hooks.HOOKS]
+    assert hooks == [settings.OURS, *torch_hooks.HOOKS]
     assert hooks == list(get_args(TorchrunArm.model_fields["hook"].annotation))
     arguments = inspect.signature(bounded_loss.BoundedLoss).parameters
-    assert set(torchrun._OF_OURS) - {"protocol"} <= set(replaced._ARGUMENTS) <= set(arguments)
+    assert set(torchrun._OF_OURS) - {"protocol"} <= set(settings._ARGUMENTS) <= set(arguments)
     for needs in torchrun._NEEDS.values():
         assert all(arguments[key].default == own for key, _, own in needs)
     for name, keys in torchrun.HOOKS.items():
         assert keys == tuple(torch_hooks.HOOKS[name][1])
-    assert torchrun.HOOK_ENVIRONMENT == replaced.ENVIRONMENT
+    assert torchrun.HOOK_ENVIRONMENT == settings.ENVIRONMENT
     assert torchrun.FIRST_WITH_LEGS == steps._KNOWN_AFTER
     for key, valid in (
         ("mode", get_args(settings.Mode)),
