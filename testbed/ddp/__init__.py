@@ -3,16 +3,15 @@
     state = BoundedLoss("dblp")                # after init_process_group, on all ranks
     ddp.register_comm_hook(state, state.hook)
 
-`bounded_loss` is what users make, `steps` what it does with each step's buckets, `side` one end of
-an exchange, and `exchange` all ends that a rank has.
-`meeting` is the process group's store, through which ranks find each other. It imports torch, the
-transport, `testbed.shared` and of `testbed.training` the fillings and the rule for phases, and
-knows nothing of the lab.
+`bounded_loss` is what users make, `steps` what it does with each step's buckets, `endpoint_thread`
+one end of an exchange, and `exchange` all ends that a rank has. `rendezvous` is the process group's
+store, through which ranks find each other. It imports torch, the transport, `testbed.shared` and of
+`testbed.training` the fillings and the rule for phases, and knows nothing of the lab.
 To add a collective: who owns what of a bucket is said in `plan`, by one line of `owners`.
 """
 
 from testbed.ddp.bounded_loss import BoundedLoss
-from testbed.ddp.meeting import Return
+from testbed.ddp.rendezvous import Return
 from testbed.ddp.report import BucketReport, StepReport
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost

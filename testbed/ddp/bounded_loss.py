@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from testbed.ddp import plan, settings
-from testbed.ddp.meeting import Return
+from testbed.ddp.rendezvous import Return
 from testbed.ddp.settings import Collective, Mode
 from testbed.ddp.steps import Scaler, Steps
 from testbed.shared.input_error import InputError, shown
@@ -193,8 +193,8 @@ class BoundedLoss(Steps):
         Raises InputError where mesh and group do not fit. The backward pass raises as `hook` does.
         """
         self._use_as("hook_into")
-        assert self._meeting.group is not None
-        for place, module in enumerate(_fsdp_modules(model, self._meeting.group)):
+        assert self._rendezvous.group is not None
+        for place, module in enumerate(_fsdp_modules(model, self._rendezvous.group)):
             module.set_all_reduce_hook(partial(self._of_shards, place))
 
     def average(self, tensor: torch.Tensor) -> None:
@@ -252,7 +252,7 @@ class BoundedLoss(Steps):
 
         Each rank saves and loads its own: `owed` holds float32 tensors by parameter.
         """
-        state = self._all_owed().state(self._meeting.rank, self._meeting.world)
+        state = self._all_residuals().state(self._rendezvous.rank, self._rendezvous.world)
         return state if self._detector is None else {**state, "phase": self._detector.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -260,7 +260,7 @@ class BoundedLoss(Steps):
 
         Raises InputError for anything else than the `state_dict` of the same rank of as many.
         """
-        self._owed.load(state, self._meeting.rank, self._meeting.world)
+        self._residuals.load(state, self._rendezvous.rank, self._rendezvous.world)
         phase = state.get("phase")
         if self._detector is not None and phase is not None:
             try:
@@ -268,8 +268,8 @@ class BoundedLoss(Steps):
             except (KeyError, TypeError):
                 raise InputError("the state is of another detector of phases") from None
             self.critical = bool(self._detector.critical)
-        for debt in self._exchange.debts if self._exchange is not None else ():
-            debt.forget()
+        for residual in self._exchange.residuals if self._exchange is not None else ():
+            residual.forget()
 
 
 def _fsdp_modules(model: torch.nn.Module, group: dist.ProcessGroup) -> list[Any]:

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from testbed.ddp.meeting import Meeting
-from testbed.ddp.owner_side import OwnerSide
+from testbed.ddp.endpoint_thread import OwnerThread, name_of
 from testbed.ddp.places import Identity, Places, Ports, own_address
 from testbed.ddp.plan import Bucket, Plan
+from testbed.ddp.rendezvous import Rendezvous
 from testbed.ddp.settings import Settings, difference
-from testbed.ddp.side import name_of
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
 
@@ -44,12 +43,14 @@ class Place:
             )
 
 
-class Door:
+class Readmissions:
     """Rank 0's: keeps the place of ranks that are lost, and lets them in again."""
 
-    def __init__(self, meeting: Meeting, settings: Settings, place: Place, own: OwnerSide) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, settings: Settings, place: Place, own: OwnerThread
+    ) -> None:
         """`own` is this rank's end of the exchange at `place`."""
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._own = own
         self._tickets: set[str] = set()  # of those whose certificates are trusted
         identity = place.at.identity
@@ -64,17 +65,17 @@ class Door:
             "data": place.ports.data,
             "plan": [each.facts() for each in place.plan],
         }
-        meeting.leave(_PLACE, facts)
+        rendezvous.leave(_PLACE, facts)
 
     @property
     def returning(self) -> frozenset[int]:
         """Ranks that were lost and have joined again."""
         for rank in self._own.lost if self._keys else ():
-            asks = self._meeting.found(f"asks/{rank}")
+            asks = self._rendezvous.found(f"asks/{rank}")
             if asks is not None and asks["ticket"] not in self._tickets:
                 self._own.trust(asks["certificates"][name_of(rank)])
                 self._tickets.add(asks["ticket"])
-                self._meeting.leave(f"trusted/{rank}/{asks['ticket']}", True)
+                self._rendezvous.leave(f"trusted/{rank}/{asks['ticket']}", True)
         return self._own.returning
 
     def readmit(self, step: int, note: str) -> None:
@@ -84,19 +85,19 @@ class Door:
             raise InputError("readmit: no rank is returning; valid: where `returning` names one")
         said = {"part": self._own.readmit(ranks), "step": step, "note": note}
         for rank in ranks:
-            ticket = self._meeting.found(f"asks/{rank}")["ticket"]
-            self._meeting.leave(f"admitted/{rank}/{ticket}", said)
+            ticket = self._rendezvous.found(f"asks/{rank}")["ticket"]
+            self._rendezvous.leave(f"admitted/{rank}/{ticket}", said)
 
 
 def _awaited(
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     key: str,
     reason: str,
     failure: Callable[[], Exception | None] = lambda: None,
 ) -> Any:
     """What somebody leaves there; PeerLost of rank 0 where nobody does in time."""
-    until_s = time.monotonic() + meeting.timeout_s
-    while (answer := meeting.found(key)) is None:
+    until_s = time.monotonic() + rendezvous.timeout_s
+    while (answer := rendezvous.found(key)) is None:
         if (failed := failure()) is not None:
             raise failed
         if time.monotonic() >= until_s:
@@ -105,26 +106,27 @@ def _awaited(
     return answer
 
 
-def place_of(meeting: Meeting, settings: Settings) -> Place:
+def place_of(rendezvous: Rendezvous, settings: Settings) -> Place:
     """What rank 0 has kept for a rank that returns; InputError where this one does not fit."""
-    facts = _awaited(meeting, _PLACE, "it keeps no place for ranks that return")
+    facts = _awaited(rendezvous, _PLACE, "it keeps no place for ranks that return")
     if (differs := difference([facts["terms"], settings.terms(torch.__version__)])) is not None:
         raise InputError(differs.replace("rank 1", "the rank that returns"))
     ranks, own = facts["addresses"], own_address(settings.interface)
-    if not 0 < meeting.rank < len(ranks):
-        raise InputError(f"returns: rank {meeting.rank}; valid: 1 to {len(ranks) - 1}")
-    if own != ranks[meeting.rank]:
+    if not 0 < rendezvous.rank < len(ranks):
+        raise InputError(f"returns: rank {rendezvous.rank}; valid: 1 to {len(ranks) - 1}")
+    if own != ranks[rendezvous.rank]:
         raise InputError(
-            f"returns: rank {meeting.rank} was at {ranks[meeting.rank]} and is at {own}; valid: "
-            "the same address"
+            f"returns: rank {rendezvous.rank} was at {ranks[rendezvous.rank]} and is at {own}; "
+            "valid: the same address"
         )
-    meeting.world = len(ranks)
+    rendezvous.world = len(ranks)
     buckets = [
         Bucket(each["elements"], each["dtype"], tuple(each["slots"])) for each in facts["plan"]
     ]
     identity = None
     if facts["certificates"] is not None:
-        identity = Identity(meeting.rank)
+        identity = Identity(rendezvous.rank)
+        identity.make_keys()
         identity.meet([facts["certificates"]])
     return Place(
         Places(ranks, facts["session"], identity, facts["chunk_bytes"]),
@@ -134,29 +136,21 @@ def place_of(meeting: Meeting, settings: Settings) -> Place:
     )
 
 
-class Asking:
-    """A rank that returns, while it waits for rank 0."""
+def ask(rendezvous: Rendezvous, place: Place) -> str:
+    """Asks rank 0 to let this rank in; returns a ticket, which tells this time from another."""
+    ticket, identity = secrets.token_hex(8), place.at.identity
+    certificates = None if identity is None else identity.certificates()
+    rendezvous.leave(f"asks/{rendezvous.rank}", {"ticket": ticket, "certificates": certificates})
+    return ticket
 
-    def __init__(
-        self, meeting: Meeting, place: Place, failure: Callable[[], Exception | None]
-    ) -> None:
-        """Asks to be let in. While it waits it raises the `failure` that comes meanwhile."""
-        self._meeting = meeting
-        self._failure = failure
-        self._ticket = secrets.token_hex(8)  # tells this time from another
-        identity = place.at.identity
-        certificates = None if identity is None else identity.certificates()
-        asks = {"ticket": self._ticket, "certificates": certificates}
-        meeting.leave(f"asks/{meeting.rank}", asks)
-        if identity is not None:
-            self._awaited("trusted")
 
-    def admitted(self) -> dict[str, Any]:
-        """From which `part` and `step` on it takes part, and rank 0's `note`; PeerLost in time."""
-        admission: dict[str, Any] = self._awaited("admitted")
-        return admission
+def answer(
+    rendezvous: Rendezvous, ticket: str, what: str, failure: Callable[[], Exception | None]
+) -> Any:
+    """Rank 0's answer: `trusted`, where there are keys, and then `admitted`.
 
-    def _awaited(self, what: str) -> Any:
-        key = f"{what}/{self._meeting.rank}/{self._ticket}"
-        reason = f"it has let nobody in for {self._meeting.timeout_s:g} s"
-        return _awaited(self._meeting, key, reason, self._failure)
+    The latter says from which `part` and `step` on this rank takes part, and the `note`. PeerLost
+    where none comes in time; or the `failure` that comes meanwhile.
+    """
+    reason = f"it has let nobody in for {rendezvous.timeout_s:g} s"
+    return _awaited(rendezvous, f"{what}/{rendezvous.rank}/{ticket}", reason, failure)

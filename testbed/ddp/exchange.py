@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.ddp import plan
-from testbed.ddp.meeting import Meeting
-from testbed.ddp.owed import Debt
-from testbed.ddp.owner_side import OwnerSide
+from testbed.ddp.endpoint_thread import SERVER, EndpointThread, OwnerThread, WorkerThread, name_of
 from testbed.ddp.places import Places, Ports
+from testbed.ddp.rendezvous import Rendezvous
+from testbed.ddp.residuals import Residual
 from testbed.ddp.settings import Settings
-from testbed.ddp.side import SERVER, Side, WorkerSide, name_of
 from testbed.transport import EndpointConfig
 from testbed.transport.core.wire import U32_MAX
 
@@ -39,7 +38,7 @@ class Exchange:
     def __init__(
         self,
         settings: Settings,
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         places: Places,
         *,
         buckets: plan.Plan,
@@ -47,18 +46,18 @@ class Exchange:
         ports: Ports,
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """Opens the ends in their threads. `session` is the same on all ranks."""
+        """`session` is the same on all ranks; `start` opens the ends in their threads."""
         self.plan = buckets
-        self._rank = meeting.rank
-        self._owners = plan.owners(settings.collective, meeting.world)
+        self._rank = rendezvous.rank
+        self._owners = plan.owners(settings.collective, rendezvous.world)
         self._chunk_bytes = places.chunk_bytes
-        self._sides: dict[int, Side] = {}
+        self._threads: dict[int, EndpointThread] = {}
         for place, owner in enumerate(self._owners):
             layout = plan.layout_of(buckets, place, len(self._owners), self._chunk_bytes)
             if layout is None:
                 continue
-            is_owner = owner == meeting.rank
-            others = [rank for rank in range(meeting.world) if rank != owner]
+            is_owner = owner == rendezvous.rank
+            others = [rank for rank in range(rendezvous.world) if rank != owner]
             peers = (
                 {name_of(rank): places.addresses[rank] for rank in others}
                 if is_owner
@@ -66,8 +65,8 @@ class Exchange:
             )
             config = EndpointConfig(
                 session=(session + owner) & U32_MAX,
-                name=SERVER if is_owner else name_of(meeting.rank),
-                bind_address=places.addresses[meeting.rank],
+                name=SERVER if is_owner else name_of(rendezvous.rank),
+                bind_address=places.addresses[rendezvous.rank],
                 peers=peers,
                 is_server=is_owner,
                 protocol=settings.protocol_on(inside=places.inside),
@@ -80,12 +79,12 @@ class Exchange:
                 credentials=places.credentials(owner),
                 insecure=settings.insecure,
                 segmentation=settings.segmentation,
-                seed=meeting.rank,
-                peer_timeout_s=min(_SILENT_S, meeting.timeout_s / 3),
+                seed=rendezvous.rank,
+                peer_timeout_s=min(_SILENT_S, rendezvous.timeout_s / 3),
                 # A worker waits longer: what it waits for may be the owner's patience with another.
-                late_s=meeting.timeout_s / (2 if is_owner else 1),
+                late_s=rendezvous.timeout_s / (2 if is_owner else 1),
                 # All ranks have just met, so who does not come cannot.
-                connect_timeout_s=min(_MEET_S, meeting.timeout_s / 2),
+                connect_timeout_s=min(_MEET_S, rendezvous.timeout_s / 2),
                 transfers_in_flight=_in_flight(settings, len(layout.each)),
                 leave_out=settings.leave_out,
             )
@@ -97,61 +96,66 @@ class Exchange:
                 "at_once": min(settings.transfers_in_flight, config.transfers_in_flight, fitting),
                 "on_failure": on_failure,
             }
-            self._sides[place] = (
-                OwnerSide(
+            self._threads[place] = (
+                OwnerThread(
                     config,
                     settings.filled,
-                    world=meeting.world,
+                    world=rendezvous.world,
                     late_share=settings.late_share,
-                    min_ranks=settings.min_ranks or meeting.world,
+                    min_ranks=settings.min_ranks or rendezvous.world,
                     **common,
                 )
                 if is_owner
-                else WorkerSide(config, settings.filled, **common)
+                else WorkerThread(config, settings.filled, **common)
             )
-        self.debts: list[Debt] = [debt for side in self._sides.values() for debt in side.debts]
-        for side in self._sides.values():
-            side.start()
+        self.residuals: list[Residual] = [
+            residual for thread in self._threads.values() for residual in thread.residuals
+        ]
+
+    def start(self) -> None:
+        """Opens all ends, each in its thread."""
+        for thread in self._threads.values():
+            thread.start()
 
     def _part(self, index: int, place: int) -> slice:
         elements = self.plan[index].elements
         return plan.shard(elements, place, len(self._owners), self._chunk_bytes)
 
-    def parts(self, index: int) -> Iterator[tuple[Side, int, slice]]:
+    def parts(self, index: int) -> Iterator[tuple[EndpointThread, int, slice]]:
         """The ends that take part in a bucket, each with its tensor and its part of the bucket."""
-        for place, side in self._sides.items():
+        for place, thread in self._threads.items():
             part = self._part(index, place)
             if part.stop > part.start:
                 before = [self._part(number, place) for number in range(index)]
-                yield side, sum(each.stop > each.start for each in before), part
+                yield thread, sum(each.stop > each.start for each in before), part
 
-    def owed(self, index: int) -> NDArray[np.float32]:
+    def residual(self, index: int) -> NDArray[np.float32]:
         """What was never delivered of this rank's gradients, for a bucket: shape (elements,)."""
         owed = np.zeros(self.plan[index].elements, dtype=np.float32)
-        for side, tensor, part in self.parts(index):
-            if side.debts:
-                owed[part] = side.debts[tensor].values
+        for thread, tensor, part in self.parts(index):
+            if thread.residuals:
+                owed[part] = thread.residuals[tensor].values
         return owed
 
     @property
-    def own(self) -> OwnerSide | None:
+    def own(self) -> OwnerThread | None:
         """The end of which this rank is the owner; None where it averages nothing."""
-        ends = (side for side in self._sides.values() if isinstance(side, OwnerSide))
+        ends = (thread for thread in self._threads.values() if isinstance(thread, OwnerThread))
         return next(ends, None)
 
     def go_on_at(self, part: int) -> None:
         """This rank has come back, and takes part from this part on."""
-        for side in self._sides.values():
-            side.go_on_at(part)
+        for thread in self._threads.values():
+            thread.go_on_at(part)
 
     def stop(self) -> None:
         """Lets all ends end; returns at once."""
-        for side in self._sides.values():
-            side.stop()
+        for thread in self._threads.values():
+            thread.stop()
 
     def close(self) -> None:
         """Ends all ends, once ranks that are late have what they were promised."""
-        for side in self._sides.values():
-            side.finish()
-        for side in self._sides.values():
-            side.join(_JOIN_S)
+        for thread in self._threads.values():
+            thread.finish()
+        for thread in self._threads.values():
+            thread.join(_JOIN_S)

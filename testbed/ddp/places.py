@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from testbed.ddp.meeting import Meeting
+from testbed.ddp.endpoint_thread import SERVER, name_of
+from testbed.ddp.rendezvous import Rendezvous
 from testbed.ddp.settings import Settings, difference
-from testbed.ddp.side import SERVER, name_of
 from testbed.shared.input_error import InputError, shown
 from testbed.transport import Credentials
 from testbed.transport.net import keys
@@ -43,11 +43,13 @@ class Identity:
     """This rank's keys and the others' certificates, in a private folder."""
 
     def __init__(self, rank: int) -> None:
-        """Makes the keys; InputError where the program openssl is missing."""
         self._rank = rank
         self._folder = TemporaryDirectory(prefix="bounded-loss-")
         self._at = Path(self._folder.name)
-        keys.make(self._at, [SERVER, name_of(rank)])
+
+    def make_keys(self) -> None:
+        """InputError where the program openssl is missing."""
+        keys.make(self._at, [SERVER, name_of(self._rank)])
 
     def certificates(self) -> dict[str, str]:
         """For the others: of this rank as an owner and as a worker, as PEM texts."""
@@ -102,7 +104,7 @@ class Places:
             self.identity.close()
 
 
-def find(settings: Settings, meeting: Meeting) -> Places:
+def find(settings: Settings, rendezvous: Rendezvous) -> Places:
     """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
     me: dict[str, Any] = {}
     problem = ""
@@ -112,7 +114,7 @@ def find(settings: Settings, meeting: Meeting) -> Places:
         me["address"] = own_address(settings.interface)
     except InputError as error:
         problem = str(error)
-    told = meeting.share("the meeting of all ranks", me, problem)
+    told = rendezvous.share("the meeting of all ranks", me, problem)
     if (differs := difference([each["terms"] for each in told])) is not None:
         raise InputError(differs)
     all_addresses = [each["address"] for each in told]
@@ -123,26 +125,27 @@ def find(settings: Settings, meeting: Meeting) -> Places:
             "the protocol tcp sends gradients that anybody on the way could change; valid: another "
             "protocol, or insecure=True where nobody else is on the network"
         )
-    return _with_keys(settings, meeting, all_addresses, told[0]["session"], inside)
+    return _with_keys(settings, rendezvous, all_addresses, told[0]["session"], inside)
 
 
 def _with_keys(
-    settings: Settings, meeting: Meeting, all_addresses: list[str], session: int, inside: bool
+    settings: Settings, rendezvous: Rendezvous, all_addresses: list[str], session: int, inside: bool
 ) -> Places:
-    mine = all_addresses[meeting.rank]
+    mine = all_addresses[rendezvous.rank]
     identity, problem = None, ""
     try:
         if not (inside or settings.insecure):
-            identity = Identity(meeting.rank)
+            identity = Identity(rendezvous.rank)
+            identity.make_keys()
         if settings.port is not None:
-            port, data_port = _own_ports(settings.port, all_addresses, meeting.rank)
+            port, data_port = _own_ports(settings.port, all_addresses, rendezvous.rank)
             check_free(mine, port, 1)
-            check_free(mine, data_port, meeting.world - 1)
+            check_free(mine, data_port, rendezvous.world - 1)
     except InputError as error:
         problem = str(error)
     certificates = identity.certificates() if identity is not None else {}
     me = {"keys": certificates, "chunk_bytes": _fitting(mine, all_addresses)}
-    told = meeting.share("the sharing of keys", me, problem)
+    told = rendezvous.share("the sharing of keys", me, problem)
     if identity is not None:
         identity.meet([each["keys"] for each in told])
     chunk_bytes = settings.chunk_bytes or min(each["chunk_bytes"] for each in told)
@@ -165,23 +168,23 @@ class Ports:
     data: list[int]
 
 
-def find_ports(settings: Settings, meeting: Meeting, places: Places, session: int) -> Ports:
-    """All ranks' ports, to be used at once; raises what `Meeting.share` does."""
+def find_ports(settings: Settings, rendezvous: Rendezvous, places: Places, session: int) -> Ports:
+    """All ranks' ports, to be used at once; raises what `Rendezvous.share` does."""
     with ExitStack() as held:
         port, data_port, problem = 0, 0, ""
         try:
             if settings.port is None:
-                mine = places.addresses[meeting.rank]
-                port = held.enter_context(free_ports(mine, meeting.world))
+                mine = places.addresses[rendezvous.rank]
+                port = held.enter_context(free_ports(mine, rendezvous.world))
                 data_port = port + 1
             else:
-                port, data_port = _own_ports(settings.port, places.addresses, meeting.rank)
+                port, data_port = _own_ports(settings.port, places.addresses, rendezvous.rank)
         except InputError as error:
             problem = str(error)
         # Held until all ranks have theirs. Not for longer: processes that a data loader forks
         # meanwhile would hold them on.
         facts = {"port": port, "data_port": data_port}
-        told = meeting.share(f"the sharing of ports for session {session}", facts, problem)
+        told = rendezvous.share(f"the sharing of ports for session {session}", facts, problem)
     return Ports([each["port"] for each in told], [each["data_port"] for each in told])
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from testbed.ddp.side import SERVER, Part, name_of
+from testbed.ddp.endpoint_thread import SERVER, Part, name_of
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.transport import TransferReport
 
@@ -172,18 +172,13 @@ class StepLog:
             whose = {"leg": leg_name, "role": role, "host": self._host, "peer": peer}
             self._files["transfers"].write({"round": said.step, **whose, **_together(reports)})
         record = {"round": said.step, "host": self._host, "rank": self._rank, "wait_s": said.wait_s}
-        self._files["training"].write({**record, **self._waited_for(said)})
-
-    def _waited_for(self, said: StepReport) -> dict[str, Any]:
-        """Which rank this one waited for longest, where it waited for any."""
-        bucket = said.slowest
-        if bucket is None or bucket.slowest is None:
-            return {}
-        return {
-            "slowest_rank": self._number_of(bucket.slowest),
-            "slowest_bucket": bucket.index,
-            "slowest_s": bucket.slowest_s,
-        }
+        if (bucket := said.slowest) is not None and bucket.slowest is not None:
+            record |= {
+                "slowest_rank": self._number_of(bucket.slowest),
+                "slowest_bucket": bucket.index,
+                "slowest_s": bucket.slowest_s,
+            }
+        self._files["training"].write(record)
 
 
 def _together(reports: list[TransferReport]) -> dict[str, Any]:

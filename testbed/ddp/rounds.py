@@ -36,11 +36,6 @@ class Rounds:
             self._socket.connect(path)
             atexit.register(self._close)
 
-    @property
-    def announces(self) -> bool:
-        """Whether anybody listens."""
-        return self._socket is not None
-
     def begin(self, *, legs: bool) -> None:
         """A step's first bucket is there; returns when what belongs to its round is in force."""
         with self._lock:

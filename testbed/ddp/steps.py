@@ -17,14 +17,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from testbed.ddp import coming_back, places, plan, report, rounds
-from testbed.ddp.coming_back import Asking, Door, Place
+from testbed.ddp.coming_back import Place, Readmissions
+from testbed.ddp.endpoint_thread import Part
 from testbed.ddp.exchange import Exchange
-from testbed.ddp.meeting import STORE, Meeting, Return
-from testbed.ddp.owed import Owed, Slots
 from testbed.ddp.places import Ports, find_ports
+from testbed.ddp.rendezvous import STORE, Rendezvous, Return
 from testbed.ddp.report import BucketReport, StepReport, bucket_report
+from testbed.ddp.residuals import ParameterResiduals, Slots
 from testbed.ddp.settings import Settings
-from testbed.ddp.side import Part
 from testbed.ddp.torch_hooks import Hook, TorchHook
 from testbed.shared.input_error import InputError
 from testbed.training.detector import Observation
@@ -82,25 +82,25 @@ class Steps:
         self.critical = self._detector is None or bool(self._detector.critical)
         self.last: StepReport | None = None
         self.scale = 1.0
-        self._owed_scale = 1.0  # of the step in which the debts of the exchange were made
+        self._residual_scale = 1.0  # of the step in which the residuals of the exchange were made
         self._scaler = scaler
         self._settings = settings
-        self._meeting = Meeting(group, settings.timeout_s, returns)
-        self._door: Door | None = None  # for ranks that come back
+        self._rendezvous = Rendezvous(group, settings.timeout_s, returns)
+        self._readmissions: Readmissions | None = None  # for ranks that come back
         self._place: Place | None = None  # of one of these
         if returns is not None:
-            self._place = coming_back.place_of(self._meeting, settings)
-        if (settings.min_ranks or 0) > self._meeting.world:
-            valid = f"up to {self._meeting.world}, the number of ranks"
+            self._place = coming_back.place_of(self._rendezvous, settings)
+        if (settings.min_ranks or 0) > self._rendezvous.world:
+            valid = f"up to {self._rendezvous.world}, the number of ranks"
             raise InputError(f"min_ranks is {settings.min_ranks}; valid: {valid}")
         self._rounds = rounds.announced(returns.rank if returns is not None else dist.get_rank())
-        self._log = report.open_log(self._meeting.rank, self._meeting.number_of)
+        self._log = report.open_log(self._rendezvous.rank, self._rendezvous.number_of)
         self._instead: TorchHook | None = None
         if instead is not None:
-            assert self._meeting.group is not None
-            self._instead = TorchHook(instead(self._meeting.group), self._rounds, self._log)
+            assert self._rendezvous.group is not None
+            self._instead = TorchHook(instead(self._rendezvous.group), self._rounds, self._log)
         self._slots = Slots()
-        self._owed = Owed(self._slots)
+        self._residuals = ParameterResiduals(self._slots)
         self._pinned: dict[int, torch.Tensor] = {}
         self._exchange: Exchange | None = None
         self._opened = 0
@@ -115,13 +115,13 @@ class Steps:
         self._changed = threading.Condition()
         self._places: places.Places | None = None
         if not self._idle:
-            self._places = places.find(settings, self._meeting)
+            self._places = places.find(settings, self._rendezvous)
             atexit.register(self.close)
 
     @property
     def _idle(self) -> bool:
         """Whether our transport carries nothing, ever."""
-        nothing = self._settings.mode == "local" or self._meeting.world == 1
+        nothing = self._settings.mode == "local" or self._rendezvous.world == 1
         away = self._place is not None and self._exchange is None
         return nothing or away or self._instead is not None
 
@@ -163,7 +163,7 @@ class Steps:
             self._arrived(taken)
         else:
             values = self._in_host_memory(taken.index, gradient)
-            self._owed.add_to(values, slots, self.scale)
+            self._residuals.add_to(values, slots, self.scale)
             if self._is_known(taken.index):
                 self._send(taken, values)
             else:
@@ -189,10 +189,10 @@ class Steps:
             self.scale = float(self._scaler.get_scale())
         if not 0 < self.scale < math.inf:
             raise InputError(f"scale is {self.scale}; valid: above 0 and finite")
-        if self.scale != self._owed_scale and self._exchange is not None:
-            for debt in self._exchange.debts:
-                debt.scale(self.scale / self._owed_scale)
-        self._owed_scale = self.scale
+        if self.scale != self._residual_scale and self._exchange is not None:
+            for residual in self._exchange.residuals:
+                residual.scale(self.scale / self._residual_scale)
+        self._residual_scale = self.scale
 
     def _is_known(self, index: int) -> bool:
         """Whether this step's buckets are, up to this one, those of the exchange."""
@@ -203,32 +203,36 @@ class Steps:
         assert self._places is not None
         facts = {"the number of buckets": len(self._plan)}
         stage = f"the opening of the exchange before step {self._step}"
-        plan.require_equal(stage, self._meeting.share(stage, facts))
+        plan.require_equal(stage, self._rendezvous.share(stage, facts))
         self._opened += 1
-        session = (self._places.session + self._opened * self._meeting.world) & U32_MAX
-        ports = find_ports(self._settings, self._meeting, self._places, session)
-        self._exchange = self._made(self._places, session, ports)
+        session = (self._places.session + self._opened * self._rendezvous.world) & U32_MAX
+        ports = find_ports(self._settings, self._rendezvous, self._places, session)
+        self._exchange = self._started(self._places, session, ports)
         if self._settings.min_ranks is not None and self._exchange.own is not None:
             place = Place(self._places, session, ports, self._plan)
-            self._door = Door(self._meeting, self._settings, place, self._exchange.own)
+            self._readmissions = Readmissions(
+                self._rendezvous, self._settings, place, self._exchange.own
+            )
 
-    def _made(self, at: places.Places, session: int, ports: Ports) -> Exchange:
-        return Exchange(
+    def _started(self, at: places.Places, session: int, ports: Ports) -> Exchange:
+        exchange = Exchange(
             self._settings,
-            self._meeting,
+            self._rendezvous,
             at,
             buckets=self._plan,
             session=session,
             ports=ports,
             on_failure=lambda owner, error: self._fail(error, owner),
         )
+        exchange.start()
+        return exchange
 
     # Ranks that come back.
 
     @property
     def returning(self) -> frozenset[int]:
         """Ranks that were lost and are there again. Rank 0 alone sees them, between two steps."""
-        return frozenset() if self._door is None else self._door.returning
+        return frozenset() if self._readmissions is None else self._readmissions.returning
 
     def readmit(self, note: str = "") -> None:
         """Rank 0: lets those that are `returning` take part from the next step on.
@@ -238,11 +242,11 @@ class Steps:
 
         Raises InputError where nobody is returning.
         """
-        if self._door is None:
+        if self._readmissions is None:
             raise InputError(
                 "readmit: valid at rank 0, with min_ranks, after the first three steps"
             )
-        self._door.readmit(self._step, note)
+        self._readmissions.readmit(self._step, note)
 
     def come_back(self) -> str:
         """A rank that returns: joins the others, and waits until rank 0 lets it take part.
@@ -261,9 +265,14 @@ class Steps:
             self._place.require_same(self._plan)
             self._places = self._place.at
             atexit.register(self.close)
-            asking = Asking(self._meeting, self._place, lambda: self._failure)
-            self._exchange = self._made(self._place.at, self._place.session, self._place.ports)
-            admission = asking.admitted()
+            ticket = coming_back.ask(self._rendezvous, self._place)
+            answer = partial(
+                coming_back.answer, self._rendezvous, ticket, failure=lambda: self._failure
+            )
+            if self._places.identity is not None:
+                answer("trusted")
+            self._exchange = self._started(self._place.at, self._place.session, self._place.ports)
+            admission = answer("admitted")
             self._exchange.go_on_at(admission["part"])
             self._step = admission["step"]
             return str(admission["note"])
@@ -278,9 +287,9 @@ class Steps:
         taken.parts = len(parts)
         self._rounds.posted(len(parts))
         tolerance = self._settings.first_leg(self.critical)
-        for side, _, part in parts:
+        for thread, _, part in parts:
             done = partial(self._part_done, taken, values)
-            side.post(values[part], tolerance, done, turned=self._rounds.turned)
+            thread.post(values[part], tolerance, done, turned=self._rounds.turned)
 
     def _part_done(self, taken: _Bucket, values: NDArray[np.float32], part: Part) -> None:
         """Hears of a part's mean, which stands in the values, in the thread of its end."""
@@ -294,13 +303,13 @@ class Steps:
     def _complete_mean(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Averages through the process group, in the order of ranks, as the exchange does."""
         stage = f"step {self._step}, bucket {taken.index}"
-        plan.require_equal(stage, self._meeting.share(stage, self._seen[-1].facts()))
-        world = self._meeting.world
+        plan.require_equal(stage, self._rendezvous.share(stage, self._seen[-1].facts()))
+        world = self._rendezvous.world
         # In blocks: the memory for all ranks' gradients does not grow with the bucket.
         for block in torch.from_numpy(values).split(_GATHERED // world or 1):
             mine = block.to(taken.gradient.device)
             everyone = [torch.empty_like(mine) for _ in range(world)]
-            dist.all_gather(everyone, mine, group=self._meeting.group)
+            dist.all_gather(everyone, mine, group=self._rendezvous.group)
             mean_into([each.cpu().numpy() for each in everyone], block.numpy())
         self._mean_of(taken, values)
 
@@ -354,7 +363,7 @@ class Steps:
             self.critical = bool(self._detector.critical)
         self._known += 1
         if self._exchange is not None and not exchanged:  # the buckets have changed
-            self._owed = self._all_owed()
+            self._residuals = self._all_residuals()
             self._exchange.close()
             self._exchange = None
             self._known = 1
@@ -363,7 +372,7 @@ class Steps:
 
     def _settle(self) -> None:
         """A step whose mean is not finite is skipped, so what is owed stays as it was before."""
-        kept = [self._owed, *(self._exchange.debts if self._exchange is not None else ())]
+        kept = [self._residuals, *(self._exchange.residuals if self._exchange is not None else ())]
         if any(each.unsettled for each in kept):
             applied = all(_is_finite(each.future.wait()) for each in self._buckets)
             for each in kept:
@@ -375,14 +384,14 @@ class Steps:
             if self._failing:
                 return
             self._failing = True
-        rank, reason = self._meeting.rank, str(error)
+        rank, reason = self._rendezvous.rank, str(error)
         if isinstance(error, PeerLost):
             number = re.search(r"\d+", error.peer)
             rank = int(number[0]) if number is not None else owner if owner is not None else rank
             reason = error.reason
         told_rank, told_reason = rank, reason
         if self._settings.min_ranks is None:  # else one that is gone says nothing for the others
-            told_rank, told_reason = self._meeting.first_failure(rank, reason)
+            told_rank, told_reason = self._rendezvous.first_failure(rank, reason)
         # What this rank finds wrong itself says more than that another was first to say so.
         lost = isinstance(error, PeerLost) and error.peer != STORE
         failure = PeerLost(f"rank {told_rank}", told_reason) if lost else error
@@ -392,11 +401,11 @@ class Steps:
         if self._exchange is not None:
             self._exchange.stop()
 
-    def _all_owed(self) -> Owed:
-        owed = self._owed.copy()
+    def _all_residuals(self) -> ParameterResiduals:
+        owed = self._residuals.copy()
         if self._exchange is not None:
             for index, bucket in enumerate(self._exchange.plan):
-                owed.keep(bucket.slots, self._exchange.owed(index), self._owed_scale)
+                owed.keep(bucket.slots, self._exchange.residual(index), self._residual_scale)
         return owed
 
     def close(self) -> None:

@@ -100,12 +100,7 @@ class CongestionLog:
 
 
 def tensor_loss(layout: PayloadLayout, received: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Compute the share of each tensor's elements that did not arrive, shape (tensors,).
-
-    Args:
-        layout: the places of tensors in the chunks.
-        received: one flag per chunk.
-    """
+    """Compute the share of each tensor's elements that did not arrive, shape (tensors,)."""
     pieces = layout.pieces
     lost = np.where(received[pieces.chunk], 0, pieces.elements)
     counts = np.array([count for _, count in layout.tensors], dtype=np.int64)
@@ -149,10 +144,9 @@ def deviation(vector: Vector, reference: Vector) -> Deviation:
 
 
 def divergence(replicas: Sequence[Vector]) -> float | None:
-    """Compute how far the workers' weights have drifted apart.
+    """How far the workers' weights have drifted apart: 0 when all are equal.
 
-    The root mean square, over the replicas, of the L2 distance from their mean, over the mean's L2
-    norm; 0 when all are equal.
+    The root mean square of the L2 distances from their mean, over the mean's L2 norm.
     """
     spread = norm = 0.0
     for start in range(0, len(replicas[0]), _PIECE):

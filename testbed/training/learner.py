@@ -17,14 +17,11 @@ from testbed.training.vectors import Vector
 
 
 class Learner:
-    """The object that a worker trains; this base class learns nothing.
-
-    Vectors are flat float32, in the order of the layers.
-    """
+    """The object that a worker trains, by flat float32 vectors; this base class learns nothing."""
 
     def gradient(self, into: Vector) -> float | None:
         """Write the gradient of the next batch's mean loss; return that loss, or None."""
-        raise NotImplementedError
+        return None
 
     def apply(self, update: Vector, learning_rate: float) -> None:
         """Take one optimiser step with `update` as the gradient."""
@@ -49,15 +46,7 @@ class Learner:
 
 
 class Replica(Learner):
-    """A model with its optimiser and its share of the data.
-
-    Args:
-        model: in CPU memory; it is moved to `device`.
-        dataset: the data that the batches index.
-        batches: yields the indices of each batch, the same in every run of a seed.
-        optimiser: name and options of `optimisers.build`.
-        device: "cpu" or "cuda".
-    """
+    """A model with its optimiser and data; `batches` yields indices without end."""
 
     def __init__(
         self,
@@ -151,13 +140,6 @@ def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
     for tensor, part in _parts(trained, into):
         # A weight that this batch did not use has no gradient.
         part[:] = 0 if tensor.grad is None else tensor.grad.cpu().numpy().reshape(-1)
-
-
-class NoGradients(Learner):
-    """For payloads that nobody computes with."""
-
-    def gradient(self, into: Vector) -> None:
-        """They are as they are."""
 
 
 class PayloadOnly(Learner):

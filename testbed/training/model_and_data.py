@@ -1,8 +1,7 @@
 """A run's model, its data, and each worker's share of the data.
 
 The launcher loads them once before it forks, so that all processes share the memory of the data and
-of the imported packages. Loading makes numpy arrays and, on torch's meta device, shapes. Torch
-computes nothing before the fork.
+of the imported packages. Torch computes nothing before the fork.
 """
 
 import importlib
@@ -18,9 +17,9 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from testbed.training import datasets, models, pace
-from testbed.training.datasets import Dataset
+from testbed.training.datasets import Dataset, splits
 
-_SPLIT: TypeAdapter[datasets.Equal | datasets.Dirichlet] = TypeAdapter(datasets.AnySplit)
+_SPLIT: TypeAdapter[splits.Equal | splits.Dirichlet] = TypeAdapter(splits.AnySplit)
 
 
 @dataclass(frozen=True)
@@ -49,15 +48,15 @@ class ModelAndData:
         seed = int(self.config["seed"])
         found = datasets.load(self._training.get("dataset", "digits"), self.folder, seed)
         if self._training.get("evaluate_on", "test") == "validation":
-            return datasets.validating(found, seed)
+            return splits.validating(found, seed)
         return found
 
     def shares(self, workers: int) -> list[NDArray[np.int64]]:
         """The indices of each worker's training examples, in rank order."""
         split = _SPLIT.validate_python(self._training.get("split", "equal"))
-        found = datasets.shares(split, self.dataset.groups, workers, int(self.config["seed"]))
+        found = splits.shares(split, self.dataset.groups, workers, int(self.config["seed"]))
         if self._computes:
-            datasets.require_batches(found, self._training["batch_size"], split)
+            splits.require_batches(found, self._training["batch_size"], split)
         return found
 
     @cached_property

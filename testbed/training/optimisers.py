@@ -37,11 +37,7 @@ def build(
     momentum: float,
     weight_decay: float,
 ) -> torch.optim.Optimizer:
-    """Build the optimiser `name`; leave out options that it does not take.
-
-    Raises:
-        ValueError: unknown name, or options that contradict each other.
-    """
+    """Build the optimiser `name`; leave out options that it does not take. ValueError."""
     return OPTIMISERS.build(
         name, {}, params=parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
     )

@@ -115,14 +115,13 @@ def computing_s(
 def wait_until_computed(
     pace: dict[str, Any],
     began_s: float,
+    lasts_s: float,
     *,
-    lasts_s: float | None = None,
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
     """Sleep until an iteration has taken its time; returns by how many seconds it took longer."""
-    ends_s = began_s + (float(pace.get("compute_s", 0.0)) if lasts_s is None else lasts_s)
-    late_s = now_s() - ends_s
+    late_s = now_s() - (began_s + lasts_s)
     if pace["kind"] == "real":
         return 0.0
     if late_s < 0:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, models
+from testbed.training.datasets import splits
 from testbed.training.settings import Training
 
 Report = Callable[[str, int, int | None], None]  # called with data set, amount done, total
@@ -50,8 +51,8 @@ def check(need: Need) -> None:
         )
     count = training.dataset.train_count()
     if count is not None and need.validates:
-        count -= datasets.most_held_out(count)
-    if count is None or not isinstance(training.split, datasets.Equal) or not need.computes:
+        count -= splits.most_held_out(count)
+    if count is None or not isinstance(training.split, splits.Equal) or not need.computes:
         return
     smallest = count // need.workers
     if not smallest:
@@ -87,17 +88,17 @@ def refuse_short_shares(needs: Iterable[Need]) -> None:
 def _is_even(need: Need) -> bool:
     """Whether the size of each share is known without loading; `check` has looked at it then."""
     return (
-        isinstance(need.training.split, datasets.Equal)
+        isinstance(need.training.split, splits.Equal)
         and need.training.dataset.train_count() is not None
     )
 
 
 def _check_shares(need: Need, dataset: datasets.Dataset) -> None:
     if need.validates:
-        dataset = datasets.validating(dataset, need.seed)
-    found = datasets.shares(need.training.split, dataset.groups, need.workers, need.seed)
+        dataset = splits.validating(dataset, need.seed)
+    found = splits.shares(need.training.split, dataset.groups, need.workers, need.seed)
     if need.computes:
-        datasets.require_batches(found, need.training.batch_size, need.training.split)
+        splits.require_batches(found, need.training.batch_size, need.training.split)
 
 
 def prepare(needs: Iterable[Need], report: Report) -> None:

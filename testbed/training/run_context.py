@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from testbed.shared import drop_order, own_code
-from testbed.training import coordination, datasets, models
+from testbed.training import coordination, models
+from testbed.training.datasets import splits
 from testbed.training.filling import FILLINGS, Filling, Unread
-from testbed.training.learner import Learner, NoGradients, PayloadOnly, Replica
+from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
@@ -165,7 +166,7 @@ class RunContext:
         rank = self.ranks[name]
         training = self.training
         if not self.surroundings.contents:
-            return NoGradients()
+            return Learner()
         if training["pace"]["kind"] == "payload-only":
             return PayloadOnly(self.seed + rank)
 
@@ -174,7 +175,7 @@ class RunContext:
             return Replica(
                 self.model_and_data.model(rank),
                 dataset=self.model_and_data.dataset,
-                batches=datasets.batches(shares, training["batch_size"], self.seed, rank),
+                batches=splits.batches(shares, training["batch_size"], self.seed, rank),
                 optimiser={
                     "name": training["optimiser"],
                     **{key: training[key] for key in keys},

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from testbed.shared.named_sections import folders
 from testbed.shared.section import Section
 from testbed.training import datasets, models
-from testbed.training.datasets import AnyDataset, AnySplit
+from testbed.training.datasets import AnyDataset, splits
 from testbed.training.learning_rate import AnySchedule, ConstantRate
 from testbed.training.optimisers import OPTIMISERS
 from testbed.training.pace import AnyPace, RealPace
@@ -23,8 +23,8 @@ class Training(Section):
         default=datasets.DEFAULT,
         description="what it is trained on: a name, or a mapping with options",
     )
-    split: AnySplit = Field(
-        default=datasets.Equal(), description="which worker gets which examples"
+    split: splits.AnySplit = Field(
+        default=splits.Equal(), description="which worker gets which examples"
     )
     batch_size: int = Field(default=32, ge=1, description="samples per worker and round")
     optimiser: str = Field(

@@ -86,9 +86,9 @@ def test_ports_are_held_until_all_ranks_have_theirs():
         return [facts, {"port": 47000, "data_port": 47002}]
 
     settings: Any = SimpleNamespace(port=None)
-    meeting: Any = SimpleNamespace(rank=0, world=2, share=share)
+    rendezvous: Any = SimpleNamespace(rank=0, world=2, share=share)
     known: Any = SimpleNamespace(addresses=["127.0.0.1"] * 2)
-    found = places.find_ports(settings, meeting, known, session=1)
+    found = places.find_ports(settings, rendezvous, known, session=1)
     first = found.control[0]
     assert found == places.Ports([first, 47000], [first + 1, 47002])
     places.check_free("127.0.0.1", first, 2)

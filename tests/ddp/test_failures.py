@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from testbed.ddp import BoundedLoss, InputError
-from testbed.ddp.meeting import Meeting
+from testbed.ddp.rendezvous import Rendezvous
 from testbed.transport import preset
 from tests.ddp import ranks
 from tests.ddp.ranks import drawn, exchange, launch, store_apart, values, wrapped
@@ -135,12 +135,12 @@ def test_a_store_that_falls_silent_lets_nobody_wait_for_ever(how, at_step, line)
 
 def told_late(rank):
     """Rank 0 knows after a moment that rank 2 has failed; rank 1 only sees rank 0 go."""
-    meeting = Meeting(None, 10)
-    meeting.share("start", {})
+    rendezvous = Rendezvous(None, 10)
+    rendezvous.share("start", {})
     if rank == 0:
         time.sleep(0.2)
-        return meeting.first_failure(2, "silent")
-    return meeting.first_failure(0, "the connection was closed")
+        return rendezvous.first_failure(2, "silent")
+    return rendezvous.first_failure(0, "the connection was closed")
 
 
 def test_who_blames_another_waits_a_moment_for_what_is_known():

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from testbed.ddp import BoundedLoss, InputError
 from testbed.training import datasets, models, prerequisites
+from testbed.training.datasets import splits
 from testbed.training.learner import Replica
 from testbed.training.settings import Training
 from tests.ddp.ranks import (
@@ -164,7 +165,7 @@ class Both:
         self.learners = []
         for device in ("cpu", DEVICE):
             net = models.build("small-cnn", 3, classes=data.classes, input_shape=data.input_shape)
-            batches = datasets.batches(np.arange(200), 8, 3, 0)
+            batches = splits.batches(np.arange(200), 8, 3, 0)
             made = Replica(net, dataset=data, batches=batches, optimiser=SGD, device=device)
             self.learners.append(made)
         self.size = sum(each.numel() for each in net.parameters())

@@ -74,7 +74,7 @@ def test_the_variables_are_those_of_the_lab():
 
 def test_without_a_listener_nothing_is_announced(monkeypatch):
     monkeypatch.delenv(rounds.ENVIRONMENT, raising=False)
-    assert not rounds.announced(0).announces
+    assert rounds.announced(0)._socket is None
 
 
 def test_steps_over_our_transport_have_legs_once_the_buckets_are_known(tmp_path):
@@ -142,4 +142,4 @@ def test_a_listener_that_goes_does_not_end_the_training(tmp_path):
     said.end()
     said.begin(legs=False)
     said.end()
-    assert not said.announces
+    assert said._socket is None

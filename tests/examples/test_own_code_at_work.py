@@ -12,6 +12,7 @@ import yaml
 from controllers import lab_file
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, optimisers, prerequisites
+from testbed.training.datasets import splits
 from testbed.training.filling import FILLINGS
 from testbed.training.learner import Replica
 from testbed.training.learning_rate import Position
@@ -125,7 +126,7 @@ def test_an_own_model_learns_own_data(tmp_path):
     learner = Replica(
         build(found.model, 1, classes=data.classes, input_shape=data.input_shape),
         dataset=data,
-        batches=datasets.batches(np.arange(1000), 32, 1, 0),
+        batches=splits.batches(np.arange(1000), 32, 1, 0),
         optimiser={
             "name": found.optimiser,
             "learning_rate": 0.1,

@@ -120,10 +120,11 @@ def optimiser(path):
 
 def model(path):
     from testbed.training import datasets, models
+    from testbed.training.datasets import splits
 
     data = datasets.load("digits")
     found = models.build(path, 1, classes=data.classes, input_shape=data.input_shape)
-    batches = datasets.batches(np.arange(64), 8, 1, 0)
+    batches = splits.batches(np.arange(64), 8, 1, 0)
     sgd = {"name": "sgd", "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     learner = Replica(found, dataset=data, batches=batches, optimiser=sgd)
     learner.gradient(np.empty(sum(each.numel() for each in found.parameters()), dtype=np.float32))

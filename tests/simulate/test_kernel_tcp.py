@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS, TcpSender
-from testbed.training.filling import ErrorFeedback
+from testbed.training.filling.error_feedback import ErrorFeedback
 from testbed.transport import preset
 from testbed.transport.core.path_estimates import PathEstimates
 from tests.simulate.rounds import CHUNK_BYTES, Star

@@ -31,7 +31,7 @@ OFFENCES = {
     ],
     "ddp": [
         ("testbed/ddp/plan.py", "import pydantic"),
-        ("testbed/ddp/side.py", "import testbed.lab.kernel.namespaces"),
+        ("testbed/ddp/endpoint_thread.py", "import testbed.lab.kernel.namespaces"),
     ],
     "transport-layers": [
         ("testbed/transport/core/wire.py", "import testbed.transport.policies.order"),

@@ -17,17 +17,6 @@ from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.training.datasets import cifar10, digits, glyphs, imagefolder, stdlib_text, user
 from testbed.training.datasets.base import Dataset, DatasetParameters
-from testbed.training.datasets.splits import (
-    AnySplit,
-    Dirichlet,
-    Equal,
-    batches,
-    most_held_out,
-    require_batches,
-    share,
-    shares,
-    validating,
-)
 
 DATASETS: Registry[Any] = Registry(
     "data set",
@@ -67,24 +56,14 @@ _ANY: TypeAdapter[DatasetParameters] = TypeAdapter(AnyDataset)
 
 
 def parameters(section: Any) -> DatasetParameters:
-    """A data set's parameters from its section of an experiment or a `config.json`.
-
-    Raises:
-        ValueError: not valid (pydantic's ValidationError).
-    """
+    """A data set's parameters from its section of an experiment or a `config.json`; ValueError."""
     return _ANY.validate_python(section)
 
 
 def load(section: Any, folder: Path | None = None, seed: int = 0) -> Dataset:
-    """The data set of a name, or of a section of a `config.json`.
+    """The data set of a name, or of a section of a `config.json`; InputError, in one line.
 
-    Args:
-        section: the name or section.
-        folder: the folder of the experiment's YAML file.
-        seed: the run's, for data that differ from seed to seed.
-
-    Raises:
-        InputError: it is missing or wrong: one line.
+    `folder` is that of the experiment's YAML file, `seed` the run's, for data that differ with it.
     """
     return parameters(section).of_run(seed).load(folder)
 
@@ -93,17 +72,8 @@ __all__ = [
     "DATASETS",
     "DEFAULT",
     "AnyDataset",
-    "AnySplit",
     "Dataset",
     "DatasetParameters",
-    "Dirichlet",
-    "Equal",
-    "batches",
     "load",
-    "most_held_out",
     "parameters",
-    "require_batches",
-    "share",
-    "shares",
-    "validating",
 ]

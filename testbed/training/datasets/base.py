@@ -49,12 +49,7 @@ class Examples:
 def images(
     stored: NDArray[Any], mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)
 ) -> Examples:
-    """Pixels as float32 (N, channels, height, width), normalised when a batch is taken.
-
-    Args:
-        stored: uint8 or float32, in any scale.
-        mean, std: of each channel in that scale, or one for all.
-    """
+    """Pixels as float32 (N, channels, height, width), normalised when a batch is taken."""
 
     def take(chosen: Chosen) -> Tensor:
         import torch
@@ -82,13 +77,7 @@ def numbers(stored: NDArray[Any]) -> Examples:
 def windows(
     text: NDArray[np.uint8], starts: NDArray[np.int64], length: int, shift: int
 ) -> Examples:
-    """Sequences of `length` tokens out of one long text, as int64 (sequences, tokens).
-
-    Args:
-        text: uint8, one token each.
-        starts: where each sequence begins.
-        shift: 0 for a model's inputs, 1 for the next tokens, which it predicts.
-    """
+    """Sequences of `length` tokens out of one text, as int64; a model predicts those of shift 1."""
     offsets = np.arange(shift, shift + length)
 
     def take(chosen: Chosen) -> Tensor:
@@ -101,25 +90,14 @@ def windows(
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of learning.
-
-    Args:
-        name: classification of inputs, or prediction of each next token.
-        inputs: the kind of inputs that its models take.
-        metric: the name of an evaluation's result; also the key in event logs.
-    """
+    """A kind of learning; `metric` is what an evaluation gives, and its key in event logs."""
 
     name: Literal["classification", "language-modelling"]
     inputs: Literal["images", "tokens"]
     metric: Literal["accuracy", "perplexity"]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross entropy in nats, per example or per token.
-
-        Args:
-            logits: (examples, classes), or (sequences, tokens, vocabulary).
-            labels: class numbers, (examples,) or (sequences, tokens).
-        """
+        """Mean cross entropy in nats, per example or per token."""
         from torch.nn.functional import cross_entropy
 
         if labels.dim() > 1:
@@ -127,11 +105,7 @@ class Task:
         return cross_entropy(logits, labels)
 
     def evaluate(self, model: nn.Module, inputs: Examples, labels: Examples) -> float:
-        """Compute the metric over the test part, with the model in evaluation mode.
-
-        Accuracy is a share from 0 to 1. Perplexity is exp(mean cross entropy), at best 1, and
-        infinite where it exceeds a float.
-        """
+        """Compute the metric: a share from 0 to 1, or exp(mean cross entropy), from 1 to inf."""
         import torch
 
         device = next(model.parameters()).device
@@ -165,10 +139,8 @@ class Dataset:
     """A training and a test part.
 
     Args:
-        task: the learning task.
         classes: kinds of labels, or the size of the vocabulary.
         input_shape: of one example: (channels, height, width), or (tokens,).
-        train_inputs, train_labels, test_inputs, test_labels: give a tensor for indices.
         groups: for each training example its class, or the package that a text is from; splits
             that are not identically distributed use it; shape (N,).
         facts: recorded in the run directory: sizes, versions, and `sha256` of the data.
@@ -226,18 +198,10 @@ def images_dataset(
     source: str,
     facts: dict[str, Any],
 ) -> Dataset:
-    """A classification data set of stored images, normalised by the training part.
+    """Classification of stored images (N, channels, height, width) with labels from 0.
 
-    Each channel has mean 0 and standard deviation 1 over the training part.
-
-    Args:
-        train, test: images (N, channels, height, width) and labels (N,).
-        classes: labels are 0 to classes - 1.
-        source: its name in error messages.
-        facts: facts to which this adds.
-
-    Raises:
-        InputError: an empty part, or a label out of range; names the first one.
+    Each channel has mean 0 and standard deviation 1 over the training part. InputError names the
+    `source`, and the first label out of range.
     """
     for part, (pixels, labels) in (("training", train), ("test", test)):
         if len(pixels) == 0 or len(pixels) != len(labels):

@@ -90,11 +90,7 @@ class Parameters(DatasetParameters):
 
 
 def suitable_fonts(which: str, characters: str) -> list[Path]:
-    """The fonts that have every character and draw each differently, ordered by name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The fonts that have every character and draw each differently, by name; InputError."""
     import matplotlib
     from matplotlib import font_manager
 
@@ -130,11 +126,7 @@ def _has_all(path: Path, characters: str) -> bool:
 
 
 def _render(parameters: Parameters, fonts: Sequence[Path]) -> cache.Arrays:
-    """Render `images`, uint8 (N, 1, side, side), and `labels`, int64 (N,); equally many per class.
-
-    Raises:
-        ValueError: the seed is that of a run which nobody has named (`of_run`).
-    """
+    """Render `images`, uint8 (N, 1, side, side), and `labels`, (N,); equally many per class."""
     from PIL import Image
 
     if parameters.seed == "run":

@@ -39,14 +39,7 @@ AnySplit = Annotated[Equal | Dirichlet, OneOf(SPLITS, key="name", base=Section, 
 
 
 def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -> list[Indices]:
-    """Indices of each worker's examples: disjoint, and together all examples.
-
-    Args:
-        split: the kind of split.
-        groups: each example's class, shape (examples,).
-        workers: how many.
-        seed: the run's.
-    """
+    """Indices of each worker's examples, of these groups: disjoint, and together all examples."""
     if isinstance(split, Equal):
         return [share(len(groups), rank, workers, seed) for rank in range(workers)]
     random = np.random.default_rng([seed, 3])

@@ -85,10 +85,7 @@ class Rotation:
             vector[part] = walsh_hadamard(vector[part]) * signs
 
     def shares(self, arrived: NDArray[np.bool_]) -> tuple[float, float]:
-        """The expectations, of the first `size` elements and of the others, as parts of them.
-
-        `arrived` tells which turned elements have, shape (elements,).
-        """
+        """The expectations of the first `size` elements and of the others, as parts of them."""
         others = float(np.count_nonzero(arrived[self._rest :])) / self.size
         before = int(np.count_nonzero(arrived[: self._rest]))
         return ((self.size - self._rest) * others + before) / self.size, others

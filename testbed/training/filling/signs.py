@@ -22,10 +22,7 @@ from testbed.transport import PayloadLayout, TransferReport
 
 
 def two_values(layout: PayloadLayout, buffer: Buffer) -> NDArray[np.float32]:
-    """For each chunk the means of the elements above 0 and of the others, shape (chunk_count, 2).
-
-    Both are NaN for a chunk with a NaN or an infinity; the mean of none is 0.
-    """
+    """For each chunk the means of the elements above 0 and of the others; both may be NaN."""
     rows = chunk_elements(layout, buffer)
     count = np.empty((layout.chunk_count, 2))
     count[:, 0] = np.count_nonzero(rows > 0, axis=1)

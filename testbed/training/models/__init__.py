@@ -41,12 +41,9 @@ LayerMap = list[tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of the registry.
+    """A model of the registry, and the function that builds it, whose packages may take seconds.
 
     Args:
-        module, function: the function that builds it; imported when needed, because some packages
-            take seconds to import.
-        inputs: the kind of inputs that it takes.
         published: classes and input shape for which `parameters` is published.
         parameters: number of trained weights at that size, each counted once.
     """
@@ -92,14 +89,7 @@ def build(
 ) -> nn.Module:
     """Build a model. Its weights depend on the seed alone, so all replicas start equal.
 
-    Args:
-        name: of the registry, or a reference to a user's own code.
-        seed: of torch's generator, which this sets.
-        classes: kinds of labels, or the size of the vocabulary.
-        input_shape: of one example: (channels, height, width), or (tokens,).
-
-    Raises:
-        InputError: unknown, unfit for such inputs, or a user's function that raised.
+    InputError for a name that is unknown, unfit inputs, or a user's function that raised.
     """
     import torch
 
@@ -122,9 +112,8 @@ def layer_map(
 ) -> LayerMap:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
-    The model is built on torch's meta device, without weights. A user's model that cannot be built
-    there is built once as usual and dropped. With `kept`, the map of a model of the registry is
-    cached, so that the next call imports neither torch nor what else takes seconds.
+    The model is built on torch's meta device; a user's that cannot be is built there as usual. With
+    `kept`, the map of a model of the registry is cached: the next call imports no large package.
     """
     shape = tuple(input_shape)
     make = functools.partial(_layer_map, name, classes, shape)

@@ -10,8 +10,9 @@ from typing import Annotated
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
+from testbed.training.detector import Detector, Observation
 from testbed.training.phases import accordion, accuracy_gain, gradient_norm, schedule
-from testbed.training.phases.base import Detector, DetectorParameters, Observation, observe
+from testbed.training.phases.base import DetectorParameters, observe
 
 DETECTORS: Registry[DetectorParameters] = Registry(
     "detector",

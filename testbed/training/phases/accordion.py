@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from testbed.training.phases.base import Detector, DetectorParameters, Observation, norm_changed
+from testbed.training.detector import Detector, Observation, norm_changed
+from testbed.training.phases.base import DetectorParameters
 
 
 class Parameters(DetectorParameters):

@@ -9,7 +9,8 @@ critical.
 
 from pydantic import Field
 
-from testbed.training.phases.base import Detector, DetectorParameters, Observation
+from testbed.training.detector import Detector, Observation
+from testbed.training.phases.base import DetectorParameters
 
 
 class Parameters(DetectorParameters):

@@ -4,33 +4,15 @@ Write a `Parameters` section (what YAML may say) whose `create` makes a `Detecto
 it also needs a line in `DETECTORS`.
 """
 
-from typing import Annotated, Literal
-
 import numpy as np
-from pydantic import Field
 
 from testbed.shared import own_code
 from testbed.shared.section import Section
-from testbed.training.detector import Detector, Observation, norm_changed
-
-Cadence = Literal["epoch"] | Annotated[int, Field(ge=1)]
-
-__all__ = [
-    "Cadence",
-    "Detector",
-    "DetectorParameters",
-    "Observation",
-    "norm_changed",
-    "observe",
-]
+from testbed.training.detector import Detector, Observation
 
 
 def observe(detector: Detector, seen: Observation) -> bool:
-    """Let a detector see a round; returns whether training is critical now.
-
-    Raises:
-        InputError: it has set `critical` to something else than True or False.
-    """
+    """Let a detector see a round; returns whether training is critical now. InputError."""
     detector.observe(seen)
     if not isinstance(detector.critical, bool | np.bool_):
         raise own_code.unfit(detector, "critical", detector.critical, "True or False")

@@ -1,9 +1,11 @@
 """`gradient-norm`: DBLP's rule, critical where the gradient's norm changes strongly."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 
-from testbed.training.detector import ETA, EVERY_ROUNDS, GradientNorm
-from testbed.training.phases.base import Cadence, Detector, DetectorParameters
+from testbed.training.detector import ETA, EVERY_ROUNDS, Detector, GradientNorm
+from testbed.training.phases.base import DetectorParameters
 
 
 class Parameters(DetectorParameters):
@@ -19,7 +21,7 @@ class Parameters(DetectorParameters):
 
     detector: str = "gradient-norm"
     eta: float = Field(default=ETA, gt=0, description="relative change that is critical")
-    cadence: Cadence = Field(
+    cadence: Literal["epoch"] | Annotated[int, Field(ge=1)] = Field(
         default=EVERY_ROUNDS, description="rounds between two looks, or `epoch`"
     )
     first_round_high: bool = Field(

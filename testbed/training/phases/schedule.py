@@ -11,7 +11,8 @@ from pydantic import (
     model_validator,
 )
 
-from testbed.training.phases.base import Detector, DetectorParameters, Observation
+from testbed.training.detector import Detector, Observation
+from testbed.training.phases.base import DetectorParameters
 
 _ONE_OF_THEM = "needs `critical_rounds`, or `from` with the name of a finished run"
 

@@ -1,7 +1,8 @@
 """What a rank's gradients still owe: error feedback that outlives buckets and processes.
 
-While an exchange lasts, a `Debt` keeps it for each part. Buckets change, so then `Owed` keeps it by
-parameter, whose number is its place in the first step. A step that is skipped changes neither.
+While an exchange lasts, a `Residual` keeps it for each part. Buckets change, so then
+`ParameterResiduals` keeps it by parameter, whose number is its place in the first step. A step that
+is skipped changes neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +36,13 @@ class Slots:
         return tuple(self._numbers[parameter] for parameter in parameters)
 
 
-class Debt:
+class Residual:
     """What a rank owes of one part, as its gradients are scaled; always finite."""
 
     def __init__(self, layout: PayloadLayout) -> None:
         self._layout = layout
         self._rows = layout.rows(layout.new_buffer())
-        self._owes = False
+        self._is_nonzero = False
         # Of the step under way: which chunks of the payload have not arrived, and these.
         self._missed: tuple[NDArray[np.bool_], NDArray[np.float32]] | None = None
 
@@ -53,11 +54,11 @@ class Debt:
     @property
     def unsettled(self) -> bool:
         """Whether it changes if the step under way is applied."""
-        return self._missed is not None and (self._owes or len(self._missed[1]) > 0)
+        return self._missed is not None and (self._is_nonzero or len(self._missed[1]) > 0)
 
     def add_to(self, payload: NDArray[np.uint8]) -> None:
         """Adds what is owed to a payload, in its place."""
-        if self._owes:
+        if self._is_nonzero:
             elements = self._layout.floats(payload)
             elements += self.values
 
@@ -74,15 +75,15 @@ class Debt:
             if not _within(missed):
                 before = self._rows[missing].view("<f4")
                 np.copyto(missed, before, where=~(np.abs(missed) <= _LARGEST))
-            if self._owes:
+            if self._is_nonzero:
                 self._rows[~missing] = 0
             self._rows[missing] = missed.view(np.uint8)
-            self._owes = len(missed) > 0
+            self._is_nonzero = len(missed) > 0
         self._missed = None
 
     def scale(self, factor: float) -> None:
         """Gradients are larger by this factor from now on."""
-        if self._owes:
+        if self._is_nonzero:
             owed = self.values
             with np.errstate(over="ignore"):  # it is clipped
                 owed *= np.float32(min(factor, _LARGEST))
@@ -92,7 +93,7 @@ class Debt:
     def forget(self) -> None:
         """Owes nothing any more."""
         self._rows[:] = 0
-        self._owes = False
+        self._is_nonzero = False
 
 
 def _within(elements: NDArray[np.float32]) -> bool:
@@ -102,7 +103,7 @@ def _within(elements: NDArray[np.float32]) -> bool:
     )
 
 
-class Owed:
+class ParameterResiduals:
     """What is to be added to the next gradient of each parameter, as if it was not scaled."""
 
     def __init__(self, slots: Slots) -> None:
@@ -121,9 +122,9 @@ class Owed:
             del self._values[slot]
         self._paying = set()
 
-    def copy(self) -> "Owed":
+    def copy(self) -> "ParameterResiduals":
         """Another with the same contents."""
-        copied = Owed(self._slots)
+        copied = ParameterResiduals(self._slots)
         copied._values = {slot: each.copy() for slot, each in self._values.items()}
         return copied
 

@@ -52,7 +52,7 @@ class Return:
     store: dist.Store
 
 
-class Meeting:
+class Rendezvous:
     """The part of the store of one exchange."""
 
     def __init__(
@@ -108,12 +108,12 @@ class Meeting:
         """All ranks' facts; InputError where one has a problem, PeerLost for one that is gone."""
         mine = json.dumps({"facts": facts, "problem": problem})
         silent_s = min(_SILENT_S, self.timeout_s)
-        self._asked(partial(self._store.set, _key(stage, self.rank), mine), silent_s)
+        self._asked(partial(self._store.set, f"{stage}/{self.rank}", mine), silent_s)
         until_s = time.monotonic() + self.timeout_s
         told = []
         for rank in range(self.world):
             pause_s = _SHORTEST_S
-            while (each := self._asked(partial(self._told, _key(stage, rank)), silent_s)) is None:
+            while (each := self._asked(partial(self._told, f"{stage}/{rank}"), silent_s)) is None:
                 if time.monotonic() >= until_s:
                     reason = f"did not come to {stage} within {self.timeout_s:g} s"
                     raise PeerLost(f"rank {rank}", reason)
@@ -180,7 +180,3 @@ def _timeout_of(group: dist.ProcessGroup) -> float:
         except (RuntimeError, AttributeError):
             continue
     return dist.default_pg_timeout.total_seconds()
-
-
-def _key(stage: str, rank: int) -> str:
-    return f"{stage}/{rank}"

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from testbed.ddp import side as side_module
-from testbed.ddp.owner_side import OwnerSide
-from testbed.ddp.side import SERVER, Part, WorkerSide, name_of
+from testbed.ddp import endpoint_thread
+from testbed.ddp.endpoint_thread import SERVER, OwnerThread, Part, WorkerThread, name_of
 from testbed.training.filling import FILLINGS
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
 
@@ -53,7 +52,7 @@ class Endpoint:
 
 @pytest.fixture(autouse=True)
 def endpoints(monkeypatch):
-    monkeypatch.setattr(side_module, "Endpoint", Endpoint)
+    monkeypatch.setattr(endpoint_thread, "Endpoint", Endpoint)
 
 
 def an_end(kind, name, peers, **more):
@@ -76,9 +75,9 @@ def post(end, value, done):
 
 def settle(end, *, applied=True):
     """The step is over; returns what is owed."""
-    for debt in end.debts:
-        debt.settle(applied=applied)
-    return end.debts[0].values
+    for residual in end.residuals:
+        residual.settle(applied=applied)
+    return end.residuals[0].values
 
 
 def end_transfers(posted):
@@ -95,7 +94,7 @@ def end_all(end, posted):
 
 def an_owner(late_share=0.0):
     others = [name_of(1), name_of(2)]
-    return an_end(OwnerSide, SERVER, others, world=3, late_share=late_share, min_ranks=3)
+    return an_end(OwnerThread, SERVER, others, world=3, late_share=late_share, min_ranks=3)
 
 
 def arrive(owner, value):
@@ -198,7 +197,7 @@ def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
 
 def test_a_mean_that_never_came_is_not_the_one_of_the_step_before():
     done: list[Part] = []
-    worker = an_end(WorkerSide, name_of(1), [SERVER])
+    worker = an_end(WorkerThread, name_of(1), [SERVER])
     network = worker._endpoint
     post(worker, 3.0, done)
     network.lost[SERVER] = "the connection was closed"  # between its STOP and its mean
