@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from testbed.training import datasets, models, prerequisites
+from testbed.training.datasets import splits
 from testbed.training.settings import Training
 from testbed.training.vectors import mean_into
 
@@ -20,7 +21,7 @@ def single_process_weights(
     optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
     count = len(dataset.train_labels)
     streams = [
-        datasets.batches(datasets.share(count, rank, workers, seed), batch_size, seed, rank)
+        splits.batches(splits.share(count, rank, workers, seed), batch_size, seed, rank)
         for rank in range(workers)
     ]
     for number in range(rounds):

@@ -4,18 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from testbed.training.broadcasts import BroadcastMemory, announce_common, await_common
 from testbed.training.filling import FILLINGS
-from testbed.transport import PayloadLayout, ProtocolError, preset
-from tests.training.one_round import LAYOUT, buffer_of, report
-from tests.training.whole import Whole
+from testbed.transport import PayloadLayout, ProtocolError
+from tests.training.one_round import LAYOUT, buffer_of, gradients_of, report
 
 WORKERS = ["a", "b", "c"]
 
 
-def debts(filling):
+def memory(filling):
     return BroadcastMemory(FILLINGS.create(filling), LAYOUT, WORKERS)
 
 
@@ -24,7 +22,7 @@ def reports(*masks):
 
 
 def test_what_one_worker_lacks_is_owed_to_all():
-    owing = debts("common-feedback")
+    owing = memory("common-feedback")
     mean = buffer_of(np.arange(15, dtype=np.float32) + 1)
     payloads = owing.payloads(mean, WORKERS)
     assert all(payloads[name] is payloads["a"] for name in WORKERS)
@@ -40,7 +38,7 @@ def test_what_one_worker_lacks_is_owed_to_all():
 
 
 def test_without_it_each_worker_is_owed_its_own():
-    owing = debts("error-feedback")
+    owing = memory("error-feedback")
     owing.payloads(buffer_of(np.ones(15, np.float32)), WORKERS)
     sent = reports([True, True, True, False], [True] * 4, [True] * 4)
     assert owing.common(sent) is None
@@ -48,6 +46,20 @@ def test_without_it_each_worker_is_owed_its_own():
     payloads = owing.payloads(buffer_of(np.ones(15, np.float32)), WORKERS)
     assert LAYOUT.floats(payloads["a"])[-1] == 2
     assert (LAYOUT.floats(payloads["b"]) == 1).all()
+
+
+@pytest.mark.parametrize("filling", ["signs", "hadamard"])
+def test_what_depends_on_the_mean_alone_is_made_once_for_all_workers_in_each_round(filling):
+    owing, alone = memory(filling), FILLINGS.create(filling).sender_memory(LAYOUT)
+    for mean in gradients_of(3):
+        gradient = buffer_of(mean)
+        payloads = owing.payloads(gradient, WORKERS)
+        assert all(payloads[name] is payloads["a"] for name in WORKERS)
+        assert payloads["a"].tobytes() == alone.payload(buffer_of(mean)).tobytes()
+        assert gradient.tobytes() == buffer_of(mean).tobytes()
+        sent = reports(*3 * [[True] * 4])
+        assert owing.common(sent) is None
+        owing.settle(sent, None)
 
 
 class Wire:
@@ -74,16 +86,3 @@ def test_it_is_announced_in_as_many_parts_as_it_takes():
     wire.announced = [b"\0" * 75_001]
     with pytest.raises(ProtocolError):
         await_common(wire, layout)
-
-
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_replicas_are_equal_bit_for_bit_though_each_lacks_something_else(tmp_path, optimiser):
-    # Without loss the end of each order is given up; where workers stop differs by their timing.
-    arm = preset("bounded-energy", share=0.4, floor=0.02)
-    whole = Whole(tmp_path, protocol=arm, rounds=12, filling="common-feedback", optimiser=optimiser)
-    assert whole.run() == 0
-    legs = [leg for leg in whole.events("transfers-worker-1") if leg["leg"] == "broadcast"]
-    assert any(leg["chunks_received"] < leg["chunk_count"] for leg in legs)
-    first, *others = (whole.weights(f"worker-{number}") for number in (1, 2, 3))
-    for other in others:
-        assert all(torch.equal(first[key], other[key]) for key in first)

@@ -161,16 +161,6 @@ def test_text_is_source_code_and_labels_are_the_next_characters():
     assert len(np.unique(dataset.groups)) > 50
 
 
-def test_text_hash_is_that_of_the_sources_whatever_the_sequence_length():
-    short, long = (
-        datasets.load({"name": "stdlib-text", "sequence_length": length}) for length in (20, 200)
-    )
-    assert short.facts["sha256"] == long.facts["sha256"]
-    assert long.facts["train_examples"] * 10 == pytest.approx(
-        short.facts["train_examples"], rel=0.01
-    )
-
-
 def paint(path: Path, colour, size=(40, 30)):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)

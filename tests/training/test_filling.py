@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from testbed.shared.input_error import InputError
-from testbed.training.broadcasts import BroadcastMemory
 from testbed.training.events import nonfinite
-from testbed.training.filling import FILLINGS, ErrorFeedback, Signs
+from testbed.training.filling import FILLINGS
+from testbed.training.filling.error_feedback import ErrorFeedback
+from testbed.training.filling.signs import Signs
 from testbed.training.vectors import mean_into
 from testbed.transport import PayloadLayout
 from testbed.transport.net.tcp import TwoValues
@@ -224,19 +225,6 @@ def test_numbers_whose_sum_is_too_large_have_a_mean():
     largest = np.finfo(np.float32).max
     payload = sent_by(Signs().sender_memory(LAYOUT), np.full(15, largest))
     assert (LAYOUT.floats(payload) == largest).all()
-
-
-def test_a_broadcast_is_quantised_once_for_all_workers_in_each_round():
-    workers = ["a", "b"]
-    memory = BroadcastMemory(FILLINGS.create("signs"), LAYOUT, workers)
-    alone = Signs().sender_memory(LAYOUT)
-    for mean in gradients_of(3):
-        payloads = memory.payloads(buffer_of(mean), workers)
-        assert payloads["a"] is payloads["b"]
-        assert payloads["a"].tobytes() == sent_by(alone, mean).tobytes()
-        sent = {name: report(EVERYTHING) for name in workers}
-        assert memory.common(sent) is None
-        memory.settle(sent, None)
 
 
 def test_a_lost_chunk_is_refused_because_nobody_would_owe_it():

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from testbed.training.broadcasts import BroadcastMemory
-from testbed.training.filling import FILLINGS, Hadamard
-from testbed.training.filling.hadamard import Rotation, walsh_hadamard
-from tests.training.one_round import buffer_of, estimate, gradients_of, report
+from testbed.training.filling import FILLINGS
+from testbed.training.filling.hadamard import Hadamard, Rotation, walsh_hadamard
+from tests.training.one_round import buffer_of, estimate, gradients_of
 from tests.transport.virtual import layout_of
 
 LAYOUT = layout_of(12, last_elements=3)  # 47 elements, of which 32 are turned at a time
@@ -58,14 +57,6 @@ def test_without_loss_it_is_the_mean_to_rounding(workers):
     np.testing.assert_allclose(result, gradients.mean(axis=0), atol=3e-6)
 
 
-def test_the_gradient_itself_is_not_touched():
-    gradient = buffer_of(gradients_of(1, LAYOUT)[0], LAYOUT)
-    before = gradient.copy()
-    payload = Hadamard().sender_memory(LAYOUT).payload(gradient)
-    assert np.array_equal(gradient, before)
-    assert not np.allclose(LAYOUT.floats(payload), LAYOUT.floats(gradient))
-
-
 @pytest.mark.parametrize("elements", [3, 4, 6])
 def test_over_all_signs_the_expectation_is_what_shares_says_whatever_is_lost(elements):
     """By enumeration: not one draw less, so no tolerance but rounding."""
@@ -94,17 +85,6 @@ def test_of_a_payload_of_which_nothing_arrived_the_estimate_is_zero():
     assert not through(gradients, [nothing, nothing]).any()
     result = through(gradients, [arrived(), nothing])
     np.testing.assert_allclose(result, gradients[0] / 2, atol=3e-6)
-
-
-def test_a_broadcast_is_turned_once_for_all_workers_in_each_round():
-    debts, workers = BroadcastMemory(FILLINGS.create("hadamard"), LAYOUT, ["a", "b"]), ["a", "b"]
-    for gradient in gradients_of(2, LAYOUT):
-        payloads = debts.payloads(buffer_of(gradient, LAYOUT), workers)
-        assert payloads["a"] is payloads["b"]
-        everything = [arrived()]
-        result = estimate("hadamard", [LAYOUT.floats(payloads["b"])], everything, LAYOUT)
-        np.testing.assert_allclose(result, gradient, atol=3e-6)
-        debts.settle({name: report(arrived()) for name in workers}, None)
 
 
 @pytest.mark.parametrize("seed", ["-1", "0.5"])

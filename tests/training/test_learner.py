@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from testbed.training import datasets, models
+from testbed.training.datasets import splits
 from testbed.training.learner import Learner, PayloadOnly, Replica
 
 SGD = {"name": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
@@ -15,7 +16,7 @@ def replica(optimiser=SGD, model="small-cnn", dataset="digits", seed=3):
     data = datasets.load(dataset)
     built = models.build(model, seed, classes=data.classes, input_shape=data.input_shape)
     indices = np.arange(200)
-    batches = datasets.batches(indices, 8, seed, 0)
+    batches = splits.batches(indices, 8, seed, 0)
     return Replica(built, dataset=data, batches=batches, optimiser=optimiser)
 
 

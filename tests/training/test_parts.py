@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.training import broadcasts, coordination, datasets, events
+from testbed.training import broadcasts, coordination, events
 from testbed.training.coordination import CoordinationError, Coordinator, Follower
+from testbed.training.datasets import splits
 from testbed.training.vectors import SharedVectors, mean_into
 from testbed.transport import PayloadLayout
 
@@ -23,22 +24,19 @@ def test_the_mean_is_added_in_rank_order():
 
 
 def test_an_epoch_visits_every_sample_once():
-    stream = datasets.batches(np.arange(100), 10, seed=1, rank=0)
+    stream = splits.batches(np.arange(100), 10, seed=1, rank=0)
     first = np.concatenate([next(stream) for _ in range(10)])
     second = np.concatenate([next(stream) for _ in range(10)])
     assert sorted(first) == sorted(second) == list(range(100))
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("critical", [True, False])
-def test_an_announcement_comes_back(critical):
-    assert broadcasts.decode_phase(broadcasts.encode_phase(critical)) is critical
-
-
-@pytest.mark.parametrize("body", [b"", b"\x02", b"\x00\x00"])
-def test_a_strange_announcement_is_refused(body):
-    with pytest.raises(ValueError, match="phase"):
-        broadcasts.decode_phase(body)
+def test_an_announced_phase_comes_back_and_anything_else_is_refused():
+    for critical in (True, False):
+        assert broadcasts.decode_phase(broadcasts.encode_phase(critical)) is critical
+    for body in (b"", b"\x02", b"\x00\x00"):
+        with pytest.raises(ValueError, match="phase"):
+            broadcasts.decode_phase(body)
 
 
 def test_a_barrier_holds_until_the_last_worker_has_come(tmp_path):

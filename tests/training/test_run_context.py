@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from testbed.training.filling import Previous, Rescale
+from testbed.training.filling.plain_means import Previous
+from testbed.training.filling.rescale import Rescale
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
 from testbed.training.settings import Training

@@ -2,12 +2,11 @@
 
 import sys
 
-import numpy as np
 import pytest
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
-from testbed.training.datasets.base import check_labels
+from testbed.training.datasets import splits
 from tests.training.single_process import need_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -74,12 +73,6 @@ def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, sa
     assert "\n" not in str(caught.value)
 
 
-def test_the_first_label_out_of_range_is_named():
-    check_labels(np.array([0, 4, 2]), 5, "x")
-    with pytest.raises(InputError, match="x: the label of example 1 is 5; valid: 0 to 4"):
-        check_labels(np.array([0, 5, -1]), 5, "x")
-
-
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
@@ -117,7 +110,7 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
 
 
 def test_an_uneven_split_is_checked_with_the_run_s_seed():
-    uneven = datasets.Dirichlet(alpha=0.01)
+    uneven = splits.Dirichlet(alpha=0.01)
     with pytest.raises(InputError, match="or a larger alpha"):
         prerequisites.prepare(
             [need_of("mlp", "digits", batch_size=100, workers=8, split=uneven)], print
