@@ -81,6 +81,7 @@ def test_a_report_of_many_directions_comes_in_parts(client_of):
             "scheduling": "fifo",
             "early_max_s": 0.0,
             "worst": None,
+            "refused": 0,
             "delays": [],
             "directions": [{"link": name, **counters} for name in chosen],
             "in_all": count,

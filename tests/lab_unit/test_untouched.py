@@ -13,12 +13,15 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 # In a network namespace of its own: one link, whose relay takes over a direction late.
 SCENE = """
-import json, socket, subprocess, sys, time
+import json, os, socket, subprocess, sys, tempfile, time
+from dataclasses import replace
 from pathlib import Path
 from testbed.lab.delay import Middle, Relay, RelayClient, untouched
+from testbed.lab.delay.relayed_direction import opened_ring
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.link_control import LinkControl
+from testbed.shared import messages
 
 def ip(words):
     subprocess.run(["ip", *words.split()], check=True)
@@ -77,6 +80,21 @@ try:
     RelayClient(path).change("a--b", "b", source="no-such", delay_s=0.01)
 except CommandError as error:
     seen["no source"] = str(error)
+wrong = messages.connect(path)
+wrong.ask({"do": "begin"})
+before = len(os.listdir(f"/proc/{relay.process.pid}/fd"))
+order = {"do": "change", "link": "a--b", "from": "b", "source": "mid-b", "delay_s": 0.01}
+slots = replace(middle, most_delay_s=0.01).slots
+with tempfile.TemporaryFile() as file, opened_ring(slots, "a--b") as ring, socket.socket() as other:
+    file.truncate(slots * 2048)
+    for handed in ([file], [other], [ring, file, other]):
+        answer, _ = wrong.ask(order, [each.fileno() for each in handed])
+        seen.setdefault("handed", []).append(answer.get("error"))
+    wrong.ask({"do": "forget", "link": "a--b", "from": "b"}, [file.fileno()])
+    wrong.ask({"do": "begin"}, [file.fileno()] * 8)
+seen["left open"] = len(os.listdir(f"/proc/{relay.process.pid}/fd")) - before
+wrong.close()
+seen["refused"] = RelayClient(path).report().refused
 slow, links._shapes["a", "b"] = links._shapes["a", "b"], LinkShape(
     rate_bps=10_000_000_000, queue_bytes=150_000, ecn_threshold_bytes=None
 )
@@ -97,6 +115,11 @@ def test_a_take_over_that_fails_leaves_nothing_behind_and_can_be_tried_again(tmp
         assert seen[f"{late}: still"] < 0.04
         assert seen[f"{late}: lines"] == 0
     assert seen["no source"].startswith("delay relay: [Errno 19]")
+    *refusals, granted = seen["handed"]  # a file, a socket of another kind, a ring among others
+    assert refusals[0] == "what was handed for frames is not a socket"
+    assert all(refusals) and granted is None
+    assert seen["left open"] == 0
+    assert seen["refused"] == 1 + len(refusals)
     assert "a delay of 0.05 s at 10000 Mbit/s does not fit" in seen["fast"]
     assert seen["then"] is None
     assert seen["delayed"] >= 0.05

@@ -181,7 +181,19 @@ class DirectionDelay:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayReport:
-    """How well a relay did its work since `RelayClient.begin`."""
+    """How well a relay did its work since `RelayClient.begin`.
+
+    Attributes:
+        scheduling: of the relay: how the kernel scheduled it (`fifo`, `nice`, `short-slice`,
+            `ordinary`).
+        cpu_s: of the relay: processor time.
+        wall_s: of the relay: time since it began.
+        late_p50_s: of the relay: how much after their time frames left, median.
+        late_p99_s: the same, 99th percentile.
+        late_max_s: the same, maximum.
+        early_max_s: of the relay: how much before its time one frame left, at most.
+        refused: of the relay: requests that it refused since it began.
+    """
 
     scheduling: str
     cpu_s: float
@@ -191,6 +203,7 @@ class RelayReport:
     late_max_s: float
     early_max_s: float
     worst: Stretch | None
+    refused: int
     delays: list[DirectionDelay]
     directions: list[DirectionCounters]
 

@@ -11,7 +11,7 @@ traffic it wakes up at most every `GRAIN_S`, which bounds both its cost and its 
 #         with "rate_bps", the rate that the link has now, and
 #         of a middle that rests, with "source": the interface at which its frames will arrive, and
 #         the socket of `opened_ring` as ancillary data; without, nothing changes and
-#         "changed_s" is null
+#         "changed_s" is null. Whatever else is handed is closed.
 #     {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
 #     {"do": "begin"}      what was measured so far is forgotten, apart from counters
 #     {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
@@ -26,6 +26,7 @@ import gc
 import os
 import select
 import socket
+import stat
 import struct
 import sys
 import time
@@ -81,6 +82,7 @@ class _Relay:
         self._control = control
         self._began_ns = time.monotonic_ns()
         self._seed = seed
+        self._refused = 0
         self._poll = select.epoll()
         self._idle: dict[int, DelayLine] = {}
         self._lines: dict[DelayLine, int] = {}
@@ -92,7 +94,7 @@ class _Relay:
                 self._begin(number, middle.interfaces[number % 2])
         self._punctuality = Punctuality(self._directions, time.monotonic_ns())
 
-    def _begin(self, number: int, source: str, ring: socket.socket | None = None) -> DelayLine:
+    def _begin(self, number: int, source: str, ring: int | None = None) -> DelayLine:
         """Take over a direction, whose frames arrive at an interface."""
         middle = self._middles[number]
         line = DelayLine(
@@ -170,20 +172,23 @@ class _Relay:
     def _answer(self, client: Messages) -> bool:
         """Serve one request; returns whether the client is still there."""
         try:
-            request, handed = client.receive(0)
-            ring = socket.socket(fileno=handed[0]) if handed else None
-            try:
-                answer = self._do(request, ring)
-            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-                answer = {"error": str(error)}
-            except MemoryError:
-                answer = {"error": "no memory is left"}
+            request, files = client.receive(0)
+            with contextlib.ExitStack() as handed:
+                for file in files:
+                    handed.callback(os.close, file)
+                try:
+                    answer = self._do(request, files[0] if files else None)
+                except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+                    answer = {"error": str(error)}
+                except MemoryError:
+                    answer = {"error": "no memory is left"}
+            self._refused += "error" in answer
             client.answer(request, answer, timeout_s=0)
         except MessageError:
             return False
         return True
 
-    def _do(self, request: Mapping[str, Any], ring: socket.socket | None) -> dict[str, Any]:
+    def _do(self, request: Mapping[str, Any], ring: int | None) -> dict[str, Any]:
         if request["do"] == "begin":
             self._punctuality.begin(time.monotonic_ns())
             for line in self._lines:
@@ -208,6 +213,8 @@ class _Relay:
         if not found:
             if "source" not in request:
                 return {"changed_s": None}
+            if ring is not None and not stat.S_ISSOCK(os.fstat(ring).st_mode):
+                raise ValueError("what was handed for frames is not a socket")
             wanted = replace(self._middles[number], most_delay_s=settings.longest_s)
             self._middles[number] = wanted
         self._middles[number].require_room(settings.longest_s, request.get("rate_bps"))
@@ -233,6 +240,7 @@ class _Relay:
             late_max_s=max_s,
             early_max_s=self._punctuality.early_max_ns / 1e9,
             worst=self._punctuality.worst(),
+            refused=self._refused,
             delays=[line.delay(waits[self._lines[line]]) for line in lines],
             directions=[line.counters() for line in lines],
         )

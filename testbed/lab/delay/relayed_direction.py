@@ -110,13 +110,17 @@ class DelayLine:
         slots: int,
         settings: DelaySettings,
         seed: Sequence[int] | None = None,
-        ring: socket.socket | None = None,
+        ring: int | None = None,
     ) -> None:
+        """Raises OSError for an interface, or a socket `ring`, that is none; duplicates `ring`."""
         self.link = link
         self.sender = sender
         self._slots = slots
         self._jitter, self._loss = generators(seed)
-        self._in = ring or opened_ring(slots, link)
+        if ring is None:
+            self._in = opened_ring(slots, link)
+        else:
+            self._in = socket.fromfd(ring, socket.AF_PACKET, socket.SOCK_RAW)
         self._out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         with contextlib.suppress(OSError):
             self._out.setsockopt(_SOL_PACKET, _QDISC_BYPASS, 1)
