@@ -199,7 +199,7 @@ class Headroom:
             second.
         stalls: of each processor.
         others: share of the machine's processor time that processes outside the lab used, as
-            `MachineTicks.others` has it.
+            `MachineTicks.others` has it; None: the kernel counted no time.
         pressure: share of the time in which some task of the machine waited for a processor (PSI);
             None: the kernel does not say.
     """
@@ -208,23 +208,25 @@ class Headroom:
     waited: dict[str, Wait | None]
     longest_window_s: float
     stalls: list[Stall]
-    others: float
+    others: float | None
     pressure: float | None
 
     @property
-    def contended(self) -> float:
+    def contended(self) -> float | None:
         """The share of processor time that others took while somebody waited."""
         # A fair scheduler protects threads that run little and often, so a starved training shows
         # in no wait of the switch. Seen on 2 cores with 4 training processes: alone up to 0.13;
         # beside four busy processes with a session each over 0.25.
-        return self.others if self.pressure is None else min(self.others, self.pressure)
+        if self.others is None or self.pressure is None:
+            return self.others
+        return min(self.others, self.pressure)
 
 
 class Watch:
     """Watches from now on until `finish`."""
 
     def __init__(self, processes: Mapping[str, int]) -> None:
-        self._pressure = _pressure_us()
+        self._pressure_us = _pressure_us()
         self._ticks = machine_ticks.read()
         self._own_ticks = sum(process_status.ticks_of_all().values())
         self._began_s = time.monotonic()
@@ -238,15 +240,16 @@ class Watch:
         duration_s = time.monotonic() - self._began_s
         gained = machine_ticks.read().since(self._ticks)
         own_ticks = sum(process_status.ticks_of_all().values()) - self._own_ticks
+        pressure_us = _pressure_us()
         pressure = None
-        if self._pressure is not None:
-            pressure = ((_pressure_us() or 0.0) - self._pressure) / (duration_s * 1e6)
+        if self._pressure_us is not None and pressure_us is not None:
+            pressure = (pressure_us - self._pressure_us) / (duration_s * 1e6)
         return Headroom(
             duration_s=duration_s,
             waited=waited,
             longest_window_s=longest_window_s,
             stalls=stalls,
-            others=gained.others(own_ticks) if gained.all else 0.0,
+            others=gained.others(own_ticks) if gained.all else None,
             pressure=pressure,
         )
 
@@ -277,7 +280,8 @@ def waits(headroom: Headroom) -> Finding:
 
 def others(headroom: Headroom, other_programs: str) -> Finding:
     where = f"programs outside the lab: {other_programs}" if other_programs else ""
-    return Finding(value=headroom.contended, where=where)
+    missing = "" if headroom.others is not None else "the kernel counted no processor time"
+    return Finding(value=headroom.contended, where=where, missing=missing)
 
 
 def stalls(headroom: Headroom) -> Finding:

@@ -86,6 +86,7 @@ UNFILLED: dict[str, Any] = {"peak_bytes": None, "reason": "too deep"}
             "cpu_wait_s",
             "5.2 s were read as one",
         ),
+        ({"headroom": headroom(others=None)}, "cpu_others", "no processor time"),
         ({"headroom": headroom(stalls=[])}, "clock_stall_s", "no processor was watched"),
         (
             {"headroom": headroom(stalls=[stalled(0.001), stalled(0, processor=1, looks=0)])},

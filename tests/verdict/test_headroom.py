@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.lab.kernel import machine_ticks
+from testbed.lab.kernel.machine_ticks import MachineTicks
 from testbed.verdict import processor_headroom
 from testbed.verdict.processor_headroom import CoreTicks, Wait, WaitWatch, Watch
 from tests.busy import busy_process
@@ -39,6 +41,14 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
     assert idle_waited.mean_s < 0.0005
     assert 1.2 < found.duration_s < 30
     assert {each.processor for each in found.stalls} == os.sched_getaffinity(0)
+
+
+def test_a_kernel_that_counts_no_time_or_forgets_its_pressure_gives_no_share(monkeypatch):
+    monkeypatch.setattr(machine_ticks, "read", lambda: MachineTicks(5, 5, 0, 10))
+    pressures = iter([7.0, None])
+    monkeypatch.setattr(processor_headroom, "_pressure_us", lambda: next(pressures))
+    found = Watch({}).finish()
+    assert (found.others, found.pressure, found.contended) == (None, None, None)
 
 
 def scripted(monkeypatch, readings):
