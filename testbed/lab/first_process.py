@@ -1,7 +1,7 @@
 """The first process of every sandbox: `python -m testbed.lab.first_process MODULE DESCRIPTOR`.
 
 It hands the first message of the connection to the module's `in_sandbox`, and answers with what
-that returns. It ends, and the sandbox with it, when the other end of the connection closes, or when
+that returns, or with the error that it raised, and status 1. It ends, and the sandbox with it, when the other end of the connection closes, or when
 the process ends whose pidfd comes with the message: what that forked may hold copies of the end.
 """
 
@@ -26,6 +26,7 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     _end_with(descriptor, select.POLLRDHUP)
     messages = Messages(socket.socket(fileno=descriptor))
+    status = 0
     try:
         request, owners = messages.receive()
         for each in owners:
@@ -38,6 +39,7 @@ def main() -> None:
             if not failure.is_expected(error):
                 traceback.print_exc()
             answer = {"error": failure.in_words(error), "bad": isinstance(error, InputError)}
+            status = 1
         sys.stdout.flush()
         sys.stderr.flush()
         if answer is not None:
@@ -45,7 +47,7 @@ def main() -> None:
     except MessageError:
         pass
     # The first process does not unwind: its end is the end of the sandbox.
-    os._exit(0)
+    os._exit(status)
 
 
 def _end_with(descriptor: int, event: int) -> None:

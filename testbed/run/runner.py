@@ -108,13 +108,13 @@ def carry_out(place: RunDirectory, config: dict[str, Any], on_progress: OnProgre
                 )
 
         try:
-            status = _in_sandbox(directory, on_progress)
+            error = _in_sandbox(directory, on_progress)
         except KeyboardInterrupt:
             end("interrupted", "interrupted by Ctrl-C or a signal")
             raise
         finally:
             privileges.hand_over_below(directory)
-        end("failed", f"the supervisor ended with status {status}, without a verdict")
+        end("failed", error)
 
 
 def attempts(
@@ -143,8 +143,9 @@ def attempts(
             return
 
 
-def _in_sandbox(directory: Path, on_progress: OnProgress) -> int:
-    """Run the supervisor in a new sandbox, pass its progress on, return its exit status."""
+def _in_sandbox(directory: Path, on_progress: OnProgress) -> str:
+    """Run the supervisor in a new sandbox, pass its progress on, return why it gave no verdict."""
+    error = ""
     with (directory / "logs" / "supervisor.log").open("ab") as log:
         box = sandbox.start("testbed.run.supervisor", output=log)
     others = OtherPrograms(directory, box.process.pid)
@@ -154,10 +155,14 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> int:
             box.messages.send({"directory": str(directory.resolve())})
             while True:
                 record, _ = box.messages.receive()
+                if "error" in record:  # of the first process, which ends with it
+                    error = f"{record['error']}; see logs/supervisor.log"
+                    continue
                 on_progress(record)
                 if record.get("stage") in MEASURED:
                     others.begin()
-        return box.process.wait()
+        status = box.process.wait()
+        return error or f"the supervisor ended with status {status}, without a verdict"
     finally:
         others.end()
         box.stop()

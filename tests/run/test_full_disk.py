@@ -80,7 +80,7 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_the_same_command_goes_on(
         began.append(directory)
         reason = run_directory.DISK_FULL if verdicts[0] == "interrupted" else ""
         write_status(directory, verdicts.pop(0), reason)
-        return 0
+        return ""
 
     monkeypatch.setattr(runner, "_in_sandbox", in_sandbox)
     free(monkeypatch, *[10**12] * 4, 10**6)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,8 +14,10 @@ from rich.console import Console
 
 from testbed import experiment
 from testbed.cli import progress as progress_display
+from testbed.lab import sandbox
 from testbed.machine import clean
 from testbed.run import runner
+from testbed.shared import messages, python_module
 from testbed.shared.run_directory import read_json, write_status
 from tests.experiment.small import BASE
 
@@ -30,10 +34,10 @@ def ending(monkeypatch: pytest.MonkeyPatch, *verdicts: str) -> list[Path]:
     left = list(verdicts)
     places: list[Path] = []
 
-    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> int:
+    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> str:
         places.append(directory)
         write_status(directory, left.pop(0), f"reason {len(places)}")  # type: ignore[arg-type]
-        return 0
+        return ""
 
     monkeypatch.setattr(runner, "_in_sandbox", in_sandbox)
     return places
@@ -80,12 +84,35 @@ def test_what_another_attempt_would_find_again_is_not_tried_again(
         for key in failed + waived
     ] + [{"outcome": "passed", "decides": True, "repeats": False}]
 
-    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> int:
+    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> str:
         write_status(directory, "invalid", "a reason", gates=gates)
-        return 0
+        return ""
 
     monkeypatch.setattr(runner, "_in_sandbox", in_sandbox)
     assert len(list(runner.attempts(tmp_path, run, lambda record: None, retries=2))) == attempts
+
+
+def test_what_ended_the_first_process_is_the_reason_of_the_run(run, tmp_path, monkeypatch):
+    """Its module has nothing to run."""
+    started = []
+
+    def start(module: str, output: Any) -> sandbox.Sandbox:
+        ours, theirs = messages.pair()
+        with theirs:
+            argv = python_module.command("testbed.lab.first_process", "json", str(theirs.fileno()))
+            process = subprocess.Popen(
+                argv, stdout=output, stderr=output, pass_fds=[theirs.fileno()]
+            )
+        started.append(process)
+        return sandbox.Sandbox(module, process, ours, None)
+
+    monkeypatch.setattr(sandbox, "start", start)
+    records: list[Any] = []
+    (outcome,) = runner.attempts(tmp_path, run, records.append)
+    assert (outcome.verdict, records) == ("failed", [])
+    assert "module 'json' has no attribute 'in_sandbox'" in outcome.reason
+    assert outcome.reason.endswith("; see logs/supervisor.log")
+    assert [each.returncode for each in started] == [1]
 
 
 @pytest.mark.parametrize("was_killed", [False, True])
