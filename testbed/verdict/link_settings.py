@@ -93,7 +93,7 @@ class SettingsReader:
     def listen(self) -> None:
         """From now on, keep what the kernel tells of changes."""
         try:
-            self._listener = _Listener(self._network)
+            self._listener = _Listener(self._network).start()
         except (OSError, CommandError) as error:
             self.failures.append(f"during the training: {error}")
 
@@ -150,7 +150,11 @@ class _Listener:
         self._stop = os.eventfd(0)
         self._poll.register(self._stop, select.POLLIN)
         self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def start(self) -> _Listener:
+        """Listen from now on; returns itself."""
         self._thread.start()
+        return self
 
     def finish(self) -> tuple[list[_Change], list[str]]:
         """What changed, and what could not be heard."""

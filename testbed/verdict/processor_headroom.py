@@ -46,10 +46,11 @@ class Stall:
 
 
 class CoreTicks:
-    """Looks from now on until `finish`."""
+    """Looks at the clock on every processor, from `start` until `finish`."""
 
-    def __init__(self) -> None:
-        self._began_s = _now_s()
+    def start(self) -> CoreTicks:
+        """Look from now on; returns itself."""
+        self._began_s = now_s()
         self._done = False
         self._stalls: dict[int, Stall] = {}
         processors = sorted(os.sched_getaffinity(0))
@@ -59,6 +60,7 @@ class CoreTicks:
         ]
         for thread in self._threads:
             thread.start()
+        return self
 
     def finish(self) -> list[Stall]:
         """Stop looking; returns what was seen, by processor."""
@@ -75,13 +77,13 @@ class CoreTicks:
             return
         real_time = prefer(number)
         every_s, longest_s, at_s, looks = self._every_s, 0.0, 0.0, 0
-        last_s = _now_s()
+        last_s = now_s()
         while not self._done:
             time.sleep(every_s)  # cheaper than waiting for an event
-            now_s = _now_s()
-            if now_s - last_s - every_s > longest_s:
-                longest_s, at_s = now_s - last_s - every_s, last_s - self._began_s
-            last_s = now_s
+            look_s = now_s()
+            if look_s - last_s - every_s > longest_s:
+                longest_s, at_s = look_s - last_s - every_s, last_s - self._began_s
+            last_s = look_s
             looks += 1
         self._stalls[processor] = Stall(
             processor=processor, longest_s=longest_s, at_s=at_s, looks=looks, real_time=real_time
@@ -97,7 +99,7 @@ def prefer(thread: int) -> bool:
     return False
 
 
-def _now_s() -> float:
+def now_s() -> float:
     """Seconds of a clock that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -131,7 +133,7 @@ class Wait:
 
 
 class WaitWatch:
-    """Watches from now on until `finish`."""
+    """Reads how long processes wait for a processor, from `start` until `finish`."""
 
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._processes = dict(processes)
@@ -142,10 +144,14 @@ class WaitWatch:
         self._longest_window_s = 0.0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> WaitWatch:
+        """Read from now on; returns itself."""
         self._thread.start()
+        return self
 
     def finish(self) -> tuple[dict[str, Wait | None], float]:
-        """Stop watching."""
+        """Stop; returns the worst second of each process, and the longest between two readings."""
         self._done.set()
         self._thread.join()
         known = {name: self._worst[name] if last else None for name, last in self._last.items()}
@@ -223,15 +229,20 @@ class Headroom:
 
 
 class Watch:
-    """Watches from now on until `finish`."""
+    """Measures the headroom of processes, from `start` until `finish`."""
 
     def __init__(self, processes: Mapping[str, int]) -> None:
+        self._processes = processes
+
+    def start(self) -> Watch:
+        """Watch from now on; returns itself."""
         self._pressure_us = _pressure_us()
         self._ticks = machine_ticks.read()
         self._own_ticks = sum(process_status.ticks_of_all().values())
         self._began_s = time.monotonic()
-        self._waits = WaitWatch(processes)
-        self._cores = CoreTicks()
+        self._waits = WaitWatch(self._processes).start()
+        self._cores = CoreTicks().start()
+        return self
 
     def finish(self) -> Headroom:
         """Stop watching; returns what was seen."""

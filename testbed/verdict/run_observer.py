@@ -59,12 +59,12 @@ class Observation:
                 self._failure = str(error)
         self._settings.listen()
         self._settings.look("before")
-        self._watch = Watch(self._own)
+        self._watch = Watch(self._own).start()
 
     @contextmanager
     def attended(self, sampler: int) -> Iterator[None]:
         """Look whether a part of the emulator stands still while the body runs the workload."""
-        watch = StandstillWatch({**self._own, "sampler": sampler})
+        watch = StandstillWatch({**self._own, "sampler": sampler}).start()
         try:
             yield
         finally:

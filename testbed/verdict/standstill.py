@@ -18,7 +18,7 @@ from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.process_status import STATE
 from testbed.shared import jsonl, run_directory
 from testbed.verdict.gate import Finding, worst
-from testbed.verdict.processor_headroom import prefer
+from testbed.verdict.processor_headroom import now_s, prefer
 
 LOOK_EVERY_S = 0.01
 ALL = "the supervisor or the whole sandbox"
@@ -113,7 +113,7 @@ def _holds_frames(opened: socket.socket) -> bool:
 
 
 class StandstillWatch:
-    """Looks from now on until `finish`."""
+    """Looks whether parts stand still, from `start` until `finish`."""
 
     def __init__(self, parts: Mapping[str, int]) -> None:
         self._processes = dict(parts)
@@ -121,7 +121,11 @@ class StandstillWatch:
         self._all = Standstill(part=ALL)
         self._done = False
         self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> StandstillWatch:
+        """Look from now on; returns itself."""
         self._thread.start()
+        return self
 
     def finish(self) -> list[Standstill]:
         """Stop looking; returns the longest standstill of each part."""
@@ -136,21 +140,16 @@ class StandstillWatch:
         # Not by whoever made the watch: an ordinary thread that is kept from its processor while it
         # holds Python's lock would hold up this one, and those that look for stalls.
         self._parts = [_Part(name, pid) for name, pid in self._processes.items()]
-        last_s = _now_s()
+        last_s = now_s()
         while not self._done:
             time.sleep(LOOK_EVERY_S)
-            now_s, at_s = _now_s(), time.monotonic()
-            gap_s = now_s - last_s - LOOK_EVERY_S
+            look_s, at_s = now_s(), time.monotonic()
+            gap_s = look_s - last_s - LOOK_EVERY_S
             if gap_s > (self._all.longest_s or 0.0):
                 self._all = Standstill(part=ALL, longest_s=gap_s, at_s=at_s - gap_s)
-            last_s = now_s
+            last_s = look_s
             for part in self._parts:
                 part.look(at_s)
-
-
-def _now_s() -> float:
-    """Seconds of a clock that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def standstill(

@@ -31,7 +31,7 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
         busy, *_ = (programs.enter_context(busy_process(PINNED, processor)) for _ in range(3))
         idle = programs.enter_context(busy_process("import time; time.sleep(60)"))
         time.sleep(0.3)
-        watch = Watch({"busy": busy.pid, "idle": idle.pid})
+        watch = Watch({"busy": busy.pid, "idle": idle.pid}).start()
         time.sleep(1.3)
         found = watch.finish()
     busy_waited, idle_waited = found.waited["busy"], found.waited["idle"]
@@ -47,7 +47,7 @@ def test_a_kernel_that_counts_no_time_or_forgets_its_pressure_gives_no_share(mon
     monkeypatch.setattr(machine_ticks, "read", lambda: MachineTicks(5, 5, 0, 10))
     pressures = iter([7.0, None])
     monkeypatch.setattr(processor_headroom, "_pressure_us", lambda: next(pressures))
-    found = Watch({}).finish()
+    found = Watch({}).start().finish()
     assert (found.others, found.pressure, found.contended) == (None, None, None)
 
 
@@ -57,7 +57,7 @@ def scripted(monkeypatch, readings):
     monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(given)})
     for name in ("start", "join"):
         monkeypatch.setattr(processor_headroom.threading.Thread, name, lambda self: None)
-    return WaitWatch({"switch": 7})
+    return WaitWatch({"switch": 7}).start()
 
 
 def test_the_worst_second_counts_and_not_the_mean(monkeypatch):
@@ -100,7 +100,7 @@ def test_a_thread_that_hardly_runs_is_not_judged_unless_it_just_did(monkeypatch,
 def test_a_process_that_is_gone_has_no_value():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert WaitWatch({"gone": ended.pid}).finish()[0] == {"gone": None}
+    assert WaitWatch({"gone": ended.pid}).start().finish()[0] == {"gone": None}
 
 
 def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
@@ -116,7 +116,7 @@ def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
         sleep(wanted_s + 0.05 * (processor == still and slept[processor] == 10))
 
     monkeypatch.setattr(processor_headroom.time, "sleep", one_long_sleep)
-    ticks = CoreTicks()
+    ticks = CoreTicks().start()
     sleep(0.4)
     stalls = {each.processor: each for each in ticks.finish()}
     assert set(stalls) == os.sched_getaffinity(0)

@@ -36,7 +36,7 @@ def test_a_part_that_is_stopped_stands_still_and_one_that_sleeps_or_computes_doe
     """`busy_process` computes for ever after its program."""
     with busy_process(SLEEPING) as idle, busy_process(program) as stopped:
         time.sleep(0.2)
-        watch = StandstillWatch({"idle": idle.pid, "stopped": stopped.pid})
+        watch = StandstillWatch({"idle": idle.pid, "stopped": stopped.pid}).start()
         time.sleep(0.1)
         os.kill(stopped.pid, signal.SIGSTOP)
         began_s = time.monotonic()
@@ -73,7 +73,7 @@ def test_a_part_that_sleeps_although_frames_wait_stands_still(then, still):
     with busy_process(READS.format(then=then), stdout=subprocess.PIPE) as part:
         assert part.stdout is not None
         part.stdout.readline()
-        watch = StandstillWatch({"switch": part.pid})
+        watch = StandstillWatch({"switch": part.pid}).start()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(30):
                 sender.sendto(bytes(100), ("127.0.0.1", 9))
@@ -88,8 +88,8 @@ def test_a_part_that_sleeps_although_frames_wait_stands_still(then, still):
 def test_a_watch_that_was_suspended_itself_finds_that_all_stood_still(monkeypatch):
     """The clock that goes on in a suspended machine jumps by 3 s; the other one does not."""
     ahead_s = 0.0
-    monkeypatch.setattr(standstill, "_now_s", lambda: time.monotonic() + ahead_s)
-    watch = StandstillWatch({})
+    monkeypatch.setattr(standstill, "now_s", lambda: time.monotonic() + ahead_s)
+    watch = StandstillWatch({}).start()
     time.sleep(0.1)
     ahead_s = 3.0
     time.sleep(0.1)
@@ -123,7 +123,7 @@ def test_a_quarter_of_the_median_round_passes_if_that_is_more(length_s, still_s,
 def test_what_could_not_be_watched_is_not_measured():
     gate = gate_of("standstill_s", standstills=[], rounds=[])
     assert gate.outcome == "not measured"
-    watched = StandstillWatch({"gone": 1 << 22}).finish()
+    watched = StandstillWatch({"gone": 1 << 22}).start().finish()
     gate = gate_of("standstill_s", standstills=watched, rounds=[])
     assert (gate.outcome, "statistics of gone" in gate.note) == ("not measured", True)
 

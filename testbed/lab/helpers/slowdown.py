@@ -37,14 +37,16 @@ class Slowed:
 
 
 class Guard:
-    """A child process that lets a stopped process go when this one is gone."""
+    """A child process, from `start` on, that lets a stopped process go when this one is gone."""
 
-    def __init__(self) -> None:
+    def start(self) -> Guard:
+        """Fork it; returns itself."""
         reading, self._tell = os.pipe()
         if not os.fork():
             os.close(self._tell)
             self._watch(reading)
         os.close(reading)
+        return self
 
     def protect(self, pid: int) -> None:
         """Protect this process from now on, instead of any other; 0: none."""
@@ -113,7 +115,7 @@ def _sleep(duration_s: float, requests: Requests) -> bool:
 
 
 def main() -> None:
-    guard = Guard()
+    guard = Guard().start()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     run_at_once()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
