@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from math import prod
 from typing import Any, NamedTuple
 
 SERVER = "server"
@@ -27,28 +26,7 @@ class DirectedLink(NamedTuple):
 
 def path(network: Mapping[str, Any], first: str, second: str) -> list[DirectedLink]:
     """The links of a shortest path between two nodes, in order; empty from a node to itself."""
-    neighbours = _neighbours(network)
-    for node in (first, second):
-        if node not in neighbours:
-            raise ValueError(f"unknown node {node!r}; valid: {', '.join(sorted(neighbours))}")
-    came_by: dict[str, DirectedLink] = {}
-    waiting = deque([first])
-    while waiting:
-        node = waiting.popleft()
-        if node == second:
-            break
-        for link in neighbours[node]:
-            if link.receiver != first and link.receiver not in came_by:
-                came_by[link.receiver] = link
-                waiting.append(link.receiver)
-    found: list[DirectedLink] = []
-    node = second
-    while node != first:
-        if node not in came_by:
-            raise ValueError(f"no path from {first!r} to {second!r}")
-        found.insert(0, came_by[node])
-        node = came_by[node].sender
-    return found
+    return paths_to(network, [first], second)[first]
 
 
 def paths_to(
@@ -56,26 +34,26 @@ def paths_to(
 ) -> dict[str, list[DirectedLink]]:
     """For each of `firsts`, what `path` gives for it and `second`; one search serves them all."""
     neighbours = _neighbours(network)
+    firsts = list(firsts)
+    for node in (*firsts, second):
+        if node not in neighbours:
+            raise ValueError(f"unknown node {node!r}; valid: {', '.join(sorted(neighbours))}")
     distance, waiting = {second: 0}, deque([second])
-    onward: dict[str, DirectedLink] = {}
     while waiting:
         node = waiting.popleft()
         for back in neighbours[node]:
             if back.receiver not in distance:
                 distance[back.receiver] = distance[node] + 1
                 waiting.append(back.receiver)
-    for node, hops in distance.items():
-        # They are in the order of their receivers' names.
-        nearer = (each for each in neighbours[node] if distance[each.receiver] == hops - 1)
-        if (first_by_name := next(nearer, None)) is not None:
-            onward[node] = first_by_name
     found: dict[str, list[DirectedLink]] = {}
     for first in firsts:
         if first not in distance:
             raise ValueError(f"no path from {first!r} to {second!r}")
         node, way = first, list[DirectedLink]()
         while node != second:
-            way.append(onward[node])
+            # They are in the order of their receivers' names.
+            nearer = (it for it in neighbours[node] if distance[it.receiver] < distance[node])
+            way.append(next(nearer))
             node = way[-1].receiver
         found[first] = way
     return found
@@ -85,34 +63,6 @@ def path_rate_bps(network: Mapping[str, Any], first: str, second: str) -> int:
     """The rate of the narrowest link between two nodes, bit/s of Ethernet frames."""
     rates = {link["name"]: int(link["rate_bps"]) for link in network["links"]}
     return min(rates[link.name] for link in path(network, first, second))
-
-
-def path_rtt_s(network: Mapping[str, Any], first: str, second: str) -> float:
-    """The configured round trip between two nodes in seconds: without queues and processing."""
-    delays = {link["name"]: float(link["delay_s"]) for link in network["links"]}
-    return 2 * sum(delays[link.name] for link in path(network, first, second))
-
-
-def path_jitters_s(network: Mapping[str, Any], first: str, second: str) -> list[float]:
-    """The configured jitters of the links between two nodes, where there is one, in seconds."""
-    jitters = {link["name"]: float(link.get("jitter_s", 0)) for link in network["links"]}
-    return [jitters[link.name] for link in path(network, first, second) if jitters[link.name]]
-
-
-def path_loss(network: Mapping[str, Any], first: str, second: str) -> float:
-    """The configured share of frames that the links between two nodes lose, one way."""
-    losses = {link["name"]: float(link.get("loss", 0)) for link in network["links"]}
-    return 1 - prod(1 - losses[link.name] for link in path(network, first, second))
-
-
-def path_delivered_bps(network: Mapping[str, Any], first: str, second: str) -> float:
-    """What arrives of a flow that fills the path, bit/s of Ethernet frames, after losses."""
-    links = {link["name"]: link for link in network["links"]}
-    flow_bps = float("inf")
-    for each in path(network, first, second):
-        link = links[each.name]
-        flow_bps = min(flow_bps, int(link["rate_bps"])) * (1 - float(link.get("loss", 0)))
-    return flow_bps
 
 
 def fair_shares_bps(

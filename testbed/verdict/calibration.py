@@ -14,7 +14,7 @@ from typing import Any
 from testbed.lab import paths
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import socket_in
-from testbed.lab.network import HostInfo, LabInfo
+from testbed.lab.network import HostInfo, LabInfo, LinkEnds
 from testbed.verdict import queue_calibration, rate_calibration
 from testbed.verdict.gate import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
@@ -183,26 +183,40 @@ def idle_round_trip_s(network: LabInfo) -> float:
 
 def _pairs(network: LabInfo) -> Iterator[_Path]:
     description = network.as_json()
+    links = {link.name: link for link in network.links}
+
+    def between(first: HostInfo, second: HostInfo) -> list[LinkEnds]:
+        return [links[each.name] for each in paths.path(description, first.name, second.name)]
+
     # A network whose hosts have names of their own is measured from the first one.
     server = network.hosts.get("server") or next(iter(network.hosts.values()))
     for host in network.hosts.values():
-        if host is server:
-            continue
-        for sender, receiver in ((host, server), (server, host)):
-            ends = sender.name, receiver.name
-            rate_bps = paths.path_rate_bps(description, *ends)
-            loss = paths.path_loss(description, *ends)
-            yield _Path(
-                sender=sender,
-                receiver=receiver,
-                rate_bps=rate_bps,
-                rtt_s=paths.path_rtt_s(description, *ends),
-                hops=len(paths.path(description, *ends)),
-                loss=loss,
-                probe_loss=1 - (1 - loss) * (1 - paths.path_loss(description, *reversed(ends))),
-                delivered_share=paths.path_delivered_bps(description, *ends) / rate_bps,
-                jitters_s=tuple(paths.path_jitters_s(description, *ends)),
-            )
+        if host is not server:
+            for sender, receiver in ((host, server), (server, host)):
+                ways = between(sender, receiver), between(receiver, sender)
+                yield path_over(sender, receiver, *ways)
+
+
+def path_over(
+    sender: HostInfo, receiver: HostInfo, there: Sequence[LinkEnds], back: Sequence[LinkEnds]
+) -> _Path:
+    """The path over these links in order; probes come back over the others."""
+    kept, kept_back = (math.prod(1 - link.loss for link in way) for way in (there, back))
+    delivered_bps = math.inf  # of a flow that fills it
+    for link in there:
+        delivered_bps = min(delivered_bps, link.rate_bps) * (1 - link.loss)
+    rate_bps = min(link.rate_bps for link in there)
+    return _Path(
+        sender=sender,
+        receiver=receiver,
+        rate_bps=rate_bps,
+        rtt_s=2 * sum(link.delay_s for link in there),
+        hops=len(there),
+        loss=1 - kept,
+        probe_loss=1 - kept * kept_back,
+        delivered_share=delivered_bps / rate_bps,
+        jitters_s=tuple(link.jitter_s for link in there if link.jitter_s),
+    )
 
 
 def _affordable(every: Sequence[_Path], budget_s: float) -> list[_Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 from testbed.verdict import calibration
-from testbed.verdict.calibration import median_chance_s
-from tests.verdict.evidence_of_gates import broken, judged, path, queue
+from testbed.verdict.calibration import median_chance_s, path_over
+from tests.verdict.evidence_of_gates import LINK, broken, judged, path, queue
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,20 @@ def test_round_trips_may_be_off_by_what_jitter_explains(probes, jitters_s):
     assert "rtt_error" not in broken([near])
     far = path(configured_rtt_s=0.02, rtt_s=0.0221 + chance_s, rtt_chance_s=chance_s)
     assert broken([far]) == ["rtt_error"]
+
+
+def test_what_a_path_is_configured_to_do_follows_from_its_links():
+    """Through a slow link in the middle, behind or in front of one that loses a tenth."""
+    lossy = replace(LINK, delay_s=0.001, jitter_s=0.0005, loss=0.1)
+    narrow = replace(LINK, rate_bps=30_000_000, delay_s=0.01)
+    host: Any = None
+    behind = path_over(host, host, [narrow, lossy], [lossy, narrow])
+    assert (behind.rate_bps, behind.hops, behind.jitters_s) == (30_000_000, 2, (0.0005,))
+    assert behind.rtt_s == pytest.approx(0.022)
+    assert (behind.loss, behind.probe_loss) == (pytest.approx(0.1), pytest.approx(0.19))
+    assert behind.delivered_share == pytest.approx(0.9)
+    # The narrow link is full nevertheless.
+    assert path_over(host, host, [lossy, narrow], [narrow, lossy]).delivered_share == 1
 
 
 @pytest.mark.parametrize(
