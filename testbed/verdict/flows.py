@@ -100,7 +100,9 @@ class TcpReader:
                 ends = ends[0][len(_MAPPED) :], ends[1][len(_MAPPED) :]
             address, peer = (socket.inet_ntoa(end[:4]) for end in ends)
             port, peer_port = struct.unpack_from("!HH", identity, 0)
-            yield Connection(address, port, peer, peer_port, _congestion_control(message))
+            used = netlink.values(message, _MESSAGE_BYTES).get(_CONGESTION_CONTROL)
+            name = netlink.string(used) if used is not None else ""
+            yield Connection(address, port, peer, peer_port, name)
 
     def ask(self, request: bytes) -> bytes:
         """The kernel's answer to a `lookup`, for `decode`; OSError when it gives none."""
@@ -152,13 +154,6 @@ def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float
         return np.empty(0, dtype=np.intp), np.empty((0, len(STATE)))
     order = np.argsort(np.concatenate(which))
     return np.concatenate(which)[order], np.concatenate(states)[order]
-
-
-def _congestion_control(message: memoryview) -> str:
-    for each, first, last in netlink.attributes(message, _MESSAGE_BYTES, len(message)):
-        if each == _CONGESTION_CONTROL:
-            return bytes(message[first:last]).rstrip(b"\0").decode(errors="replace")
-    return ""
 
 
 def _info_offset(answer: bytes) -> int | None:

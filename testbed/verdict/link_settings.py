@@ -183,7 +183,7 @@ class _Listener:
                 place = self._ends.get((pid, interface))
                 if place is not None and settings:
                     self._changes.append((now_s, *place, settings))
-        except (OSError, CommandError, struct.error) as error:
+        except (OSError, CommandError, KeyError, struct.error) as error:
             self._failures.append(f"during the training: changes were not heard: {error}")
 
 

@@ -35,7 +35,7 @@ times = [float(each) for each in re.findall(r"time=([0-9.]+) ms", printed)]
 statistics = network.relay.close() if network.relay else None
 network.relay = None
 network.close()
-print(json.dumps({"times": times, "late_s": statistics and statistics.late_p50_s}))
+print(json.dumps({"times": times, "late_s": statistics and statistics["late_p50_s"]}))
 """
 
 

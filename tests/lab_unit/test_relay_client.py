@@ -72,22 +72,12 @@ def test_a_report_of_many_directions_comes_in_parts(client_of):
     """64 workers and 64 switches' links: some 60 kB a hundred directions."""
     count = 700
     names = [f"link-{number}" for number in range(count)]
-    counters = {"from": "a", "frames_in": 1, "frames_out": 1, "dropped": 0, "lost": 0}
 
     def part(request: dict[str, Any]) -> dict[str, Any]:
         chosen = names[request["first"] : request["first"] + 128]
-        return {
-            **dict.fromkeys(("cpu_s", "wall_s", "late_p50_s", "late_p99_s", "late_max_s"), 0.0),
-            "scheduling": "fifo",
-            "early_max_s": 0.0,
-            "worst": None,
-            "refused": 0,
-            "delays": [],
-            "directions": [{"link": name, **counters} for name in chosen],
-            "in_all": count,
-        }
+        return {"delays": [], "directions": [{"link": name} for name in chosen], "in_all": count}
 
-    assert [each.link for each in client_of(part).report().directions] == names
+    assert [each["link"] for each in client_of(part).report()["directions"]] == names
 
 
 def test_a_relay_that_refuses_or_is_gone_is_told_in_one_line(client_of, tmp_path):

@@ -74,7 +74,7 @@ for late in (False, True):
     untouched.run = lambda words, late=late: tc(words, late=late)
     seen[f"{late}: error"] = change(0.05)
     seen[f"{late}: still"] = one_way_s()
-    seen[f"{late}: lines"] = len(RelayClient(path).report().directions)
+    seen[f"{late}: lines"] = len(RelayClient(path).report()["directions"])
 untouched.run = run
 try:
     RelayClient(path).change("a--b", "b", source="no-such", delay_s=0.01)
@@ -94,7 +94,7 @@ with tempfile.TemporaryFile() as file, opened_ring(slots, "a--b") as ring, socke
     wrong.ask({"do": "begin"}, [file.fileno()] * 8)
 seen["left open"] = len(os.listdir(f"/proc/{relay.process.pid}/fd")) - before
 wrong.close()
-seen["refused"] = RelayClient(path).report().refused
+seen["refused"] = RelayClient(path).report()["refused"]
 slow, links._shapes["a", "b"] = links._shapes["a", "b"], LinkShape(
     rate_bps=10_000_000_000, queue_bytes=150_000, ecn_threshold_bytes=None
 )
@@ -102,7 +102,7 @@ seen["fast"] = change(0.05)
 links._shapes["a", "b"] = slow
 seen["then"] = change(0.05)
 seen["delayed"] = one_way_s()
-seen["frames"] = RelayClient(path).report().directions[0].frames_in
+seen["frames"] = RelayClient(path).report()["directions"][0]["frames_in"]
 relay.close()
 print(json.dumps(seen))
 """

@@ -7,7 +7,7 @@ has such a middle, too, which frames pass untouched until then. This package may
 `delay_settings.DelaySettings`, which both `netem` and `relayed_direction` must carry out.
 """
 
-from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, Middle, RelayReport
+from testbed.lab.delay.delay_settings import DelaySettings, Middle
 from testbed.lab.delay.relay_client import Relay, RelayClient
 
-__all__ = ["DelaySettings", "DirectionCounters", "Middle", "Relay", "RelayClient", "RelayReport"]
+__all__ = ["DelaySettings", "Middle", "Relay", "RelayClient"]

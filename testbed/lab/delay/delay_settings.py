@@ -207,11 +207,6 @@ class RelayReport:
     delays: list[DirectionDelay]
     directions: list[DirectionCounters]
 
-    @property
-    def dropped(self) -> int:
-        """Frames that it should have delivered and did not, over all directions."""
-        return sum(each.dropped for each in self.directions)
-
     def as_json(self) -> dict[str, Any]:
         """The record in `delay.json`; directed links as {link, from}."""
         return asdict(self) | {
@@ -219,20 +214,3 @@ class RelayReport:
             "delays": [directed(each) for each in self.delays],
             "directions": [directed(each) for each in self.directions],
         }
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> RelayReport:
-        """What `as_json` made."""
-        worst = document["worst"]
-        parts = {
-            "worst": None if worst is None else Stretch(**_undirected(worst)),
-            "delays": [DirectionDelay(**_undirected(each)) for each in document["delays"]],
-            "directions": [
-                DirectionCounters(**_undirected(each)) for each in document["directions"]
-            ],
-        }
-        return cls(**{**document, **parts})
-
-
-def _undirected(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"sender" if key == "from" else key: value for key, value in fields.items()}

@@ -42,6 +42,6 @@ def document(network: Mapping[str, Any]) -> dict[str, Any]:
         }
     client = RelayClient(network["relay_socket"])
     try:
-        return common | client.report().as_json()
+        return common | client.report()
     finally:
         client.close()

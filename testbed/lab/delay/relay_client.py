@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.lab.delay.delay_settings import Middle, RelayReport
+from testbed.lab.delay.delay_settings import Middle
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import messages, python_module
@@ -72,15 +72,15 @@ class RelayClient:
         """Forget what was measured so far, apart from counters: the report is of what follows."""
         self._ask({"do": "begin"})
 
-    def report(self) -> RelayReport:
-        """Counters since the relay began; lateness and delays since `begin`."""
+    def report(self) -> dict[str, Any]:
+        """A `RelayReport` as JSON: counters since the relay began, all else since `begin`."""
         answer = self._ask({"do": "report", "first": 0})
         in_all = answer.pop("in_all")
         while len(answer["directions"]) < in_all:
             more = self._ask({"do": "report", "first": len(answer["directions"])})
             for part in ("delays", "directions"):
                 answer[part] += more[part]
-        return RelayReport.from_json(answer)
+        return answer
 
     def close(self) -> None:
         if self._messages is not None:
@@ -117,34 +117,27 @@ class Relay:
         self._client: RelayClient | None = None
 
     def start(self) -> Relay:
-        """Start it; returns itself. Frames flow when `client` is there."""
+        """Start it; returns itself."""
         argv = python_module.command("testbed.lab.delay.relay")
         with open_file(self._log, "ab") if self._log is not None else nullcontext() as stderr:
             self._helper = HelperProcess(argv, name="delay relay", stderr=stderr).start()
         self.process = self._helper.process
-        with suppress(HelperError):  # `client` says that it has ended
+        with suppress(HelperError):  # `wait_until_ready` says that it has ended
             self._helper.tell(**self._order)
         return self
 
-    @property
-    def client(self) -> RelayClient:
-        """This process's connection."""
-        if self._client is None:
-            try:
-                answer = self._helper.hear(_START_TIMEOUT_S)
-            except HelperError as error:
-                raise CommandError(f"the delay relay did not begin: {error}") from None
-            if "error" in answer:
-                raise CommandError(f"the delay relay did not begin: {answer['error']}")
-            self._client = RelayClient(self.path)
-        return self._client
-
     def wait_until_ready(self) -> None:
         """Return when frames flow."""
-        _ = self.client
+        try:
+            answer = self._helper.hear(_START_TIMEOUT_S)
+        except HelperError as error:
+            raise CommandError(f"the delay relay did not begin: {error}") from None
+        if "error" in answer:
+            raise CommandError(f"the delay relay did not begin: {answer['error']}")
+        self._client = RelayClient(self.path)
 
-    def close(self) -> RelayReport | None:
-        """End the relay, which cuts all its links."""
+    def close(self) -> dict[str, Any] | None:
+        """End the relay, which cuts all its links; returns its last report."""
         report = None
         if self._client is not None:
             with suppress(CommandError):

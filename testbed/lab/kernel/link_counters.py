@@ -107,22 +107,15 @@ def waiting(interface: str) -> tuple[int, str]:
 
 
 def _queue(interface: str, parent: int, data: memoryview) -> Queue:
-    kind = ""
-    sent_bytes = sent_packets = backlog_bytes = backlog_packets = drops = 0
-    for attribute, begin, end in netlink.attributes(data, TCMSG.size, len(data)):
-        if attribute == _KIND:
-            kind = bytes(data[begin:end]).rstrip(b"\0").decode()
-        elif attribute == STATS2:
-            for statistic, at, _ in netlink.attributes(data, begin, end):
-                if statistic == STATS_BASIC:
-                    sent_bytes, sent_packets = struct.unpack_from("=QI", data, at)
-                elif statistic == _STATS_PACKETS64:
-                    (sent_packets,) = struct.unpack_from("=Q", data, at)
-                elif statistic == STATS_QUEUE:
-                    backlog_packets, backlog_bytes, drops = struct.unpack_from("=III", data, at)
+    about = netlink.values(data, TCMSG.size)
+    statistics = netlink.values(about[STATS2])
+    sent_bytes, sent_packets = struct.unpack_from("=QI", statistics[STATS_BASIC])
+    if _STATS_PACKETS64 in statistics:
+        (sent_packets,) = struct.unpack_from("=Q", statistics[_STATS_PACKETS64])
+    backlog_packets, backlog_bytes, drops = struct.unpack_from("=III", statistics[STATS_QUEUE])
     return Queue(
         interface=interface,
-        kind=kind,
+        kind=netlink.string(about[_KIND]),
         is_root=parent == ROOT,
         sent_packets=sent_packets,
         sent_bytes=sent_bytes,

@@ -127,6 +127,16 @@ def attributes(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, in
         begin += (length + 3) & ~3
 
 
+def values(data: memoryview, begin: int = 0) -> dict[int, memoryview]:
+    """The values of the attributes from an offset on, by their types."""
+    return {kind: data[first:last] for kind, first, last in attributes(data, begin, len(data))}
+
+
+def string(value: memoryview) -> str:
+    """The text that `text` packed."""
+    return bytes(value).rstrip(b"\0").decode(errors="replace")
+
+
 def error_number(data: memoryview, begin: int) -> int:
     """The errno in the content of an ERROR message; 0: it is an acknowledgement."""
     (code,) = struct.unpack_from("=i", data, begin)
@@ -141,10 +151,9 @@ def refusal(data: memoryview, begin: int) -> NetlinkError:
     if message == ERROR:  # it repeats the request, or the request's header alone
         repeated, *_ = HEADER.unpack_from(data, at)
         at += HEADER.size if flags & _CAPPED else (repeated + 3) & ~3
-    found = attributes(data, at, end) if flags & _HAS_WORDS else ()
-    words = [bytes(data[first:last]).rstrip(b"\0") for kind, first, last in found if kind == _WORDS]
-    said = [os.strerror(number), *(each.decode(errors="replace") for each in words)]
-    return NetlinkError(number, ": ".join(said))
+    found = values(data[:end], at) if flags & _HAS_WORDS else {}
+    words = [os.strerror(number), *(string(found[each]) for each in found if each == _WORDS)]
+    return NetlinkError(number, ": ".join(words))
 
 
 def request(

@@ -68,16 +68,10 @@ class _Counters:
         """The packets of all counters of one name, in one table or in all of interfaces."""
         total = 0
         for _, found in netlink.dump(self._socket, _GET_OBJECT, _OF_NETDEV):
-            inside = {
-                kind: (first, last)
-                for kind, first, last in netlink.attributes(found, len(_OF_NETDEV), len(found))
-            }
-            of, called = (bytes(found[slice(*inside[key])])[:-1] for key in (_TABLE, _NAME))
-            if called.decode() != name or (table and of.decode() != table):
-                continue
-            for kind, first, _ in netlink.attributes(found, *inside[_DATA]):
-                if kind == _PACKETS:
-                    total += int.from_bytes(found[first : first + 8], "big")
+            counter = netlink.values(found, len(_OF_NETDEV))
+            of_table = netlink.string(counter[_TABLE])
+            if netlink.string(counter[_NAME]) == name and table in ("", of_table):
+                total += int.from_bytes(netlink.values(counter[_DATA])[_PACKETS], "big")
         return total
 
 

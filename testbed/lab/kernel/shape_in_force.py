@@ -28,7 +28,7 @@ _RED_PARAMETERS, _RED_FLAGS = 1, 4
 _RED = struct.Struct("=II4x3xB")
 _MARKS_ALONE = 1 | 8  # TC_RED_ECN and TC_RED_NODROP
 # struct tc_htb_opt: two tc_ratespec, whose rate is their last word, then bucket and its ceiling.
-_RATE_AT, _CEIL_AT, _BUCKET_AT = 8, 20, 24
+_HTB = struct.Struct("=8xI8xII")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,27 +79,22 @@ def told(kind: int, content: memoryview) -> tuple[int, dict[str, int | None]]:
         limit, threshold = queue_of(content) if kind == NEW_QDISC else (None, None)
         if parent == FIRST_SERVED:
             return interface, {"priority_queue_bytes": limit}
-        if parent == LAST_SERVED or _name_of(content) != b"htb":
+        kind_of_queue = netlink.string(netlink.values(content, TCMSG.size)[_KIND])
+        if parent == LAST_SERVED or kind_of_queue != "htb":
             return interface, {"queue_bytes": limit, "ecn_threshold_bytes": threshold}
     return interface, {}
 
 
 def _htb(content: memoryview) -> tuple[int, int, int]:
     """Rate and ceiling in byte/s and the bucket in the kernel's units of time."""
-    options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
-    begin, end = options or (0, 0)
-    parameters = _attribute(content, begin, end, _HTB_PARAMETERS)
-    if parameters is None:
+    options = netlink.values(netlink.values(content, TCMSG.size).get(_OPTIONS, memoryview(b"")))
+    if _HTB_PARAMETERS not in options:
         raise CommandError("a class of a link is not HTB's")
-    at = parameters[0]
-    rate, ceiling, ticks = (
-        int(struct.unpack_from("=I", content, at + place)[0])
-        for place in (_RATE_AT, _CEIL_AT, _BUCKET_AT)
-    )
-    if wide := _attribute(content, begin, end, _RATE64):
-        rate = int(struct.unpack_from("=Q", content, wide[0])[0])
-    if wide := _attribute(content, begin, end, _CEIL64):
-        ceiling = int(struct.unpack_from("=Q", content, wide[0])[0])
+    rate, ceiling, ticks = _HTB.unpack_from(options[_HTB_PARAMETERS])
+    if _RATE64 in options:
+        (rate,) = struct.unpack("=Q", options[_RATE64])
+    if _CEIL64 in options:
+        (ceiling,) = struct.unpack("=Q", options[_CEIL64])
     return rate, ceiling, ticks
 
 
@@ -113,28 +108,14 @@ def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
 
 def queue_of(content: memoryview) -> tuple[int | None, int | None]:
     """Limit and threshold of a queue, as in `ShapeInForce`, from what the kernel says of it."""
-    options = _attribute(content, TCMSG.size, len(content), _OPTIONS)
-    name = _name_of(content)
-    if options and name == b"bfifo":
-        return int(struct.unpack_from("=I", content, options[0])[0]), 0
-    parameters = _attribute(content, *options, _RED_PARAMETERS) if options else None
-    if options is None or parameters is None or name != b"red":
+    about = netlink.values(content, TCMSG.size)
+    kind = netlink.string(about[_KIND])
+    if kind == "bfifo":
+        return int(struct.unpack_from("=I", about[_OPTIONS])[0]), 0
+    options = netlink.values(about[_OPTIONS]) if kind == "red" else {}
+    if _RED_PARAMETERS not in options:
         return None, 0
-    limit, least, flags = _RED.unpack_from(content, parameters[0])
-    if newer := _attribute(content, *options, _RED_FLAGS):  # before Linux 5.7 there is none
-        flags = struct.unpack_from("=I", content, newer[0])[0]
-    marks = flags & _MARKS_ALONE == _MARKS_ALONE
-    return limit, least if marks else None
-
-
-def _name_of(content: memoryview) -> bytes:
-    kind = _attribute(content, TCMSG.size, len(content), _KIND)
-    return bytes(content[slice(*kind)]).rstrip(b"\0") if kind else b""
-
-
-def _attribute(content: memoryview, begin: int, end: int, wanted: int) -> tuple[int, int] | None:
-    """Where the value of an attribute begins and ends."""
-    for kind, first, last in netlink.attributes(content, begin, end):
-        if kind == wanted:
-            return first, last
-    return None
+    limit, least, flags = _RED.unpack_from(options[_RED_PARAMETERS])
+    if _RED_FLAGS in options:  # before Linux 5.7 there is none
+        (flags,) = struct.unpack_from("=I", options[_RED_FLAGS])
+    return limit, least if flags & _MARKS_ALONE == _MARKS_ALONE else None
