@@ -23,7 +23,7 @@ from testbed.experiment.schema import Experiment
 from testbed.shared.input_error import InputError
 from testbed.training import prerequisites
 from testbed.transport.protocols import ProtocolConfig
-from testbed.verdict.limits import Limits
+from testbed.verdict.gates import Limits
 from testbed.workload.settings import Programs
 
 SCHEMA = 1

@@ -37,7 +37,7 @@ from testbed.training.settings import Training
 from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.net import path_mtu
 from testbed.transport.protocols import REGISTRIES
-from testbed.verdict.limits import Limits
+from testbed.verdict.gates import Limits
 from testbed.workload.settings import AnyArm, BuiltIn, Programs, ProgramsArm
 from testbed.workload.torchrun import FIRST_WITH_LEGS, AnyWorkload, Torchrun, TorchrunArm
 

@@ -29,7 +29,7 @@ from testbed.shared import failure, own_code, problems, run_directory, units
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.verdict.gate import Gate
-from testbed.verdict.limits import Limits
+from testbed.verdict.gates import Limits
 from testbed.verdict.other_programs import OtherPrograms
 from topologies.settings import MOST_LAB_WORKERS
 

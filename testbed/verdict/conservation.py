@@ -42,8 +42,8 @@ def close(
     for event in events:
         if why := (event.get("details") or {}).get(NOT_MEASURED):
             raise ValueError(f"what {event['name']} dropped is not known: {why}")
-    books = _Books(network, before, after, events)
-    switches = [books.switch(name) for name in network.switches]
+    gained = _Differences(network, before, after, events)
+    switches = [gained.switch(name) for name in network.switches]
     refused = sum(each.queue_drops for each in switches)
     if refused and not (before.whole_batches and after.whole_batches):
         # Each refusal then stands for up to 32 packets (see `testbed.lab.port_rules`).
@@ -53,20 +53,20 @@ def close(
         )
     return Conservation(
         links=[
-            books.link(link, sender, receiver)
+            gained.link(link, sender, receiver)
             for link in network.links
             for sender, receiver in ((link.first, link.second), (link.second, link.first))
         ],
         switches=switches,
-        hosts=[books.host(name) for name in network.hosts],
+        hosts=[gained.host(name) for name in network.hosts],
         quiet=before.quiet and after.quiet,
         duration_s=after.at_s - before.at_s,
         lost_upcalls=after.lost_upcalls - before.lost_upcalls,
     )
 
 
-class _Books:
-    """Differences of two readings."""
+class _Differences:
+    """What happened between two readings, from their counters."""
 
     def __init__(
         self,

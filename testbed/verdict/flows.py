@@ -11,14 +11,11 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from testbed.lab.kernel import netlink
 from testbed.verdict.store import ChunkedTable, index_names
@@ -37,7 +34,8 @@ _NO_COOKIE = b"\xff" * 8
 _IDENTITY_BYTES = 48  # ports, addresses, interface, cookie
 _MESSAGE_BYTES = 72
 _IDENTITY = slice(4, 4 + _IDENTITY_BYTES)  # of an inet_diag_msg
-_SND_MSS, _RTT_US, _CWND, _RETRANSMITS, _ACKED_BYTES, _DELIVERY_RATE = 16, 68, 80, 100, 120, 160
+# Segment size, round trip in us, window in segments, retransmits, acknowledged, bytes a second.
+_TCP_INFO = struct.Struct("=16xI48xI8xI16xI16xQ32xQ")
 _ANSWER_BYTES = 2048
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as one of IPv6 (RFC 4291)
 _TIMEOUT_S = 1  # no answer of the kernel takes so long
@@ -105,69 +103,35 @@ class TcpReader:
             yield Connection(address, port, peer, peer_port, name)
 
     def ask(self, request: bytes) -> bytes:
-        """The kernel's answer to a `lookup`, for `decode`; OSError when it gives none."""
+        """The kernel's answer to a `lookup`, for `state_of`; OSError when it gives none."""
         numbered = bytearray(request)
         wanted = netlink.number(numbered, self._socket)
         self._socket.send(numbered)
         while netlink.number_of(answer := self._socket.recv(_ANSWER_BYTES)) != wanted:
-            self._socket.strangers += 1  # of an answer that was given up
+            self._socket.stale_answers += 1  # of an answer that was given up
         return answer
 
     @property
-    def strangers(self) -> int:
+    def stale_answers(self) -> int:
         """Answers to requests that had been given up; they were dropped."""
-        return self._socket.strangers
+        return self._socket.stale_answers
 
     def close(self) -> None:
         self._socket.close()
 
 
-def decode(answers: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The answers that hold a connection's state, and the states: shape (k, 5), columns STATE."""
-    which, states = [], []
-    lengths = np.array([len(each) for each in answers])
-    for length in np.unique(lengths):
-        alike = np.flatnonzero(lengths == length)
-        begin = _info_offset(answers[int(alike[0])])
-        if begin is None:
-            continue
-        joined = b"".join(answers[index] for index in alike.tolist())
-        table = np.frombuffer(joined, dtype=np.uint8).reshape(len(alike), length)[:, begin:]
-
-        def column(
-            offset: int, kind: str = "u4", table: NDArray[np.uint8] = table
-        ) -> NDArray[np.float64]:
-            size = np.dtype(kind).itemsize
-            field = np.ascontiguousarray(table[:, offset : offset + size]).view(kind)
-            return field[:, 0].astype(np.float64)
-
-        values = (
-            column(_CWND) * column(_SND_MSS),
-            column(_RTT_US) * 1e-6,
-            column(_DELIVERY_RATE, "u8") * 8,
-            column(_RETRANSMITS),
-            column(_ACKED_BYTES, "u8"),
-        )
-        which.append(alike)
-        states.append(np.stack(values, axis=1))
-    if not which:
-        return np.empty(0, dtype=np.intp), np.empty((0, len(STATE)))
-    order = np.argsort(np.concatenate(which))
-    return np.concatenate(which)[order], np.concatenate(states)[order]
-
-
-def _info_offset(answer: bytes) -> int | None:
-    """Where struct tcp_info begins in an answer; None if it holds none that is long enough."""
+def state_of(answer: bytes) -> tuple[float, ...] | None:
+    """The state of a connection in an answer, as in STATE; None if it has none, or an older one."""
     view = memoryview(answer)
     length, kind, *_ = netlink.HEADER.unpack_from(view, 0)
     if kind != _SOCK_DIAG_BY_FAMILY:
         return None
-    begin = netlink.HEADER.size + _MESSAGE_BYTES
-    for each, first, last in netlink.attributes(view, begin, min(length, len(view))):
-        # Before Linux 4.9 there was no delivery rate.
-        if each == _INFO and last - first >= _DELIVERY_RATE + 8:
-            return first
-    return None
+    content = view[: min(length, len(view))]
+    info = netlink.values(content, netlink.HEADER.size + _MESSAGE_BYTES).get(_INFO)
+    if info is None or len(info) < _TCP_INFO.size:  # before Linux 4.9 there was no delivery rate
+        return None
+    segment_bytes, rtt_us, window, retransmits, acked_bytes, rate = _TCP_INFO.unpack_from(info)
+    return window * segment_bytes, rtt_us * 1e-6, rate * 8.0, retransmits, acked_bytes
 
 
 _AT_ONCE_BYTES = 1 << 16
@@ -270,9 +234,9 @@ class FlowSampler:
         return min(_MOST_TURNS, max(1, -(-len(self._order) // FLOWS_PER_TICK)))
 
     @property
-    def strangers(self) -> int:
+    def stale_answers(self) -> int:
         """Answers that came too late and were dropped."""
-        return sum(reader.strangers for reader in self._readers.values())
+        return sum(reader.stale_answers for reader in self._readers.values())
 
     def sample(self, tick: int) -> None:
         """Read the state of the connections whose turn it is; OSError if the kernel refuses."""
@@ -294,21 +258,17 @@ class FlowSampler:
         if not self._answers:
             return
         answers, self._answers = self._answers, []
-        which, states = decode([answer for *_, answer in answers])
-        if len(which) < len(answers):  # a connection is gone: perhaps there is another
-            self._seek_s = min(self._seek_s, time.monotonic() + _SEEK_S)
-            for index in set(range(len(answers))) - set(which.tolist()):
-                self._flows.pop(answers[index][1], None)
-                self.latest.pop(answers[index][1], None)
-            self._order = sorted(self._flows)
-        rows = self.table.take(len(which))
-        rows["t_s"] = [answers[index][0] for index in which]
-        flows = [answers[index][1] for index in which]
-        rows["flow"] = [self._numbers.setdefault(flow, len(self._numbers)) for flow in flows]
-        for name, column in zip(STATE, states.T, strict=True):
-            rows[name] = column
-        for flow, state in dict(zip(flows, states.tolist(), strict=True)).items():
-            self.latest[flow] = dict(zip(STATE, state, strict=True))
+        rows = []
+        for at_s, flow, answer in answers:
+            if (state := state_of(answer)) is not None:
+                rows.append((at_s, self._numbers.setdefault(flow, len(self._numbers)), *state))
+                self.latest[flow] = dict(zip(STATE, state, strict=True))
+            else:  # the connection is gone: perhaps there is another
+                self._seek_s = min(self._seek_s, time.monotonic() + _SEEK_S)
+                self._flows.pop(flow, None)
+                self.latest.pop(flow, None)
+        self._order = sorted(self._flows)
+        self.table.take(len(rows))[:] = rows
 
     def _seek(self, now_s: float) -> None:
         for _ in range(min(_HOSTS_PER_SEARCH, len(self._to_ask))):

@@ -1,16 +1,20 @@
 """All gates, one entry each: its limits, what is measured, what it means, and what judges it.
 
-The schema of `limits`, `./lab explain`, and the page on verdicts are made of these entries.
+The schema of an experiment's `limits`, at the end of this file, `./lab explain`, and the page on
+verdicts are made of these entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
+
+from testbed.shared.registry import one_of
+from testbed.shared.section import Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,3 +414,51 @@ BY_KEY = {key: entry for entry in GATES for key in entry.limits}
 # Those that say that the machine was busy.
 OF_THE_MACHINE = frozenset(key for key, entry in BY_KEY.items() if entry.of_machine)
 DEFAULTS: dict[str, float] = {key: entry.limits[key].default for key, entry in BY_KEY.items()}
+
+
+def _field(key: str, entry: GateEntry) -> tuple[type, FieldInfo]:
+    """A key of `limits` as pydantic declares it."""
+    limit = entry.limits[key]
+    words = ", ".join(filter(None, (entry.what, limit.description)))
+    return type(limit.default), FieldInfo.merge_field_infos(limit, description=words)
+
+
+def _with_keys_of_gates(schema: dict[str, Any]) -> None:
+    """Tells editors what `waive` may name."""
+    schema["items"]["enum"] = sorted(BY_KEY)
+
+
+if TYPE_CHECKING:
+    _LimitsOfGates = Section
+else:
+    _LimitsOfGates = create_model(
+        "_LimitsOfGates",
+        __base__=Section,
+        **{key: _field(key, entry) for key, entry in BY_KEY.items()},
+    )
+
+
+class Limits(_LimitsOfGates):
+    """The largest values that pass; beyond them the emulator, not the protocol, decided."""
+
+    run_timeout_s: float = Field(
+        default=900.0, gt=0, description="a run that takes longer is ended and has failed"
+    )
+    waive: list[str] = Field(
+        default=[],
+        json_schema_extra=_with_keys_of_gates,
+        description="gates that do not decide; reports name them, and limits looser than default",
+    )
+
+    @field_validator("waive")
+    @classmethod
+    def _gates_are_known(cls, keys: list[str]) -> list[str]:
+        titles = {entry.title: key for key, entry in reversed(BY_KEY.items())}
+        for key in keys:
+            if key in BY_KEY:
+                continue
+            if (meant := titles.get(key.lower())) is not None:
+                valid = ", ".join(sorted(BY_KEY))
+                raise ValueError(f"{key!r} is no gate; valid: {valid}; did you mean {meant!r}?")
+            raise ValueError(f"{key!r} is no gate; {one_of(key, sorted(BY_KEY))}")
+        return keys

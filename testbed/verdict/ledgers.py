@@ -116,6 +116,10 @@ class SwitchLedger(_Balance):
     meter_drops: int
     queue_drops: int
 
+    @property
+    def place(self) -> str:
+        return f"switch {self.switch}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostLedger:
@@ -139,6 +143,10 @@ class HostLedger:
     vanished: int = 0
 
     @property
+    def place(self) -> str:
+        return f"the kernel of {self.host}"
+
+    @property
     def share(self) -> float:
         """The vanished packets as a share of those received."""
         return abs(self.vanished) / max(LEAST_PACKETS, self.received)
@@ -157,10 +165,9 @@ class Conservation:
 
     def worst(self) -> tuple[float, str]:
         """The largest share of unexplained packets, and where."""
-        shares = [(each.share, each.place) for each in self.links]
-        shares += [(each.share, f"switch {each.switch}") for each in self.switches]
-        shares += [(each.share, f"the kernel of {each.host}") for each in self.hosts]
-        return gate.worst([(0.0, ""), *shares])
+        ledgers: list[LinkLedger | SwitchLedger | HostLedger]
+        ledgers = [*self.links, *self.switches, *self.hosts]
+        return gate.worst([(0.0, ""), *((each.share, each.place) for each in ledgers)])
 
     def worst_loss(self) -> tuple[float, str]:
         """The most packets that one part of the emulator lost by accident, and where."""
@@ -174,8 +181,8 @@ class Conservation:
 
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""
-        found = [(each.hidden, each.sent, each.place) for each in self.links]
-        found += [(each.hidden, each.sent, f"switch {each.switch}") for each in self.switches]
+        ledgers: list[LinkLedger | SwitchLedger] = [*self.links, *self.switches]
+        found = ((each.hidden, each.sent, each.place) for each in ledgers)
         hidden, sent, where = max(found, default=(0, 0, ""))
         return hidden, hidden / max(LEAST_PACKETS, sent), where
 

@@ -178,8 +178,8 @@ class _Listener:
     def _hear(self, opened: netlink.Socket, pid: int | None) -> None:
         now_s = time.monotonic()
         try:
-            for kind, content in netlink.told(opened):
-                interface, settings = shape_in_force.told(kind, content)
+            for kind, content in netlink.changes(opened):
+                interface, settings = shape_in_force.changed_settings(kind, content)
                 place = self._ends.get((pid, interface))
                 if place is not None and settings:
                     self._changes.append((now_s, *place, settings))

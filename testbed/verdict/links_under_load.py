@@ -246,7 +246,12 @@ def _due(t_s: Floats, rate_bps: int, replayed: Spans) -> Floats:
     first_s, last_s = min(t_s[0], at_s[0]) - 1, max(t_s[-1], at_s[-1]) + 1
     knots_s = np.concatenate([[first_s], at_s, [last_s]])
     held = np.diff(knots_s) * np.concatenate([[rate_bps], rates_bps]) / 8
-    return np.diff(np.interp(t_s, knots_s, np.concatenate([[0.0], np.cumsum(held)])))
+    return np.diff(np.interp(t_s, knots_s, _sums(held)))
+
+
+def _sums(values: Floats) -> Floats:
+    """The sums of none, of the first, of the first two of the values, and so on."""
+    return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _share(sent: Floats, due: Floats, odd: int) -> Floats:
@@ -260,9 +265,7 @@ def _windows(
     spans_s: Floats, sent: Floats, due: Floats, least_s: float, odd: int
 ) -> tuple[Floats, NDArray[np.intp]]:
     """Bytes sent over those due in each window of at least so long, and where each begins."""
-    at_s, at_bytes, at_due = (
-        np.concatenate([[0.0], np.cumsum(each)]) for each in (spans_s, sent, due)
-    )
+    at_s, at_bytes, at_due = map(_sums, (spans_s, sent, due))
     ends = np.searchsorted(at_s, at_s + least_s - 1e-9)
     begins = np.flatnonzero(ends < len(at_s))
     ends = ends[begins]
@@ -273,9 +276,7 @@ def _missing(spans_s: Floats, sent: Floats, due: Floats, loaded: NDArray[np.bool
     """The most that was due in loaded intervals and did not leave, over what is due in a window."""
     begins = loaded & ~np.concatenate([[False], loaded[:-1]])[: len(loaded)]
     short = np.where(loaded, due - sent, 0.0) - ETHERNET_FRAME_BYTES * begins
-    at_s, at_due, at_short = (
-        np.concatenate([[0.0], np.cumsum(each)]) for each in (spans_s, due, short)
-    )
+    at_s, at_due, at_short = map(_sums, (spans_s, due, short))
     ends = np.searchsorted(at_s, at_s + WINDOW_S - 1e-9)
     first = np.flatnonzero(ends < len(at_s))
     last = ends[first]
@@ -291,9 +292,7 @@ def _most(
     most = None
     borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
     for first, last in zip(borders[::2], borders[1::2], strict=True):
-        at_s, at_bytes, at_due = (
-            np.concatenate([[0.0], np.cumsum(each[first:last])]) for each in (spans_s, sent, due)
-        )
+        at_s, at_bytes, at_due = (_sums(each[first:last]) for each in (spans_s, sent, due))
         ends = np.searchsorted(at_s, at_s + LEAST_S)
         begins = np.flatnonzero(ends < len(at_s))
         if not len(begins):

@@ -75,9 +75,9 @@ class QueueReader:
         self._learn(self._answers.pop()[1])
 
     @property
-    def strangers(self) -> int:
+    def stale_answers(self) -> int:
         """Answers to requests that had been given up; they were dropped."""
-        return self._socket.strangers
+        return self._socket.stale_answers
 
     def capture(self) -> None:
         """Keep one answer of the kernel; OSError when it gives none."""
@@ -88,7 +88,7 @@ class QueueReader:
         while True:
             part = self._socket.recv(_DATAGRAM_BYTES)
             if netlink.number_of(part) != number:
-                self._socket.strangers += 1  # of an answer that was given up
+                self._socket.stale_answers += 1  # of an answer that was given up
                 continue
             parts.append(part)
             # The DONE message stands at the very end of the last part.
@@ -237,9 +237,9 @@ class QueueSampler:
         return sum(reader.left_out for reader, _ in self._readers)
 
     @property
-    def strangers(self) -> int:
+    def stale_answers(self) -> int:
         """Answers that came too late and were dropped."""
-        return sum(reader.strangers for reader, _ in self._readers)
+        return sum(reader.stale_answers for reader, _ in self._readers)
 
     def take_highest(self) -> NDArray[np.int64]:
         """The longest backlogs since the last call, in bytes."""

@@ -248,7 +248,7 @@ class Sampler:
                 "ticks": self._ticks,
                 "samples_lost": self._lost,
                 "answers_left_out": self._queues.left_out,
-                "answers_too_late": self._queues.strangers + self._flows.strangers,
+                "answers_too_late": self._queues.stale_answers + self._flows.stale_answers,
                 "largest_gap_s": self._largest_gap_s,
                 "cpu_s": cpu_s,
                 "cpu_share": cpu_s / elapsed_s,

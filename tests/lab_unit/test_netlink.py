@@ -72,7 +72,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_ones():
         first, second = netlink.request(opened, [asked, wrong])
         assert first is None
         assert second is not None
-        assert opened.strangers == 2  # the late refusal, and what the kernel knows of loopback
+        assert opened.stale_answers == 2  # the late refusal, and what the kernel knows of loopback
         assert netlink.request(opened, [asked]) == [None]
 
 
@@ -86,7 +86,7 @@ def test_a_table_that_nobody_read_is_not_taken_for_the_next_one():
         with socket.create_server(("127.0.0.1", 0)):
             found = netlink.dump(opened, 20, request[:4] + states + request[8:])
         assert found
-        assert opened.strangers == 1
+        assert opened.stale_answers == 1
 
 
 def test_an_answer_that_is_missing_is_told_and_not_waited_for_for_ever():

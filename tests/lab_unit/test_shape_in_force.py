@@ -312,14 +312,14 @@ def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, 
     index = shaped.index("b")
     with netlink.listen(elsewhere) as opened:
         shaped.ask(GET_QDISC, TCMSG.pack(0, index, 0, ROOT, 0))
-        assert list(netlink.told(opened)) == []
+        assert list(netlink.changes(opened)) == []
         slow = replace(SHAPES[1], rate_bps=70_000_000)
         shaped.send([rate_message(index, slow, "b")])
-        (message,) = netlink.told(opened)
-        interface, changed = shape_in_force.told(*message)
+        (message,) = netlink.changes(opened)
+        interface, changed = shape_in_force.changed_settings(*message)
         assert (interface, changed["rate_bps"]) == (index, 70_000_000)
         # The root can be replaced, too.
         replaced = ("qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo")
         in_namespace(elsewhere, "tc", *replaced)
-        found = [shape_in_force.told(*each) for each in netlink.told(opened)]
+        found = [shape_in_force.changed_settings(*each) for each in netlink.changes(opened)]
         assert (index, {"rate_bps": None}) in found

@@ -53,7 +53,7 @@ class FakeSocket:
         self.answer = answer
         self.waiting: list[bytes] = []
         self.sequence = 0
-        self.strangers = 0
+        self.stale_answers = 0
 
     def send(self, request: bytes | bytearray) -> int:
         self.waiting += self.answer(netlink.number_of(bytes(request)))
@@ -115,7 +115,7 @@ def test_an_answer_that_came_too_late_does_not_shift_those_after_it(kernel, read
     reader.capture()
     _, values = reader.decode()
     assert values[0, :, SENT_BYTES].tolist() == [2000 + number for number in range(500)]
-    assert reader.strangers == len(late[read:])
+    assert reader.stale_answers == len(late[read:])
 
 
 def test_an_answer_without_a_wanted_interface_is_left_out_and_counted_and_a_refusal_told(kernel):
@@ -157,7 +157,7 @@ def test_a_host_that_does_not_answer_costs_only_its_own_sample_and_a_late_answer
     assert sampler.table.rows == 3
     assert sampler.latest[:, SENT_BYTES].tolist() == [103, 203]
     assert sampler.latest[0, BACKLOG_BYTES] == 30
-    assert (sampler.strangers, sampler.left_out) == (2, 0)
+    assert (sampler.stale_answers, sampler.left_out) == (2, 0)
 
 
 def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):
@@ -166,7 +166,7 @@ def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):
     opened.waiting = [packed(20, b"an old one", 99)]
     request = flows.Connection("10.0.0.1", 47000, "10.0.0.2", 40000).lookup()
     assert b"the right one" in reader.ask(request)
-    assert reader.strangers == 1
+    assert reader.stale_answers == 1
     assert b"the right one" in reader.ask(request)
     assert opened.waiting == []
 

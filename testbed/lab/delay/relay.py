@@ -46,7 +46,7 @@ _GRAIN_NS = round(GRAIN_S * 1e9)
 _EARLY_NS = _GRAIN_NS // 2
 # The timer is set earlier by what it takes from its expiry until a frame has left: half of all
 # wake-ups take longer. Learned in steps, since it depends on the machine and on its load.
-_LEAST_LEAD_NS, _MOST_LEAD_NS, _LEAD_STEP_NS = 30_000, 500_000, 2_000
+_LEAST_AHEAD_NS, _MOST_AHEAD_NS, _AHEAD_STEP_NS = 30_000, 500_000, 2_000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MLOCKALL_FLAGS = 3
 _ABSOLUTE = 1
@@ -126,7 +126,7 @@ class _Relay:
         poll.register(self._control, select.EPOLLIN)
         clients: dict[int, Messages] = {}
         awake_ns = set_ns = 0
-        lead_ns = _EARLY_NS
+        ahead_ns = _EARLY_NS
         while True:
             for descriptor, event in poll.poll():
                 if descriptor in idle:
@@ -153,8 +153,8 @@ class _Relay:
                 for was_due_ns, came_ns in line.send_due(time.monotonic_ns() + _EARLY_NS):
                     now_ns, resting_ns = time.monotonic_ns(), _GRAIN_NS
                     if 0 < set_ns <= awake_ns:  # the first that leaves after the timer expired
-                        step_ns = _LEAD_STEP_NS if now_ns - set_ns > lead_ns else -_LEAD_STEP_NS
-                        lead_ns = min(max(_LEAST_LEAD_NS, lead_ns + step_ns), _MOST_LEAD_NS)
+                        step_ns = _AHEAD_STEP_NS if now_ns - set_ns > ahead_ns else -_AHEAD_STEP_NS
+                        ahead_ns = min(max(_LEAST_AHEAD_NS, ahead_ns + step_ns), _MOST_AHEAD_NS)
                         set_ns = 0
                     self._punctuality.add(self._lines[line], now_ns, was_due_ns, came_ns)
                 due_ns = line.due_ns
@@ -166,7 +166,7 @@ class _Relay:
                 next_ns = due_ns if next_ns is None else min(next_ns, due_ns)
             self._busy = still_busy
             if next_ns is not None:
-                set_ns = max(next_ns - lead_ns, awake_ns + resting_ns)
+                set_ns = max(next_ns - ahead_ns, awake_ns + resting_ns)
                 timer.set(set_ns)
 
     def _answer(self, client: Messages) -> bool:

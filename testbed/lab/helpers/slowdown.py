@@ -88,8 +88,8 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
             if cycles == 1:
                 requests.say({"began_s": stopped_at_s})
             cycle_ends_s = stopped_at_s + period_s
-            owed_s = (cycle_ends_s - began_s) * (1 - 1 / factor) - stopped_s
-            running = _sleep(min(owed_s, period_s), requests)
+            behind_s = (cycle_ends_s - began_s) * (1 - 1 / factor) - stopped_s
+            running = _sleep(min(behind_s, period_s), requests)
             signal.pidfd_send_signal(target, signal.SIGCONT)
             stopped_s += time.monotonic() - stopped_at_s
             stopped_at_s = None

@@ -39,10 +39,10 @@ class NetlinkError(OSError):
 
 
 class Socket(socket.socket):
-    """A netlink socket."""
+    """A netlink socket: the number of its latest request, and its answers to none of the latest."""
 
     sequence = 0
-    strangers = 0
+    stale_answers = 0
 
 
 def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Socket:
@@ -73,7 +73,7 @@ def listen(pid: int | None = None) -> Socket:
     return opened
 
 
-def told(opened: Socket) -> Iterator[tuple[int, memoryview]]:
+def changes(opened: Socket) -> Iterator[tuple[int, memoryview]]:
     """Type and content of each message that waits on a `listen` socket; ENOBUFS: some are lost."""
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -168,16 +168,15 @@ def request(
             for number, (kind, flags, content) in enumerate(requests, first)
         )
     )
-    answers: dict[int, NetlinkError | None] = {}
-    while len(answers) < len(requests):
-        data = memoryview(_receive(opened))
-        for kind, begin, _ in messages(data, 0, len(data)):
-            sequence = HEADER.unpack_from(data, begin - HEADER.size)[3]
-            if kind == ERROR and first <= sequence <= opened.sequence:
-                answers[sequence] = refusal(data, begin) if error_number(data, begin) else None
-            else:
-                opened.strangers += 1
-    return [answers[number] for number in range(first, opened.sequence + 1)]
+    refusals: dict[int, NetlinkError | None] = {}
+    for sequence, kind, _, data, begin in _answers(opened, first):
+        if kind == ERROR:
+            refusals[sequence] = refusal(data, begin) if error_number(data, begin) else None
+        else:
+            opened.stale_answers += 1
+        if len(refusals) == len(requests):
+            break
+    return [refusals[number] for number in range(first, opened.sequence + 1)]
 
 
 def ask(opened: Socket, kind: int, content: bytes) -> memoryview:
@@ -185,15 +184,10 @@ def ask(opened: Socket, kind: int, content: bytes) -> memoryview:
     opened.sequence += 1
     # ECHO makes older kernels send the answer to us as well as to those who listen.
     opened.send(pack(kind, ECHO, content, opened.sequence))
-    while True:
-        data = memoryview(_receive(opened))
-        for found, begin, end in messages(data, 0, len(data)):
-            if number_of(data, begin - HEADER.size) != opened.sequence:
-                opened.strangers += 1
-            elif found == ERROR:
-                raise refusal(data, begin)
-            else:
-                return data[begin:end]
+    _, answer, _, data, begin = next(_answers(opened, opened.sequence))
+    if answer == ERROR:
+        raise refusal(data, begin)
+    return data[begin:]
 
 
 def dump(opened: Socket, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
@@ -211,27 +205,34 @@ def _dumped(opened: Socket) -> list[tuple[int, memoryview]] | None:
     """The answer to the latest request for a table; None when the table changed meanwhile."""
     found: list[tuple[int, memoryview]] = []
     interrupted = False
+    for _, kind, flags, data, begin in _answers(opened, opened.sequence):
+        interrupted = interrupted or bool(flags & _INTERRUPTED)
+        # A table that cannot be read to its end has an error's number in its DONE.
+        if kind == ERROR or (kind == DONE and error_number(data, begin) > 0):
+            raise refusal(data, begin)
+        if kind == DONE:
+            break
+        found.append((kind, data[begin:]))
+    return None if interrupted else found
+
+
+def _answers(opened: Socket, first: int) -> Iterator[tuple[int, int, int, memoryview, int]]:
+    """Answers to the requests from a number on: number, type, flags, message, content's begin."""
     while True:
         data = memoryview(_receive(opened))
         for kind, begin, end in messages(data, 0, len(data)):
             _, _, flags, sequence, _ = HEADER.unpack_from(data, begin - HEADER.size)
-            if sequence != opened.sequence:
-                opened.strangers += 1
-                continue
-            interrupted = interrupted or bool(flags & _INTERRUPTED)
-            # A table that cannot be read to its end has an error's number in its DONE.
-            if kind == ERROR or (kind == DONE and error_number(data, begin) > 0):
-                raise refusal(data, begin)
-            if kind == DONE:
-                return None if interrupted else found
-            found.append((kind, data[begin:end]))
+            if first <= sequence <= opened.sequence:
+                yield sequence, kind, flags, data[:end], begin
+            else:
+                opened.stale_answers += 1
 
 
 def _receive(opened: Socket) -> bytes:
     try:
         return opened.recv(_RECEIVE_BYTES)
     except BlockingIOError:
-        older = f", but {opened.strangers} older ones came" if opened.strangers else ""
+        older = f", but {opened.stale_answers} older ones came" if opened.stale_answers else ""
         raise NetlinkError(errno.ETIMEDOUT, f"the kernel's answer is missing{older}") from None
 
 

@@ -65,7 +65,7 @@ def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
     raise CommandError(f"{interface}: nothing limits its rate")
 
 
-def told(kind: int, content: memoryview) -> tuple[int, dict[str, int | None]]:
+def changed_settings(kind: int, content: memoryview) -> tuple[int, dict[str, int | None]]:
     """The interface that a message about a change is about, and the settings that it tells."""
     _, interface, handle, parent, _ = TCMSG.unpack_from(content)
     if kind == _NEW_CLASS and handle == IN_CLASS:
