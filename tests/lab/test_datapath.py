@@ -14,18 +14,14 @@ pytestmark = pytest.mark.lab
 SCENE = """
 import json, socket
 from testbed.lab import port_rules
-from testbed.lab.kernel import link_counters, rtnetlink, shaping
+from testbed.lab.kernel import link_counters, shaping
 from testbed.lab.kernel.commands import run
-from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import LinkShape
+from tests import own_network
 
 FRAMES = 400
-with Rtnetlink() as kernel:
-    for pair in (("near", "in"), ("out", "far")):
-        kernel.send([rtnetlink.veth(*pair)])
-# Its sender, too: what IPv6 asks and reports as an interface comes up would be counted with ours.
-for each in ("near", "in", "out", "far"):
-    bring_up_silent(each)
+# Silent: what IPv6 asks and reports as an interface comes up would be counted with ours.
+own_network.join(("near", "in"), ("out", "far"))
 run("ip address add 10.9.0.1/24 dev near".split())
 run("ip neighbour add 10.9.0.2 lladdr 02:00:00:00:00:09 dev near".split())
 run("tc qdisc add dev in ingress".split())

@@ -9,19 +9,13 @@ from tests.own_network import printed
 pytestmark = pytest.mark.lab
 
 SCENE = """
-import json, socket, sys
+import json, sys
 from testbed.lab.delay import DelaySettings, Middle, netem
-from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import run
-from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
+from tests import own_network
 
-with Rtnetlink() as kernel:
-    for pair in (("near", "mida"), ("midb", "far")):
-        kernel.send([rtnetlink.veth(*pair)])
-for each in ("near", "mida", "midb", "far"):
-    bring_up_silent(each)
-wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-wire.bind(("near", 0))
+own_network.join(("near", "mida"), ("midb", "far"))
+wire = own_network.wire("near")
 
 def send(count):
     frame = bytes.fromhex("ff" * 6 + "020000000001" + "88b5") + bytes(1000)
@@ -81,18 +75,13 @@ print(json.dumps(["", middle.slots, before, [vars(each) for each in netem.counte
 INSIDE = """
 import json, time
 from pathlib import Path
-from testbed.lab.kernel.rtnetlink import bring_up_silent
-from testbed.lab.kernel import rtnetlink
-from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.paced_frames import PacedFrames
+from tests import own_network
 
 def counted(interface, what):
     return int(Path(f"/sys/class/net/{interface}/statistics/{what}_packets").read_text())
 
-with Rtnetlink() as kernel:
-    kernel.send([rtnetlink.veth("near", "far")])
-for end in ("near", "far"):
-    bring_up_silent(end)
+own_network.join(("near", "far"))
 paced = PacedFrames("near", bytes(100), rate_bps=3e6, link_rate_bps=1e6)
 time.sleep(1.5)  # IPv6 would have spoken by now
 unasked = counted("paced0a", "tx") + counted("paced0b", "tx") + counted("far", "rx")

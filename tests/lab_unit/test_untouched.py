@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 # In a network namespace of its own: one link, whose relay takes over a direction late.
 SCENE = """
-import json, os, socket, subprocess, sys, tempfile, time
+import json, os, socket, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 from testbed.lab.delay import Middle, Relay, RelayClient, untouched
@@ -22,15 +22,9 @@ from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.link_control import LinkControl
 from testbed.shared import messages
+from tests import own_network
 
-def ip(words):
-    subprocess.run(["ip", *words.split()], check=True)
-
-for end in "ab":
-    ip(f"link add mid-{end} type veth peer name out-{end}")
-    for each in (f"mid-{end}", f"out-{end}"):
-        Path(f"/proc/sys/net/ipv6/conf/{each}/disable_ipv6").write_text("1")
-        ip(f"link set {each} arp off up")
+own_network.join(("mid-a", "out-a"), ("mid-b", "out-b"))
 link = {
     "name": "a--b",
     "first": {"node": "a", "interface": "out-a", "pid": None},
@@ -45,8 +39,7 @@ path = Path(sys.argv[1])
 relay = Relay([middle], path, seed=1).start()
 relay.wait_until_ready()
 links = LinkControl({"delayed_by": "relay", "relay_socket": str(path), "links": [link]})
-sender, receiver = (socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) for _ in range(2))
-sender.bind(("out-a", 0))
+sender, receiver = own_network.wire("out-a"), own_network.wire("out-b")
 receiver.bind(("out-b", 3))
 receiver.settimeout(2)
 

@@ -6,8 +6,10 @@ of enough frames that a single late one does not decide.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,23 +176,26 @@ class Punctuality:
             return last
         return self._worst
 
-    def waits(self) -> list[tuple[int, float | None, float | None, float | None, int]]:
-        """Per direction: frames, mean wait, least and most mean of `MEAN_S`, frames left out."""
+    def waits(self) -> list[dict[str, Any]]:
+        """What a `DirectionDelay` has of each direction's waits."""
         self._count()
         self._take_means()
         frames, waits_ns = self._frames + self._new_frames, self._waits_ns + self._new_waits_ns
         return [
-            (
-                int(frames[number]),
-                float(waits_ns[number] / frames[number] / 1e9) if frames[number] else None,
-                float(self._least_ns[number] / 1e9)
-                if np.isfinite(self._least_ns[number])
-                else None,
-                float(self._most_ns[number] / 1e9) if np.isfinite(self._most_ns[number]) else None,
-                int(self._left_out[number]),
-            )
+            {
+                "frames": int(frames[number]),
+                "wait_mean_s": _seconds(waits_ns[number] / (frames[number] or math.nan)),
+                "wait_least_s": _seconds(self._least_ns[number]),
+                "wait_most_s": _seconds(self._most_ns[number]),
+                "left_out": int(self._left_out[number]),
+            }
             for number in range(len(self._directions))
         ]
+
+
+def _seconds(time_ns: float) -> float | None:
+    """A time in seconds; None where there was nothing to measure."""
+    return float(time_ns) / 1e9 if math.isfinite(time_ns) else None
 
 
 def _quantile_s(counts: NDArray[np.int64], share: float, max_ns: int) -> float:

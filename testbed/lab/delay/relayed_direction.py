@@ -12,8 +12,9 @@ import mmap
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,21 +283,14 @@ class DelayLine:
             return math.inf
         return max(now_ns, self._last_due_ns) + _LATEST_NS
 
-    def delay(
-        self, waits: tuple[int, float | None, float | None, float | None, int]
-    ) -> DirectionDelay:
+    def delay(self, waits: Mapping[str, Any]) -> DirectionDelay:
         """The settings and what came of them; `waits` as of `Punctuality.waits`."""
-        frames, mean_s, least_s, most_s, left_out = waits
         jitter_s = self.settings.jitter_s
         return DirectionDelay(
             link=self.link,
             sender=self.sender,
             **asdict(self.settings),
-            frames=frames,
-            wait_mean_s=mean_s,
-            wait_least_s=least_s,
-            wait_most_s=most_s,
-            left_out=left_out,
+            **waits,
             slots=self._slots,
             most_waiting=self.most_waiting,
             drawn=self._drawn,
