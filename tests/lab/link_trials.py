@@ -69,17 +69,13 @@ def record_without_frames_in_flight(built: Network) -> dict[str, Any]:
     deadline_s = time.monotonic() + _DRAINED_WITHIN_S
     while True:
         record = link_report.document(built.info.as_json())
-        in_flight = [
-            each["frames_in"] - each["frames_out"] - each["dropped"] - each["lost"]
-            for each in record["directions"]
-        ]
-        if not any(in_flight) or time.monotonic() > deadline_s:
+        if not any(map(_in_flight, record["directions"])) or time.monotonic() > deadline_s:
             return record
         time.sleep(0.005)
 
 
-def delays() -> dict[str, Any]:
-    """Round trips over links of several delays."""
+def star() -> dict[str, Any]:
+    """Round trips over links of several delays, one that loses, and who takes what arrives."""
     built, _ = switched(
         near={},
         plain={},
@@ -87,12 +83,41 @@ def delays() -> dict[str, Any]:
         five={"delay_s": 0.005},
         twenty={"delay_s": 0.02},
         jittery={"delay_s": 0.005, "jitter_s": 0.004},
+        lossy={"delay_s": 0.001},
     )
     hosts = built.info.hosts
-    return {
+    delays: dict[str, Any] = {
         name: ping(hosts["near"], hosts[name], count=60)
         for name in ("plain", "one", "five", "twenty", "jittery")
-    } | {"record": record_without_frames_in_flight(built)}
+    }
+    delays["record"] = record_without_frames_in_flight(built)
+    ping(hosts["near"], hosts["lossy"], count=1)
+    before = [each["lost"] for each in link_report.document(built.info.as_json())["directions"]]
+    link_control.LinkControl(built.info.as_json()).change("s1", "lossy", {"loss": 0.2})
+    answered = ping(hosts["near"], hosts["lossy"], count=1000, interval_s=0.002, size=56)
+    counters = record_without_frames_in_flight(built)["directions"]
+    losses = {
+        "answered": len(answered),
+        "before": before,
+        "lost": {each["from"]: each["lost"] for each in counters if "lossy" in each["link"]},
+        "in flight": [_in_flight(each) for each in counters],
+    }
+    return {"delays": delays, "losses": losses, "steered": _steered(built)}
+
+
+def _in_flight(counters: dict[str, Any]) -> int:
+    """Frames of a direction that are neither out, nor dropped, nor lost."""
+    ended = (counters[each] for each in ("frames_out", "dropped", "lost"))
+    return int(counters["frames_in"] - sum(ended))
+
+
+def _steered(built: Network) -> dict[str, Any]:
+    """The processors that take an interface's frames, before and after they were chosen."""
+    inner = next(link.middle[0] for link in built.info.links if link.middle is not None)
+    ends = [(built.info.hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
+    before = [_processors(*each) for each in ends]
+    done = packet_steering.set_rps(ends)
+    return {"done": done, "before": before, "after": [_processors(*each) for each in ends]}
 
 
 def chosen(delayed_by: str) -> dict[str, Any]:
@@ -108,41 +133,9 @@ def chosen(delayed_by: str) -> dict[str, Any]:
     }
 
 
-def steered() -> dict[str, Any]:
-    """The processors that take an interface's frames, before and after they were chosen."""
-    built, _ = switched(near={}, far={"delay_s": 0.001})
-    hosts = built.info.hosts
-    (inner, _) = next(link.middle for link in built.info.links if link.middle is not None)
-    ends = [(hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
-    before = [_processors(*each) for each in ends]
-    done = packet_steering.set_rps(ends)
-    return {"done": done, "before": before, "after": [_processors(*each) for each in ends]}
-
-
 def _processors(pid: int | None, interface: str) -> int:
     show = f"mount -t sysfs none /sys && cat /sys/class/net/{interface}/queues/rx-0/rps_cpus"
     return int(run([*inside(pid), "unshare", "--mount", "sh", "-c", show]).replace(",", ""), 16)
-
-
-def losses() -> dict[str, Any]:
-    """Pings over a link that loses a fifth of the frames in one direction only."""
-    built, _ = switched(near={}, lossy={"delay_s": 0.001})
-    hosts = built.info.hosts
-    links = link_control.LinkControl(built.info.as_json())
-    ping(hosts["near"], hosts["lossy"], count=1)
-    before = [each["lost"] for each in link_report.document(built.info.as_json())["directions"]]
-    links.change("s1", "lossy", {"loss": 0.2})
-    answered = ping(hosts["near"], hosts["lossy"], count=1000, interval_s=0.002, size=56)
-    counters = record_without_frames_in_flight(built)["directions"]
-    return {
-        "answered": len(answered),
-        "before": before,
-        "lost": {each["from"]: each["lost"] for each in counters},
-        "unaccounted": [
-            each["frames_in"] - each["frames_out"] - each["dropped"] - each["lost"]
-            for each in counters
-        ],
-    }
 
 
 def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
@@ -292,7 +285,7 @@ def classes() -> dict[str, Any]:
 
 
 TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
-    **{each.__name__: each for each in (delays, steered, losses, changes, marks, classes)},
+    **{each.__name__: each for each in (star, changes, marks, classes)},
     "woken": functools.partial(changes, delay_s=0.0, frame_bytes=500),
     **{name: functools.partial(chosen, name) for name in ("netem", "relay")},
 }

@@ -1,18 +1,26 @@
-"""Impairments on hosts: blasting, background flows, a slow worker, a killed one, all measured."""
+"""Impairments on hosts: blasting, background flows, a slow worker, a killed one, all measured.
+
+And in the same star: what a full queue counts, and which ports the kernel gives.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from testbed.lab.kernel.link_counters import offered
+from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.shaping import inside
-from tests.lab.lab_under_test import LabUnderTest, running_lab
+from testbed.transport.core.wire import DATA_PORTS
+from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 
 pytestmark = pytest.mark.lab
 
@@ -22,7 +30,7 @@ SERVER_RATE_BPS = 10_000_000
 QUEUE_BYTES = 60_000
 TOPOLOGY = {
     "name": "star",
-    "workers": 1,
+    "workers": 3,
     "extra_hosts": 1,
     "rate_bps": 100_000_000,
     "queue_bytes": QUEUE_BYTES,
@@ -166,6 +174,63 @@ def test_a_slow_link_is_slow_while_in_force_and_only_then(lab):
     assert took_s(6) < frames_bits / 10e6 * 0.75
     assert took_s(7) == pytest.approx(frames_bits / 10e6, rel=0.25)
     assert took_s(8) < frames_bits / 10e6 * 0.75
+
+
+def test_what_an_overfull_queue_loses_is_what_it_counts(lab: LabUnderTest):
+    """A full queue of a switch port refuses single packets, and not the rest of a batch."""
+    senders, packets = ("worker-1", "worker-2", "worker-3"), 1000
+    # A late sender catches up, and may then fill the queue of its own link.
+    outputs = [lab.interface("s1", "server"), *(lab.interface(each, "s1") for each in senders)]
+    before = [offered(interface, pid)[1] for pid, interface in outputs]
+    flows = [Flow(lab, sender, "server", 47100 + n) for n, sender in enumerate(senders)]
+    # None needs more than its own link has, and three are too many for the server's.
+    sending = {"payload_bytes": 1400, "rate_bps": 0.7 * SERVER_RATE_BPS}
+    threads = [
+        threading.Thread(target=each.send, args=(packets,), kwargs=sending) for each in flows
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    received = sum(len(each.received()) for each in flows)
+    after = [offered(interface, pid)[1] for pid, interface in outputs]
+    refused = [late - early for early, late in zip(before, after, strict=True)]
+    for each in flows:
+        with each:
+            pass
+    assert refused[0] > 20  # three senders in one Python process are late at times
+    assert received + sum(refused) == 3 * packets
+
+
+def ports_given(pid: int, address: str, kind: socket.SocketKind, count: int) -> set[int]:
+    """Ports that the kernel gives to sockets which are all open at once."""
+    opened = [socket_in(pid, socket.AF_INET, kind) for _ in range(count)]
+    try:
+        for each in opened:
+            each.bind((address, 0))
+        return {each.getsockname()[1] for each in opened}
+    finally:
+        for each in opened:
+            each.close()
+
+
+def test_no_host_gives_a_data_port_to_a_socket_that_asked_for_none(lab: LabUnderTest):
+    first, last = DATA_PORTS
+    assert lab.network["data_ports"] == [first, last]
+    data_ports = set(range(first, last + 1))
+    for name in ("server", "worker-1"):
+        pid, address = lab.host_pid(name), lab.address(name)
+        with entered(pid):
+            bounds = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        low, high = map(int, bounds)
+        assert low <= first <= last <= high, "else this proves nothing"
+        # A third of the range: without the reservation 350 of them would lie in it.
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            ports = ports_given(pid, address, kind, 10_000)
+            assert len(ports) == 10_000
+            assert not ports & data_ports
+        with socket_in(pid, socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            asked.bind((address, first))  # who asks for one gets it
 
 
 @pytest.mark.usefixtures("unchanged_host")

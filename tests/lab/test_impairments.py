@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,20 @@ ENTRIES: list[dict[str, Any]] = [
         "rounds": [19],
         "delay_s": 0.02,
         "jitter_s": 0.005,
+    },
+    {
+        "kind": "trace",
+        "name": "recorded",
+        "link": ["leaf-4", "worker-3"],
+        "rounds": [20],
+        "changes": {
+            "t_s": [0, 0.8, 1.6],
+            "rate_bps": [20e6, 4e6, 20e6],
+            "delay_s": [0.005, 0.04, 0.005],
+            "loss": [0, 0, 1],
+        },
+        "length_s": 2.4,
+        "duration_s": 2.2,
     },
 ]
 
@@ -278,6 +293,35 @@ def test_packets_wait_as_a_delay_says_in_its_direction_and_only_then(lab):
     assert record["met"] == len(found_s)
     assert record["details"] == {"delay_s": 0.02, "jitter_s": 0.005}
     assert max(map(statistics.median, (back_s, waited_s(*ways[0])))) < 0.004
+
+
+def test_a_trace_changes_rate_delay_and_loss_as_probes_see_it(lab):
+    with lab.flow("worker-1", "worker-3") as flow:
+        lab.begin(20)
+        sent, arrived = flow.timed(2.0, payload_bytes=1208, rate_bps=8e6)
+        record = lab.ended("recorded")
+        begun = [each for each in lab.events("recorded") if each["action"] == "begin"][-1]
+        lab.end(20)
+        sent_then = flow.send(500)
+        assert flow.received() == sent_then
+    began_s = begun["acknowledged_s"]
+    at_first = [each for each, at_s in sent.items() if at_s < began_s + 0.7]
+    waited_s = statistics.median(arrived[each] - sent[each] for each in at_first)
+    assert waited_s == pytest.approx(0.0055, abs=0.002)
+    # At half the rate that is offered, a queue grows.
+    slow = [at_s for at_s in arrived.values() if began_s + 0.95 < at_s < began_s + 1.55]
+    assert len(slow) * 1250 * 8 / 0.6 == pytest.approx(4e6, rel=0.1)
+    just_then = [each for each, at_s in sent.items() if 0.81 < at_s - began_s < 0.83]
+    assert min(arrived[each] - sent[each] for each in just_then) > 0.04
+    # Once the queue is empty, nothing arrives.
+    assert not [each for each, at_s in sent.items() if at_s > began_s + 1.85 and each in arrived]
+    assert record["details"]["changes"] == 3
+    assert record["details"]["late_max_s"] < 0.02
+    lines = (lab.records / "traces.jsonl").read_text().splitlines()[-4:]
+    changes = [json.loads(line) for line in lines]
+    assert [each["rate_bps"] for each in changes] == [20e6, 4e6, 20e6, 100e6]
+    planned_s = [each["planned_s"] - began_s for each in changes[1:3]]
+    assert planned_s == pytest.approx([0.8, 1.6], abs=1e-4)
 
 
 def wait_until_it_works(flow: Flow, timeout_s: float = 2.0) -> None:

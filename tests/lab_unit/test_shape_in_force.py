@@ -311,7 +311,7 @@ def test_what_the_user_set_by_hand_meanwhile_is_no_difference(shaped, settings):
 def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, shaped, settings):
     index = shaped.index("b")
     with netlink.listen(elsewhere) as opened:
-        shaped.ask(GET_QDISC, TCMSG.pack(0, index, 0, ROOT, 0))
+        netlink.ask(shaped.socket, GET_QDISC, TCMSG.pack(0, index, 0, ROOT, 0))
         assert list(netlink.changes(opened)) == []
         slow = replace(SHAPES[1], rate_bps=70_000_000)
         shaped.send([rate_message(index, slow, "b")])

@@ -63,7 +63,7 @@ class Rtnetlink:
     """A connection to the kernel's networking in one network namespace."""
 
     def __init__(self, pid: int | None = None) -> None:
-        self._socket = netlink.connect(netlink.ROUTE, pid)
+        self.socket = netlink.connect(netlink.ROUTE, pid)
 
     def __enter__(self) -> Rtnetlink:
         return self
@@ -72,7 +72,7 @@ class Rtnetlink:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages, which the kernel carries out in order."""
@@ -82,25 +82,17 @@ class Rtnetlink:
     def _send_some(self, messages: Sequence[Message]) -> None:
         requests = [(message.kind, message.flags, message.body) for message in messages]
         try:
-            answers = netlink.request(self._socket, requests)
+            answers = netlink.request(self.socket, requests)
         except OSError as error:
             raise CommandError(f"{messages[0].what}: {error.strerror}") from None
         for message, refusal in zip(messages, answers, strict=True):
             if refusal is not None:
                 raise CommandError(f"{message.what}: {refusal.strerror}")
 
-    def dump(self, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
-        """Ask for a whole table, as `netlink.dump` does."""
-        return netlink.dump(self._socket, kind, content)
-
-    def ask(self, kind: int, content: bytes) -> memoryview:
-        """Ask for one thing, as `netlink.ask` does."""
-        return netlink.ask(self._socket, kind, content)
-
     def index(self, interface: str) -> int:
         """The number by which the kernel knows an interface of this namespace."""
         try:
-            return interface_index(self._socket, interface)
+            return interface_index(self.socket, interface)
         except OSError as error:
             raise CommandError(f"interface {interface}: {error.strerror}") from None
 
@@ -118,20 +110,17 @@ class Rtnetlink:
 
     def most_segments(self, interface: str) -> int:
         """The most segments that the kernel puts into one packet which leaves this interface."""
-        body = _link_header(self.index(interface))
-        self._socket.send(netlink.pack(_GET_LINK, 0, body))
-        data = memoryview(self._socket.recv(1 << 16))
-        for _, begin, end in netlink.messages(data, 0, len(data)):
-            for kind, first, _ in netlink.attributes(data, begin + len(_link_header(0)), end):
-                if kind == _GSO_MAX_SEGMENTS:
-                    return int(struct.unpack_from("=I", data, first)[0])
-        raise CommandError(f"segments of {interface}: the kernel does not tell")
+        header = _link_header(self.index(interface))
+        about = netlink.values(netlink.ask(self.socket, _GET_LINK, header), len(header))
+        if _GSO_MAX_SEGMENTS not in about:
+            raise CommandError(f"segments of {interface}: the kernel does not tell")
+        return int(struct.unpack("=I", about[_GSO_MAX_SEGMENTS])[0])
 
     def _ethtool(self, interface: str, command: int) -> int:
         value = ctypes.create_string_buffer(struct.pack("=II", command, 0), 8)
         request = struct.pack("=16sQ16x", interface.encode(), ctypes.addressof(value))
         try:
-            fcntl.ioctl(self._socket, _ETHTOOL, request)
+            fcntl.ioctl(self.socket, _ETHTOOL, request)
         except OSError as error:
             raise CommandError(f"offloads of {interface}: {error.strerror}") from None
         return int(struct.unpack("=II", value.raw)[1])

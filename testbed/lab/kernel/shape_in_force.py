@@ -47,7 +47,7 @@ class ShapeInForce:
 def read(kernel: Rtnetlink, interface: str) -> ShapeInForce:
     """How an interface in the namespace of `kernel` is shaped."""
     index = kernel.index(interface)
-    for _, content in kernel.dump(_GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
+    for _, content in netlink.dump(kernel.socket, _GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
         if TCMSG.unpack_from(content)[2] == IN_CLASS:
             rate, ceiling, ticks = _htb(content)
             first = _queue(kernel, index, FIRST_SERVED)
@@ -101,7 +101,7 @@ def _htb(content: memoryview) -> tuple[int, int, int]:
 def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
     """What the kernel says of the queue in a class; None: there is none."""
     try:
-        return kernel.ask(GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
+        return netlink.ask(kernel.socket, GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
     except NetlinkError:
         return None
 
