@@ -1,9 +1,8 @@
-"""What impairments may use of the lab (`LabAccess`), so that the controller goes on meanwhile."""
+"""What impairments may use of the lab: its switches, and ways to wait without blocking."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,46 +10,34 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from controllers.framework import eventlet, hub
-from controllers.impairments.base import MeterCounts
+from controllers.impairments.base import ArrivalFilter, LabAccess, MeterCounts
 from controllers.openflow import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, METERS, Flow, Meter
 from controllers.switches import Switches
+from testbed.lab.kernel.packet_filter import PacketFilter
+from testbed.lab.kernel.xdp_filter import XdpFilter
 from testbed.lab.link_control import LinkControl
-from testbed.lab.network import HostInfo, hosts_from_json
+from testbed.lab.loss_table import LossTable
 
 _HELD_PRIORITY = 100
 T = TypeVar("T")
 
 
-class ControllerLabAccess:
-    """Access to the switches, the lab's description, and ways to wait without blocking."""
+class ControllerLabAccess(LabAccess):
+    """The lab's, through the controller."""
+
+    owner = FORWARDING
 
     def __init__(
         self, network: Mapping[str, Any], switches: Switches, records: Path, shared: Path
     ) -> None:
-        self.owner = FORWARDING
+        super().__init__(network, LinkControl(network), records=records, shared=shared)
         self.switches = switches
-        self.network = network
-        self.records = records
-        self.shared = shared
-        self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
-        self.processes: dict[str, int] = {}  # training processes, once the launcher has named them
-        self._numbers = itertools.count(1)
-        self._links: list[LinkControl] = []  # made on first use, one for all impairments
 
     def of(self, owner: str) -> ControllerLabAccess:
         """The same access for one impairment, by whose name a switch's refusals are told."""
         own = copy.copy(self)
         own.owner = owner
         return own
-
-    @property
-    def links(self) -> LinkControl:
-        if not self._links:
-            self._links.append(LinkControl(self.network))
-        return self._links[0]
-
-    def unique(self) -> int:
-        return next(self._numbers)
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -73,10 +60,23 @@ class ControllerLabAccess:
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return cast(T, eventlet.tpool.execute(function, *arguments))
 
+    def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> ArrivalFilter:
+        ports = [
+            {link[end]["node"]: link[end] for end in ("first", "second")}
+            for link in self.network["links"]
+        ]
+        port = next(each for each in ports if each.keys() == {sender, receiver})[receiver]
+        if port["pid"] is None:
+            return XdpFilter(port["interface"], table)
+        return PacketFilter(port["pid"], port["interface"], table)
+
     # The switches
 
     def barrier(self, switch: str) -> None:
         self.switches[switch].confirm(self.owner)
+
+    def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
+        return self.unique()
 
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
         return self.switches[switch].packet_out(port, frame, copies, self.owner)

@@ -99,12 +99,19 @@ class Description(Section):
             return {"node": node, "interface": "", "number": port, "pid": None}
 
         shape = {"rate_bps": self.rate_bps, "queue_bytes": self.queue_bytes}
+        unchanged = {"ecn_threshold_bytes": None, "delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0}
         pairs = [(end(name, 0), end(each.switch, each.port)) for name, each in self.hosts.items()]
         for link in self.links:
             ends = (end(each.switch, each.port) for each in (link.first, link.second))
             pairs.append((next(ends), next(ends)))
         links = [
-            {"first": one, "second": two, "name": f"{one['node']}--{two['node']}", **shape}
+            {
+                "first": one,
+                "second": two,
+                "name": f"{one['node']}--{two['node']}",
+                **shape,
+                **unchanged,
+            }
             for one, two in pairs
         ]
         nowhere = {"address": "", "pid": 0, "interface": "", "switch_interface": ""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab.link_control import LinkControl
-from testbed.lab.network import HostInfo
+from testbed.lab.loss_table import LossTable
+from testbed.lab.network import HostInfo, hosts_from_json
 from testbed.shared import sizes
 
 _LARGEST_BYTES = 64 << 20
@@ -53,43 +55,59 @@ class MeterCounts:
     dropped: int
 
 
-class LabAccess(Protocol):
-    """The interface to the lab that the controller offers to an impairment.
+class ArrivalFilter(Protocol):
+    """Loses the packets of a table where they arrive, while it is in force."""
 
-    All methods may let other green threads run while they wait; none blocks the controller.
+    def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int) -> None:
+        """From now on, those of this occurrence that go to these ports; None: all of IPv4."""
+
+    def clear(self) -> None:
+        """No longer."""
+
+    def take(self) -> tuple[int, int]:
+        """How many packets it has met and dropped since it was asked last."""
+
+
+class LabAccess(ABC):
+    """What an impairment may ask of the lab; `./lab simulate` has another class for its network.
+
+    A method may let other green threads run while it waits; none blocks the controller. Those that
+    are not abstract raise NotImplementedError in virtual time.
+
+    Attributes:
+        network: the lab's description (`LabInfo.as_json`): hosts, switches, links.
+        hosts: the hosts by name.
+        links: changes rates, queues and delays of links while they work.
+        records: the folder for files of their own: that of the log of impairments.
+        shared: the folder for what the run's processes share; it is gone when the run is over.
+        processes: the workload's process on each host: its id, by the host's name, once it has
+            begun.
     """
 
-    @property
-    def network(self) -> Mapping[str, Any]:
-        """The lab's description (`LabInfo.as_json`): hosts, switches, links."""
+    def __init__(
+        self, network: Mapping[str, Any], links: LinkControl, *, records: Path, shared: Path
+    ) -> None:
+        self.network = network
+        self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
+        self.links = links
+        self.records = records
+        self.shared = shared
+        self.processes: dict[str, int] = {}
+        self._numbers = itertools.count(1)
 
-    @property
-    def hosts(self) -> Mapping[str, HostInfo]:
-        """The hosts by name."""
+    def unique(self) -> int:
+        """A small number that no other impairment of this controller has; the first is 1."""
+        return next(self._numbers)
 
-    @property
-    def records(self) -> Path:
-        """The folder for files of their own: that of the log of impairments."""
+    @abstractmethod
+    def now_s(self) -> float:
+        """The time, in seconds of the clock by which the run's events are logged."""
 
-    @property
-    def shared(self) -> Path:
-        """The folder for what the run's processes share; it is gone when the run is over."""
+    @abstractmethod
+    def sleep(self, duration_s: float) -> None:
+        """Wait, while the controller does other work."""
 
-    @property
-    def processes(self) -> Mapping[str, int]:
-        """The workload's process on each host: its id, by the host's name, once it has begun."""
-
-    @property
-    def links(self) -> LinkControl:
-        """Changes rates, queues and delays of links while they work."""
-
-    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
-        """Emit `frame` `copies` times at a port, in one OpenFlow message.
-
-        Returns:
-            False where nothing was sent, because the switch is not connected.
-        """
-
+    @abstractmethod
     def barrier(self, switch: str) -> None:
         """Return when the switch has processed everything sent before.
 
@@ -99,6 +117,22 @@ class LabAccess(Protocol):
             ConnectionError: the switch refused one of this impairment's messages.
         """
 
+    @abstractmethod
+    def set_port(self, switch: str, port: int, *, up: bool) -> None:
+        """Take a port down or up (OpenFlow port-mod).
+
+        A constructor that sets its port up brings back one that a killed controller left down.
+        """
+
+    @abstractmethod
+    def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> ArrivalFilter:
+        """What loses the packets of a table as they arrive at a node from its neighbour."""
+
+    @abstractmethod
+    def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
+        """The number of a meter for these packets; one of `unique`. Call it in a constructor."""
+
+    @abstractmethod
     def meter_flow(
         self,
         switch: str,
@@ -113,14 +147,16 @@ class LabAccess(Protocol):
     ) -> None:
         """Meter matching packets before they are forwarded; with `drop` none of them is.
 
-        `number` is one of `unique`. What also matches one of `spared` passes by. Of two flows for a
-        packet, that with the larger `above` wins. Those that match `in_port` come first; packets
-        that they pass then meet the others.
+        `number` is that of `prepare_meter`. What also matches one of `spared` passes by. Of two
+        flows for a packet, that with the larger `above` wins. Those that match `in_port` come
+        first; packets that they pass then meet the others.
         """
 
+    @abstractmethod
     def end_metering(self, switch: str, number: int) -> None:
         """Let all packets pass. The meter counts on, what the switch still sends by its cache."""
 
+    @abstractmethod
     def meter_counts(self, switch: str, number: int) -> MeterCounts:
         """The packets that reached the meter, and those that it dropped.
 
@@ -130,32 +166,29 @@ class LabAccess(Protocol):
             NotMeasuredError: the switch has forgotten them, or does not answer.
         """
 
+    @abstractmethod
     def remove_meter(self, switch: str, number: int) -> None:
         """Remove a meter."""
 
-    def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Take a port down or up (OpenFlow port-mod).
+    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
+        """Emit `frame` `copies` times at a port, in one OpenFlow message.
 
-        A constructor that sets its port up brings back one that a killed controller left down.
+        Returns:
+            False where nothing was sent, because the switch is not connected.
         """
-
-    def unique(self) -> int:
-        """A small number that no other impairment of this controller has; the first is 1."""
-
-    def now_s(self) -> float:
-        """The time, in seconds of the clock by which the run's events are logged."""
-
-    def sleep(self, duration_s: float) -> None:
-        """Wait, while the controller does other work."""
+        raise NotImplementedError
 
     def readable(self, descriptor: int, timeout_s: float | None) -> bool:
         """Wait until a file descriptor is readable; return False after the timeout."""
+        raise NotImplementedError
 
     def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call a function in a green thread of its own."""
+        raise NotImplementedError
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a blocking function in a thread of the operating system; return its result."""
+        raise NotImplementedError
 
 
 class Impairment(ABC, Generic[ParametersT]):

@@ -79,13 +79,13 @@ class Metered(Impairment[ParametersT]):
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
-        self._number = lab.unique()
         at = direction(lab.network, parameters)
         if at.receiver.is_switch:
             self._switch, self._match = at.receiver.node, {"in_port": at.receiver.number}
         else:
             mac = lab.network["hosts"][at.receiver.node]["mac"]
             self._switch, self._match = at.sender.node, {"eth_dst": mac}
+        self._number = lab.prepare_meter(self._switch, self._match)
         self._spared = [{"eth_type": OWN_ETHERTYPE}] if at.receiver.is_switch else []
         if parameters.spare_control:
             self._spared += [

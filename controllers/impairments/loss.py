@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import (
     Field,
@@ -21,11 +21,10 @@ from pydantic import (
 )
 
 from controllers.impairments.base import Effect, Impairment, LabAccess, lines_of_file
-from controllers.impairments.link import End, direction
+from controllers.impairments.link import direction
 from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab import loss_table
 from testbed.lab.kernel import xdp_filter
-from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.loss_table import LossModel, LossTable, drawn, given, mask_lines
 from testbed.shared.drop_order import DropOrder
 from testbed.shared.named_sections import folders
@@ -207,19 +206,6 @@ class LossParameters(ImpairmentParameters):
         )
 
 
-class Filter(Protocol):
-    """Loses the packets of a table while it is told to."""
-
-    def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int) -> None:
-        """From now on, those of this occurrence that go to these ports; None: all of IPv4."""
-
-    def clear(self) -> None:
-        """No longer."""
-
-    def take(self) -> tuple[int, int]:
-        """How many packets it has met and dropped since it was asked last."""
-
-
 class Loss(Impairment[LossParameters]):
     """Loses the packets of its table that go one direction."""
 
@@ -232,13 +218,8 @@ class Loss(Impairment[LossParameters]):
         self._data_ports = (declared[0], declared[1]) if declared else None
         self._table = parameters.table
         self._occurrences = 0
-        self._filter = self._filter_at(direction(lab.network, parameters).receiver)
-
-    def _filter_at(self, end: End) -> Filter:
-        """What loses packets as they arrive at this end of a link."""
-        if end.pid is None:
-            return xdp_filter.XdpFilter(end.interface, self._table)
-        return PacketFilter(end.pid, end.interface, self._table)
+        at = direction(lab.network, parameters)
+        self._filter = lab.arrival_filter(at.sender.node, at.receiver.node, self._table)
 
     def begin(self) -> None:
         self._filter.lose(data_ports=self._data_ports, occurrence=self._occurrences)

@@ -1,18 +1,23 @@
-"""What impairments may use in virtual time: `LabAccess`, as far as a simulated network has it."""
+"""What impairments may use in virtual time: `LabAccess` as a simulated network has it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from controllers.impairments.base import LabAccess, MeterCounts
 from testbed.lab.delay import DelaySettings
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.link_control import LinkControl
-from testbed.lab.network import HostInfo, hosts_from_json
+from testbed.lab.loss_table import LossTable
 from testbed.run.simulated_network import SimulatedNetwork
+from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
+from testbed.simulate.gate import Gate, Meter
+from testbed.simulate.link import Flags
 
 
 class SimulatedLinks(LinkControl):
@@ -42,26 +47,53 @@ class SimulatedLinks(LinkControl):
         link.delay_s = delay.delay_s - delay.jitter_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulatedAccess:
-    """What the simulated kinds use of `LabAccess`, and the simulated network itself."""
+class SimulatedFilter:
+    """Loses the packets of a table at a place in the network; nothing but data comes there."""
 
-    clock: Simulation
-    simulated: SimulatedNetwork
-    records: Path
-    shared: Path
-    links: SimulatedLinks = field(init=False)
+    def __init__(self, place: Arrivals | Gate, table: LossTable) -> None:
+        self._place = place
+        self._table = table
+        self._occurrence = self._met = self._dropped = 0
+        self._lost: Flags = np.zeros(0, np.bool_)  # of the occurrence's first packets
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "links", SimulatedLinks(self.simulated))
+    def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int) -> None:
+        """From now on, the packets of this occurrence."""
+        self._occurrence = occurrence
+        self._lost = np.zeros(0, np.bool_)
+        self._met = self._dropped = 0
+        self._place.lose(self._keeps)
 
-    @property
-    def network(self) -> Mapping[str, Any]:
-        return self.simulated.info
+    def clear(self) -> None:
+        """No longer."""
+        self._place.lose_no_longer(self._keeps)
 
-    @property
-    def hosts(self) -> Mapping[str, HostInfo]:
-        return hosts_from_json(self.simulated.info)
+    def take(self) -> tuple[int, int]:
+        """What it has met and dropped."""
+        return self._met, self._dropped
+
+    def _keeps(self, count: int) -> Flags:
+        first, end = self._met, self._met + count
+        if end > len(self._lost):
+            self._lost = np.zeros(2 * end, np.bool_)
+            self._lost[self._table.losses(self._occurrence, 2 * end)] = True
+        lost = self._lost[first:end]
+        self._met = end
+        self._dropped += int(np.count_nonzero(lost))
+        return ~lost
+
+
+class SimulatedAccess(LabAccess):
+    """The simulator's: switches act at once."""
+
+    def __init__(
+        self, clock: Simulation, simulated: SimulatedNetwork, *, records: Path, shared: Path
+    ) -> None:
+        links = SimulatedLinks(simulated)
+        super().__init__(simulated.info, links, records=records, shared=shared)
+        self.clock = clock
+        self.simulated = simulated
+        self._metered: dict[int, Gate] = {}
+        self._meters: dict[int, Meter] = {}
 
     def now_s(self) -> float:
         return self.clock.now_s
@@ -70,17 +102,62 @@ class SimulatedAccess:
         """All that was sent before has been counted."""
 
     def barrier(self, switch: str) -> None:
-        """Switches act at once."""
+        """Nothing is outstanding."""
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Takes the port's link down, or up; before anything is sent, prepares for that."""
-        (other,) = (
-            ends[1]["node"]
-            for link in self.network["links"]
-            for ends in ((link["first"], link["second"]), (link["second"], link["first"]))
-            if (ends[0]["node"], ends[0]["number"]) == (switch, port)
-        )
+        """Before anything is sent, prepares for that."""
+        other = self._neighbour(switch, port)
         if not self.clock.events:
             self.simulated.prepare_cut(switch, other)
         else:
             self.simulated.set_link(switch, other, up=up)
+
+    def _neighbour(self, switch: str, port: int) -> str:
+        """The node at the other end of a switch's port."""
+        for link in self.network["links"]:
+            for own, other in ((link["first"], link["second"]), (link["second"], link["first"])):
+                if (own["node"], own["number"]) == (switch, port):
+                    return str(other["node"])
+        raise ValueError(f"switch {switch} has no port {port}")
+
+    def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> SimulatedFilter:
+        if receiver in self.network["switches"]:
+            return SimulatedFilter(self.simulated.gate_behind(sender, receiver), table)
+        return SimulatedFilter(self.simulated.arrivals[receiver], table)
+
+    def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
+        number, network = self.unique(), self.simulated
+        if "in_port" in match:
+            gate = network.gate_behind(self._neighbour(switch, match["in_port"]), switch)
+        else:
+            macs = {host.mac: name for name, host in self.hosts.items()}
+            gate = network.gate_before(switch, macs[match["eth_dst"]])
+        self._metered[number] = gate
+        return number
+
+    def meter_flow(
+        self,
+        switch: str,
+        match: Mapping[str, Any],
+        *,
+        number: int,
+        rate_bps: int,
+        burst_bytes: int,
+        drop: bool = False,
+        above: int = 0,
+        spared: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Only data comes there, so nothing of it is spared."""
+        meter = Meter(self.clock, rate_bps=rate_bps, burst_bytes=burst_bytes, drop=drop)
+        self._meters[number] = meter
+        self._metered[number].meter(meter)
+
+    def end_metering(self, switch: str, number: int) -> None:
+        self._metered[number].meter_no_longer(self._meters[number])
+
+    def meter_counts(self, switch: str, number: int) -> MeterCounts:
+        meter = self._meters[number]
+        return MeterCounts(packets=meter.sent, size_bytes=meter.sent_bytes, dropped=meter.dropped)
+
+    def remove_meter(self, switch: str, number: int) -> None:
+        del self._meters[number]

@@ -1,21 +1,133 @@
-"""Impairments in virtual time: the controller's timeline, with another clock than the machine's."""
+"""Impairments in virtual time: the controller's timeline, with another clock than the machine's.
+
+Most kinds are the lab's own classes, which act through `LabAccess` alone. Traffic is trains here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from controllers import impairments
-from controllers.impairments import Effect
-from controllers.impairments.base import STILL_IN_FORCE, LabAccess
+from controllers.impairments import Effect, Impairment, ImpairmentParameters
+from controllers.impairments.base import STILL_IN_FORCE
+from controllers.impairments.flow import BlackoutParameters
+from controllers.impairments.host import StragglerParameters
+from controllers.impairments.link import direction
+from controllers.impairments.loss import LossParameters
+from controllers.impairments.queue import BurstParameters
+from controllers.impairments.traffic import HostBurstParameters
 from controllers.timeline import Occurrence, Timeline, write_record
+from testbed.lab import paths
+from testbed.lab.paced_frames import clump_frames
 from testbed.run.simulated_access import SimulatedAccess
-from testbed.run.simulated_kinds import KINDS
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
+from testbed.simulate.train import Batch, Train, depart
 
 _TICK_S = 0.001
+ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
+_OF_THE_LAB = (
+    *("loss", "sender-drop", "blackout", "police", "queue"),
+    *("delay", "trace", "link-down", "straggler"),
+)
+
+
+class _Traffic(Impairment[ParametersT]):
+    """Sends frames over links, past all gates, and counts them as they come out."""
+
+    # In the lab, a `loss` takes nothing but what comes to the training's ports.
+
+    changes_rates = "no"
+
+    def __init__(self, parameters: ParametersT, lab: SimulatedAccess) -> None:
+        super().__init__(parameters, lab)
+        self.settles_s = 0.0  # after so long from its end all has arrived that is going to
+        self._simulated = lab.simulated
+        self._links: Sequence[Link] = ()
+        self._sent = self._arrived = 0
+
+    def _send(self, links: Sequence[Link], frame_bytes: int, times_s: NDArray[np.float64]) -> None:
+        self._links, self._sent, self._arrived = links, len(times_s), 0
+
+        def deliver(train: Train) -> None:
+            self._arrived += len(train.times_s)
+
+        depart(Batch(size_bytes=frame_bytes, links=links, deliver=deliver), times_s)
+
+    def end(self) -> None:
+        """All has been sent."""
+
+    def effect(self) -> Effect:
+        for link in self._links:
+            link.catch_up()
+        return Effect(met=self._sent, dropped=self._sent - self._arrived, frames_sent=self._sent)
+
+
+class SimulatedBurst(_Traffic[BurstParameters]):
+    """Sends frames into a switch's queue as evenly as the lab does: in clumps of a few."""
+
+    counts_as = "burst"
+
+    def begin(self) -> None:
+        given, at = self.parameters, direction(self.lab.network, self.parameters)
+        rate_bps = at.rate_bps * given.rate_factor
+        clump = clump_frames(
+            rate_bps=rate_bps, link_rate_bps=at.rate_bps, frame_bytes=given.frame_bytes
+        )
+        frames_per_s = rate_bps / (8 * given.frame_bytes)
+        clumps = np.arange(max(1, int(given.duration_s * frames_per_s) // clump))
+        begins_s = self.lab.now_s() + clumps * (clump / frames_per_s)
+        link = self._simulated.links[at.sender.node, at.receiver.node]
+        self._send([link], given.frame_bytes, np.repeat(begins_s, clump))
+
+
+class SimulatedHostBurst(_Traffic[HostBurstParameters]):
+    """Sends datagrams from one host to another, no faster than the sender's own link."""
+
+    def begin(self) -> None:
+        given, network = self.parameters, self.lab.network
+        ends = (given.from_, given.host)
+        narrowest_bps = paths.path_rate_bps(network, *ends)
+        rate_bps = given.rate_bps or narrowest_bps * (given.rate_factor or 0)
+        gap_s = 8 * given.frame_bytes / min(rate_bps, self.lab.hosts[given.from_].rate_bps)
+        named = {each["name"]: each for each in network["links"]}
+        self.settles_s = sum(
+            8 * named[hop.name]["queue_bytes"] / named[hop.name]["rate_bps"]
+            + named[hop.name]["delay_s"]
+            + named[hop.name]["jitter_s"]
+            for hop in paths.path(network, *ends)
+        )
+        count = max(1, int(given.duration_s / gap_s))
+        sent_s = self.lab.now_s() + np.arange(count, dtype=np.float64) * gap_s
+        self._send(self._simulated.path(*ends), given.frame_bytes, sent_s)
+
+
+KINDS: dict[str, Any] = {
+    **{kind: impairments.kind_of(kind) for kind in _OF_THE_LAB},
+    "burst": SimulatedBurst,
+    "host-burst": SimulatedHostBurst,
+}
+
+
+def lacking(entry: Mapping[str, Any], *, carrier: str) -> str:
+    """Why a resolved entry cannot be simulated for such an arm, in words; empty if it can."""
+    kind = entry["kind"]
+    if kind not in KINDS:
+        return f"kind {kind!r} is not simulated; valid: {', '.join(KINDS)}"
+    parameters: ImpairmentParameters = impairments.read(dict(entry))
+    if parameters.of_our_transport and carrier == "tcp":
+        return f"kind {kind!r}: the kernel sends the packets of TCP; valid: arms of udp"
+    if isinstance(parameters, LossParameters | BlackoutParameters) and not parameters.spare_control:
+        return "spare_control: control messages are never lost when simulated; valid: true"
+    if isinstance(parameters, StragglerParameters) and parameters.resource == "cpu":
+        return "resource: 'cpu' is not simulated; valid: link"
+    return ""
 
 
 class SimulatedController:
@@ -30,9 +142,7 @@ class SimulatedController:
     ) -> None:
         """`entries` are resolved, as in `config.json`; `log` is appended to."""
         read = [impairments.read(dict(each)) for each in entries]
-        lab = cast(LabAccess, access)
-        made = [KINDS[each.kind](each, lab) for each in read]
-        self._timeline = Timeline(made)
+        self._timeline = Timeline([KINDS[each.kind](each, access) for each in read])
         self._in_force: set[Occurrence] = set()
         self._settling: dict[Occurrence, float] = {}  # when each has ended
         self._simulation = simulation

@@ -21,10 +21,9 @@ from controllers import impairments
 from controllers.controller_socket import ControllerClient
 from testbed.experiment import Run, estimates
 from testbed.lab import paths
-from testbed.run import manifest, runner, simulated_kinds
+from testbed.run import manifest, runner, simulated_impairments
 from testbed.run.runner import OnProgress, Outcome, directory_of
 from testbed.run.simulated_access import SimulatedAccess
-from testbed.run.simulated_impairments import SimulatedController
 from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
@@ -58,7 +57,7 @@ def refuse(run: Run) -> None:
     for key, value, valid in _lacking(config, run):
         raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
     for number, entry in enumerate(config["impairments"]):
-        if wrong := simulated_kinds.lacking(entry, carrier=config["protocol"]["carrier"]):
+        if wrong := simulated_impairments.lacking(entry, carrier=config["protocol"]["carrier"]):
             raise InputError(f"{file}: impairments.{number}: {wrong}")
 
 
@@ -191,12 +190,11 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         controller_socket = Path(private, "controller.sock")
         log = directory / "events" / "impairments.jsonl"
         access = SimulatedAccess(
-            clock=simulation,
-            simulated=network,
-            records=log.parent,
-            shared=controller_socket.parent,
+            simulation, network, records=log.parent, shared=controller_socket.parent
         )
-        controller = SimulatedController(simulation, config["impairments"], access, log)
+        controller = simulated_impairments.SimulatedController(
+            simulation, config["impairments"], access, log
+        )
         model_and_data = ModelAndData(config)
         context = RunContext(
             config=config,

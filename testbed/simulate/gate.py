@@ -17,14 +17,24 @@ class Meter(Link):
     this is that queue, of which nobody takes what comes out: `sent` and `dropped` count.
     """
 
-    def __init__(self, simulation: Simulation, *, rate_bps: float, burst_bytes: float) -> None:
+    def __init__(
+        self, simulation: Simulation, *, rate_bps: float, burst_bytes: float, drop: bool = False
+    ) -> None:
+        """With `drop` nothing passes, and all counts."""
         super().__init__(simulation, rate_bps=rate_bps, delay_s=0.0, queue_bytes=burst_bytes)
+        self._drop = drop
+        self.sent_bytes = 0
 
     def keeps(self, arrivals_s: Floats, sizes: float | Floats) -> Flags:
         """Which of these pass, shape (count,)."""
-        self.sent += len(arrivals_s)
+        count = len(arrivals_s)
+        self.sent += count
+        self.sent_bytes += int(np.sum(np.broadcast_to(sizes, (count,))))
+        if self._drop:
+            self.dropped += count
+            return np.zeros(count, np.bool_)
         entered, _ = self._queue(arrivals_s, sizes)
-        return np.ones(len(arrivals_s), np.bool_) if entered is None else entered
+        return np.ones(count, np.bool_) if entered is None else entered
 
 
 class Gate(Link):

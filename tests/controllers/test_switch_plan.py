@@ -48,7 +48,7 @@ def diamond() -> dict[str, Any]:
 
 
 def access_of(switches: Switches, owner: str) -> ControllerLabAccess:
-    return ControllerLabAccess({"hosts": {}}, switches, Path(), Path()).of(owner)
+    return ControllerLabAccess({"hosts": {}, "links": []}, switches, Path(), Path()).of(owner)
 
 
 class Fabric:

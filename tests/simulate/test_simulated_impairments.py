@@ -49,10 +49,7 @@ class Scene:
         ]
         (folder / "events").mkdir()
         access = SimulatedAccess(
-            clock=self.simulation,
-            simulated=self.network,
-            records=folder / "events",
-            shared=folder,
+            self.simulation, self.network, records=folder / "events", shared=folder
         )
         self._log = folder / "events" / "impairments.jsonl"
         self.ways = self.network.ways(["worker-1", "worker-2"])
