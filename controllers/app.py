@@ -35,7 +35,7 @@ from controllers.impairment_runner import ImpairmentRunner
 from controllers.lab_access import ControllerLabAccess
 from controllers.openflow import ClosedError, Connection, LateError
 from controllers.routing import Routing
-from controllers.switches import PortState, Switches
+from controllers.switches import PortState, Switch
 from controllers.timeline import Timeline
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import failure
@@ -121,7 +121,8 @@ class LabController(Application):
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         document = lab_file.read(Path(Options.lab_file))
         network = document["network"]
-        self._switches = Switches(network["switches"])
+        self._switches = {name: Switch(name) for name in network["switches"]}
+        self._names = {number: name for name, number in network["switches"].items()}
         records = Path(document["log"]).parent
         shared = Path(document["socket"]).parent if "socket" in document else records
         self._lab = ControllerLabAccess(network, self._switches, records, shared)
@@ -166,13 +167,13 @@ class LabController(Application):
     @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
     def _switch_connected(self, event: Any) -> None:
         datapath = event.msg.datapath
-        name = self._switches.name(datapath)
+        name = self._names.get(datapath.id)
         if name is None:
             self.logger.warning(
                 "a switch connected that does not belong to this lab: %s", datapath.id
             )
             return
-        hub.spawn(self._bring_back, name, self._switches.opened(name, datapath))
+        hub.spawn(self._bring_back, name, self._switches[name].open(datapath))
 
     def _bring_back(self, name: str, connection: Connection) -> None:
         try:
@@ -191,7 +192,7 @@ class LabController(Application):
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def _port_changed(self, event: Any) -> None:
         message = event.msg
-        name, protocol = self._switches.name(message.datapath), message.datapath.ofproto
+        name, protocol = self._names.get(message.datapath.id), message.datapath.ofproto
         if name is not None:
             is_live = PortState.of(message.desc, protocol).is_live
             is_there = message.reason != protocol.OFPPR_DELETE
@@ -210,17 +211,21 @@ class LabController(Application):
         [CONFIG_DISPATCHER, MAIN_DISPATCHER],
     )
     def _answered(self, event: Any) -> None:
-        self._switches.answered(event.msg)
+        if connection := Connection.of(event.msg.datapath):
+            connection.answered(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def _failed(self, event: Any) -> None:
-        self._switches.failed(event.msg)
+        if connection := Connection.of(event.msg.datapath):
+            connection.failed(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPStateChange, DEAD_DISPATCHER)
     def _disconnected(self, event: Any) -> None:
-        name = self._switches.closed(event.datapath)
-        if name is not None:
-            self.logger.warning("switch %s disconnected; it gets its rules again on return", name)
+        connection = Connection.of(event.datapath)
+        if connection is not None and self._switches[connection.switch].closed(connection):
+            self.logger.warning(
+                "switch %s disconnected; it gets its rules again on return", connection.switch
+            )
 
     # The UNIX socket
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 from controllers.framework import eventlet, hub
 from controllers.impairments.base import ArrivalFilter, LabAccess, MeterCounts
 from controllers.openflow import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, METERS, Flow, Meter
-from controllers.switches import Switches
+from controllers.switches import Switch
+from testbed.lab import paths
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.xdp_filter import XdpFilter
 from testbed.lab.link_control import LinkControl
@@ -28,7 +29,11 @@ class ControllerLabAccess(LabAccess):
     owner = FORWARDING
 
     def __init__(
-        self, network: Mapping[str, Any], switches: Switches, records: Path, shared: Path
+        self,
+        network: Mapping[str, Any],
+        switches: Mapping[str, Switch],
+        records: Path,
+        shared: Path,
     ) -> None:
         super().__init__(network, LinkControl(network), records=records, shared=shared)
         self.switches = switches
@@ -61,11 +66,11 @@ class ControllerLabAccess(LabAccess):
         return cast(T, eventlet.tpool.execute(function, *arguments))
 
     def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> ArrivalFilter:
-        ports = [
-            {link[end]["node"]: link[end] for end in ("first", "second")}
-            for link in self.network["links"]
-        ]
-        port = next(each for each in ports if each.keys() == {sender, receiver})[receiver]
+        port = next(
+            other
+            for _, own, other in paths.directions(self.network)
+            if (own["node"], other["node"]) == (sender, receiver)
+        )
         if port["pid"] is None:
             return XdpFilter(port["interface"], table)
         return PacketFilter(port["pid"], port["interface"], table)

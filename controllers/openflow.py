@@ -228,6 +228,11 @@ class _Waiting:
 class Connection:
     """One connection of a switch; `refused` gets a refused message's owner and a sentence."""
 
+    @staticmethod
+    def of(datapath: Datapath) -> Connection | None:
+        """The connection that was made of it; None: of a switch that is not ours."""
+        return getattr(datapath, "connection", None)
+
     def __init__(
         self, switch: str, datapath: Datapath, refused: Callable[[str, str], None]
     ) -> None:
@@ -237,6 +242,7 @@ class Connection:
         self._is_open = True
         self._waiting: dict[int, _Waiting] = {}
         self._sent: dict[int, tuple[str, str]] = {}  # not yet confirmed: what, and whose
+        datapath.connection = self  # for `of`
 
     def send(self, orders: Sequence[Order]) -> bool:
         """Send messages in one piece, in order; whether there was a connection to send them."""

@@ -13,6 +13,7 @@ import networkx
 
 from controllers.openflow import FORWARDING_TABLE, Connection, Flow
 from controllers.switches import Switch, look
+from testbed.lab import paths
 
 _PRIORITY = 10
 _IPV4, _UDP = 0x0800, 17
@@ -61,12 +62,11 @@ def routes(network: dict[str, Any], down: Collection[frozenset[str]] = ()) -> Ro
     graph = networkx.Graph()
     graph.add_nodes_from([*network["switches"], *network["hosts"]])
     ports: dict[tuple[str, str], int] = {}
-    for link in network["links"]:
-        first, second = link["first"], link["second"]
-        ports[first["node"], second["node"]] = first["number"]
-        ports[second["node"], first["node"]] = second["number"]
-        if link_name(first["node"], second["node"]) not in down:
-            graph.add_edge(first["node"], second["node"])
+    for _, own, other in paths.directions(network):
+        ends = own["node"], other["node"]
+        ports[ends] = own["number"]
+        if link_name(*ends) not in down:
+            graph.add_edge(*ends)
     table: Routes = {name: {} for name in network["switches"]}
     for host, facts in network["hosts"].items():
         for switch, hops in _towards(graph, ports, table, host).items():
@@ -138,7 +138,11 @@ class Routing:
         self._network = network
         self._switches = switches
         self._report = report
-        self._neighbours = _neighbours(network)
+        self._neighbours = {
+            (own["node"], own["number"]): other["node"]
+            for _, own, other in paths.directions(network)
+            if own["node"] in network["switches"]
+        }
         self._planned: Routes = {name: {} for name in network["switches"]}
         self._dead_ports: set[tuple[str, int]] = set()
         self._is_stale = self._is_busy = False
@@ -231,13 +235,3 @@ def _flows(mac: str, hops: Hops | None) -> list[Flow]:
         )
         for turn, bits in enumerate(udp_turns(hops))
     ]
-
-
-def _neighbours(network: dict[str, Any]) -> dict[tuple[str, int], str]:
-    """The node at the other end of each switch port that has a link."""
-    neighbours = {}
-    for link in network["links"]:
-        for own, other in ((link["first"], link["second"]), (link["second"], link["first"])):
-            if own["node"] in network["switches"]:
-                neighbours[own["node"], own["number"]] = other["node"]
-    return neighbours

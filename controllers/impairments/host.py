@@ -16,6 +16,7 @@ from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.shaping import inside
+from testbed.lab.paths import directions
 from testbed.shared import python_module
 
 _ANSWER_TIMEOUT_S = 2.0
@@ -132,37 +133,30 @@ class _SlowProcess:
 class _SlowLink:
     """Slows both directions of all links of the host, as a slow network card does."""
 
-    met = 0  # packets that came to the links' queues meanwhile
-
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
-        self._lab = lab
+        self._links = lab.links
         self._factor = parameters.factor
-        self._links: dict[tuple[str, str], TemporarySettings] = {}
         self._slowest_bps = 0
-        for link in lab.network["links"]:
-            nodes = (link["first"]["node"], link["second"]["node"])
-            if parameters.host in nodes:
-                for way in (nodes, nodes[::-1]):
-                    self._links[way] = TemporarySettings(lab.links, *way)
+        ends = ((own["node"], other["node"]) for _, own, other in directions(lab.network))
+        self._slowed = {
+            way: TemporarySettings(lab.links, *way) for way in ends if parameters.host in way
+        }
+
+    @property
+    def met(self) -> int:
+        """How many packets came to the links' queues meanwhile."""
+        return sum(link.sent + link.dropped for link in self._slowed.values())
 
     def begin(self) -> None:
-        reduced = {way: self._reduced(*way) for way in self._links}
-        for way, link in self._links.items():
+        rates = {way: self._links.shape(*way).rate_bps / self._factor for way in self._slowed}
+        reduced = {way: max(_LOWEST_RATE_BPS, round(rate)) for way, rate in rates.items()}
+        for way, link in self._slowed.items():
             link.set({"rate_bps": reduced[way]})
         self._slowest_bps = min(reduced.values())
-        self.met = -self._offered()
 
     def end(self) -> None:
-        for link in self._links.values():
+        for link in self._slowed.values():
             link.undo()
-        self.met += self._offered()
-
-    def _reduced(self, sender: str, receiver: str) -> int:
-        whole_bps = self._lab.links.shape(sender, receiver).rate_bps
-        return max(_LOWEST_RATE_BPS, round(whole_bps / self._factor))
-
-    def _offered(self) -> int:
-        return sum(sum(self._lab.links.offered(*way)) for way in self._links)
 
     def details(self) -> dict[str, float | int | str]:
         return {"resource": "link", "rate_bps": self._slowest_bps}

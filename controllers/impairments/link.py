@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from controllers.impairments.base import Effect, Impairment, LabAccess
 from controllers.impairments.parameters import ImpairmentParameters
+from testbed.lab import paths
 from testbed.lab.link_control import LinkControl
 
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
@@ -52,16 +53,11 @@ def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> D
             is_switch=port["node"] in network["switches"],
         )
 
-    for link in network["links"]:
-        for sender, receiver in (
-            (link["first"], link["second"]),
-            (link["second"], link["first"]),
-        ):
-            ends = sender["node"], receiver["node"]
-            if ends != parameters.link and (parameters.link or ends[1] != parameters.host):
-                continue
+    for link, sender, receiver in paths.directions(network):
+        ends = sender["node"], receiver["node"]
+        if ends == parameters.link or (parameters.link is None and ends[1] == parameters.host):
             return Direction(
-                link=link.get("name") or f"{link['first']['node']}--{link['second']['node']}",
+                link=link["name"],
                 sender=end(sender),
                 receiver=end(receiver),
                 rate_bps=link["rate_bps"],
@@ -71,9 +67,15 @@ def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> D
 
 
 class TemporarySettings:
-    """Sets values of one direction, and brings back others' values at the end."""
+    """Sets values of one direction, and brings back others' values at the end.
+
+    Attributes:
+        sent, dropped: by the direction's queue, from the first setting until all was undone.
+    """
 
     def __init__(self, links: LinkControl, sender: str, receiver: str) -> None:
+        self.sent = self.dropped = 0
+        self._before: tuple[int, int] | None = None
         self._links = links
         self._way = (sender, receiver)
         self._others: dict[str, float] = {}  # what anyone else set last
@@ -85,12 +87,18 @@ class TemporarySettings:
         self._links.change(*self._way, settings)
         now = self._links.now(*self._way)
         self._own |= {key: now[key] for key in settings}
+        if self._before is None:
+            self._before = self._links.offered(*self._way)
 
     def undo(self) -> None:
         """Bring back what others set last, of all that was set here."""
         self._note(self._own)
         self._links.change(*self._way, self._others)
         self._others, self._own = {}, {}
+        if self._before is not None:
+            sent, dropped = self._links.offered(*self._way)
+            self.sent, self.dropped = sent - self._before[0], dropped - self._before[1]
+            self._before = None
 
     def _note(self, keys: Mapping[str, float]) -> None:
         now = self._links.now(*self._way)
@@ -105,10 +113,8 @@ class ChangedDirection(Impairment[ParametersT]):
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
-        self._ends = (at.sender.node, at.receiver.node)
-        self._link = TemporarySettings(lab.links, *self._ends)
+        self._link = TemporarySettings(lab.links, at.sender.node, at.receiver.node)
         self._new = self.new_settings(at)
-        self._before = self._sent, self._dropped = 0, 0
 
     def new_settings(self, at: Direction) -> dict[str, Any]:
         """The new values, by the names that `LinkControl.change` takes."""
@@ -116,16 +122,14 @@ class ChangedDirection(Impairment[ParametersT]):
 
     def begin(self) -> None:
         self._link.set(self._new)
-        self._before = self.lab.links.offered(*self._ends)
 
     def end(self) -> None:
         self._link.undo()
-        sent, dropped = self.lab.links.offered(*self._ends)
-        self._sent, self._dropped = sent - self._before[0], dropped - self._before[1]
 
     def effect(self) -> Effect:
         """The packets that came to the queue meanwhile, and those that it dropped."""
-        return Effect(met=self._sent + self._dropped, dropped=self._dropped, details=self._new)
+        sent, dropped = self._link.sent, self._link.dropped
+        return Effect(met=sent + dropped, dropped=dropped, details=self._new)
 
 
 class DelayParameters(ImpairmentParameters):

@@ -342,7 +342,6 @@ class Trace(Impairment[TraceParameters]):
 
     def begin(self) -> None:
         self._late_s = []
-        self._before = self.lab.links.offered(*self._ends)
         now_s = self.lab.now_s()
         self._link.set(self.parameters.at_begin())
         self._changed(now_s)
@@ -365,14 +364,12 @@ class Trace(Impairment[TraceParameters]):
         now_s = self.lab.now_s()
         self._link.undo()
         self._changed(now_s, is_planned=False)
-        sent, dropped = self.lab.links.offered(*self._ends)
-        self._met = sent + dropped - sum(self._before)
-        self._dropped = dropped - self._before[1]
 
     def effect(self) -> Effect:
         """The packets that came to the queue meanwhile, and how late the latest change was."""
         details = {"changes": len(self._late_s), "late_max_s": max(self._late_s, default=0.0)}
-        return Effect(met=self._met, dropped=self._dropped, details=details)
+        sent, dropped = self._link.sent, self._link.dropped
+        return Effect(met=sent + dropped, dropped=dropped, details=details)
 
     def _changed(self, planned_s: float, *, is_planned: bool = True) -> None:
         """Note what the link has now."""

@@ -7,7 +7,7 @@ name, which for a flow's share of the rate is the hash's worst case.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 SERVER = "server"
@@ -92,12 +92,20 @@ def _shares(network: Mapping[str, Any], option: str, workers: list[str] | None) 
     }
 
 
+def directions(
+    network: Mapping[str, Any],
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Each link in both directions, with the port that sends and the one that receives."""
+    for link in network["links"]:
+        yield link, link["first"], link["second"]
+        yield link, link["second"], link["first"]
+
+
 def _neighbours(network: Mapping[str, Any]) -> dict[str, list[DirectedLink]]:
     found: dict[str, list[DirectedLink]] = {}
-    for link in network["links"]:
-        ends = (link["first"]["node"], link["second"]["node"])
-        for sender, receiver in (ends, ends[::-1]):
-            found.setdefault(sender, []).append(DirectedLink(link["name"], sender, receiver))
+    for link, own, other in directions(network):
+        way = DirectedLink(link["name"], own["node"], other["node"])
+        found.setdefault(way.sender, []).append(way)
     for links in found.values():
         links.sort(key=lambda link: link.receiver)
     return found

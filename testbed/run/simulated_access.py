@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from controllers.impairments.base import LabAccess, MeterCounts
+from testbed.lab import paths
 from testbed.lab.delay import DelaySettings
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.link_control import LinkControl
@@ -114,11 +115,11 @@ class SimulatedAccess(LabAccess):
 
     def _neighbour(self, switch: str, port: int) -> str:
         """The node at the other end of a switch's port."""
-        for link in self.network["links"]:
-            for own, other in ((link["first"], link["second"]), (link["second"], link["first"])):
-                if (own["node"], own["number"]) == (switch, port):
-                    return str(other["node"])
-        raise ValueError(f"switch {switch} has no port {port}")
+        return next(
+            str(other["node"])
+            for _, own, other in paths.directions(self.network)
+            if (own["node"], own["number"]) == (switch, port)
+        )
 
     def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> SimulatedFilter:
         if receiver in self.network["switches"]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import topologies
+from testbed.lab import paths as lab_paths
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
@@ -86,13 +87,12 @@ class Routes:
         self._seed = seed
         self._switch_of: dict[str, str] = {}
         self._neighbours: dict[str, list[str]] = {name: [] for name in network["switches"]}
-        for link in network["links"]:
-            ends = (link["first"]["node"], link["second"]["node"])
-            for own, other in (ends, ends[::-1]):
-                if own in self._neighbours and other in self._neighbours:
-                    self._neighbours[own].append(other)
-                elif own not in self._neighbours:
-                    self._switch_of[own] = other
+        for _, sender, receiver in lab_paths.directions(network):
+            own, other = sender["node"], receiver["node"]
+            if own in self._neighbours and other in self._neighbours:
+                self._neighbours[own].append(other)
+            elif own not in self._neighbours:
+                self._switch_of[own] = other
         for each in self._neighbours.values():
             each.sort()
         self._down: set[frozenset[str]] = set()

@@ -22,7 +22,7 @@ from controllers.openflow import (
     RefusedError,
 )
 from controllers.routing import Routing
-from controllers.switches import Switch, Switches
+from controllers.switches import Switch
 from tests.controllers.fake_switch import FLOW_FAILED, FakeDatapath, FakeSwitch
 
 MACS = {"a": "00:00:00:00:00:01", "b": "00:00:00:00:00:02"}
@@ -47,7 +47,7 @@ def diamond() -> dict[str, Any]:
     return {"switches": {f"s{each}": each for each in range(1, 5)}, "hosts": hosts, "links": links}
 
 
-def access_of(switches: Switches, owner: str) -> ControllerLabAccess:
+def access_of(switches: dict[str, Switch], owner: str) -> ControllerLabAccess:
     return ControllerLabAccess({"hosts": {}, "links": []}, switches, Path(), Path()).of(owner)
 
 
@@ -56,7 +56,7 @@ class Fabric:
 
     def __init__(self) -> None:
         network = diamond()
-        self.switches = Switches(network["switches"])
+        self.switches = {name: Switch(name) for name in network["switches"]}
         self.routing = Routing(network, self.switches, lambda _: None)
         self.fakes = {name: FakeSwitch() for name in self.switches}
 
@@ -257,7 +257,7 @@ def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happened_a_switch_holds_what_a_new_one_would_get(seed):
     draw = random.Random(seed)
-    switches, fake = Switches({"s1": 1}), FakeSwitch()
+    switches, fake = {"s1": Switch("s1")}, FakeSwitch()
     switch, lab = switches["s1"], access_of(switches, "x")
     connection = None
     flows = [
