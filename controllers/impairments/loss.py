@@ -12,13 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, model_validator
 
 from controllers.impairments.base import Effect, Impairment, LabAccess, lines_of_file
 from controllers.impairments.link import direction
@@ -39,16 +33,14 @@ ALL_WORKERS, SERVER = "workers", "server"
 _SETTLE_S = 2e-3
 
 
-def read_mask(name: str, folders: Sequence[Path]) -> tuple[str, list[str]]:
-    """The mask in a file, as a configuration has it, and where each occurrence begins."""
+def read_mask(name: str, folders: Sequence[Path]) -> str:
+    """The mask in a file, as a configuration has it."""
     occurrences: list[list[range]] = [[]]
     places: list[list[str]] = [[]]
-    begins = [name]
     for place, line in lines_of_file(name, folders):
         if line == "next":
             occurrences.append([])
             places.append([])
-            begins.append(place)
             continue
         try:
             occurrences[-1].append(_item(line))
@@ -58,7 +50,7 @@ def read_mask(name: str, folders: Sequence[Path]) -> tuple[str, list[str]]:
     if excess := loss_table.too_much(occurrences):
         number, item, reason = excess
         raise ValueError(f"{places[number][item]}: {reason}")
-    return ";".join(",".join(map(_item_text, each)) for each in occurrences), begins
+    return ";".join(",".join(map(_item_text, each)) for each in occurrences)
 
 
 def parse_mask(text: str) -> list[list[range]]:
@@ -117,49 +109,35 @@ class LossParameters(ImpairmentParameters):
         "declares; false, or where nothing declares any: all of IPv4",
     )
 
-    _begins: list[str] = PrivateAttr(default_factory=list)  # of a file's occurrences, for messages
-
-    @model_validator(mode="wrap")
+    @model_validator(mode="before")
     @classmethod
-    def _read_mask(
-        cls, given: Any, check: ModelWrapValidatorHandler[LossParameters], info: ValidationInfo
-    ) -> LossParameters:
+    def _read_mask(cls, given: Any, info: ValidationInfo) -> Any:
         """Of a mask, its content counts and not its place."""
         if not isinstance(given, dict) or not isinstance(given.get("mask"), str):
-            return check(given)
+            return given
         if given.get("lost_packets") is not None:
             raise ValueError("lost_packets: excludes mask")
         try:
-            lost, begins = read_mask(given["mask"], folders(info))
+            lost = read_mask(given["mask"], folders(info))
         except ValueError as error:
             raise ValueError(f"mask: {error}") from None
-        made = check({**given, "mask": None, "lost_packets": lost})
-        made._begins = begins
-        return made
+        return {**given, "mask": None, "lost_packets": lost}
 
     @model_validator(mode="after")
     def _one_model(self) -> LossParameters:
-        transitions = (self.p_good_to_bad, self.p_bad_to_good)
-        chosen = "q" if self.q is not None else "mask" if self.lost_packets is not None else ""
         if self.lost_packets is not None:
-            if self.q is not None:
-                raise ValueError("q: excludes mask")
             try:
                 given(parse_mask(self.lost_packets))
             except ValueError as error:
                 raise ValueError(f"lost_packets: {error}") from None
-        if not chosen:
-            if None in transitions:
+        elif self.q is None:
+            if None in (self.p_good_to_bad, self.p_bad_to_good):
                 raise ValueError("needs either q, or both p_good_to_bad and p_bad_to_good, or mask")
-        else:
-            extra = {"p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad"}
-            extra_given = sorted(
-                key
-                for key in extra & self.model_fields_set
-                if getattr(self, key) != type(self).model_fields[key].default
-            )
-            if extra_given:
-                raise ValueError(f"{extra_given[0]}: excludes {chosen}")
+            return self
+        of_states = ("loss_bad", "loss_good", "p_bad_to_good", "p_good_to_bad")
+        for key in (*of_states, "q") if self.lost_packets is not None else of_states:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: excludes {'q' if self.lost_packets is None else 'mask'}")
         return self
 
     def lacking(self, hosts: Collection[str]) -> str | None:
@@ -180,10 +158,8 @@ class LossParameters(ImpairmentParameters):
         assert self.lost_packets is not None
         given = self.lost_packets.count(";") + 1
         if given > max(1, occurrences):
-            where = f"mask: {self._begins[occurrences]}" if self._begins else "lost_packets"
             raise ValueError(
-                f"{where}: losses for {given} occurrences, divided by "
-                f"{'next' if self._begins else repr(';')}, and it has {occurrences}; "
+                f"mask: losses for {given} occurrences, and it has {occurrences}; "
                 f"valid: {' to '.join(dict.fromkeys(('1', str(occurrences))))}"
             )
 

@@ -19,13 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from pydantic import (
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, model_validator
 
 from controllers.impairments.base import Effect, Impairment, LabAccess, lines_of_file
 from controllers.impairments.link import TemporarySettings, direction
@@ -53,7 +47,6 @@ class Recorded(NamedTuple):
 
     changes: Changes
     length_s: float
-    places: list[str]  # in the file, for messages
 
 
 def read_trace(name: str, folders: Sequence[Path], *, window_s: float) -> Recorded:
@@ -104,7 +97,7 @@ def _csv(lines: Sequence[tuple[str, str]]) -> Recorded:
     times = changes["t_s"]
     # The last values hold as long as those before them.
     last_s = times[-1] - times[-2] if len(times) > 1 else 1.0
-    return Recorded(changes=raised(changes), length_s=times[-1] + last_s, places=places)
+    return Recorded(changes=raised(changes), length_s=times[-1] + last_s)
 
 
 def _number(place: str, column: str, value: str) -> float:
@@ -169,15 +162,9 @@ def _mahimahi(lines: Sequence[tuple[str, str]], window_s: float) -> Recorded:
         float(round(count * ETHERNET_FRAME_BYTES * 8 / (end - begin)))
         for count, begin, end in zip(counts, begins, [*begins[1:], length_s], strict=True)
     ]
-    firsts = [bisect.bisect_left(times_ms, begin * 1000 - 1e-6) for begin in begins]
-    places = [lines[min(first, len(lines) - 1)][0] for first in firsts]
-    for where, begin, rate in zip(places, begins, rates, strict=True):
-        if rate > LARGEST_RATE_BPS:
-            raise ValueError(
-                f"{where}: {rate:g} bit/s from {begin:g} s on; valid: up to {LARGEST_RATE_BPS}"
-            )
-    changes = raised({"t_s": begins, "rate_bps": rates})
-    return Recorded(changes=changes, length_s=length_s, places=places)
+    if problem := wrong({"t_s": begins, "rate_bps": rates}):
+        raise ValueError(problem)
+    return Recorded(changes=raised({"t_s": begins, "rate_bps": rates}), length_s=length_s)
 
 
 class TraceParameters(ImpairmentParameters):
@@ -202,8 +189,6 @@ class TraceParameters(ImpairmentParameters):
         default=None, gt=0, le=1e6, description="of the changes, which repeat then; of a file: its"
     )
 
-    _places: list[str] = PrivateAttr(default_factory=list)  # of a file's changes, for messages
-
     @property
     def sets_rate(self) -> Literal["one way", "both ways", ""]:
         return "one way" if "rate_bps" in (self.changes or {}) else ""
@@ -224,40 +209,35 @@ class TraceParameters(ImpairmentParameters):
         )
         return zip(*columns, strict=True)
 
-    @model_validator(mode="wrap")
+    @model_validator(mode="before")
     @classmethod
-    def _read_file(
-        cls, given: Any, check: ModelWrapValidatorHandler[TraceParameters], info: ValidationInfo
-    ) -> TraceParameters:
+    def _read_file(cls, given: Any, info: ValidationInfo) -> Any:
         """Of a file, its content counts and not its place; without a duration it plays once."""
         if not isinstance(given, dict):
-            return check(given)
-        document, places = dict(given), []
+            return given
+        document = dict(given)
         if isinstance(document.get("file"), str):
             for key in ("changes", "length_s"):
                 if document.get(key) is not None:
                     raise ValueError(f"{key}: excludes file")
             window_s = document.get("window_s", cls.model_fields["window_s"].default)
             if not isinstance(window_s, int | float) or not window_s > 0:
-                return check(given)  # the key's own rule says what is wrong
+                return given  # the key's own rule says what is wrong
             try:
                 recorded = read_trace(document["file"], folders(info), window_s=window_s)
             except ValueError as error:
                 raise ValueError(f"file: {error}") from None
-            document |= {"file": None, "changes": recorded.changes, "length_s": recorded.length_s}
-            places = recorded.places
+            document |= {"file": None, **recorded._asdict()}
         length_s, start_s = document.get("length_s"), document.get("start_s", 0)
         is_known = isinstance(length_s, int | float) and isinstance(start_s, int | float)
         if document.get("at_s") is not None and document.get("duration_s") is None and is_known:
             document["duration_s"] = max(length_s - start_s, SHORTEST_S)
-            if places and document["duration_s"] > LONGEST_S:
+            if document["duration_s"] > LONGEST_S:
                 raise ValueError(
-                    f"file: {places[-1]}: it lasts {length_s:g} s; valid: up to {LONGEST_S:g} s, "
-                    "or with a duration_s"
+                    f"file: it lasts {length_s:g} s; valid: up to {LONGEST_S:g} s, or with a "
+                    "duration_s"
                 )
-        made = check(document)
-        made._places = places
-        return made
+        return document
 
     @model_validator(mode="after")
     def _changes_fit(self) -> TraceParameters:
@@ -283,46 +263,38 @@ class TraceParameters(ImpairmentParameters):
         return self
 
     def check_link(self, link: Mapping[str, Any]) -> None:
-        def where(row: int, column: str) -> str:
-            return f"file: {self._places[row]}" if self._places else f"changes: {column}.{row}"
-
-        rates = (self.changes or {}).get("rate_bps", [0.0])
-        fastest = max(rates)
-        if fastest > link["rate_bps"]:
+        assert self.changes is not None
+        times, rates = self.changes["t_s"], self.changes.get("rate_bps", [0.0])
+        if (fastest := max(rates)) > link["rate_bps"]:
             raise ValueError(
-                f"{where(rates.index(fastest), 'rate_bps')}: {fastest:.0f} bit/s; valid: up to "
+                f"changes: at {times[rates.index(fastest)]:g} s: {fastest:.0f} bit/s; valid: up to "
                 f"{link['rate_bps']}, the link's rate_bps, at which it is calibrated"
             )
-        for row, (delay_s, jitter_s) in enumerate(self._waits_s(link)):
+        for at_s, (delay_s, jitter_s) in zip(times, self._waits_s(link), strict=True):
             if jitter_s > delay_s:
                 raise ValueError(
-                    f"{where(row, 'delay_s')}: delay_s: {delay_s:g}; valid: {jitter_s:g} or more, "
+                    f"changes: at {at_s:g} s: delay_s: {delay_s:g}; valid: {jitter_s:g} or more, "
                     "the link's jitter_s"
                 )
 
     def after(self, played_s: float) -> Iterator[tuple[float, dict[str, float]]]:
         """When the link gets which values, from `played_s` after its begin on and without end."""
         assert self.changes is not None and self.length_s is not None
-        times = self.changes["t_s"]
-        rows = [
-            {key: each[row] for key, each in self.changes.items() if key != "t_s"}
-            for row in range(len(times))
-        ]
-        lap = 0
-        while True:
-            for at_s, row in zip(times, rows, strict=True):
+        for lap in itertools.count():
+            for row, at_s in enumerate(self.changes["t_s"]):
                 due_s = lap * self.length_s + at_s - self.start_s
                 if due_s >= played_s:
-                    yield due_s, row
-            lap += 1
+                    yield due_s, self._values(row)
 
     def at_begin(self) -> dict[str, float]:
         """The values in force where it begins; none before its first change."""
         assert self.changes is not None
-        before = [row for row, at_s in enumerate(self.changes["t_s"]) if at_s <= self.start_s]
-        if not before:
-            return {}
-        return {key: each[before[-1]] for key, each in self.changes.items() if key != "t_s"}
+        row = bisect.bisect_right(self.changes["t_s"], self.start_s) - 1
+        return self._values(row) if row >= 0 else {}
+
+    def _values(self, row: int) -> dict[str, float]:
+        assert self.changes is not None
+        return {key: each[row] for key, each in self.changes.items() if key != "t_s"}
 
 
 class Trace(Impairment[TraceParameters]):

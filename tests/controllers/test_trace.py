@@ -85,7 +85,7 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
         ("t_s;loss\n0;1\n", "some.csv: line 1: ';' between columns; valid: commas"),
         ("t_s,rate_bps\n0,20Mbit\n", "line 2: rate_bps: '20Mbit': .* in bit/s, without its unit"),
         ("t_s,rate_bps\n0,20\n1,50\n", "line 3: rate_bps: 50: the highest .* 100000 or more"),
-        ("t_s,loss\n0,0\n3000,0.1\n", "some.csv: line 3: it lasts 6000 s; valid: up to 3600 s"),
+        ("t_s,loss\n0,0\n3000,0.1\n", "file: it lasts 6000 s; valid: up to 3600 s"),
         ("t_s,loss,loss\n0,1,1\n", "line 1: column 'loss' is there twice"),
         ("rate_bps\n1\n", "line 1: valid: t_s and at least one of rate_bps, delay_s"),
         ("t_s,loss\n", "line 1: no line follows"),
@@ -99,7 +99,7 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms, window_s)
         ("0\n0\n", "line 2: 0: the last time is the trace's length; valid: 1 or more"),
         (
             "\n".join(["1"] * 60_000 + ["40"]),
-            "line 1: .* bit/s from 0 s on; valid: up to 1000000000",
+            "rate_bps: 1.*: valid: 0 to 1e.10, in bit/s",
         ),
     ],
 )
@@ -125,13 +125,8 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
         settings={("a", "s"): LINK, ("b", "s"): LINK},
     )
     fast = trace(tmp_path, "t_s,rate_bps,delay_s,jitter_s\n0,2e7,0.1,0.02\n1,1e6,0,0\n")
-    with pytest.raises(
-        ValueError, match=r"impairments.0.file: some.csv: line 2: 20000000 bit/s; v"
-    ):
+    with pytest.raises(ValueError, match=r"impairments.0.changes: at 0 s: 20000000 bit/s; valid"):
         resolve([fast], places, rounds=1, seed=1)
-    given = {"changes": fast.changes, "length_s": 2, "link": ["a", "s"], "at_s": [0]}
-    with pytest.raises(ValueError, match=r"impairments.0.changes: rate_bps.0: 20000000 bit/s; v"):
-        resolve([impairments.read({"kind": "trace", **given})], places, rounds=1, seed=1)
     assert places.delays([fast]) == {("a", "s"): pytest.approx(0.12)}
     rates = trace(tmp_path, "t_s,rate_bps\n0,1e6\n")
     assert places.delays([rates]) == {}
