@@ -17,7 +17,6 @@ from pydantic import Field, ValidationInfo, model_validator
 from controllers.impairments.base import Effect, Impairment, LabAccess, lines_of_file
 from controllers.impairments.link import direction
 from controllers.impairments.parameters import ImpairmentParameters
-from testbed.lab import loss_table
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.loss_table import LossModel, LossTable, drawn, given, mask_lines
 from testbed.shared.drop_order import DropOrder
@@ -35,22 +34,22 @@ _SETTLE_S = 2e-3
 
 def read_mask(name: str, folders: Sequence[Path]) -> str:
     """The mask in a file, as a configuration has it."""
-    occurrences: list[list[range]] = [[]]
-    places: list[list[str]] = [[]]
+    occurrences: list[list[str]] = [[]]
     for place, line in lines_of_file(name, folders):
         if line == "next":
             occurrences.append([])
-            places.append([])
             continue
         try:
-            occurrences[-1].append(_item(line))
+            _item(line)
         except ValueError as error:
             raise ValueError(f"{place}: {error}, or next") from None
-        places[-1].append(place)
-    if excess := loss_table.too_much(occurrences):
-        number, item, reason = excess
-        raise ValueError(f"{places[number][item]}: {reason}")
-    return ";".join(",".join(map(_item_text, each)) for each in occurrences)
+        occurrences[-1].append(line)
+    text = ";".join(map(",".join, occurrences))
+    try:
+        given(parse_mask(text))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return text
 
 
 def parse_mask(text: str) -> list[list[range]]:
@@ -58,10 +57,6 @@ def parse_mask(text: str) -> list[list[range]]:
     return [
         [_item(each.strip()) for each in one.split(",") if each.strip()] for one in text.split(";")
     ]
-
-
-def _item_text(item: range) -> str:
-    return f"{item[0]}-{item[-1]}" if len(item) > 1 else f"{item[0]}"
 
 
 def _item(text: str) -> range:

@@ -66,11 +66,23 @@ class EveryRounds(_OfRounds):
 
     every: int = Field(ge=1, description="rounds from one to the next")
 
+    def hit(self, rounds: int, seed: str) -> list[int]:
+        return list(self.candidates(rounds)[:: self.every])
+
 
 class RandomRounds(_OfRounds):
     """A number of distinct rounds, drawn with the run's seed."""
 
     random: int = Field(ge=1, description="how many are drawn")
+
+    def hit(self, rounds: int, seed: str) -> list[int]:
+        candidates = self.candidates(rounds)
+        if self.random > len(candidates):
+            raise ValueError(
+                f"rounds.random: {self.random}: there are only {len(candidates)} rounds to "
+                "draw from"
+            )
+        return sorted(random.Random(seed).sample(candidates, self.random))
 
 
 class _OfSeconds(_Repetition):
@@ -92,11 +104,31 @@ class EverySeconds(_OfSeconds):
 
     every: float = Field(gt=0, le=1e6, description="seconds from one to the next")
 
+    def instants(self, seed: str, *, duration_s: float, apart_s: float) -> list[float]:
+        count = int((self.until - self.from_) / self.every + 1e-9) + 1
+        if count > _MOST_INSTANTS:
+            raise ValueError(f"at_s.every: {count} instants; valid: up to {_MOST_INSTANTS}")
+        return [round(self.from_ + number * self.every, 9) for number in range(count)]
+
 
 class RandomSeconds(_OfSeconds):
     """A number of instants, drawn with the run's seed, so far apart that they do not overlap."""
 
     random: int = Field(ge=1, le=_MOST_INSTANTS, description="how many are drawn")
+
+    def instants(self, seed: str, *, duration_s: float, apart_s: float) -> list[float]:
+        """Uniform over all placements `apart_s` or more apart that have ended at `until`."""
+        room_s = self.until - self.from_ - (self.random - 1) * apart_s - duration_s
+        if room_s < 0:
+            raise ValueError(
+                f"at_s.random: {self.random} times {duration_s:g} s do not fit between "
+                f"{self.from_:g} and {self.until:g} s, {apart_s - duration_s:g} s apart"
+            )
+        draw = random.Random(seed)
+        starts = sorted(draw.uniform(0, room_s) for _ in range(self.random))
+        return [
+            round(self.from_ + start + number * apart_s, 6) for number, start in enumerate(starts)
+        ]
 
 
 def _form(value: Any) -> str | None:
@@ -139,56 +171,15 @@ def resolve_rounds(
 ) -> list[int]:
     """The rounds in order."""
     if isinstance(repetition, list):
-        hit = sorted(repetition)
-    elif isinstance(repetition, EveryRounds):
-        hit = list(repetition.candidates(rounds)[:: repetition.every])
+        hit, until = sorted(repetition), None
     else:
-        candidates = repetition.candidates(rounds)
-        if repetition.random > len(candidates):
-            raise ValueError(
-                f"rounds.random: {repetition.random}: there are only {len(candidates)} rounds to "
-                "draw from"
-            )
-        hit = sorted(random.Random(seed).sample(candidates, repetition.random))
-    last = hit[-1] if hit else getattr(repetition, "from_", 0)
-    until = getattr(repetition, "until", None) or 0
-    if max(last, until) >= rounds or not hit:
-        raise ValueError(
-            f"rounds: round {max(last, until)} is never reached; valid: 0 to {rounds - 1}"
-        )
+        hit, until = repetition.hit(rounds, seed), repetition.until
+    last = max(hit[-1] if hit else getattr(repetition, "from_", 0), until or 0)
+    if last >= rounds or not hit:
+        raise ValueError(f"rounds: round {last} is never reached; valid: 0 to {rounds - 1}")
     if len(hit) > _MOST_HIT_ROUNDS:
         raise ValueError(f"rounds: hits {len(hit):,} rounds; valid: up to {_MOST_HIT_ROUNDS:,}")
     return hit
-
-
-def resolve_instants(
-    repetition: list[float] | EverySeconds | RandomSeconds,
-    seed: str,
-    *,
-    duration_s: float,
-    apart_s: float,
-) -> list[float]:
-    """The instants in order, in seconds after the first round's begin; ValueError: too many."""
-    # Random ones are uniform over all placements in which one is `apart_s` or more after the one
-    # before, and the last, which lasts `duration_s`, has ended at `until`.
-    if isinstance(repetition, list):
-        return sorted(repetition)
-    if isinstance(repetition, EverySeconds):
-        count = int((repetition.until - repetition.from_) / repetition.every + 1e-9) + 1
-        if count > _MOST_INSTANTS:
-            raise ValueError(f"at_s.every: {count} instants; valid: up to {_MOST_INSTANTS}")
-        return [round(repetition.from_ + number * repetition.every, 9) for number in range(count)]
-    room_s = repetition.until - repetition.from_ - (repetition.random - 1) * apart_s - duration_s
-    if room_s < 0:
-        raise ValueError(
-            f"at_s.random: {repetition.random} times {duration_s:g} s do not fit between "
-            f"{repetition.from_:g} and {repetition.until:g} s, {apart_s - duration_s:g} s apart"
-        )
-    draw = random.Random(seed)
-    starts = sorted(draw.uniform(0, room_s) for _ in range(repetition.random))
-    return [
-        round(repetition.from_ + start + number * apart_s, 6) for number, start in enumerate(starts)
-    ]
 
 
 def _ends(given: Any) -> Any:
@@ -298,8 +289,7 @@ class ImpairmentParameters(BaseModel):
 
     @model_validator(mode="after")
     def _target_is_one(self) -> ImpairmentParameters:
-        given = {"host", "link"} & self.model_fields_set
-        if len(given) == 2 and self.link is not None:
+        if {"host", "link"} <= self.model_fields_set and self.link is not None:
             raise ValueError("host and link exclude each other")
         named = "link" if self.link is not None else "host"
         if named not in self.allowed_targets:
@@ -318,9 +308,8 @@ class ImpairmentParameters(BaseModel):
             shown_rounds = shown(self.rounds)
             raise ValueError(f"rounds: {shown_rounds}: must be distinct round numbers, 0 or more")
         if self.at_s is not None:
-            for key in ("leg", "offset_s"):
-                if key in self.model_fields_set:
-                    raise ValueError(f"{key}: belongs to rounds, not to at_s")
+            for key in sorted({"leg", "offset_s"} & self.model_fields_set):
+                raise ValueError(f"{key}: belongs to rounds, not to at_s")
             if self.duration_s is None and self.lasts:
                 raise ValueError("duration_s: this key is missing; at_s needs it")
         if self.duration_s is not None and "at_most_s" in self.model_fields_set:
@@ -400,9 +389,12 @@ class ImpairmentParameters(BaseModel):
         if self.rounds is not None:
             document["rounds"] = resolve_rounds(self.rounds, rounds, draw)
         if self.at_s is not None:
-            document["at_s"] = resolve_instants(
-                self.at_s, draw, duration_s=self.longest_s, apart_s=self.apart_s
-            )
+            if isinstance(self.at_s, list):
+                document["at_s"] = sorted(self.at_s)
+            else:
+                document["at_s"] = self.at_s.instants(
+                    draw, duration_s=self.longest_s, apart_s=self.apart_s
+                )
             del document["leg"], document["offset_s"]
         if self.link is not None:
             del document["host"]

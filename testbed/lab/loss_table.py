@@ -7,6 +7,7 @@ The kernel's own random numbers have no seed, so it looks each packet up by its 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -124,10 +125,15 @@ def drawn(model: LossModel, seed: str) -> LossTable:
 
 
 def given(occurrences: Sequence[Sequence[range]]) -> LossTable:
-    """The table of a mask: of each occurrence the lost packets."""
-    if found := too_much(occurrences):
-        raise ValueError(found[2])
-    room = _room(occurrences)
+    """The table of a mask: of each occurrence the lost packets. ValueError: none holds it."""
+    room, count = _room(occurrences), 0
+    for each in itertools.chain.from_iterable(occurrences):
+        count += len(each)
+        if each[-1] >= room:
+            of = f" in a mask of {len(occurrences)} occurrences" if occurrences[1:] else ""
+            raise ValueError(f"packet {each[-1]}; valid: below {room}{of}")
+        if count > _MOST_LOST:
+            raise ValueError(f"more than {_MOST_LOST} packets are lost")
     nothing = np.zeros(0, np.int64)
     parts = [
         np.unique(np.concatenate([nothing, *map(np.asarray, ranges)])) + number * room
@@ -135,21 +141,6 @@ def given(occurrences: Sequence[Sequence[range]]) -> LossTable:
     ]
     lost = np.concatenate([nothing, *parts])
     return LossTable(lost=lost, size=room, occurrences=max(1, len(occurrences)))
-
-
-def too_much(occurrences: Sequence[Sequence[range]]) -> tuple[int, int, str] | None:
-    """The first range of a mask that no table holds: its occurrence, its number there, and why."""
-    room, lost = _room(occurrences), 0
-    for number, ranges in enumerate(occurrences):
-        for place, each in enumerate(ranges):
-            lost += len(each)
-            if each[-1] >= room:
-                of = f" in a mask of {len(occurrences)} occurrences" if occurrences[1:] else ""
-                return number, place, f"packet {each[-1]}; valid: below {room}{of}"
-            if lost > _MOST_LOST:
-                said = f"{lost} packets are lost up to here; valid: up to {_MOST_LOST}"
-                return number, place, said
-    return None
 
 
 def _room(occurrences: Sequence[object]) -> int:
