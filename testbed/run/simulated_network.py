@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import networkx
 import numpy as np
 
 import topologies
@@ -85,22 +85,17 @@ class Routes:
 
     def __init__(self, network: Mapping[str, Any], *, seed: int) -> None:
         self._seed = seed
+        self._graph = networkx.Graph()  # of the links that are up
         self._switch_of: dict[str, str] = {}
-        self._neighbours: dict[str, list[str]] = {name: [] for name in network["switches"]}
-        for _, sender, receiver in lab_paths.directions(network):
-            own, other = sender["node"], receiver["node"]
-            if own in self._neighbours and other in self._neighbours:
-                self._neighbours[own].append(other)
-            elif own not in self._neighbours:
-                self._switch_of[own] = other
-        for each in self._neighbours.values():
-            each.sort()
-        self._down: set[frozenset[str]] = set()
+        for _, own, other in lab_paths.directions(network):
+            self._graph.add_edge(own["node"], other["node"])
+            if own["node"] not in network["switches"]:
+                self._switch_of[own["node"]] = other["node"]
         self._distances: dict[str, dict[str, int]] = {}  # to a switch, from each that reaches it
 
     def set_link(self, first: str, second: str, *, up: bool) -> None:
         """A link goes down or comes up, in both directions."""
-        (self._down.discard if up else self._down.add)(frozenset((first, second)))
+        (self._graph.add_edges_from if up else self._graph.remove_edges_from)([(first, second)])
         self._distances.clear()
 
     def path(self, first: str, second: str) -> list[Hop] | None:
@@ -108,13 +103,11 @@ class Routes:
         node, last = self._switch_of[first], self._switch_of[second]
         distances = self._to(last)
         ends = [(first, node), (last, second)]
-        if node not in distances or any(frozenset(each) in self._down for each in ends):
+        if node not in distances or not all(self._graph.has_edge(*each) for each in ends):
             return None
         hops = ends[:1]
         while node != last:
-            nearer = [
-                each for each in self._open(node) if distances.get(each) == distances[node] - 1
-            ]
+            nearer = self._nearer(node, distances)
             chosen = nearer[self._hash(first, second, node) % len(nearer)]
             hops.append((node, chosen))
             node = chosen
@@ -128,35 +121,23 @@ class Routes:
         distances, found = self._to(last), [[self._switch_of[first]]]
         while found[0][-1] != last:
             found = [
-                [*nodes, each]
-                for nodes in found
-                for each in self._open(nodes[-1])
-                if distances.get(each) == distances[nodes[-1]] - 1
+                [*nodes, each] for nodes in found for each in self._nearer(nodes[-1], distances)
             ]
         every = [list(itertools.pairwise([first, *nodes, second])) for nodes in found]
         begin = every.index(one)
         return every[begin:] + every[:begin]
 
     def _to(self, last: str) -> dict[str, int]:
-        found = self._distances.get(last)
-        if found is None:
-            found, waiting = {last: 0}, deque([last])
-            while waiting:
-                node = waiting.popleft()
-                for each in self._open(node):
-                    if each not in found:
-                        found[each] = found[node] + 1
-                        waiting.append(each)
-            self._distances[last] = found
-        return found
+        if last not in self._distances:
+            self._distances[last] = dict(
+                networkx.single_source_shortest_path_length(self._graph, last)
+            )
+        return self._distances[last]
 
-    def _open(self, node: str) -> list[str]:
-        """The switches next to one, over links that are up."""
-        if not self._down:
-            return self._neighbours[node]
-        return [
-            each for each in self._neighbours[node] if frozenset((node, each)) not in self._down
-        ]
+    def _nearer(self, node: str, distances: Mapping[str, int]) -> list[str]:
+        """The nodes next to one that are a link nearer, by name."""
+        nearer = distances[node] - 1
+        return sorted(each for each in self._graph[node] if distances.get(each) == nearer)
 
     def _hash(self, first: str, second: str, switch: str) -> int:
         text = f"{self._seed}/{first}/{second}/{switch}"

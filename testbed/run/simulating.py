@@ -34,8 +34,7 @@ from testbed.simulate import kernel_tcp
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.processor import Costs
-from testbed.simulate.streams import Lateness, Listener
-from testbed.simulate.tasks import Tasks
+from testbed.simulate.tasks import Lateness, Listener, Tasks
 from testbed.training import server, worker
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext, Surroundings
@@ -175,13 +174,13 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
     facts["code"] = config.get("code", {})
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
-    tasks = Tasks(simulation)
+    tasks, contents = Tasks(simulation), _computes_with(config)
     world = World(
         simulation,
         tasks,
         network.ways(names[1:]),
         network.arrivals,
-        contents=_computes_with(config),
+        contents=contents,
         costs=Costs(**costs) if any(costs.values()) else None,
     )
     listener = Listener(tasks, Lateness(simulation, wakes_s, config["seed"]) if wakes_s else None)
@@ -206,8 +205,13 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
             coordination_socket=controller_socket,
             session=_SESSION,
             model_and_data=model_and_data,
-            surroundings=_surroundings(
-                simulation, tasks, world, listener, contents=_computes_with(config)
+            surroundings=Surroundings(
+                now_s=lambda: simulation.now_s,
+                sleep=tasks.sleep,
+                open_endpoint=cast(Callable[..., Any], world.open_endpoint),
+                connect=cast(Callable[..., Any], lambda path, timeout_s: listener.connect()),
+                contents=contents,
+                learner=OwnRandomNumbers,
             ),
         )
         model_and_data.load()
@@ -269,19 +273,6 @@ def _computes_with(config: Mapping[str, Any]) -> bool:
         return True
     asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
     return not (asked and config["training"]["pace"]["kind"] == "payload-only")
-
-
-def _surroundings(
-    simulation: Simulation, tasks: Tasks, world: World, listener: Listener, *, contents: bool
-) -> Surroundings:
-    return Surroundings(
-        now_s=lambda: simulation.now_s,
-        sleep=tasks.sleep,
-        open_endpoint=cast(Callable[..., Any], world.open_endpoint),
-        connect=cast(Callable[..., Any], lambda path, timeout_s: listener.connect()),
-        contents=contents,
-        learner=OwnRandomNumbers,
-    )
 
 
 class _Progress:

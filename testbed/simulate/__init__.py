@@ -3,10 +3,10 @@
 `engine` has the clock, `train` what travels, `link` what carries it, `way` a path of links and
 `arrivals` its end. `party` drives one connection as `testbed.transport.net` does with sockets, and
 `cluster` joins a server and its workers. `endpoint` is the transport's for programs that block:
-`tasks` runs these, one at a time, and `streams` are their other sockets. A run repeats itself
+`tasks` runs these, one at a time, and has their other sockets. A run repeats itself
 exactly, and takes as long as its events take to compute.
 
-Three things keep events few. A sender's routine goes ahead as one train (`departing`), until
+Three things keep events few. A sender's routine goes ahead as one train (`party.Ahead`), until
 something happens to it. A link serves what has come when someone looks at what lies behind it. A
 receiver looks when something may have come that counts. `headers` are datagrams without contents.
 While a run lasts, Python hardly ever looks for cycles.

@@ -7,7 +7,8 @@ wants it.
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from testbed.simulate import headers, kernel_tcp
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.cluster import Cluster
-from testbed.simulate.compressed import Compressed
 from testbed.simulate.engine import Simulation
 from testbed.simulate.party import Party
 from testbed.simulate.processor import Costs, Processor
@@ -29,6 +29,7 @@ from testbed.transport.core.errors import PeerLost
 from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone, TransferReport
 from testbed.transport.core.hot_path import HotPath
 from testbed.transport.core.joining import SERVER
+from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRuleFactory
@@ -37,11 +38,14 @@ from testbed.transport.native import HOT_PATH
 from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Handle
-from testbed.transport.net.tcp import compression_of
+from testbed.transport.net.tcp import HEAD_BYTES, Compression, compression_of
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import sending_order
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.tolerance import Fixed
+
+Buffer = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
 
 
 class World:
@@ -127,6 +131,55 @@ class World:
         # The server is told of no event when all have come, which this may be.
         self.simulation.at(self.simulation.now_s, endpoint.signal.tell)
         return party
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """The stream of one transfer over kernel TCP: of a payload of `whole`, what is compressed.
+
+    That is a frame's head and the block of a compression, as with `testbed.transport.net.tcp`. The
+    model of kernel TCP carries it as a payload of its own, segment by segment.
+    """
+
+    compression: Compression
+    whole: PayloadLayout
+
+    @property
+    def _block(self) -> slice:
+        """Where it is in the stream."""
+        return slice(HEAD_BYTES, HEAD_BYTES + self.compression.size(self.whole))
+
+    @cached_property
+    def layout(self) -> PayloadLayout:
+        """The stream's, in segments of a chunk."""
+        elements = -(-self._block.stop // ELEMENT_BYTES)
+        return PayloadLayout([("stream", elements)], self.whole.chunk_bytes)
+
+    def pack(self, payloads: Mapping[str, Buffer]) -> tuple[dict[str, Mask], dict[str, Buffer]]:
+        """By peer: which chunks go, and the stream. One payload for several has one stream."""
+        made: dict[int, tuple[Mask, Buffer]] = {}
+        for payload in payloads.values():
+            if id(payload) not in made:
+                chosen, block = self.compression.pack(self.whole, payload)
+                stream = self.layout.new_buffer()
+                stream[self._block] = np.frombuffer(block, np.uint8)
+                made[id(payload)] = chosen, stream
+        found = {peer: made[id(payload)] for peer, payload in payloads.items()}
+        return (
+            {peer: chosen for peer, (chosen, _) in found.items()},
+            {peer: stream for peer, (_, stream) in found.items()},
+        )
+
+    def unpack(self, stream: Buffer, into: Buffer) -> Mask:
+        """Puts the chunks of a stream in their places; returns which they are."""
+        return self.compression.unpack(self.whole, stream[self._block], self.whole.rows(into))
+
+    def told(self, report: TransferReport, chosen: Mask) -> TransferReport:
+        """The report of a stream, as one of chunks: `chunks_sent` stays that of its segments."""
+        count = self.compression.count(self.whole)
+        return replace(
+            report, chunk_count=self.whole.chunk_count, chunks_received=count, received=chosen
+        )
 
 
 def _is_tcp(config: EndpointConfig) -> bool:
@@ -248,9 +301,7 @@ class Endpoint:
 
     # Transfers.
 
-    def send(
-        self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
-    ) -> dict[str, TransferReport]:
+    def send(self, transfer: int, payloads: Mapping[str, Buffer]) -> dict[str, TransferReport]:
         """As the transport's."""
         arrangers: dict[int, Arrange] | None = {} if len(payloads) > 1 else None
         compressed, streams = self._compressed, payloads
@@ -269,7 +320,7 @@ class Endpoint:
         self,
         transfer: int,
         tolerance: float | StopRuleFactory,
-        into: Mapping[str, NDArray[np.uint8]],
+        into: Mapping[str, Buffer],
     ) -> dict[str, TransferReport]:
         """As the transport's."""
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
@@ -292,7 +343,7 @@ class Endpoint:
     def _transfer(
         self,
         transfer: int,
-        buffers: Mapping[str, NDArray[np.uint8]],
+        buffers: Mapping[str, Buffer],
         begin: Callable[[Connection, float], None],
         *,
         sending: bool,

@@ -44,7 +44,6 @@ class Link:
         queue_bytes: float = math.inf,
         loss: float | Callable[[], bool] = 0.0,
         jitter_s: float = 0.0,
-        duplicate: float = 0.0,
         in_order: bool = False,
         seed: int = 0,
     ) -> None:
@@ -54,11 +53,10 @@ class Link:
         # `in_order`: one that catches up comes out with that before it.
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
-        self.duplicate = duplicate
         # Of datagrams that were served: all, those that found the queue full, those lost at random
         # after it.
         self.sent = self.dropped = self.lost = 0
-        self.most_queued_bytes = self.idle_s = 0.0  # idle between its first datagram and its last
+        self.most_queued_bytes = 0.0
         self.on_change: list[Callable[[], None]] = []  # of its rate or its delay
         self._delay_s = delay_s
         self._loss = loss
@@ -68,7 +66,6 @@ class Link:
         self._out_s = -math.inf  # when the latest comes out, where order is kept
         self._is_cut = False
         self._free_s = -math.inf  # when the queue is empty
-        self._work_s = 0.0  # service given or promised
         self._waiting = Pool()
         self._pushed: list[Train] = []  # those of them that nobody looks for
         # Where more may come from: by time, and the time of each.
@@ -77,9 +74,7 @@ class Link:
         self._number = itertools.count()
         self._alarm = Alarm(simulation, self.catch_up)
         # One generator for each sort of harm: what one draws changes nothing of the others.
-        self._losing, self._delaying, self._doubling = (
-            np.random.default_rng([seed, sort]) for sort in range(3)
-        )
+        self._losing, self._delaying = (np.random.default_rng([seed, sort]) for sort in range(2))
 
     @property
     def loss(self) -> float | Callable[[], bool]:
@@ -108,7 +103,6 @@ class Link:
         self.catch_up()
         now_s = self._simulation.now_s
         left_s = max(0.0, self._free_s - now_s)
-        self._work_s += left_s * (self.rate_bps / rate_bps - 1)
         self._free_s = max(self._free_s, now_s + left_s * self.rate_bps / rate_bps)
         self.rate_bps = rate_bps
         self._changed()
@@ -120,7 +114,7 @@ class Link:
 
     def cut(self) -> None:
         """From now on whatever comes is lost; what waits, and was announced, is not sent."""
-        self._work_s -= self._left_s()
+        self.catch_up()
         self._free_s = min(self._free_s, self._simulation.now_s)
         self._is_cut = True
 
@@ -139,24 +133,15 @@ class Link:
     @property
     def queued_bytes(self) -> float:
         """The queue's length now, with what is left of the datagram in service."""
+        self.catch_up()
         if math.isinf(self.rate_bps):
             return 0.0
-        return self._left_s() * self.rate_bps / 8
-
-    @property
-    def busy_s(self) -> float:
-        """For how long the link has sent until now."""
-        left_s = self._left_s()  # first: it serves
-        return self._work_s - left_s
+        return max(0.0, self._free_s - self._simulation.now_s) * self.rate_bps / 8
 
     def out_s(self) -> float:
         """When something without size comes out that comes now: with what came just before."""
         self.catch_up()
         return max(self._free_s, self._simulation.now_s) + self._delay_s
-
-    def _left_s(self) -> float:
-        self.catch_up()
-        return max(0.0, self._free_s - self._simulation.now_s)
 
     @property
     def free_s(self) -> float:
@@ -231,7 +216,7 @@ class Link:
             return
         entered, leaves_s = self._queue(arrivals_s, sizes)
         places = np.arange(len(leaves_s)) if entered is None else np.flatnonzero(entered)
-        places = self._duplicated(self._not_lost(places))
+        places = self._not_lost(places)
         times_s = leaves_s[places] + self._delay_s
         if self.jitter_s:
             times_s += self.jitter_s * self._delaying.random(len(places))
@@ -287,10 +272,7 @@ class Link:
                 enter, leaves_s[part] = self._queue(arrivals_s[part], size)
                 entered[part] = True if enter is None else enter
             return entered, leaves_s
-        pauses_s = np.maximum(0.0, arrivals_s - before_s)
-        self.idle_s += float(np.sum(pauses_s[np.isfinite(pauses_s)]))
         self.most_queued_bytes = max(self.most_queued_bytes, most)
-        self._work_s += float(work_s[-1])
         self._free_s = float(leaves_s[-1])
         return None, leaves_s
 
@@ -307,11 +289,7 @@ class Link:
                 entered[number] = False
                 continue
             most = max(most, queued + size)
-            service_s = size / bytes_per_s
-            self._work_s += service_s
-            if at_s > free_s > -math.inf:
-                self.idle_s += at_s - free_s
-            leaves_s[number] = free_s = max(free_s, at_s) + service_s
+            leaves_s[number] = free_s = max(free_s, at_s) + size / bytes_per_s
         self._free_s, self.most_queued_bytes = free_s, most
         self.dropped += (dropped := count - sum(entered))
         return np.array(entered) if dropped else None, np.array(leaves_s)
@@ -326,9 +304,3 @@ class Link:
             lost = self._losing.random(len(places)) < self._loss
         self.lost += int(np.count_nonzero(lost))
         return places[~lost]
-
-    def _duplicated(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same, with those twice that arrive twice."""
-        if not self.duplicate:
-            return places
-        return np.repeat(places, 1 + (self._doubling.random(len(places)) < self.duplicate))

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.simulate import headers
 from testbed.simulate.arrivals import Arrivals
-from testbed.simulate.departing import Ahead
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.processor import Processor
@@ -17,11 +17,99 @@ from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.core.events import Event
+from testbed.transport.core.pacing import Pacer
+from testbed.transport.core.routine import Departures
 from testbed.transport.core.wire import HEADER_BYTES, WIRE_OVERHEAD_BYTES
 
 Frames = NDArray[np.uint8]  # several, shape (k, datagram bytes)
 
+# So many datagrams are sent ahead at most.
+_MOST_AHEAD = 1 << 13
 _NOTHING, _NEVER = np.empty((0, 0), np.uint8), np.empty(0)
+
+
+class Schedule(NamedTuple):
+    """When batches go."""
+
+    times_s: NDArray[np.float64]  # of each, shape (batches,)
+    sizes: NDArray[np.int64]
+    tokens: list[float]  # what the first ones leave of the pacer's; the others leave none
+
+
+def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
+    """The pacer's, for whole batches of so many datagrams, if nothing happens."""
+    size_bytes, quantum, bytes_per_s = pacer.datagram_bytes, pacer.quantum, pacer.bytes_per_s
+    at_s = pacer.next_s(now_s, count + beyond)
+    assert pacer.refilled_s is not None  # it has just looked
+    tokens = min(pacer.tokens + bytes_per_s * (at_s - pacer.refilled_s), pacer.most_tokens)
+    times_s, sizes, left_over, left = list[float](), list[int](), list[float](), count
+    while left and not (sizes and abs(tokens) < 1):
+        size = min(int((tokens + 1) // size_bytes), pacer.most)
+        if size > left and beyond:
+            left = 0
+            break
+        size = min(size, left)
+        tokens -= size * size_bytes
+        left -= size
+        times_s.append(at_s)
+        sizes.append(size)
+        left_over.append(tokens)
+        lacking = min(quantum, left + beyond) * size_bytes - tokens
+        if lacking > 1 and abs(tokens) >= 1:  # the pacer says why
+            at_s += lacking / bytes_per_s
+            tokens = min(tokens + lacking, pacer.most_tokens)
+    # From here on each batch takes what has been waited for, and all waits but the last are equal.
+    full, rest = divmod(left, quantum)
+    awaited = np.full(full + bool(rest and not beyond), quantum, np.int64)
+    if len(awaited) > full:
+        awaited[-1] = rest
+    later_s = at_s + ((awaited * size_bytes).cumsum() - tokens) / bytes_per_s
+    return Schedule(
+        np.concatenate((times_s, later_s)),
+        np.concatenate((np.array(sizes, np.int64), awaited)),
+        left_over,
+    )
+
+
+class Ahead:
+    """The routine of a sender (`testbed.transport.core.routine`), sent ahead as one train."""
+
+    batch: Batch  # on the links; whoever made it sets it
+
+    def __init__(self, departures: Departures, now_s: float) -> None:
+        self._departures = departures
+        composer = departures.composer
+        count = min(len(departures.chunks), _MOST_AHEAD)
+        beyond = departures.beyond + len(departures.chunks) - count
+        self._schedule = schedule(departures.pacer, now_s, count, beyond)
+        self.times_s = self._schedule.times_s.repeat(self._schedule.sizes)  # of departure
+        count = len(self.times_s)
+        room, parts = len(composer.frames), []
+        for begin in range(0, count, room):
+            chunks = departures.chunks[begin : min(count, begin + room)]
+            composer.compose(chunks, departures.first + begin, ask=0)
+            parts.append(headers.kept(composer.frames[: len(chunks)]))
+        self.frames = parts[0] if len(parts) == 1 else np.concatenate(parts or [_NOTHING])
+        self.size_bytes = composer.frames.shape[1]
+
+    @property
+    def over_s(self) -> float:
+        """When the last one departs."""
+        return float(self.times_s[-1])
+
+    def settle(self, connection: Connection, now_s: float) -> int:
+        """Reports what has departed by now; nothing else does. Returns how many have not."""
+        times_s, sizes, tokens = self._schedule
+        count = int(times_s.searchsorted(now_s, side="right"))
+        self.batch.recall(now_s)
+        if not count:
+            return len(self.times_s)
+        pacer = self._departures.pacer
+        pacer.tokens = tokens[count - 1] if count <= len(tokens) else 0.0
+        pacer.refilled_s = float(times_s[count - 1])
+        sent = list(zip(sizes[:count].tolist(), times_s[:count].tolist(), strict=True))
+        connection.outgoing.departed(self._departures, sent)
+        return int(sizes[count:].sum())
 
 
 class Party:
@@ -33,7 +121,6 @@ class Party:
         connection: Connection,
         way: Way,
         *,
-        receive_buffer_bytes: float = math.inf,
         gather_s: float = 0.0,
         measured: bool = False,
         arrivals: Arrivals | None = None,
@@ -49,7 +136,6 @@ class Party:
         self.other: Party | None = None  # before `link_up`, and once the stream is cut
         self.events: list[Event] = []  # all that the connection has told
         self.on_event: Callable[[Event], None] = lambda event: None
-        self.overflows = 0  # datagrams that found the receive buffer full while this side was busy
         self.leave_out: LeaveOut | None = None  # as in `EndpointConfig`
         self.batches: list[tuple[float, int]] = []  # when how many datagrams were offered
         self.unread_until_s = -math.inf  # until when arrivals gather; else each is read as it comes
@@ -57,7 +143,6 @@ class Party:
         self.inbox = Pool()  # what arrives, until it is read
         self.arrivals = arrivals or Arrivals(simulation)
         self._simulation = simulation
-        self._buffer_bytes = receive_buffer_bytes
         self._gather_s = gather_s
         self._measured = measured
         self._routine = routine and processor is None
@@ -152,7 +237,7 @@ class Party:
     def _go_ahead(self) -> bool:
         """Sends ahead what goes if nothing happens; returns whether there is any."""
         way, now_s = self.way, self._simulation.now_s
-        plain = way.survives is None and way.altered is None and self.leave_out is None
+        plain = way.fate is None and self.leave_out is None
         if not (self._routine and plain) or self.other is None:
             return False
         departures = self.connection.departures()
@@ -169,8 +254,10 @@ class Party:
     def _carry(self, frames: Frames, datagram_bytes: int, times_s: NDArray[np.float64]) -> Batch:
         """Sends these at these times."""
         way, other, survives = self.way, self.other, None
-        if way.survives is not None:
-            survives = np.array([way.survives(frame) for frame in frames], np.bool_)
+        if way.fate is not None and len(frames):
+            fates = [way.fate(frame) for frame in frames]
+            survives = np.array([fate is not None for fate in fates], np.bool_)
+            frames = np.stack([frames[0] if fate is None else fate for fate in fates])
 
         def arrive(train: Train) -> None:
             assert other is not None
@@ -185,7 +272,7 @@ class Party:
             pulled=True,
             rank=self.rank,
         )
-        if other is not None and not way.blocked:
+        if other is not None:
             depart(batch, times_s)
             other.expect(batch)
         return batch
@@ -200,8 +287,7 @@ class Party:
     @property
     def _needed(self) -> float:
         """How many datagrams may come until one counts, if it is not known that all do."""
-        alone = self._routine and math.isinf(self._buffer_bytes)
-        return max(1.0, self.connection.incoming.indifferent) if alone else 1.0
+        return max(1.0, self.connection.incoming.indifferent) if self._routine else 1.0
 
     def _due_s(self) -> float:
         """Before this time nothing comes that counts, or nobody reads it."""
@@ -299,17 +385,14 @@ class Party:
             self.unread_until_s = now_s + rest_s
 
     def _take(self, now_s: float) -> tuple[Frames, NDArray[np.float64]]:
-        """The datagrams that have come by now and when they did, as far as there was room."""
+        """The datagrams that have come by now, and when they did."""
         found, times_s = [], []
         for train, (sender, survives) in self.inbox.take(now_s):
             batch, index = train.batch, train.index
             if sender.other is not self or batch.frames is None:
                 continue
             kept = slice(None) if survives is None else survives[index]
-            frames, altered = batch.frames[index[kept]], sender.way.altered
-            if altered is not None and len(frames):
-                frames = np.stack([altered(frame) for frame in frames])
-            found.append(frames)
+            found.append(batch.frames[index[kept]])
             times_s.append(train.times_s[kept])
         if not found:
             return _NOTHING, _NEVER
@@ -319,10 +402,6 @@ class Party:
             when_s = np.concatenate(times_s)
             order = when_s.argsort(kind="stable")
             frames, when_s = np.concatenate(found)[order], when_s[order]
-        if not math.isinf(self._buffer_bytes):
-            room = int(self._buffer_bytes // size_bytes)
-            self.overflows += max(0, len(frames) - room)
-            frames, when_s = frames[:room], when_s[:room]
         if frames.shape[1] < size_bytes:
             frames = headers.as_frames(frames, size_bytes - HEADER_BYTES)
         return frames, when_s

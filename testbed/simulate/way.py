@@ -25,9 +25,7 @@ class Way:
 
     links: Sequence[Link]  # what datagrams pass, one after the other; control messages in any case
     control_delay_s: float | None = None  # None: what the links need
-    blocked: bool = False  # it swallows all datagrams, while control messages pass
-    survives: Callable[[Frame], bool] | None = None  # others are lost behind the links
-    altered: Callable[[Frame], Frame] | None = None  # what becomes of one that survives
+    fate: Callable[[Frame], Frame | None] | None = None  # what comes of one, behind the links
     on_change: list[Callable[[], None]] = field(default_factory=list, init=False)  # of links
     paths: Sequence[Sequence[Link]] = ()  # where datagrams are sprayed: all, taken in turn
     sprayed: int = field(default=0, init=False)

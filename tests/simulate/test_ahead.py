@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.simulate.departing import schedule
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
+from testbed.simulate.party import schedule
 from testbed.simulate.way import Way
 from testbed.transport.core.pacing import Pacer
 from tests.simulate.parties import Parties
-from tests.transport.virtual import random_payload
+from tests.transport.virtual import DoublingLink, random_payload
 
 SIZE = 74
 
@@ -64,7 +63,7 @@ class Two(Parties):
 
     def __init__(self, *, ahead, chunks, tolerance=0.0, repair="passes", late_s=0.0, **link):
         simulation = Simulation()
-        self.link = Link(simulation, rate_bps=10e6, delay_s=0.005, seed=3, **link)
+        self.link = DoublingLink(simulation, rate_bps=10e6, delay_s=0.005, seed=3, **link)
         ways = Way([self.link]), Way([], control_delay_s=0.005)
         super().__init__(simulation, ways, chunks=chunks, rate_bps=9e6, repair=repair, ahead=ahead)
         self.into = self.layout.new_buffer()

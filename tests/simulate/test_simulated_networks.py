@@ -21,7 +21,6 @@ DUMBBELL = {
     "core": {"rate_bps": CORE_BPS, "delay_s": CORE_DELAY_S, "queue_bytes": 5 * SIZE_BYTES},
 }
 LEAF_SPINE = {"name": "leaf-spine", "workers": 64, "leaves": 4, "spines": 4}
-FAT_TREE = {"name": "fat-tree", "k": 4, "workers": 15}
 
 
 def network(seed=1, **keys):
@@ -83,27 +82,6 @@ def test_flows_spread_over_paths_of_equal_length_by_the_seed():
     assert spines.total() == 2 * 48  # a quarter is at the server's own leaf
     assert min(spines.values()) > 10  # 24 in the mean
     assert hops(1) == taken != hops(2)
-
-
-def test_a_fat_tree_s_ways_are_shortest_and_use_all_cores():
-    info = describe(topologies.parse(FAT_TREE)).as_json()
-    routes = Routes(info, seed=3)
-    hosts = list(info["hosts"])
-    cores: Counter[str] = Counter()
-    lengths: Counter[int] = Counter()
-    for first in hosts:
-        for second in hosts:
-            if first == second:
-                continue
-            hops = routes.path(first, second)
-            assert hops is not None
-            assert [hop[0] for hop in hops[1:]] == [hop[1] for hop in hops[:-1]]
-            assert (hops[0][0], hops[-1][1]) == (first, second)
-            lengths[len(hops)] += 1
-            cores.update(hop[1] for hop in hops if hop[1].startswith("core"))
-    assert dict(lengths) == {2: 16, 4: 32, 6: 192}  # one edge, one pod, two pods
-    assert len(cores) == 4
-    assert min(cores.values()) > 25  # 48 in the mean
 
 
 def test_routes_avoid_what_is_down_and_come_back():

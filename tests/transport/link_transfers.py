@@ -160,14 +160,21 @@ class Scenario:
             flow.start(number * stagger_s)
             self.flows.append(flow)
 
+    @property
+    def busy_s(self) -> float:
+        """For how long the bottleneck has sent until now."""
+        left_bytes = self.link.queued_bytes  # first: it serves
+        entered = self.link.sent - self.link.dropped
+        return (entered * DATAGRAM_BYTES - left_bytes) * 8 / self.link.rate_bps
+
     def run(self, round_trips: float) -> list[float]:
         """The share of the rate that came out of the bottleneck in each round trip from now on."""
         shares = []
         for _ in range(math.ceil(round_trips)):
-            busy_s, lost = self.link.busy_s, self.link.lost
+            busy_s, lost = self.busy_s, self.link.lost
             self.simulation.run(until_s=self.simulation.now_s + self.rtt_s)
             lost_s = (self.link.lost - lost) * DATAGRAM_BYTES * 8 / self.link.rate_bps
-            shares.append((self.link.busy_s - busy_s - lost_s) / self.rtt_s)
+            shares.append((self.busy_s - busy_s - lost_s) / self.rtt_s)
         return shares
 
     def run_watching_queue(self, round_trips: int) -> tuple[float, float]:

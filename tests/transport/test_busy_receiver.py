@@ -7,6 +7,7 @@ hold 9 datagrams; what comes in one of the receiver's absences of 10 ms are 860.
 import statistics
 from typing import Any
 
+import numpy as np
 import pytest
 
 from testbed.transport.core.congestion import Feedback
@@ -29,11 +30,20 @@ class Busy(Two):
             chunks=CHUNKS, repair=repair, congestion=control, peer_timeout_s=1e6, **link, **settings
         )
         self.link.set_rate(RATE_BPS)
+        self.overflows = 0
 
     def be_busy(self) -> None:
         now_s = self.simulation.now_s
         self.server.be_busy(now_s + BUSY_S)
+        self.simulation.at(now_s + BUSY_S - 1e-9, self.count)
         self.simulation.at(now_s + BUSY_S + 1e-6, self.be_busy)
+
+    def count(self) -> None:
+        """Those that wait for the receiver do not fit into its socket beyond so many."""
+        self.server.arrivals.catch_up()
+        now_s, trains = self.simulation.now_s, self.server.inbox.trains
+        came = sum(int(np.count_nonzero(train.times_s <= now_s)) for train in trains)
+        self.overflows += max(0, came - BUFFER_BYTES // SIZE)
 
     def transfer(self) -> float:
         """How long it takes."""
@@ -75,13 +85,12 @@ def test_who_never_gets_an_answer_in_time_doubles_its_window_with_each_answer(re
 @pytest.mark.parametrize("known", [True, False])
 def test_no_more_is_sent_than_the_socket_of_a_busy_receiver_holds(known):
     busy = Busy("bbr", "passes", receive_buffer_bytes=BUFFER_BYTES)
-    busy.server._buffer_bytes = BUFFER_BYTES
     if known:
         busy.transfer()
     busy.be_busy()
     for _ in range(5):
         assert busy.transfer() < (CHUNKS * SIZE / BUFFER_BYTES + 5) * BUSY_S
-    assert busy.server.overflows <= 0.02 * 5 * CHUNKS
+    assert busy.overflows <= 0.05 * 5 * CHUNKS  # without a bound: 0.42
 
 
 def answer(at_s, *, waited=False, lost=0, window=10) -> Any:

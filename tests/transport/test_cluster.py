@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from testbed.simulate.cluster import SERVER
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
 from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.tolerance import FractionRule, required_chunks
 from tests.transport.clusters import cluster_of
-from tests.transport.virtual import layout_of, random_payload
+from tests.transport.virtual import DoublingLink, layout_of, random_payload
 
 harm = st.floats(0.0, 0.6)
 
@@ -72,7 +71,7 @@ def run_schedule(schedule):
     random = np.random.default_rng(schedule["seed"])
 
     def links(simulation, side):
-        return Link(
+        return DoublingLink(
             simulation,
             rate_bps=20e6,
             delay_s=0.002,
@@ -102,7 +101,7 @@ def run_schedule(schedule):
         return frame
 
     worker = cluster.join("a")
-    worker.way.altered = flip
+    worker.way.fate = flip
     simulation.run(until_s=0.1, limit=10_000)
     server = cluster.servers["a"]
     buffers, payloads = {}, {}
@@ -120,9 +119,6 @@ def run_schedule(schedule):
             server.connection.post_receive(number, rule, buffers[number], simulation.now_s)
             server.work()
 
-    def block(blocked):
-        worker.way.blocked = blocked
-
     step = 3 if schedule["skips"] else 2
     for place, at_s in enumerate(sorted(schedule["sends"])):
         simulation.at(0.1 + at_s, partial(send, 2 * place))
@@ -132,8 +128,8 @@ def run_schedule(schedule):
         simulation.at(0.1 + at_s, partial(party.be_busy, 0.1 + at_s + for_s))
     if schedule["blocked"] is not None:
         at_s, for_s = schedule["blocked"]
-        simulation.at(0.1 + at_s, lambda: block(True))
-        simulation.at(0.1 + at_s + for_s, lambda: block(False))
+        simulation.at(0.1 + at_s, lambda: setattr(worker.way, "fate", lambda frame: None))
+        simulation.at(0.1 + at_s + for_s, lambda: setattr(worker.way, "fate", flip))
     if schedule["killed"] is not None:
         simulation.at(0.1 + schedule["killed"], lambda: worker.cut())
     simulation.run(until_s=400.0, limit=100_000)

@@ -233,7 +233,7 @@ def test_incast_of_eight_completes_fairly_and_keeps_the_bottleneck_busy(name):
     transfers = {"chunks": 300, "transfers": 4, "pause_s": 0.02}
     scenario = local(name, "streaming", flows=8, stagger_s=1e-4, **transfers)
     scenario.simulation.run(until_s=30.0, done=lambda: any(flow.done for flow in scenario.flows))
-    assert scenario.link.busy_s / scenario.simulation.now_s >= 0.93
+    assert scenario.busy_s / scenario.simulation.now_s >= 0.93
     scenario.end()
     assert jain([1 / flow.ended_s[-1] for flow in scenario.flows]) >= 0.9
 

@@ -23,7 +23,7 @@ def test_a_receiver_says_which_other_transfer_comes_instead():
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
 def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_little_is_sent(repair):
     two = Two(repair=repair, chunks=1000)
-    two.worker.way.blocked = True
+    two.worker.way.fate = lambda frame: None
     two.carry(0)
     assert two.simulation.now_s < 2 * TIMEOUT_S
     for party in (two.worker, two.server):
@@ -35,11 +35,11 @@ def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_littl
 
 def test_a_path_that_is_blocked_for_a_while_delays_a_transfer_by_little_more():
     two = Two(chunks=1000)
-    two.worker.way.blocked = True
+    two.worker.way.fate = lambda frame: None
     two.receive(0)
     two.send(0)
     two.run(until_s=3.0)
-    two.worker.way.blocked = False
+    two.worker.way.fate = None
     two.run()
     assert two.intact == [0]
     (done,) = (event for event in two.worker.events if isinstance(event, TransferDone))

@@ -62,7 +62,7 @@ def run(repair, *, chunks=_MEGABYTE, loss=0.0, rtt_s=1e-3, tolerance=0.008, seed
                 sent.chunks_sent,
                 required_chunks(chunks, tolerance) / (1 - loss),
                 (sent.control_bytes + got.control_bytes) / sent.bytes_sent,
-                network.link.idle_s,
+                network.link.free_s - began_s - network.link.sent * _CHUNK_S,
                 outcome.ended_s - got.ended_s,
             )
         )

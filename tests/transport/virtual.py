@@ -44,6 +44,21 @@ def random_payload(layout: PayloadLayout, seed: int = 0) -> Bytes:
     return buffer
 
 
+class DoublingLink(Link):
+    """A link with a share of datagrams that arrive twice."""
+
+    def __init__(
+        self, simulation: Simulation, *, duplicate: float = 0.0, seed: int = 0, **options: Any
+    ) -> None:
+        super().__init__(simulation, seed=seed, **options)
+        self._duplicate = duplicate
+        self._doubling = np.random.default_rng([seed, 2])
+
+    def _not_lost(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        places = super()._not_lost(places)
+        return np.repeat(places, 1 + (self._doubling.random(len(places)) < self._duplicate))
+
+
 @dataclass
 class Network:
     """The way of data from sender to receiver; control is reliable both ways.
@@ -71,7 +86,7 @@ class Network:
         self.link = self._new_link(Simulation())
 
     def _new_link(self, simulation: Simulation) -> Link:
-        return Link(
+        return DoublingLink(
             simulation,
             rate_bps=self.rate_bps,
             delay_s=self.delay_s,
@@ -84,16 +99,14 @@ class Network:
     def ways(self, simulation: Simulation) -> tuple[Way, Way]:
         """To the receiver and back, for one transfer."""
         self.link = self._new_link(simulation)
-        there = Way([self.link], survives=self._survives, altered=self._altered)
-        return there, Way([], control_delay_s=self.delay_s)
+        return Way([self.link], fate=self._fate), Way([], control_delay_s=self.delay_s)
 
-    def _survives(self, frame: Bytes) -> bool:
+    def _fate(self, frame: Bytes) -> Bytes | None:
         sequence = int.from_bytes(frame[4:8].tobytes(), "big") % (1 << CHUNK_BITS)
         nth = self.sent_of.get(sequence, 0)
         self.sent_of[sequence] = nth + 1
-        return self.survives(sequence, nth)
-
-    def _altered(self, frame: Bytes) -> Bytes:
+        if not self.survives(sequence, nth):
+            return None
         if self._random.random() >= self.corrupt:
             return frame
         # Session, transfer, length or flags; UDP's own checksum covers the rest.
