@@ -192,10 +192,10 @@ class LabController(Application):
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def _port_changed(self, event: Any) -> None:
         message = event.msg
-        name, protocol = self._names.get(message.datapath.id), message.datapath.ofproto
+        name = self._names.get(message.datapath.id)
         if name is not None:
-            is_live = PortState.of(message.desc, protocol).is_live
-            is_there = message.reason != protocol.OFPPR_DELETE
+            is_live = PortState.of(message.desc).is_live
+            is_there = message.reason != ofproto_v1_3.OFPPR_DELETE
             port = message.desc.port_no
             hub.spawn(self._routing.ports_are, name, {port: is_there and is_live})
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers.framework import Datapath, hub
+from controllers.framework import Datapath, hub, module_of_framework
+from controllers.framework import ofproto_v1_3 as protocol
 
 REPLY_TIMEOUT_S = 2.0
 _TRIES = 3
 _PAUSE_S = 0.1
 _log = logging.getLogger("controllers.switches")
-
-Request = Callable[[Datapath], Any]
+parser: Any = module_of_framework("ofproto.ofproto_v1_3_parser")
 
 # A packet passes these tables in this order: impairments of packets that arrive at a port,
 # impairments of packets that leave for a host, forwarding.
@@ -68,138 +68,119 @@ class Meter:
     owner: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Order:
-    """A message to a switch, and what it writes for whom, to name it if the switch refuses."""
+    """A message to any switch, and what it writes for whom, to name it if the switch refuses."""
 
     message: Any
     what: str
     owner: str = FORWARDING
 
 
-def add_flow(datapath: Datapath, flow: Flow, group: int | None) -> Order:
+def add_flow(flow: Flow, group: int | None) -> Order:
     """Replaces any entry in the same place. `group` chooses where it has several ports."""
-    parser, protocol = datapath.ofproto_parser, datapath.ofproto
     instructions: list[Any] = []
     if flow.meter is not None:
         instructions.append(parser.OFPInstructionMeter(flow.meter, protocol.OFPIT_METER))
     if flow.ports:
-        action = (
-            parser.OFPActionOutput(flow.ports[0]) if group is None else parser.OFPActionGroup(group)
-        )
+        output = parser.OFPActionOutput(flow.ports[0])
+        action = output if group is None else parser.OFPActionGroup(group)
         instructions.append(parser.OFPInstructionActions(protocol.OFPIT_APPLY_ACTIONS, [action]))
     if flow.goto is not None:
         instructions.append(parser.OFPInstructionGotoTable(flow.goto))
-    return Order(
-        message=parser.OFPFlowMod(
-            datapath,
-            cookie=COOKIE | flow.number,
-            table_id=flow.table,
-            priority=flow.priority,
-            match=parser.OFPMatch(**dict(flow.match)),
-            instructions=instructions,
-        ),
-        what="flow",
-        owner=flow.owner,
+    message = parser.OFPFlowMod(
+        None,
+        cookie=COOKIE | flow.number,
+        table_id=flow.table,
+        priority=flow.priority,
+        match=parser.OFPMatch(**dict(flow.match)),
+        instructions=instructions,
     )
+    return Order(message, "flow", flow.owner)
 
 
-def remove_flow(datapath: Datapath, flow: Flow) -> Order:
+def remove_flow(flow: Flow) -> Order:
     """Removes the entry in a flow's place, if it is one of ours."""
     return _remove(
-        datapath,
         flow.owner,
         table_id=flow.table,
-        command=datapath.ofproto.OFPFC_DELETE_STRICT,
+        command=protocol.OFPFC_DELETE_STRICT,
         priority=flow.priority,
-        match=datapath.ofproto_parser.OFPMatch(**dict(flow.match)),
+        match=parser.OFPMatch(**dict(flow.match)),
         cookie=COOKIE,
         cookie_mask=_COOKIE_MASK,
     )
 
 
-def remove_numbered_flows(datapath: Datapath, number: int, owner: str) -> Order:
+def remove_numbered_flows(number: int, owner: str) -> Order:
     """Removes all entries of an impairment."""
-    return _remove(datapath, owner, cookie=COOKIE | number, cookie_mask=_WHOLE_COOKIE)
+    return _remove(owner, cookie=COOKIE | number, cookie_mask=_WHOLE_COOKIE)
 
 
-def remove_our_flows(datapath: Datapath) -> Order:
+def remove_our_flows() -> Order:
     """Removes every entry that has our cookie, whoever of us wrote it."""
-    return _remove(datapath, FORWARDING, cookie=COOKIE, cookie_mask=_COOKIE_MASK)
+    return _remove(FORWARDING, cookie=COOKIE, cookie_mask=_COOKIE_MASK)
 
 
-def _remove(datapath: Datapath, owner: str, **which: Any) -> Order:
-    protocol = datapath.ofproto
+def _remove(owner: str, **which: Any) -> Order:
     scope = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
     anywhere = {"out_port": protocol.OFPP_ANY, "out_group": protocol.OFPG_ANY}
-    message = datapath.ofproto_parser.OFPFlowMod(datapath, **scope, **anywhere)
-    return Order(message=message, what="removal of flows", owner=owner)
+    return Order(parser.OFPFlowMod(None, **scope, **anywhere), "removal of flows", owner)
 
 
-def add_group(datapath: Datapath, number: int, ports: tuple[int, ...]) -> Order:
+def add_group(number: int, ports: tuple[int, ...]) -> Order:
     """A SELECT group of which each bucket leads to a port."""
-    parser, protocol = datapath.ofproto_parser, datapath.ofproto
+    anything = {"watch_port": protocol.OFPP_ANY, "watch_group": protocol.OFPG_ANY}
     buckets = [
-        parser.OFPBucket(
-            weight=1,
-            watch_port=protocol.OFPP_ANY,
-            watch_group=protocol.OFPG_ANY,
-            actions=[parser.OFPActionOutput(port)],
-        )
+        parser.OFPBucket(weight=1, actions=[parser.OFPActionOutput(port)], **anything)
         for port in ports
     ]
     how = (protocol.OFPGC_ADD, protocol.OFPGT_SELECT, number, buckets)
-    return Order(message=parser.OFPGroupMod(datapath, *how), what="group")
+    return Order(parser.OFPGroupMod(None, *how), "group")
 
 
-def remove_group(datapath: Datapath, number: int) -> Order:
+def remove_group(number: int) -> Order:
     """Removes a group, and with it all flows that use it."""
-    protocol = datapath.ofproto
     how: tuple[Any, ...] = (protocol.OFPGC_DELETE, protocol.OFPGT_SELECT, number, [])
-    message = datapath.ofproto_parser.OFPGroupMod(datapath, *how)
-    return Order(message=message, what="removal of a group")
+    return Order(parser.OFPGroupMod(None, *how), "removal of a group")
 
 
-def add_meter(datapath: Datapath, number: int, meter: Meter) -> Order:
+def add_meter(number: int, meter: Meter) -> Order:
     """A meter that counts."""
-    parser, protocol = datapath.ofproto_parser, datapath.ofproto
     flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
     band = parser.OFPMeterBandDrop(rate=meter.rate_kbps, burst_size=meter.burst_kb)
-    message = parser.OFPMeterMod(datapath, protocol.OFPMC_ADD, flags, number, [band])
-    return Order(message=message, what="meter", owner=meter.owner)
+    message = parser.OFPMeterMod(None, protocol.OFPMC_ADD, flags, number, [band])
+    return Order(message, "meter", meter.owner)
 
 
-def remove_meter(datapath: Datapath, number: int, owner: str = FORWARDING) -> Order:
+def remove_meter(number: int, owner: str = FORWARDING) -> Order:
     """Removes a meter, and with it all flows that use it."""
-    parser, protocol = datapath.ofproto_parser, datapath.ofproto
-    message = parser.OFPMeterMod(datapath, protocol.OFPMC_DELETE, 0, number, [])
-    return Order(message=message, what="removal of a meter", owner=owner)
+    message = parser.OFPMeterMod(None, protocol.OFPMC_DELETE, 0, number, [])
+    return Order(message, "removal of a meter", owner)
 
 
-def set_port(datapath: Datapath, port: int, address: str, owner: str, *, up: bool) -> Order:
+def set_port(port: int, address: str, owner: str, *, up: bool) -> Order:
     """Takes a port down or up; `address` is its hardware address, which the message must name."""
-    down = datapath.ofproto.OFPPC_PORT_DOWN
-    change = (port, address, 0 if up else down, down, 0)
-    message = datapath.ofproto_parser.OFPPortMod(datapath, *change)
-    return Order(message=message, what=f"change of port {port}", owner=owner)
+    down = protocol.OFPPC_PORT_DOWN
+    message = parser.OFPPortMod(None, port, address, 0 if up else down, down, 0)
+    return Order(message, f"change of port {port}", owner)
 
 
-def packet_out(datapath: Datapath, port: int, frame: bytes, copies: int, owner: str) -> Order:
+def packet_out(port: int, frame: bytes, copies: int, owner: str) -> Order:
     """One message that emits a frame several times."""
-    parser, protocol = datapath.ofproto_parser, datapath.ofproto
     message = parser.OFPPacketOut(
-        datapath=datapath,
+        datapath=None,
         buffer_id=protocol.OFP_NO_BUFFER,
         in_port=protocol.OFPP_CONTROLLER,
         actions=[parser.OFPActionOutput(port)] * copies,
         data=frame,
     )
-    return Order(message=message, what="packet", owner=owner)
+    return Order(message, "packet", owner)
 
 
-def barrier(datapath: Datapath) -> Order:
+def barrier() -> Order:
     """What follows is processed after what came before."""
-    return Order(message=datapath.ofproto_parser.OFPBarrierRequest(datapath), what="barrier")
+    return Order(parser.OFPBarrierRequest(None), "barrier")
 
 
 class SwitchError(ConnectionError):
@@ -250,6 +231,7 @@ class Connection:
             return self._is_open
         pieces = []
         for order in orders:
+            order.message.datapath = self.datapath
             self.datapath.set_xid(order.message)
             order.message.serialize()
             self._sent[order.message.xid] = order.what, order.owner
@@ -259,7 +241,6 @@ class Connection:
     def barrier(self) -> None:
         """Return when the switch has processed everything sent before, however long it takes."""
         before = list(self._sent)
-        parser = self.datapath.ofproto_parser
         waiting, xid = self._begin(parser.OFPBarrierRequest(self.datapath))
         while not waiting.done.wait(REPLY_TIMEOUT_S):
             _log.warning("%s confirms nothing for %g s", self.switch, REPLY_TIMEOUT_S)
@@ -267,20 +248,18 @@ class Connection:
         for each in before:
             self._sent.pop(each, None)
 
-    def ask(self, request: Request, what: str) -> list[Any]:
+    def ask(self, request: Callable[..., Any], what: str, *arguments: Any) -> list[Any]:
         """Send a request; return the body of its answer, all parts. Asks again in vain twice."""
-        for last in (*[False] * (_TRIES - 1), True):
+        for _ in range(_TRIES - 1):
             try:
-                return self._ask_once(request, what)
+                return self._ask_once(request(self.datapath, *arguments), what)
             except (RefusedError, LateError) as error:
-                if last:
-                    raise
                 _log.warning("%s; asked again", error)
                 hub.sleep(_PAUSE_S)
-        raise AssertionError("the last try returns or raises")
+        return self._ask_once(request(self.datapath, *arguments), what)
 
-    def _ask_once(self, request: Request, what: str) -> list[Any]:
-        waiting, xid = self._begin(request(self.datapath))
+    def _ask_once(self, request: Any, what: str) -> list[Any]:
+        waiting, xid = self._begin(request)
         if not waiting.done.wait(REPLY_TIMEOUT_S):
             del self._waiting[xid]
             raise LateError(
@@ -311,7 +290,7 @@ class Connection:
         if (waiting := self._waiting.get(message.xid)) is None:
             return
         waiting.parts.extend(getattr(message, "body", None) or [])
-        if not getattr(message, "flags", 0) & message.datapath.ofproto.OFPMPF_REPLY_MORE:
+        if not getattr(message, "flags", 0) & protocol.OFPMPF_REPLY_MORE:
             waiting.done.set()
 
     def failed(self, message: Any) -> None:
@@ -337,7 +316,7 @@ class Connection:
 
 def _in_words(message: Any) -> str:
     """The error's name in the specification, such as OFPFMFC_TABLE_FULL, else its numbers."""
-    name = message.datapath.ofproto.ofp_error_code_to_str(message.type, message.code)
+    name = protocol.ofp_error_code_to_str(message.type, message.code)
     if name.startswith("Unknown"):
         return f"OpenFlow error type {message.type} code {message.code}"
     return str(name).partition("(")[0]

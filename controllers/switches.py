@@ -24,6 +24,8 @@ from controllers.openflow import (
     Place,
     RefusedError,
     SwitchError,
+    parser,
+    protocol,
 )
 
 _WAITING_S = 5.0
@@ -39,7 +41,7 @@ class PortState:
     is_live: bool
 
     @staticmethod
-    def of(description: Any, protocol: Any) -> PortState:
+    def of(description: Any) -> PortState:
         """Read OpenFlow's description of a port."""
         is_down = bool(description.config & protocol.OFPPC_PORT_DOWN)
         no_carrier = bool(description.state & protocol.OFPPS_LINK_DOWN)
@@ -61,23 +63,23 @@ class SwitchState:
 def look(connection: Connection) -> SwitchState:
     """Ask a switch that has connected."""
 
-    def ask(request: str, what: str) -> list[Any]:
-        return connection.ask(lambda to: getattr(to.ofproto_parser, request)(to), what)
-
-    def ask_if_it_has(request: str, what: str) -> list[Any]:
+    def ask_if_it_has(request: Callable[..., Any], what: str) -> list[Any]:
         try:
-            return ask(request, what)
+            return connection.ask(request, what)
         except RefusedError as error:
             _log.info("%s: taken for none", error)
             return []
 
-    ports = ask("OFPPortDescStatsRequest", "its ports")
-    groups = {each.group_id for each in ask_if_it_has("OFPGroupDescStatsRequest", "its groups")}
-    meters = {each.meter_id for each in ask_if_it_has("OFPMeterConfigStatsRequest", "its meters")}
-    about = ask_if_it_has("OFPDescStatsRequest", "its description")
-    protocol = connection.datapath.ofproto
+    ports = connection.ask(parser.OFPPortDescStatsRequest, "its ports")
+    groups = {
+        each.group_id for each in ask_if_it_has(parser.OFPGroupDescStatsRequest, "its groups")
+    }
+    meters = {
+        each.meter_id for each in ask_if_it_has(parser.OFPMeterConfigStatsRequest, "its meters")
+    }
+    about = ask_if_it_has(parser.OFPDescStatsRequest, "its description")
     return SwitchState(
-        ports={each.port_no: PortState.of(each, protocol) for each in ports},
+        ports={each.port_no: PortState.of(each) for each in ports},
         groups=frozenset(groups.intersection(GROUPS)),
         meters=frozenset(meters.intersection(METERS)),
         is_open_vswitch=any(b"Open vSwitch" in field for field in about),
@@ -108,38 +110,38 @@ class Switch:
     def put(self, *flows: Flow) -> None:
         """Add flow entries; each replaces the one in its place."""
         self._flows |= {flow.place: flow for flow in flows}
-        self._send(lambda to: self._installation(to, flows))
+        self._send(self._installation(flows))
 
     def drop(self, *flows: Flow) -> None:
         """Remove flow entries."""
         for flow in flows:
             self._flows.pop(flow.place, None)
-        self._send(lambda to: [openflow.remove_flow(to, each) for each in self._held(flows)])
+        self._send([openflow.remove_flow(each) for each in self._held(flows)])
 
     def drop_numbered(self, number: int, owner: str) -> None:
         """Remove all flow entries of an impairment."""
         self._flows = {place: flow for place, flow in self._flows.items() if flow.number != number}
-        self._send(lambda to: [openflow.remove_numbered_flows(to, number, owner)])
+        self._send([openflow.remove_numbered_flows(number, owner)])
 
     def drop_unused_groups(self) -> None:
         """Remove the groups that no flow entry needs any more."""
         used = {flow.ports for flow in self._flows.values()}
         unused = [self._groups.pop(ports) for ports in set(self._groups) - used]
-        self._send(lambda to: [openflow.remove_group(to, each) for each in unused])
+        self._send([openflow.remove_group(each) for each in unused])
 
     def put_meter(self, number: int, meter: Meter) -> None:
         """Add a meter."""
         self._meters[number] = meter
         if self._connection is not None:
             self._counting[number] = self._connection
-        self._send(lambda to: [openflow.add_meter(to, number, meter)])
+        self._send([openflow.add_meter(number, meter)])
 
     def drop_meter(self, number: int, owner: str) -> None:
         """Remove a meter, and with it all flows that use it."""
         self._meters.pop(number, None)
         self._counting.pop(number, None)
         self._flows = {place: flow for place, flow in self._flows.items() if flow.meter != number}
-        self._send(lambda to: [openflow.remove_meter(to, number, owner)])
+        self._send([openflow.remove_meter(number, owner)])
 
     def set_port(self, port: int, owner: str, *, up: bool) -> None:
         """Take a port down or up. Before the switch has connected, it says how it shall be then."""
@@ -147,13 +149,13 @@ class Switch:
         if self._connection is not None and port not in self._addresses:
             raise SwitchError(f"switch {self.name} has no port {port}")
         address = self._addresses.get(port, "")
-        self._send(lambda to: [openflow.set_port(to, port, address, owner, up=up)])
+        self._send([openflow.set_port(port, address, owner, up=up)])
 
     # What passes by the plan
 
     def packet_out(self, port: int, frame: bytes, copies: int, owner: str) -> bool:
         """Emit a frame several times; whether there was a connection to say so."""
-        return self._send(lambda to: [openflow.packet_out(to, port, frame, copies, owner)])
+        return self._send([openflow.packet_out(port, frame, copies, owner)])
 
     def meter_counts(self, number: int) -> MeterCounts:
         """What a meter has counted since it was added."""
@@ -161,11 +163,8 @@ class Switch:
         if connection is None or self._counting.get(number) is not connection:
             raise NotMeasuredError(f"{self.name} has reconnected, and its meter counts anew")
 
-        def request(to: Datapath) -> Any:
-            return to.ofproto_parser.OFPMeterStatsRequest(to, 0, number)
-
         try:
-            body = connection.ask(request, "the counts of a meter")
+            body = connection.ask(parser.OFPMeterStatsRequest, "the counts of a meter", 0, number)
         except SwitchError as error:
             raise NotMeasuredError(str(error)) from None
         return MeterCounts(
@@ -199,18 +198,17 @@ class Switch:
             self._counting.setdefault(number, connection)
         # One piece, in which nothing else comes between: so the switch forwards nothing for a
         # moment alone, and no change of the plan is lost.
-        to = connection.datapath
         connection.send(
             [
-                openflow.remove_our_flows(to),
-                openflow.barrier(to),
-                *(openflow.remove_group(to, each) for each in state.groups),
-                *(openflow.remove_meter(to, each) for each in state.meters),
-                openflow.barrier(to),
-                *(openflow.add_meter(to, *each) for each in self._meters.items()),
-                openflow.barrier(to),
-                *self._installation(to, self._flows.values()),
-                *self._port_changes(to, state.ports),
+                openflow.remove_our_flows(),
+                openflow.barrier(),
+                *(openflow.remove_group(each) for each in state.groups),
+                *(openflow.remove_meter(each) for each in state.meters),
+                openflow.barrier(),
+                *(openflow.add_meter(*each) for each in self._meters.items()),
+                openflow.barrier(),
+                *self._installation(self._flows.values()),
+                *self._port_changes(state.ports),
             ]
         )
         self._connected.set()
@@ -259,15 +257,14 @@ class Switch:
             more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
             raise RefusedError(f"{sentences[0]}{more}")
 
-    def _send(self, build: Callable[[Datapath], list[Order]]) -> bool:
-        connection = self._connection
-        return connection is not None and connection.send(build(connection.datapath))
+    def _send(self, orders: list[Order]) -> bool:
+        return self._connection is not None and self._connection.send(orders)
 
     def _held(self, flows: Iterable[Flow]) -> list[Flow]:
         """Those entries that this switch understands."""
         return [each for each in flows if self._is_open_vswitch or not each.open_vswitch_only]
 
-    def _installation(self, to: Datapath, flows: Iterable[Flow]) -> list[Order]:
+    def _installation(self, flows: Iterable[Flow]) -> list[Order]:
         """The messages that add entries, after the groups that they need and that are new."""
         groups, entries = [], []
         for flow in self._held(flows):
@@ -275,18 +272,18 @@ class Switch:
                 taken = set(self._groups.values())
                 number = next(each for each in GROUPS if each not in taken)
                 self._groups[flow.ports] = number
-                groups.append(openflow.add_group(to, number, flow.ports))
-            entries.append(openflow.add_flow(to, flow, self._groups.get(flow.ports)))
+                groups.append(openflow.add_group(number, flow.ports))
+            entries.append(openflow.add_flow(flow, self._groups.get(flow.ports)))
         # Without the barrier a switch may process an entry before its group.
-        return [*groups, openflow.barrier(to), *entries] if groups else entries
+        return [*groups, openflow.barrier(), *entries] if groups else entries
 
-    def _port_changes(self, to: Datapath, ports: Mapping[int, PortState]) -> list[Order]:
+    def _port_changes(self, ports: Mapping[int, PortState]) -> list[Order]:
         """The messages that make the ports which someone sets as they are to be."""
         changes = []
         for number, (up, owner) in self._ports.items():
             if number not in ports:
                 _log.warning("switch %s has no port %d, which %s sets", self.name, number, owner)
             elif ports[number].is_down == up:
-                change = openflow.set_port(to, number, ports[number].address, owner, up=up)
+                change = openflow.set_port(number, ports[number].address, owner, up=up)
                 changes.append(change)
         return changes

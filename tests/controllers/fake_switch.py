@@ -7,14 +7,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from controllers.framework import module_of_framework, ofproto_v1_3
-from controllers.openflow import Connection
+from controllers.framework import ofproto_v1_3
+from controllers.openflow import Connection, parser
 from controllers.switches import Switch, look
 
 _PORT_MOD, _GROUP_MOD, _MULTIPART, _BARRIER, _METER_MOD, _FLOW_MOD = 16, 15, 18, 20, 29, 14
 FLOW_FAILED, GROUP_FAILED, METER_FAILED = 5, 6, 12
-
-parser: Any = module_of_framework("ofproto.ofproto_v1_3_parser")
 
 
 class FakeSwitch:
