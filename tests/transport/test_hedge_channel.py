@@ -1,43 +1,81 @@
 """Hedged control through real sockets, where TCP, hedges or most packets vanish."""
 
 import contextlib
-import json
 import socket
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from testbed.transport import open_endpoint, preset
+from testbed.transport import PayloadLayout, open_endpoint, preset
 from testbed.transport.core.messages import KEY_BYTES
 from testbed.transport.net.link import HedgeChannel
 from testbed.transport.net.stream import Stream
-from tests.transport.loopback import in_thread, joined, site
-from tests.transport.own_namespace import told_by
+from tests.transport.loopback import in_thread, joined, poll_until, site
+from tests.transport.own_namespace import alone, drop
 from tests.transport.virtual import random_payload
 
 
-def behind(which):
-    """What `hedged_path` tells, in a network namespace of its own."""
-    outcome = json.loads(told_by("tests.transport.hedged_path", which, timeout_s=120))
+def four_rounds(*lost):
+    """What each round brings over a path that loses what matches, and what hedges did for it."""
+    place = site(preset("bounded-energy"), layout=PayloadLayout([("w", 60_000)]), rate_bps=200e6)
+    payload = random_payload(place.layout, seed=1)
+    gather, broadcast = (
+        leg.stop_rule(critical=False) for leg in (place.protocol.gather, place.protocol.broadcast)
+    )
+
+    def serve(server):
+        right = []
+        for number in range(4):
+            into = place.layout.new_buffer()
+            report = server.receive(2 * number, gather, {"worker-1": into})["worker-1"]
+            got = report.received
+            rows, sent = place.layout.rows(into), place.layout.rows(payload)
+            right.append(bool(got.any()) and np.array_equal(rows[got], sent[got]))
+            server.announce(str(number).encode())
+            server.send(2 * number + 1, {"worker-1": into})
+        return right
+
+    with joined(place) as (worker, server):
+        drop(*(each.format(server=place.server_address) for each in lost))
+        serving = in_thread(serve, server)
+        heard = []
+        for number in range(4):
+            worker.send(2 * number, {"server": payload})
+            heard.append(worker.await_announcement().decode())
+            worker.receive(2 * number + 1, broadcast, {"server": place.layout.new_buffer()})
+        poll_until(worker, serving.done)  # until its last STOP is heard
+        facts = worker.facts()["server"], server.facts()["worker-1"]
+    return {
+        "right": serving.result(),
+        "heard": heard,
+        "gained": [each["hedges_gained"] for each in facts],
+        "sent": [each["hedges_sent"] for each in facts],
+    }
+
+
+def losing(*lost):
+    outcome = alone(four_rounds, *lost)
     assert outcome["right"] == [True] * 4
     assert outcome["heard"] == ["0", "1", "2", "3"]
     return outcome
 
 
 def test_transfers_and_announcements_go_on_when_tcp_carries_nothing_any_more():
-    outcome = behind("tcp")
-    assert min(outcome["gained"]) >= 4  # each side, at least once a round
+    assert min(losing("ip protocol tcp")["gained"]) >= 4  # each side, at least once a round
 
 
 def test_where_hedges_do_not_get_through_tcp_does_all():
-    outcome = behind("hedges")
+    # And much of TCP is lost, so that there are some.
+    some = "ip protocol tcp numgen random mod 10 < 3"
+    outcome = losing("udp dport 21000", "udp sport 21000", some)
     assert outcome["gained"] == [0, 0]
     assert sum(outcome["sent"]) > 0
 
 
 def test_transfers_end_while_four_fifths_of_all_that_comes_to_the_server_vanish():
-    assert sum(behind("most")["gained"]) > 0
+    assert sum(losing("ip daddr {server} numgen random mod 10 < 8")["gained"]) > 0
 
 
 def test_a_side_that_does_not_hedge_is_refused():

@@ -1,6 +1,5 @@
 """Marks: which chunks are protected, that batches are of one class, and what switches see of it."""
 
-import json
 import socket
 from dataclasses import dataclass
 
@@ -15,8 +14,9 @@ from testbed.transport.core.order import MarkedOrder
 from testbed.transport.core.wire import fields
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.order import InOrder, LayerAndMagnitude, Shuffled, sending_order
-from tests.transport.own_namespace import told_by
+from tests.transport.own_namespace import alone
 from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
+from tests.transport.two_classes import trial
 from tests.transport.virtual import layout_of
 
 BLOCK = 64
@@ -189,7 +189,7 @@ def test_marks_that_make_no_sense_are_refused(name, marks, message):
 
 def through_two_classes(marks):
     """What became of the transfer, after one pass: nothing was sent again."""
-    result = json.loads(told_by("tests.transport.two_classes", marks, timeout_s=60))
+    result = alone(trial, marks)
     assert result["passes"] == 1
     return result
 

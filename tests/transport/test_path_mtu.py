@@ -2,14 +2,25 @@
 
 import errno
 import math
-import re
 import socket
+import struct
+import time
+import warnings
 
 import numpy as np
 import pytest
 
+from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.shaping import inside
 from testbed.transport import PayloadLayout, open_endpoint
-from testbed.transport.core.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, fields, new_frames
+from testbed.transport.core.wire import (
+    CHUNK_BITS,
+    DEFAULT_CHUNK_BYTES,
+    HEADER_BYTES,
+    fields,
+    new_frames,
+)
 from testbed.transport.net import path_mtu
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.path_mtu import (
@@ -21,8 +32,10 @@ from testbed.transport.net.path_mtu import (
     path_mtu_bytes,
     trial_of,
 )
-from tests.transport.loopback import site
-from tests.transport.own_namespace import told_by
+from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
+from tests.transport.loopback import in_thread, site
+from tests.transport.own_namespace import alone, drop, neighbour
+from tests.transport.virtual import random_payload
 
 LOCAL, OTHER, NOBODY = (
     resolve(address, what="host") for address in ("127.0.0.1", "127.0.0.2", "192.0.2.1")
@@ -52,14 +65,66 @@ def test_a_chunk_that_would_be_fragmented_is_refused(monkeypatch):
         open_endpoint(place.server())
 
 
-@pytest.mark.parametrize(("version", "claimed", "chunk"), [("4", 600, 1456), ("6", 1280, 1436)])
-def test_an_icmp_message_that_anyone_can_forge_ends_nothing(version, claimed, chunk):
-    assert told_by("tests.transport.forged_icmp", version, timeout_s=60).splitlines() == [
-        f"like most programs: {errno.errorcode[errno.EMSGSIZE]}",
-        "ours: 100 sent, 100 arrived, segmentation True, {}",
-        f"the kernel believes in {claimed}; a chunk of {chunk} bytes: a warning",
-        "a chunk of 65536 bytes: refused",
-    ]
+def icmp_checksum(raw):
+    total = sum(struct.unpack(f"!{len(raw) // 2}H", raw))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!H", ~total & 0xFFFF)
+
+
+def forge(source, destination, claimed_bytes):
+    """Sends `source` what a router would that has a smaller MTU on the way to `destination`."""
+    six = len(source) == 4
+    family = socket.AF_INET6 if six else socket.AF_INET
+    ends = b"".join(socket.inet_pton(family, each[0]) for each in (source, destination))
+    udp_header = struct.pack("!HHHH", source[1], destination[1], 1460, 0)
+    if six:  # "packet too big"; the kernel adds the sum
+        cause = struct.pack("!IHBB", 6 << 28, 1460, 17, 64) + ends + udp_header
+        message = struct.pack("!BBHI", 2, 0, 0, claimed_bytes) + cause
+    else:  # "fragmentation needed"
+        cause = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + ends + udp_header
+        message = struct.pack("!BBHHH", 3, 4, 0, 0, claimed_bytes) + cause
+        message = message[:2] + icmp_checksum(message) + message[4:]
+    protocol = socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
+    with socket.socket(family, socket.SOCK_RAW, protocol) as raw:
+        raw.bind((destination[0], 0))
+        raw.sendto(message, (source[0], 0))
+
+
+def after_a_forged_message(near, far, claimed_bytes):
+    """What most programs' sockets and ours do then, and what becomes of chunks."""
+    if ":" in near:
+        for address in (near, far):
+            run(["ip", "address", "add", address, "dev", "lo", "nodad"])
+    near, far = (resolve(address, what="host") for address in (near, far))
+    chunk_bytes = largest_chunk_bytes(1500, near.family)
+    size = chunk_bytes + HEADER_BYTES
+    ours, peer = (UdpSocket(local=each.at(0), datagram_bytes=size) for each in (near, far))
+    ours.set_peer(far.at(peer.port))
+    peer.set_peer(near.at(ours.port))
+    with socket.socket(near.family, socket.SOCK_DGRAM) as other:
+        other.bind(near.at(0))
+        for port in (ours.port, other.getsockname()[1]):
+            forge(near.at(port), far.at(peer.port), claimed_bytes)
+        pieces = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", size))]
+        with pytest.raises(OSError) as most:
+            other.sendmsg([bytes(3 * size)], pieces, 0, far.at(peer.port))
+    assert most.value.errno == errno.EMSGSIZE
+    assert ours.send(np.zeros((100, size), dtype=np.uint8)) == 100
+    assert len(peer.receive()[0]) == 100
+    assert ours.segmentation and not ours.counters
+    assert path_mtu_bytes(near, far) == claimed_bytes
+    with pytest.warns(RuntimeWarning, match="was no forgery"):
+        check_chunk_fits(chunk_bytes, local=near, peer=far)
+    with pytest.raises(ValueError, match="too large for the path"):
+        check_chunk_fits(65536, local=near, peer=far)
+
+
+@pytest.mark.parametrize(
+    "case", [("127.0.0.2", "127.0.0.3", 600), ("fd00::2", "fd00::3", 1280)], ids=["IPv4", "IPv6"]
+)
+def test_an_icmp_message_that_anyone_can_forge_ends_nothing(case):
+    alone(after_a_forged_message, *case)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 64])
@@ -109,6 +174,59 @@ def test_sizes_are_those_of_packets_that_common_paths_take():
     assert trial_of(head, 2) is None
 
 
+def over_a_path_that_changes(kind):
+    """Four rounds over a path that changes after the second one.
+
+    `interface`: the worker's has a smaller MTU, so it refuses what it sends, and drops what comes.
+    `hole`: the network drops larger packets silently, both ways. `loss`: it drops nine of ten
+    datagrams of any size. How long each round took, the warnings, and what was counted.
+    """
+    ends = "10.9.0.1", "10.9.0.2"
+    far = neighbour(*ends)
+    for pid, name in ((None, "near"), (far, "far")):
+        # A real network has no packets that are cut later.
+        run([*inside(pid), *f"ip link set {name} gso_max_segs 1".split()])
+    # Many enough that the bitmap of a STOP fills more than one segment of TCP.
+    layout = PayloadLayout([("w", 364 * 12_500)])
+    place = site(layout=layout, rate_bps=200e6, peer_timeout_s=8.0, insecure=True)
+    payload = random_payload(layout)
+
+    def worker():
+        with (
+            entered(far),
+            open_endpoint(
+                place.worker(bind_address=ends[1], peers={"server": ends[0]})
+            ) as endpoint,
+        ):
+            for number in range(4):
+                endpoint.send(2 * number, {"server": payload})
+                into = layout.new_buffer()
+                endpoint.receive(2 * number + 1, 0, {"server": into})
+                assert np.array_equal(into, payload)
+            return endpoint.counters()
+
+    took_s = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        working = in_thread(worker)
+        config = place.server(bind_address=ends[0], peers={"worker-1": ends[1]})
+        with open_endpoint(config) as server:
+            for number in range(4):
+                if number == 2 and kind == "interface":
+                    run([*inside(far), "ip", "link", "set", "far", "mtu", "1300"])
+                elif number == 2:
+                    nine_of_ten = "udp length > 8 numgen random mod 10 < 9"
+                    for pid in (None, far):
+                        drop("meta length > 1300" if kind == "hole" else nine_of_ten, pid=pid)
+                began_s, into = time.monotonic(), layout.new_buffer()
+                server.receive(2 * number, 0, {"worker-1": into})
+                server.send(2 * number + 1, {"worker-1": into})
+                assert np.array_equal(into, payload)
+                took_s.append(time.monotonic() - began_s)
+            counters = [server.counters(), working.result(timeout=30)]
+    return took_s, [str(warning.message) for warning in caught], counters
+
+
 @pytest.mark.parametrize(
     ("kind", "longest_s"),
     [
@@ -119,10 +237,9 @@ def test_sizes_are_those_of_packets_that_common_paths_take():
 def test_a_path_whose_mtu_shrinks_goes_on_and_one_that_loses_most_is_not_taken_for_one(
     kind, longest_s
 ):
-    output = told_by("tests.transport.shrinking_mtu", kind, timeout_s=100)
-    rounds = re.findall(r"(\S+): round (\d) whole True (\S+) s", output)
-    assert len(rounds) == 8, output
-    assert max(float(took_s) for _, _, took_s in rounds) < longest_s, output
-    warned = re.findall(r"warned: the path to 10.9.0.\d takes no packets of 1500 bytes", output)
-    assert len(warned) == (0 if kind == "loss" else 2), output
-    assert ("too-large" in output) == (kind == "interface")
+    took_s, warned, counters = alone(over_a_path_that_changes, kind)
+    assert max(took_s) < longest_s
+    words = "the path to 10.9.0.{} takes no packets of 1500 bytes"
+    expected = [] if kind == "loss" else [words.format(side) for side in (1, 2)]
+    assert [each[: len(words) - 1] for each in sorted(warned)] == expected
+    assert any("too-large" in each for each in counters) == (kind == "interface")

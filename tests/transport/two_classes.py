@@ -1,14 +1,11 @@
-"""Sends payloads through a queue with two classes, and prints what became of them as JSON.
+"""A payload through a queue with two classes, in a network namespace of its own.
 
-In a network namespace of its own: `unshare --net python -m tests.transport.two_classes MARKS`. A
-worker in a second namespace sends to the server in this one over a veth pair, faster than its end
+A worker in a second namespace sends to the server in this one over a veth pair, faster than its end
 of the link lets out. What is counted is the beginning of the payload, which the first pass reaches
 before the receiver has enough.
 """
 
-import json
 import socket
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,8 +17,9 @@ import numpy as np
 from testbed.lab.kernel import shaping
 from testbed.lab.kernel.namespaces import entered
 from testbed.lab.kernel.shaping import LinkShape, Output
-from testbed.transport import EndpointConfig, PayloadLayout, ProtocolConfig, open_endpoint
+from testbed.transport import PayloadLayout, ProtocolConfig, open_endpoint
 from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
+from tests.transport.loopback import site
 from tests.transport.own_namespace import neighbour
 
 CHUNKS, CHUNK_BYTES = 2_000, 1456
@@ -48,24 +46,6 @@ def payload() -> np.ndarray:
     return values.ravel()
 
 
-def config(marks: str, name: str, **changes: Any) -> EndpointConfig:
-    """One of the two ends."""
-    server = name == "server"
-    return EndpointConfig(
-        session=77,
-        name=name,
-        is_server=server,
-        bind_address=SERVER if server else WORKER,
-        peers={"worker": WORKER} if server else {"server": SERVER},
-        protocol=ProtocolConfig(name="marked", marks=marks),
-        layout=LAYOUT,
-        control_port=31_000,
-        data_port=_DATA_PORT,
-        insecure=True,
-        **changes,
-    )
-
-
 def sniff(received: Counter[int], over: Event) -> None:
     """Counts the datagrams that reach the server by the byte of their header that has the DSCP."""
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
@@ -83,14 +63,23 @@ def sniff(received: Counter[int], over: Event) -> None:
             received[packet[1]] += 1
 
 
-def trial(marks: str, pid: int) -> dict[str, Any]:
+def trial(marks: str) -> dict[str, Any]:
+    """What became of it."""
+    pid = neighbour(SERVER, WORKER)
     shaping.shape_all([Output(interface="far", pid=pid, shape=SHAPE)])
+    protocol = ProtocolConfig(name="marked", marks=marks)
+    place = site(protocol, layout=LAYOUT, rate_bps=RATE_BPS, insecure=True, data_port=_DATA_PORT)
 
     def worker() -> Any:
         with (
             entered(pid),
             open_endpoint(
-                config(marks, "worker", rate_bps=_TOO_FAST * RATE_BPS, segmentation=False)
+                place.worker(
+                    bind_address=WORKER,
+                    peers={"server": SERVER},
+                    rate_bps=_TOO_FAST * RATE_BPS,
+                    segmentation=False,
+                )
             ) as endpoint,
         ):
             buffer = LAYOUT.new_buffer()
@@ -101,9 +90,10 @@ def trial(marks: str, pid: int) -> dict[str, Any]:
     with ThreadPoolExecutor() as pool:
         sniffed = pool.submit(sniff, seen, over)
         sent = pool.submit(worker)
-        with open_endpoint(config(marks, "server", rate_bps=RATE_BPS)) as endpoint:
+        config = place.server(bind_address=SERVER, peers={"worker-1": WORKER})
+        with open_endpoint(config) as endpoint:
             into = LAYOUT.new_buffer()
-            report = endpoint.receive(6, _TOLERANCE, {"worker": into})["worker"]
+            report = endpoint.receive(6, _TOLERANCE, {"worker-1": into})["worker-1"]
             left = sent.result()
         over.set()
         sniffed.result()
@@ -119,8 +109,3 @@ def trial(marks: str, pid: int) -> dict[str, Any]:
         "seen": seen,
         "drops": {each["handle"]: each["drops"] for each in queues},
     }
-
-
-if __name__ == "__main__":
-    with neighbour(SERVER, WORKER) as other:
-        print(json.dumps(trial(sys.argv[1], other)))
