@@ -10,6 +10,7 @@ import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, TransportError, open_endpoint
 from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.net.endpoint import Handle
 from tests.transport.loopback import both, carry, in_thread, joined, run_all, say, site, tcp_of
 from tests.transport.virtual import random_payload
 
@@ -160,6 +161,38 @@ def test_the_others_transfers_are_whole_and_the_lost_one_is_named(protocol):
     lost, _ = run_all(place, server, worker)
     assert list(lost) == ["worker-2"]
     assert "closed" in lost["worker-2"] or "reset" in lost["worker-2"]
+
+
+@pytest.mark.parametrize("survive_peers", [True, False])
+@both
+def test_one_that_is_lost_while_transfers_are_polled_is_named_at_their_end(protocol, survive_peers):
+    place = site(protocol, workers=2, survive_peers=survive_peers)
+    posted, over = threading.Event(), threading.Event()
+
+    def server(endpoint):
+        ended: list[Handle] = []
+        with (
+            pytest.raises(PeerLost, match=r"worker-2: .*(closed|reset)"),
+            endpoint.transfers() as several,
+        ):
+            for name in place.addresses:
+                several.post_receive(0, 0, {name: place.layout.new_buffer()})
+            posted.set()
+            while len(ended) < 2:
+                ended += several.poll(10.0)
+        assert {peer for handle in ended for peer in handle.reports} == {"worker-1"}
+        assert {peer for handle in ended for peer in handle.failed} == {"worker-2"}
+        over.set()
+        return endpoint.lost.keys()
+
+    def worker(endpoint, index):
+        posted.wait(30)
+        if index == 1:
+            endpoint.send(0, {"server": random_payload(place.layout)})
+            over.wait(30)
+
+    lost, _ = run_all(place, server, worker)
+    assert lost == {"worker-2"}
 
 
 @both

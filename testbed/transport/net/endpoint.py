@@ -5,7 +5,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -119,8 +118,8 @@ class Endpoint:
         self._counters: Counter[str] = Counter()
         self._announcements: deque[bytes] = deque()
         self._announced_bytes = 0  # that they occupy
-        self._active: list[Handle] = []
-        self._ended: list[Handle] = []
+        self._handles: list[Handle] = []  # posted, and neither awaited nor returned by `poll`
+        self._contexts: list[list[Handle]] = []  # what was posted in each, and not awaited
         self._gone: dict[str, str] = {}
         self._lost: dict[str, str] = {}
         self._driver = Driver(self._on_event)
@@ -234,7 +233,8 @@ class Endpoint:
                 handle.end(peer, self._gone[peer])
                 continue
             self._driver.touch(peer)  # if it has just ended, to hear why
-        self._active.append(handle)  # nothing that was refused is awaited
+        for handles in (self._handles, *self._contexts):
+            handles.append(handle)  # nothing that was refused is awaited
         return handle
 
     def _present(self) -> dict[str, Link]:
@@ -242,10 +242,17 @@ class Endpoint:
 
     @contextmanager
     def transfers(self) -> Iterator["Endpoint"]:
-        """A context for several transfers at once: at its end all posted in it have ended."""
-        before = [*self._active]
-        yield self
-        for handle in [each for each in self._active if each not in before]:
+        """A context for several transfers at once: at its end all posted in it have ended.
+
+        Raises PeerLost as `Handle.wait` does, also for those that `poll` has returned.
+        """
+        posted: list[Handle] = []
+        self._contexts.append(posted)
+        try:
+            yield self
+        finally:
+            self._contexts.pop()
+        for handle in posted:
             handle.wait()
 
     def poll(self, timeout_s: float = 0.0, *, unless_begun: int | None = None) -> list[Handle]:
@@ -257,20 +264,25 @@ class Endpoint:
         self._require_open()
         until_s = time.monotonic() + timeout_s
 
+        def ended() -> list[Handle]:
+            return [handle for handle in self._handles if handle.done]
+
         def finished() -> bool:
             begun = unless_begun is not None and self.begun(unless_begun)
-            return self._retire() or self._driver.alarm.rung or begun
+            return bool(ended()) or self._driver.alarm.rung or begun
 
         self._driver.run(
             finished,
             until_s,
-            lambda: {peer for each in self._ended for peer in each.peers},
+            lambda: {peer for handle in ended() for peer in handle.peers},
             until_alarm=True,
         )
         self._driver.alarm.clear()
-        self._retire()
-        ended, self._ended = self._ended, []
-        return ended
+        returned = ended()
+        for handle in returned:
+            self._handles.remove(handle)
+            self._lost |= handle.failed
+        return returned
 
     @property
     def here(self) -> frozenset[str]:
@@ -285,13 +297,6 @@ class Endpoint:
         """Makes `poll` return, this time or the next; any thread may call it, at any time."""
         self._driver.alarm.ring()
 
-    def _retire(self) -> bool:
-        """Moves handles that are done to the ended; returns whether there are any."""
-        if any(handle.done for handle in self._active):
-            self._ended += [handle for handle in self._active if handle.done]
-            self._active = [handle for handle in self._active if not handle.done]
-        return bool(self._ended)
-
     def _await(self, handle: Handle) -> None:
         """Returns when the handle is done, or raises PeerLost."""
         strict = not (self._config.is_server and self._config.survive_peers)
@@ -299,13 +304,12 @@ class Endpoint:
         def finished() -> bool:
             return handle.done or (strict and bool(handle.failed))
 
-        if not handle.done or handle in self._active:
+        if not handle.done or handle in self._handles:
             self._require_open()
             self._driver.run(finished, peers=lambda: handle.peers)
-        if handle in self._active:
-            self._active.remove(handle)
-        if handle in self._ended:
-            self._ended.remove(handle)
+        for handles in (self._handles, *self._contexts):
+            if handle in handles:
+                handles.remove(handle)
         if handle.failed and (strict or not handle.reports):
             raise PeerLost(*next(iter(handle.failed.items())))
         self._lost |= handle.failed
@@ -384,12 +388,7 @@ class Endpoint:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _require_open(self) -> None:
@@ -411,14 +410,14 @@ class Endpoint:
 
     def _on_event(self, peer: str, event: Event) -> None:
         if isinstance(event, TransferDone):
-            for handle in self._active:
+            for handle in self._handles:
                 if (handle.transfer, handle.sending) == (event.transfer, event.sending):
                     handle.end(peer, event.report)
         elif isinstance(event, PeerGone):
             self._counters += self._driver.links[peer].connection.counters
             self._driver.end(peer)
             self._gone[peer] = event.reason
-            for handle in self._active:
+            for handle in self._handles:
                 handle.end(peer, event.reason)
         elif isinstance(event, Announced):
             self._announcements.append(event.body)
