@@ -217,7 +217,7 @@ def test_send_indices_follow_one_another_around_their_end():
         assert not arriving.it.over
 
 
-@pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger", "forged"])
+@pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger"])
 def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(case):
     outcomes = []
     for taken in (False, True):
@@ -227,16 +227,9 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
             sent[7] = sent[6]
         elif case in ("transfer", "session"):
             fields(sent, CHUNK_BYTES)[case][7] += 1
-        forged = case == "forged"
-        with (
-            pair(authenticated=forged) as (udp, other),
-            socket.socket(type=socket.SOCK_DGRAM) as strange,
-        ):
+        with pair() as (udp, other), socket.socket(type=socket.SOCK_DGRAM) as strange:
             data, now_s = data_of(udp), 2e-3
             data._resting, data._unread_until_s = True, now_s
-            if forged:
-                sent, other.seal = other.seal.seal(sent).copy(), None
-                sent[7, 20] ^= 1
             other.send(sent)
             if case == "stranger":
                 strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
@@ -262,6 +255,31 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
             )
         )
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("tampered", [[], [7]], ids=["genuine", "tampered"])
+@pytest.mark.parametrize("taken", [True, False], ids=["in the wait", "by the connection"])
+def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_dropped(tampered, taken):
+    parties, connection, rest = under_way()
+    with pair(authenticated=True) as (udp, other):
+        data, now_s = data_of(udp), 2e-3
+        data._resting, data._unread_until_s = True, now_s
+        sealed, other.seal = other.seal.seal(rest[:30]).copy(), None
+        sealed[tampered, 20] ^= 1
+        other.send(sealed)
+        if taken:
+            data.begin_routine(connection, now_s)
+            arrive(data.coming, now_s)
+            assert data.coming.it.over == bool(tampered)
+            data.end_routine(connection, now_s)
+        else:
+            data.read(connection, now_s, waited=True)
+        assert udp.counters == ({"forged": 1} if tampered else {})
+    came = np.arange(600) < 70
+    came[[40 + row for row in tampered]] = False
+    assert np.array_equal(connection.incoming.receivers[0].received, came)
+    into, sent = (parties.layout.rows(rows[0]) for rows in (parties.into, parties.sent))
+    assert np.array_equal(into[came], sent[came]) and not into[~came].any()
 
 
 def test_duplicates_are_counted_once_though_nothing_comes_in_the_rests_after_them():
