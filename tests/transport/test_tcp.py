@@ -24,7 +24,17 @@ from testbed.transport.net.tcp import (
     set_congestion_control,
     tcp_counts,
 )
-from tests.transport.loopback import in_thread, joined, knock, run_all, site, tcp_of
+from tests.transport.loopback import (
+    SESSION,
+    carry,
+    in_thread,
+    joined,
+    knock,
+    poll_until,
+    run_all,
+    site,
+    tcp_of,
+)
 from tests.transport.virtual import random_payload
 
 
@@ -121,6 +131,18 @@ def test_a_connection_for_data_on_other_terms_is_shown_out():
         assert data.recv(1) == b""
     with open_endpoint(place.worker()), opened.result(timeout=30) as server:
         assert server.counters() == {"stranger-refused": 1}
+
+
+def test_a_second_connection_for_data_is_shown_out_and_the_first_one_goes_on():
+    place = site(preset("tcp"))
+    hello = Hello(session=SESSION, name="worker-1", terms=place.server().terms).message().encode()
+    with joined(place) as (worker, server):
+        with knock(place, "data_port", place.addresses["worker-1"]) as second:
+            second.sendall(hello)
+            poll_until(server, lambda: bool(server.counters()))
+            assert second.recv(1) == b""
+        assert server.counters() == {"stranger-twice": 1}
+        carry(worker, server)
 
 
 def test_a_frame_of_another_transfer_ends_the_peer():
