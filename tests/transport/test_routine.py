@@ -125,8 +125,8 @@ def test_what_was_done_counts_although_a_signals_handler_raises(monkeypatch):
 
 def test_a_socket_with_a_checksum_has_no_routine():
     with pair() as (udp, _):
-        assert udp.departing() is not None and udp.arriving() is not None
+        assert udp.has_routine
         udp.seal = seal("crc", b"", is_server=True)
-        assert udp.departing() is None and udp.arriving() is None
+        assert not udp.has_routine
         parties = two()
         assert data_of(udp).begin_routine(parties.worker.connection, 0.0) is False

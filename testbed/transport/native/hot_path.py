@@ -267,7 +267,7 @@ class Departing:
     def __init__(
         self, descriptor: int, plain: int, segmented: int, *, seal: Compiled | None = None
     ) -> None:
-        """`plain` and `segmented` are what `BatchSender.compiled` gives."""
+        """`plain` and `segmented` are a `BatchSender`'s `addresses`."""
         self._seal = seal  # holds the struct
         sealing = None if seal is None else seal.address
         self._it = _Departing(descriptor=descriptor, plain=plain, sealing=sealing)

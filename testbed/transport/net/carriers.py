@@ -51,6 +51,8 @@ class Carrier(ABC):
     """Makes connections and their data channels."""
 
     kind = Connection
+    # Server: where each worker's connection for data is accepted, if it needs one.
+    listeners: Mapping[str, socket.socket] = {}
 
     def __init__(
         self, config: EndpointConfig, *, repair: str, order: str, marks: str = NONE
@@ -94,18 +96,6 @@ class Carrier(ABC):
     @abstractmethod
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
         """The channel of a connection whose peer's port is known."""
-
-    def data_listeners(self) -> Mapping[str, socket.socket]:
-        """Server: where each worker's connection for data is accepted, if it needs one."""
-        return {}
-
-    def check(self, data: socket.socket) -> None:
-        """Server: ProtocolError for a worker's connection to a data listener that will not do."""
-        raise NotImplementedError
-
-    def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
-        """Server: the channel of a connection whose worker has connected to a data listener."""
-        raise NotImplementedError
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -235,6 +225,7 @@ class TcpCarrier(Carrier):
         local: Host,
     ) -> None:
         super().__init__(config, repair="passes", order="in-order")
+        self.listeners = sockets if config.is_server else {}
         self._sockets = sockets
         self._local = local
         self._channels: dict[str, TcpData] = {}
@@ -259,15 +250,13 @@ class TcpCarrier(Carrier):
             raise ProtocolError(f"no connection for data: {error.strerror or error}") from None
         return self.accepted(connection, data)
 
-    def data_listeners(self) -> Mapping[str, socket.socket]:
-        return self._sockets
-
     def check(self, data: socket.socket) -> None:
+        """ProtocolError for a connection for data that will not do."""
         check_congestion_control(data, self._config.protocol.congestion_control)
 
     def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
-        previous = self._channels.pop(connection.peer, None)
-        if previous is not None:
+        """The channel of a connection that has its connection for data."""
+        if (previous := self._channels.pop(connection.peer, None)) is not None:
             previous.socket.close()
         channel = self._channels[connection.peer] = TcpData(
             connection, DataSocket(data), compression_of(self._config.protocol)

@@ -1,7 +1,6 @@
 """One peer's connection with its channels: control stream, data, and what hedges the stream."""
 
 import contextlib
-import hashlib
 import hmac
 import math
 import socket
@@ -16,6 +15,7 @@ from testbed.transport.core.events import OBSERVATION_INTERVAL_S, Observer
 from testbed.transport.core.hedging import Hedge
 from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.hot_path import Arriving, Departing
+from testbed.transport.net.sealing import Keyed
 from testbed.transport.net.stream import Stream
 
 _READS_PER_TURN = 64
@@ -39,9 +39,7 @@ class HedgeChannel:
         """Counts in `counters` what is no hedge. With a `key` hedges are authenticated."""
         self._hedge = Hedge(session, counters, said=stream.said_bytes, heard=stream.heard_bytes)
         self._stream = stream
-        # Keyed BLAKE2b, as of the data: this side's, and the other's.
-        sides = [hashlib.blake2b(key=key, digest_size=16, person=person) for person in _SIDES]
-        self._keyed = (sides if is_server else sides[::-1]) if key else None
+        self._keyed = Keyed(key, _SIDES, is_server=is_server) if key else None
         self._doubted_s = -math.inf  # see `Connection.doubt`, of the latest
         self._counters = counters
         local, peer = stream.ends
@@ -95,9 +93,7 @@ class HedgeChannel:
         """What follows a hedge of this side, or of the other, by which it is intact, or genuine."""
         if self._keyed is None:  # UDP's own 16 bits miss some accidents, and one breaks the stream
             return zlib.crc32(datagram).to_bytes(4)
-        state = self._keyed[0 if sent else 1].copy()
-        state.update(datagram)
-        return state.digest()
+        return self._keyed.trailer(datagram, sent=sent)
 
     def due_s(self, connection: Connection) -> float:
         """When `work` is due; math.inf for never."""

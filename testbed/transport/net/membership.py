@@ -136,7 +136,7 @@ class Membership:
         listening = partial(Listener, session=config.session, rejections=self._rejections)
         listeners = self._driver.listeners
         listeners.append(listening(listener, judge=self._judge, tls=self._tls))
-        for peer, listener in self._carrier.data_listeners().items():
+        for peer, listener in self._carrier.listeners.items():
             listeners.append(listening(listener, judge=partial(self._judge_data, peer)))
         everyone = set(config.peers)
         until_s = time.monotonic() + config.connect_timeout_s
@@ -184,7 +184,7 @@ class Membership:
                 observer=self._observer,
                 whole_by_s=now_s + config.connect_timeout_s,
             )
-            if name not in self._carrier.data_listeners():
+            if name not in self._carrier.listeners:
                 link.data = self._carrier.attach(
                     connection, self._hosts[name], hello.data_port, key
                 )
@@ -209,7 +209,7 @@ class Membership:
 
     def _judge_data(self, peer: str, hello: Hello, arrival: Arrival) -> None:
         """Takes a worker's connection for data."""
-        assert self._carrier is not None
+        assert isinstance(self._carrier, TcpCarrier)
         config = self._config
         self._admit(
             hello, arrival, Admission(addresses={peer: str(self._hosts[peer])}, terms=config.terms)

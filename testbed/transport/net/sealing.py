@@ -28,14 +28,29 @@ class Seal(ABC):
 
     def __init__(self) -> None:
         self.trailer_bytes = TRAILER_BYTES[self.kind]
+        self._rows = np.zeros((0, 0), dtype=np.uint8)
 
     @abstractmethod
+    def _trailers(self, rows: NDArray[np.uint8], size: int, *, sent: bool) -> NDArray[np.uint8]:
+        """The trailers of datagrams of `size` bytes, of this side if `sent`, else of the other."""
+
     def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Datagrams with their trailers, valid until the next call."""
+        count, size = frames.shape
+        if len(self._rows) < count:
+            self._rows = np.zeros((count, size + self.trailer_bytes), dtype=np.uint8)
+        rows = self._rows[:count]
+        rows[:, :size] = frames
+        rows[:, size:] = self._trailers(rows, size, sent=True)
+        return rows
 
-    @abstractmethod
     def _good(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Which of the datagrams have the other side's trailer."""
+        size = rows.shape[1] - self.trailer_bytes
+        right = self._trailers(rows, size, sent=False)
+        # All bytes are compared, however early two differ.
+        good: NDArray[np.bool_] = (rows[:, size:] == right).all(axis=1)
+        return good
 
     def open(self, rows: NDArray[np.uint8], counters: Counter[str]) -> NDArray[np.uint8]:
         """The datagrams that are good, without their trailers; counts the others."""
@@ -47,35 +62,7 @@ class Seal(ABC):
         return frames[good]
 
 
-class _OneByOne(Seal):
-    """A seal whose trailers are computed by a call each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._longer = np.zeros((0, 0), dtype=np.uint8)
-
-    @abstractmethod
-    def _trailers(self, rows: NDArray[np.uint8], size: int, *, sent: bool) -> NDArray[np.uint8]:
-        """The trailers of datagrams of `size` bytes, of this side if `sent`, else of the other."""
-
-    def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        count, size = frames.shape
-        if len(self._longer) < count:
-            self._longer = np.zeros((count, size + self.trailer_bytes), dtype=np.uint8)
-        rows = self._longer[:count]
-        rows[:, :size] = frames
-        rows[:, size:] = self._trailers(rows, size, sent=True)
-        return rows
-
-    def _good(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        size = rows.shape[1] - self.trailer_bytes
-        right = self._trailers(rows, size, sent=False)
-        # All bytes are compared, however early two differ.
-        good: NDArray[np.bool_] = (rows[:, size:] == right).all(axis=1)
-        return good
-
-
-class Checksum(_OneByOne):
+class Checksum(Seal):
     """CRC-32C in network order; a datagram that does not match is "corrupt"."""
 
     kind = "crc"
@@ -99,7 +86,25 @@ class Checksum(_OneByOne):
         return np.fromiter(each, dtype=">u4", count=len(rows)).view(np.uint8).reshape(-1, 4)
 
 
-class Authentication(_OneByOne):
+class Keyed:
+    """BLAKE2b with a key: this side's trailers, and the other's."""
+
+    def __init__(self, key: bytes, sides: tuple[bytes, bytes], *, is_server: bool) -> None:
+        """`sides` tells the server's from the worker's."""
+        states = [
+            hashlib.blake2b(key=key, digest_size=TRAILER_BYTES["mac"], person=person)
+            for person in sides
+        ]
+        self._ours, self._theirs = states if is_server else reversed(states)
+
+    def trailer(self, datagram: bytes | memoryview, *, sent: bool) -> bytes:
+        """What this side appends if it `sent` the datagram, or else the other."""
+        state = (self._ours if sent else self._theirs).copy()
+        state.update(datagram)
+        return state.digest()
+
+
+class Authentication(Seal):
     """Keyed BLAKE2b by hashlib; a datagram that does not match is "forged"."""
 
     kind = "mac"
@@ -107,21 +112,13 @@ class Authentication(_OneByOne):
 
     def __init__(self, key: bytes, *, is_server: bool) -> None:
         super().__init__()
-        sides = [
-            hashlib.blake2b(key=key, digest_size=self.trailer_bytes, person=person)
-            for person in _SIDES
-        ]
-        self._ours, self._theirs = sides if is_server else reversed(sides)
+        self._keyed = Keyed(key, _SIDES, is_server=is_server)
 
     def _trailers(self, rows: NDArray[np.uint8], size: int, *, sent: bool) -> NDArray[np.uint8]:
         data, whole = rows.reshape(-1).data, rows.shape[1]
-        keyed = self._ours if sent else self._theirs
-        digests = []
-        for at in range(0, len(data), whole):
-            state = keyed.copy()
-            state.update(data[at : at + size])
-            digests.append(state.digest())
-        return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, self.trailer_bytes)
+        each = (data[at : at + size] for at in range(0, len(data), whole))
+        trailers = b"".join(self._keyed.trailer(datagram, sent=sent) for datagram in each)
+        return np.frombuffer(trailers, dtype=np.uint8).reshape(-1, self.trailer_bytes)
 
 
 class _Sealing(ctypes.Structure):
@@ -134,21 +131,17 @@ class _Sealing(ctypes.Structure):
     )
 
 
-class CompiledAuthentication(Seal):
+class CompiledAuthentication(Authentication):
     """The same in C, by one call for a batch."""
 
-    kind = Authentication.kind
-    fault = Authentication.fault
-
     def __init__(self, key: bytes, *, is_server: bool) -> None:
-        super().__init__()
+        super().__init__(key, is_server=is_server)
         assert LIBRARY is not None
         self._it = _Sealing()
         self.address = ctypes.addressof(self._it)  # of its struct sealing
         sides = _SIDES if is_server else _SIDES[::-1]
         for state, person in zip((self._it.ours, self._it.theirs), sides, strict=True):
             LIBRARY.take_key(state, key, len(key), person.ljust(_PERSON_BYTES, b"\0"))
-        self._rows = np.empty((0, 0), dtype=np.uint8)
         self._seal, self._open = LIBRARY.seal_rows, LIBRARY.open_rows
 
     def reserve(self, count: int, size: int) -> None:

@@ -190,10 +190,10 @@ class DataSocket:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self.read_s = self.moved_s = -math.inf  # when data were last read
-        self._sent = tcp_counts(connection)
+        sent = tcp_counts(connection)
         # So far each side has received one segment, the other's handshake message. The kernel's
         # count is not read, because a fast peer's first payload may have begun to arrive.
-        self._received = self._sent._replace(data_segments_received=1)
+        self._before = {"sender": sent, "receiver": sent._replace(data_segments_received=1)}
         self._unacknowledged = 0
 
     def look(self, now_s: float) -> None:
@@ -202,16 +202,10 @@ class DataSocket:
         if self._unacknowledged != before:
             self.moved_s = now_s
 
-    def count_sent(self) -> TcpCounts:
-        """The counters that sending added since the last call."""
-        now, before = tcp_counts(self.socket), self._sent
-        self._sent = now
-        return now.since(before)
-
-    def count_received(self) -> TcpCounts:
-        """The counters that receiving added since the last call."""
-        now, before = tcp_counts(self.socket), self._received
-        self._received = now
+    def added(self, role: str) -> TcpCounts:
+        """What this side has added to the kernel's counters in a role since the last call."""
+        now, before = tcp_counts(self.socket), self._before[role]
+        self._before[role] = now
         return now.since(before)
 
 
@@ -357,7 +351,7 @@ class _Sending(_Transfer):
         return []
 
     def report(self, peer: str) -> TransferReport:
-        counts = self.data.count_sent()
+        counts = self.data.added("sender")
         return self.made_report(
             peer,
             role="sender",
@@ -420,7 +414,7 @@ class _Receiving(_Transfer):
             self.stopped = True
             self.ended_s = time.monotonic()
             # Count before STOP, after which the peer may begin the next transfer.
-            self._counts = self.data.count_received()
+            self._counts = self.data.added("receiver")
             self._outbox.append(self._stop)
         return size
 

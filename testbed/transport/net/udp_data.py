@@ -194,8 +194,6 @@ class UdpData(DataChannel):
         if departures is None:
             return
         self._departing = self._departing or self._udp.departing()
-        if self._departing is None:
-            return
         self._udp.mark(connection.outgoing.protected)
         waiting = len(departures.chunks) + departures.beyond
         due_s = departures.pacer.next_s(now_s, waiting)
@@ -209,9 +207,7 @@ class UdpData(DataChannel):
             return
         self._arriving = self._arriving or self._udp.arriving()
         due_s = self._unread_until_s if self._resting else None
-        if self._arriving is not None and self._arriving.begin(
-            expected, due_s, self._udp.receiving
-        ):
+        if self._arriving.begin(expected, due_s, self._udp.receiving):
             self.coming = self._arriving
 
     def end_routine(self, connection: Connection, now_s: float) -> None:

@@ -14,7 +14,6 @@ import socket
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -240,9 +239,9 @@ class BatchReceiver:
         return self._rows[:0]
 
     @property
-    def compiled(self) -> int | None:
-        """The address of the present arrangement, for C; None where there is no C."""
-        return None if LIBRARY is None else self._arrangement.struct_address
+    def address(self) -> int:
+        """That of the present arrangement, for C."""
+        return self._arrangement.struct_address
 
     def leave(self, result: int) -> None:
         """C has received a batch, with this result, and `receive` is to return it."""
@@ -317,12 +316,8 @@ class BatchSender:
             _Sending(batch.address, address_of(batch.vectors), messages, count, datagram_bytes)
             for batch, count in ((self._plain, 1), (self._segmented, self.per_segmented))
         ]
-        self._addresses = [ctypes.addressof(struct) for struct in self._structs]
-
-    @property
-    def compiled(self) -> Sequence[int] | None:
-        """The addresses of what sends single rows and segmented ones; None where there is no C."""
-        return None if LIBRARY is None else self._addresses
+        # For C: of what sends single rows, and segmented ones.
+        self.addresses = [ctypes.addressof(struct) for struct in self._structs]
 
     def set_peer(self, address: SocketAddress) -> None:
         """Sets the destination of all datagrams."""
@@ -331,7 +326,7 @@ class BatchSender:
     def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
         """Sends rows and returns how many the kernel took; raises OSError when it took none."""
         if LIBRARY is not None:
-            at = self._addresses[segmented]
+            at = self.addresses[segmented]
             return _checked(LIBRARY.send_rows(at, descriptor, address_of(frames), len(frames)))
         messages = self._segmented if segmented else self._plain
         per_message = self.per_segmented if segmented else 1
@@ -372,22 +367,7 @@ _NO_ROOM = {errno.ENOBUFS, errno.ENOMEM}
 # the datagrams; these count as sent, and are repaired.
 _MISTAKES = {errno.EBADF, errno.EFAULT, errno.ENOTSOCK}
 
-_warned: set[str] = set()
-
-
-def _warn_of_small_buffer(name: str, needed: int, granted: int) -> None:
-    """Warns once per process and buffer, and names the sysctl to set."""
-    if name in _warned:
-        return
-    _warned.add(name)
-    sysctl = "net.core.rmem_max" if name.startswith("receive") else "net.core.wmem_max"
-    warnings.warn(
-        f"the kernel grants a UDP {name.replace('_', ' ').removesuffix(' bytes')} of {granted} "
-        f"bytes instead of {needed}: bursts may be lost; set it with: "
-        f"sysctl -w {sysctl}={needed}",
-        RuntimeWarning,
-        stacklevel=4,
-    )
+_warned: set[str] = set()  # the sysctls that this process has named
 
 
 def refuse_fragments(udp: socket.socket) -> None:
@@ -437,13 +417,19 @@ class UdpSocket:
 
     def _request_buffers(self, size: int) -> dict[str, int]:
         granted = {}
-        for name, forced, plain in (
-            ("receive_buffer_bytes", SO_RCVBUFFORCE, socket.SO_RCVBUF),
-            ("send_buffer_bytes", SO_SNDBUFFORCE, socket.SO_SNDBUF),
+        for kind, sysctl, forced, plain in (
+            ("receive", "net.core.rmem_max", SO_RCVBUFFORCE, socket.SO_RCVBUF),
+            ("send", "net.core.wmem_max", SO_SNDBUFFORCE, socket.SO_SNDBUF),
         ):
-            granted[name] = self._grant(forced, plain, size)
-            if granted[name] < 2 * size:  # the kernel doubles what it grants
-                _warn_of_small_buffer(name, size, granted[name] // 2)
+            twice = granted[f"{kind}_buffer_bytes"] = self._grant(forced, plain, size)
+            if twice < 2 * size and sysctl not in _warned:
+                _warned.add(sysctl)
+                warnings.warn(
+                    f"the kernel grants a UDP {kind} buffer of {twice // 2} bytes instead of "
+                    f"{size}: bursts may be lost; set it with: sysctl -w {sysctl}={size}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
         return granted
 
     def _grant(self, forced: int, plain: int, size: int) -> int:
@@ -557,18 +543,15 @@ class UdpSocket:
     def has_routine(self) -> bool:
         """Whether batches can be sent and received without a call each: C must have the seal."""
         in_c = self.seal is None or isinstance(self.seal, CompiledAuthentication)
-        return in_c and not self._is_cut and self._departures.compiled is not None
+        return in_c and not self._is_cut and LIBRARY is not None
 
-    def departing(self) -> Departing | None:
-        """What sends without a call for each batch; None where nothing can."""
-        calls = self._departures.compiled
-        if calls is None or not self.has_routine:
-            return None
-        return Departing(self.fileno(), *calls, seal=self._compiled_seal())
+    def departing(self) -> Departing:
+        """What sends without a call for each batch, if it `has_routine`."""
+        return Departing(self.fileno(), *self._departures.addresses, seal=self._compiled_seal())
 
-    def arriving(self) -> Arriving | None:
-        """What receives without a call for each batch; None where nothing can."""
-        return Arriving(self.fileno(), seal=self._compiled_seal()) if self.has_routine else None
+    def arriving(self) -> Arriving:
+        """What receives without a call for each batch, if it `has_routine`."""
+        return Arriving(self.fileno(), seal=self._compiled_seal())
 
     def _compiled_seal(self) -> CompiledAuthentication | None:
         """By which C seals and opens, with room for a paced batch; None for no seal."""
@@ -580,9 +563,7 @@ class UdpSocket:
     @property
     def receiving(self) -> int:
         """The address that `Arriving.begin` needs."""
-        address = self._arrivals.compiled
-        assert address is not None
-        return address
+        return self._arrivals.address
 
     def leave(self, arriving: Arriving) -> None:
         """The last batch of a routine that is over is what `receive` returns next."""
