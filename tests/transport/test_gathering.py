@@ -270,4 +270,4 @@ def test_a_connection_hears_whether_the_congestion_control_measures_the_path(con
 @pytest.mark.parametrize(("queue_bytes", "batch"), [(math.inf, 8), (1e6, 33), (16_000, 2)])
 def test_the_queue_that_a_user_names_bounds_the_batches_on_the_way(queue_bytes, batch):
     carrier = carrier_of(ShortBuffer([]), rate_bps=100e6, queue_bytes=queue_bytes)
-    assert carrier._paths["server"].pacer.allowance(0.0) == batch
+    assert carrier._path("server").pacer.allowance(0.0) == batch

@@ -74,18 +74,13 @@ class Carrier(ABC):
         self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
     ) -> Connection:
         """A new connection with a peer, which may have had one before."""
+        path, settings = self._path(peer), self._settings
         return self.kind(
-            peer=peer,
-            settings=self._settings,
-            # Nothing was sent yet where a worker makes another attempt.
-            path=self._path(peer, fresh=hello is None),
-            now_s=now_s,
-            hello=hello,
-            welcome=welcome,
+            peer=peer, settings=settings, path=path, now_s=now_s, hello=hello, welcome=welcome
         )
 
-    def _path(self, peer: str, *, fresh: bool) -> SendingPath | None:
-        """What a connection's datagrams need; `fresh`: one that no connection has used."""
+    def _path(self, peer: str) -> SendingPath | None:
+        """What a new connection's datagrams need."""
         return None
 
     @property
@@ -127,12 +122,12 @@ class UdpCarrier(Carrier):
                     f"the data sockets were opened for datagrams of {udp.datagram_bytes} bytes; "
                     f"this configuration's have {datagram_bytes}"
                 )
-        self._measures = True
-        self._paths = {peer: self._new_path(peer) for peer in sockets}
+        for peer in sockets:
+            self._path(peer)
         if config.appended == "crc":
             Checksum()  # says that its package is missing before a peer can be blamed for it
 
-    def _new_path(self, peer: str) -> SendingPath:
+    def _path(self, peer: str) -> SendingPath:
         config = self._config
         chunk_bytes = config.layout.chunk_bytes
         more_bytes = (
@@ -143,7 +138,6 @@ class UdpCarrier(Carrier):
             rate_bps=config.rate_bps,
             datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
         )
-        self._measures = congestion.measures
         return SendingPath(
             congestion=congestion,
             chunk_bytes=chunk_bytes,
@@ -157,11 +151,6 @@ class UdpCarrier(Carrier):
     @property
     def data_port(self) -> int:
         return self._sockets[SERVER].port
-
-    def _path(self, peer: str, *, fresh: bool) -> SendingPath:
-        if not fresh:
-            return self._paths[peer]
-        return self._paths.pop(peer) if peer in self._paths else self._new_path(peer)
 
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
         if not port:
@@ -188,7 +177,7 @@ class UdpCarrier(Carrier):
         return UdpData(
             udp,
             gather_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
-            measured=self._measures,
+            measured=self._config.protocol.measures,
             leave_out=self._config.leave_out,
             session=self._config.session,
             sizes=sizes,

@@ -3,18 +3,19 @@
 What it does for one peer at a time is bounded, so that no peer can starve the others.
 """
 
+import itertools
 import math
 import os
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from testbed.transport.core.events import Event
 from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.hot_path import Arriving, Departing, Polled, wait_working
-from testbed.transport.net.link import DataChannel, HedgeChannel, Link
+from testbed.transport.net.link import DataChannel, Link
 from testbed.transport.net.listener import Listener
 from testbed.transport.net.stream import Stream
 
@@ -35,45 +36,41 @@ class Waiter:
     """The sockets of which something is wanted. Those that stay as they are cost no call."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Any, tuple[int, bool, bool]] = {}
-        self._readers: dict[int, Any] = {}
-        self._writers: dict[int, Any] = {}
-        self._highest = 0
+        self._wanted: dict[Any, tuple[int, int]] = {}  # descriptor and events, as poll has them
+        self._items: dict[int, Any] = {}
         self._polled: Polled | None = None  # of what is wanted now
 
     def want(self, item: Any, *, reading: bool, writing: bool) -> None:
         """From now on waits until the item can be read, or written, or for neither."""
+        events = reading * select.POLLIN | writing * select.POLLOUT
         known = self._wanted.get(item)
-        if known is not None and known[1] == reading and known[2] == writing:
+        if known is not None and known[1] == events:
             return
         descriptor = item.fileno() if known is None else known[0]
-        self._wanted[item] = descriptor, reading, writing
-        for wanted, items in ((reading, self._readers), (writing, self._writers)):
-            if wanted:
-                items[descriptor] = item
-            else:
-                items.pop(descriptor, None)
-        self._highest = max(self._highest, descriptor)
+        self._wanted[item], self._items[descriptor] = (descriptor, events), item
         self._polled = None
 
     def forget(self, item: Any) -> None:
         """Nothing is wanted any more; call it before the item's socket is closed."""
-        entry = self._wanted.pop(item, None)
-        if entry is not None:
-            for items in (self._readers, self._writers):
-                if items.get(entry[0]) is item:
-                    del items[entry[0]]
+        known = self._wanted.pop(item, None)
+        if known is not None and self._items.get(known[0]) is item:
+            del self._items[known[0]]
         self._polled = None
 
     def wait(self, timeout_s: float) -> tuple[list[Any], list[Any]]:
         """Waits until one of the items is ready, or for `timeout_s`."""
-        if self._highest >= _SELECT_LIMIT:
+        wanted = self._events()
+        if max((descriptor for descriptor, _ in wanted), default=0) >= _SELECT_LIMIT:
             poller = select.poll()
-            for descriptor, events in self._events():
-                poller.register(descriptor, events)
+            for each in wanted:
+                poller.register(*each)
             return self._sides(poller.poll(max(0, math.ceil(timeout_s * 1000))))
-        ready, roomy, _ = select.select(self._readers, self._writers, (), max(0.0, timeout_s))
-        return [self._readers[each] for each in ready], [self._writers[each] for each in roomy]
+        readers, writers = (
+            [descriptor for descriptor, events in wanted if events & kind]
+            for kind in (select.POLLIN, select.POLLOUT)
+        )
+        ready, roomy, _ = select.select(readers, writers, (), max(0.0, timeout_s))
+        return [self._items[each] for each in ready], [self._items[each] for each in roomy]
 
     def wait_working(
         self, until_s: float, going: Sequence[Departing], coming: Sequence[Arriving]
@@ -84,25 +81,17 @@ class Waiter:
         return self._sides(wait_working(going, coming, self._polled, until_s))
 
     def _events(self) -> list[tuple[int, int]]:
-        """What is wanted of each descriptor."""
-        return [
-            (
-                descriptor,
-                (select.POLLIN if descriptor in self._readers else 0)
-                | (select.POLLOUT if descriptor in self._writers else 0),
-            )
-            for descriptor in self._readers.keys() | self._writers.keys()
-        ]
+        """The descriptors of which something is wanted, and what."""
+        return [each for each in self._wanted.values() if each[1]]
 
-    def _sides(self, events: Iterable[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
-        # Reading or writing finds an error.
-        events = list(events)
-        ready: Collection[int] = [fd for fd, events in events if events & ~select.POLLOUT]
-        roomy: Collection[int] = [fd for fd, events in events if events & ~select.POLLIN]
-        return (
-            [self._readers[fd] for fd in ready if fd in self._readers],
-            [self._writers[fd] for fd in roomy if fd in self._writers],
+    def _sides(self, found: Sequence[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
+        """The items that can be read, and those that can be written, or have an error to find."""
+        items = [(self._items[descriptor], events) for descriptor, events in found]
+        ready, roomy = (
+            [item for item, events in items if self._wanted[item][1] & kind and events & ~other]
+            for kind, other in ((select.POLLIN, select.POLLOUT), (select.POLLOUT, select.POLLIN))
         )
+        return ready, roomy
 
 
 class Alarm:
@@ -318,7 +307,7 @@ class Driver:
             for arrival in listener.arrivals:
                 self._waiter.want(arrival, reading=True, writing=arrival.stream.has_unsent)
                 here.add(arrival)
-            until_s = min(until_s, listener.until_s() or math.inf)
+            until_s = min(until_s, listener.until_s)
         for gone in self._accepting - here:
             self._waiter.forget(gone)
         self._accepting = here
@@ -353,10 +342,7 @@ class Driver:
 
     def abandon(self) -> None:
         """Closes this process's copies of a parent's links and listeners. Nothing is said."""
-        held: list[Listener | Stream | HedgeChannel] = [*self.listeners, *self._ended]
-        for link in self.links.values():
-            held.append(link.stream)
-            if link.hedges is not None:
-                held.append(link.hedges)
-        for each in held:
-            each.close()
+        ends = ((link.stream, link.hedges) for link in self.links.values())
+        for held in (*self.listeners, *self._ended, *itertools.chain(*ends)):
+            if held is not None:
+                held.close()

@@ -1,5 +1,6 @@
 """Listening ports, and the connections of which no complete HELLO has come yet."""
 
+import math
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -96,9 +97,10 @@ class Listener:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def until_s(self) -> float | None:
-        """When `expire` is due."""
-        return self.arrivals[0].newcomer.until_s if self.arrivals else None
+    @property
+    def until_s(self) -> float:
+        """When `expire` is due; math.inf for never."""
+        return self.arrivals[0].newcomer.until_s if self.arrivals else math.inf
 
     def accept(self, now_s: float) -> None:
         """Accepts connections, up to a limit."""
@@ -135,7 +137,7 @@ class Listener:
 
     def expire(self, now_s: float) -> None:
         """Closes connections whose time is over."""
-        while self.arrivals and self.arrivals[0].newcomer.until_s <= now_s:
+        while self.until_s <= now_s:
             self._reject(self.arrivals[0], "silent")
 
     def _reject(self, arrival: Arrival, why: str, name: str | None = None) -> None:

@@ -170,20 +170,11 @@ class Membership:
         name, config, stream = hello.name, self._config, arrival.stream
         now_s = time.monotonic()
         key = os.urandom(KEY_BYTES) if config.appended == "mac" else b""
-        welcome = (
-            Welcome(session=config.session, data_port=config.local_data_port(name), key=key)
-            if name in config.peers
-            else None
-        )
         try:
             self._admit(hello, arrival, self._admission)
-            connection = self._carrier.connection(name, now_s, welcome=welcome)
-            link = Link(
-                connection,
-                stream,
-                observer=self._observer,
-                whole_by_s=now_s + config.connect_timeout_s,
-            )
+            connection = self._carrier.connection(name, now_s, welcome=self._welcome(name, key))
+            whole_by_s = now_s + config.connect_timeout_s
+            link = Link(connection, stream, observer=self._observer, whole_by_s=whole_by_s)
             if name not in self._carrier.listeners:
                 link.data = self._carrier.attach(
                     connection, self._hosts[name], hello.data_port, key
@@ -199,6 +190,10 @@ class Membership:
         if link.data is not None:
             self._complete(name)
 
+    def _welcome(self, name: str, key: bytes = b"") -> Welcome:
+        config = self._config
+        return Welcome(session=config.session, data_port=config.local_data_port(name), key=key)
+
     def _refuse(self, name: str, arrival: Arrival, error: ProtocolError) -> None:
         """Tells a worker why it is not let in."""
         arrival.stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
@@ -210,10 +205,8 @@ class Membership:
     def _judge_data(self, peer: str, hello: Hello, arrival: Arrival) -> None:
         """Takes a worker's connection for data."""
         assert isinstance(self._carrier, TcpCarrier)
-        config = self._config
-        self._admit(
-            hello, arrival, Admission(addresses={peer: str(self._hosts[peer])}, terms=config.terms)
-        )
+        addresses = {peer: str(self._hosts[peer])}
+        self._admit(hello, arrival, Admission(addresses=addresses, terms=self._config.terms))
         link = self._driver.links.get(peer)
         if link is None or link.data is not None:
             raise UnknownSenderError("twice", hello.name)
@@ -222,8 +215,7 @@ class Membership:
         except ProtocolError as error:
             self._refuse(peer, arrival, error)
             return
-        welcome = Welcome(session=config.session, data_port=config.local_data_port(peer))
-        arrival.stream.write(welcome.message().encode())
+        arrival.stream.write(self._welcome(peer).message().encode())
         link.data = self._carrier.accepted(link.connection, arrival.connection)
         self._complete(peer)
 

@@ -131,10 +131,8 @@ class Tls:
         try:
             while piece := self._object.read(_READ_BYTES):
                 plaintext += piece
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            pass  # the peer says no more; its TCP connection will end
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            pass  # where the peer says no more, its TCP connection will end
         except ssl.SSLError as error:
             raise self._fail(error) from None
         return bytes(plaintext)
