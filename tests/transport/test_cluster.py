@@ -16,44 +16,34 @@ from tests.transport.clusters import cluster_of
 from tests.transport.virtual import DoublingLink, layout_of, random_payload
 
 harm = st.floats(0.0, 0.6)
-
-
-@st.composite
-def schedules(draw):
-    """A network, a protocol, and what the sides do when."""
-    return {
-        "seed": draw(st.integers(0, 2**16)),
-        "repair": draw(st.sampled_from(["passes", "selective", "streaming"])),
-        "order": draw(st.sampled_from(["in-order", "shuffled"])),
-        "congestion": draw(st.sampled_from(["fixed", "reno", "bbr"])),
-        "chunks": draw(st.integers(1, 40)),
-        "tolerance": draw(st.sampled_from([0.0, 0.1, 0.5])),
-        "loss": draw(harm),
-        "duplicate": draw(harm),
-        "corrupt": draw(st.sampled_from([0.0, 0.2])),
-        "jitter_s": draw(st.sampled_from([0.0, 0.01])),
-        "queue": draw(st.sampled_from([math.inf, 300.0])),
-        "sends": draw(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3)),
-        "receives": draw(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=3)),
-        "busy": draw(st.lists(st.tuples(st.floats(0, 3.0), st.floats(0.0, 1.5)), max_size=2)),
-        "blocked": draw(st.one_of(st.none(), st.tuples(st.floats(0, 1.0), st.floats(0.0, 1.5)))),
-        "killed": draw(st.one_of(st.none(), st.floats(0.0, 2.0))),
-        "skips": draw(st.booleans()),
-    }
-
-
+span = st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 1.5))
+# A network, a protocol, and what the sides do when.
+CHOICES = {
+    "seed": st.integers(0, 2**16),
+    "repair": st.sampled_from(["passes", "selective", "streaming"]),
+    "order": st.sampled_from(["in-order", "shuffled"]),
+    "congestion": st.sampled_from(["fixed", "reno", "bbr"]),
+    "chunks": st.integers(1, 40),
+    "tolerance": st.sampled_from([0.0, 0.1, 0.5]),
+    "loss": harm,
+    "duplicate": harm,
+    "corrupt": st.sampled_from([0.0, 0.2]),
+    "jitter_s": st.sampled_from([0.0, 0.01]),
+    "queue": st.sampled_from([math.inf, 300.0]),
+    "sends": st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3),
+    "receives": st.lists(st.floats(0.0, 3.0), min_size=1, max_size=3),
+    "busy": st.lists(span, max_size=2),
+    "blocked": st.one_of(st.none(), span),
+    "killed": st.one_of(st.none(), st.floats(0.0, 2.0)),
+    "skips": st.booleans(),
+}
 # Nothing happens but one transfer.
 PLAIN = {
-    "seed": 0,
+    **dict.fromkeys(("seed", "tolerance", "loss", "duplicate", "corrupt", "jitter_s"), 0),
     "repair": "passes",
     "order": "in-order",
     "congestion": "fixed",
     "chunks": 10,
-    "tolerance": 0.0,
-    "loss": 0.0,
-    "duplicate": 0.0,
-    "corrupt": 0.0,
-    "jitter_s": 0.0,
     "queue": math.inf,
     "sends": [0.0],
     "receives": [0.0],
@@ -128,10 +118,10 @@ def run_schedule(schedule):
         simulation.at(0.1 + at_s, partial(party.be_busy, 0.1 + at_s + for_s))
     if schedule["blocked"] is not None:
         at_s, for_s = schedule["blocked"]
-        simulation.at(0.1 + at_s, lambda: setattr(worker.way, "fate", lambda frame: None))
-        simulation.at(0.1 + at_s + for_s, lambda: setattr(worker.way, "fate", flip))
+        for changes_s, fate in ((at_s, lambda frame: None), (at_s + for_s, flip)):
+            simulation.at(0.1 + changes_s, partial(setattr, worker.way, "fate", fate))
     if schedule["killed"] is not None:
-        simulation.at(0.1 + schedule["killed"], lambda: worker.cut())
+        simulation.at(0.1 + schedule["killed"], worker.cut)
     simulation.run(until_s=400.0, limit=100_000)
 
     required = required_chunks(layout.chunk_count, schedule["tolerance"])
@@ -172,7 +162,7 @@ def run_schedule(schedule):
 
 
 @settings(max_examples=150, deadline=None)
-@given(schedules())
+@given(st.fixed_dictionaries(CHOICES))
 def test_no_schedule_hangs_or_delivers_a_wrong_byte_or_stops_above_its_tolerance(schedule):
     run_schedule(schedule)
 
@@ -180,7 +170,7 @@ def test_no_schedule_hangs_or_delivers_a_wrong_byte_or_stops_above_its_tolerance
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @settings(max_examples=3000, deadline=None)
-@given(schedules())
+@given(st.fixed_dictionaries(CHOICES))
 def test_nor_do_many(schedule):
     run_schedule(schedule)
 

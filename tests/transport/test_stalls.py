@@ -7,7 +7,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
 from testbed.transport.core.outgoing import SizeSearch
 from testbed.transport.core.wire import MOST_PIECES
-from tests.transport.hostile import Victim
+from tests.fuzz.connections import Victim
 from tests.transport.two_parties import Two, ended, gone
 
 STEP_S = 0.004

@@ -3,16 +3,110 @@
 import math
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from testbed.transport.net.link import Link
-from tests.transport.driver_parts import CountingLink, RestingData, Stream, driver_of
+from testbed.transport.net.driver import Driver, Waiter
+from testbed.transport.net.link import DataChannel, Link
 from tests.transport.loopback import both, in_thread, joined, site
 from tests.transport.two_parties import TIMEOUT_S, Two, gone
 from tests.transport.virtual import random_payload
+
+
+class Stream:
+    has_unsent = False
+    until_s = math.inf
+    closed = None
+    expired_s = None
+
+    def write(self, data):
+        """Nobody reads it."""
+
+    def expire(self, now_s):
+        self.expired_s = now_s
+
+    def finish(self):
+        """Nothing is left to say."""
+
+
+class CountingLink(Link):
+    """A link whose channels and calls are seen; `due_s` says when it wants to be worked on."""
+
+    def __init__(self, due_s=math.inf):
+        self.calls, self.looked, self.due_s, self.data = [], [], due_s, None
+        self.stream = cast(Any, Stream())
+        self.connection = cast(Any, SimpleNamespace(events=list))
+        self.then = lambda: None
+
+    def work(self, now_s, *, looked=True):
+        self.calls.append("work")
+        self.looked.append(looked)
+        self.then()
+
+    def take(self, ready, now_s, *, attentive):
+        self.calls.append("take")
+
+
+class FakeWaiter(Waiter):
+    """Wakes up as it is told: for each wait, the streams that can be read."""
+
+    def __init__(self, wakes):
+        self.wakes, self.wanted, self.reading = wakes, [], {}
+
+    def want(self, item, *, reading, writing):
+        self.wanted.append(item)
+        self.reading[item] = reading
+
+    def forget(self, item):
+        """Nothing is kept."""
+
+    def wait(self, timeout_s):
+        return self.wakes.pop(0), []
+
+
+class RestingData(DataChannel):
+    """What has come at the peer may gather until `until_s`; it notes how it is read."""
+
+    def __init__(self, until_s):
+        self.until_s, self.read_waited = until_s, []
+
+    def fileno(self):
+        return -1
+
+    def read(self, connection, now_s, *, waited):
+        self.read_waited.append(waited)
+        self.until_s = -math.inf
+
+    def read_backlog(self, connection, now_s, *, waited):
+        """Nothing."""
+
+    def write(self, connection, now_s):
+        """Nothing."""
+
+    def due_s(self, connection_due_s):
+        return connection_due_s
+
+    @property
+    def blocked(self):
+        return False
+
+    @property
+    def unread_until_s(self):
+        return self.until_s
+
+    def wake(self):
+        self.until_s = -math.inf
+
+
+def driver_of(links, wakes):
+    """A driver of these links that wakes up so often, and its waiter."""
+    driver, waiter = Driver(lambda name, event: None), FakeWaiter(wakes)
+    driver.links.update(links)
+    driver._waiter = waiter
+    return driver, waiter
 
 
 @both
@@ -159,3 +253,24 @@ def test_an_alarm_that_nobody_clears_keeps_nobody_awake(until_alarm):
     driver.alarm.ring()
     driver.run(lambda: not waiter.wakes, until_alarm=until_alarm)
     assert waiter.reading[driver.alarm] == until_alarm
+
+
+def test_control_messages_that_are_due_go_before_data_and_what_data_cause_goes_behind():
+    order: list[object] = []
+    due = [b"worth"]
+
+    class Data(RestingData):
+        def write(self, connection, now_s):
+            order.append("data")
+            due.append(b"probe")
+
+    stream = Stream()
+    stream.write = order.append  # type: ignore[method-assign]
+    connection = SimpleNamespace(
+        control=lambda: due.pop(0) if due else b"",
+        on_deadline=lambda now_s: None,
+        next_deadline_s=lambda now_s, departing: None,
+        lost=None,
+    )
+    Link(cast(Any, connection), cast(Any, stream), cast(Any, Data(-math.inf))).work(0.0)
+    assert order == [b"worth", "data", b"probe"]
