@@ -146,12 +146,12 @@ def joined(
         yield one, other
 
 
-def carry(worker: Endpoint, server: Endpoint, number: int = 0) -> None:
-    """A payload goes from the worker to the server and is whole."""
-    layout = server._config.layout
+def carry(one: Endpoint, other: Endpoint, number: int = 0) -> None:
+    """A payload goes from one to the other and is whole."""
+    layout = other._config.layout
     payload, into = random_payload(layout, seed=number), layout.new_buffer()
-    sending = in_thread(worker.send, number, {"server": payload})
-    server.receive(number, 0, {worker._config.name: into})
+    sending = in_thread(one.send, number, {other._config.name: payload})
+    other.receive(number, 0, {one._config.name: into})
     sending.result(timeout=30)
     assert np.array_equal(payload, into)
 
@@ -166,6 +166,13 @@ def knock(place: Site, port: str = "control_port", source: str = "127.0.0.1") ->
         except ConnectionRefusedError:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a connection, first the one that was accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        return listener.accept()[0], near
 
 
 def poll_until(endpoint: Endpoint, condition: Callable[[], bool]) -> None:

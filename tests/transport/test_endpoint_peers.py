@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, TransportError, open_endpoint
-from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.net.endpoint import Handle
-from tests.transport.loopback import both, carry, in_thread, joined, run_all, say, site, tcp_of
+from tests.transport.loopback import both, carry, in_thread, joined, run_all, site, tcp_of
 from tests.transport.virtual import random_payload
 
 
@@ -101,14 +100,6 @@ def test_a_peer_may_leave_once_it_owes_nothing():
 
     run_all(place, lambda endpoint: endpoint.receive(0, 0, buffers), worker)
     assert all(np.array_equal(buffer, payload) for buffer in buffers.values())
-
-
-def test_a_peer_that_breaks_the_protocol_is_named():
-    place = site()
-    with joined(place) as (endpoint, server):
-        say(endpoint, [ControlMessage(MessageType.BITMAP, 0, bytes(35))])
-        with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
-            server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
 
 
 @both

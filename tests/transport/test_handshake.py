@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import socket
-import time
 
 import numpy as np
 import pytest
@@ -223,19 +222,6 @@ def test_datagrams_of_strangers_and_other_runs_are_counted_change_nothing_and_ge
         assert (counters["unknown-address"], counters["wrong-session"]) == (4, 7)
 
 
-def test_who_cannot_name_the_session_is_shown_out_before_a_long_hello_is_complete():
-    place = site(connect_timeout_s=30)
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    hello = Hello(session=SESSION + 1, name="worker-1", layout=bytes(1 << 19)).message().encode()
-    with knock(place) as connection:
-        connection.sendall(hello[:10])
-        time.sleep(0.05)
-        connection.sendall(hello[10:16])
-        assert connection.recv(1) == b""
-    with open_endpoint(place.worker()), opened.result(timeout=30) as server:
-        assert server.counters() == {"stranger-wrong-session": 1}
-
-
 def without_a_port(place):
     """A connection from the worker's address whose HELLO names no port for its data."""
     terms, layout = place.server().terms, place.layout.encode()
@@ -267,6 +253,11 @@ def of(control):
         ),
         ({}, {"tensor_by_tensor": True}, "datagrams, worker-1 .*, tensor"),
         ({"protocol": preset("one-bit")}, {"protocol": preset("tcp")}, "coding two-values"),
+        (
+            {"protocol": preset("bounded-energy")},
+            {"protocol": preset("bounded-energy", control="tcp")},
+            "its control hedged",
+        ),
         (
             {"protocol": preset("top-k", keep=0.1)},
             {"protocol": preset("top-k", keep=0.2)},

@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from testbed.transport import PayloadLayout, open_endpoint, preset
+from testbed.transport import PayloadLayout, preset
 from testbed.transport.core.messages import KEY_BYTES
 from testbed.transport.net.link import HedgeChannel
 from testbed.transport.net.stream import Stream
-from tests.transport.loopback import in_thread, joined, poll_until, site
+from tests.transport.loopback import carry, in_thread, joined, poll_until, site, tcp_pair
 from tests.transport.own_namespace import alone, drop
 from tests.transport.virtual import random_payload
 
@@ -78,29 +78,13 @@ def test_transfers_end_while_four_fifths_of_all_that_comes_to_the_server_vanish(
     assert sum(losing("ip daddr {server} numgen random mod 10 < 8")["gained"]) > 0
 
 
-def test_a_side_that_does_not_hedge_is_refused():
-    place = site(preset("bounded-energy"))
-    other = preset("bounded-energy", control="tcp")
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with pytest.raises(Exception, match="its control hedged"):
-        open_endpoint(place.worker(protocol=other))
-    with pytest.raises(Exception, match="worker-1 cannot join"):
-        opened.result(timeout=30)
-
-
 def test_a_lost_hedge_port_leaves_the_connection_as_it_is(monkeypatch):
     def taken(*arguments, **settings):
         raise OSError("Address already in use")
 
     monkeypatch.setattr("testbed.transport.net.membership.HedgeChannel", taken)
-    place = site(preset("bounded-energy"))
-    payload = random_payload(place.layout, seed=1)
-    with joined(place) as (worker, server):
-        into = {"worker-1": place.layout.new_buffer()}
-        rule = place.protocol.gather.stop_rule(critical=False)
-        receiving = in_thread(server.receive, 0, rule, into)
-        worker.send(0, {"server": payload})
-        assert receiving.result(timeout=30)["worker-1"].chunks_received
+    with joined(site(preset("bounded-energy"))) as (worker, server):
+        carry(worker, server)
         assert "hedges_sent" not in worker.facts()["server"]
 
 
@@ -113,9 +97,7 @@ class Unacknowledged(Stream):
 @pytest.fixture
 def streams():
     """The two ends of a TCP connection on loopback, the server's first."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.create_connection(listener.getsockname())
-        far, _ = listener.accept()
+    far, near = tcp_pair()
     ends = Stream(far), Unacknowledged(near)
     yield ends
     for end in ends:

@@ -10,15 +10,13 @@ import pytest
 from testbed.transport.core.layout import MAX_CHUNKS
 from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
 from testbed.transport.net.stream import Stream
-from tests.transport.loopback import in_thread
+from tests.transport.loopback import in_thread, tcp_pair
 
 
 @pytest.fixture
 def connected():
     """A stream and its peer's end of the connection."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        peer = socket.create_connection(listener.getsockname())
-        connection, _ = listener.accept()
+    connection, peer = tcp_pair()
     stream = Stream(connection)
     yield stream, peer
     peer.close()

@@ -34,6 +34,7 @@ from tests.transport.loopback import (
     run_all,
     site,
     tcp_of,
+    tcp_pair,
 )
 from tests.transport.virtual import random_payload
 
@@ -103,9 +104,7 @@ def test_bytes_come_from_the_kernels_counters():
 
 
 def test_counts_have_the_meaning_of_the_kernels_structure():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        one = socket.create_connection(listener.getsockname())
-        two, _ = listener.accept()
+    two, one = tcp_pair()
     with one, two:
         before = tcp_counts(one), tcp_counts(two)
         one.sendall(bytes(12_345))

@@ -16,7 +16,6 @@ from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net import keys
 from testbed.transport.net.tls import Credentials, Tls, TlsError
 from tests.transport.loopback import SESSION, carry, in_thread, joined, site, udp_of
-from tests.transport.virtual import random_payload
 
 NAMES = ["server", "worker-1", "worker-2"]
 
@@ -188,26 +187,18 @@ def secure_site(folder: Path, workers: int = 1, **settings):
     return place, credentials(folder, "server", *place.addresses)
 
 
+def secured(folder: Path, **settings):
+    """A worker and the server, joined, with credentials."""
+    place, trust = secure_site(folder, **settings)
+    mine = credentials(folder, "worker-1", "server")
+    return joined(place, place.server(credentials=trust), place.worker(credentials=mine))
+
+
 @pytest.mark.parametrize("authenticate", [True, False])
 def test_endpoints_with_credentials_move_payloads(folder, authenticate):
-    place, trust = secure_site(folder, workers=2, authenticate=authenticate)
-    payload = random_payload(place.layout)
-    buffers = {name: place.layout.new_buffer() for name in place.addresses}
-
-    def worker(index):
-        mine = credentials(folder, f"worker-{index}", "server")
-        with open_endpoint(place.worker(index, credentials=mine)) as endpoint:
-            endpoint.send(0, {"server": payload})
-            into = place.layout.new_buffer()
-            endpoint.receive(1, 0, {"server": into})
-            return into
-
-    workers = [in_thread(worker, index) for index in (1, 2)]
-    with open_endpoint(place.server(credentials=trust)) as server:
-        server.receive(0, 0, buffers)
-        server.send(1, dict.fromkeys(buffers, payload))
-        results = [working.result(timeout=30) for working in workers]
-    assert all((into == payload).all() for into in (*buffers.values(), *results))
+    with secured(folder, authenticate=authenticate) as (worker, server):
+        carry(worker, server)
+        carry(server, worker, 1)
 
 
 def refused(place, **settings):
@@ -257,13 +248,10 @@ def test_a_server_whose_certificate_has_another_name_is_left(folder):
 
 
 def test_datagrams_of_one_who_knows_session_and_address_but_not_the_key_are_forgeries(folder):
-    place, trust = secure_site(folder)
-    mine = credentials(folder, "worker-1", "server")
-    ours, theirs = place.server(credentials=trust), place.worker(credentials=mine)
-    with joined(place, ours, theirs) as (worker, server):
+    with secured(folder) as (worker, server):
         udp = udp_of(worker)
-        forged = new_frames(50, place.layout.chunk_bytes + 16)
-        batch = fields(forged[:, :-16], place.layout.chunk_bytes)
+        forged = new_frames(50, 1440 + 16)
+        batch = fields(forged[:, :-16], 1440)
         batch["session"], batch["sequence"], batch["length"] = SESSION, range(50), 1440
         batch["chunk"] = 0xEE
         genuine, udp.seal = udp.seal, None

@@ -13,7 +13,7 @@ from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream
 from testbed.transport.net.udp_data import UdpData
-from tests.transport.loopback import joined, site
+from tests.transport.loopback import joined, site, tcp_pair
 from tests.transport.test_gathering import FakeSocket, OneSender
 from tests.transport.two_parties import Two
 from tests.transport.virtual import SESSION, random_payload
@@ -26,9 +26,7 @@ def link():
     """A worker's link whose connection sends a transfer, and the peer's end of its stream."""
     two = Two(repair="selective", chunks=40_000)
     two.worker.connection.post_send(0, random_payload(two.layout), 0.0)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        peer = socket.create_connection(listener.getsockname())
-        connection, _ = listener.accept()
+    connection, peer = tcp_pair()
     stream = Stream(connection)
     yield Link(two.worker.connection, stream), peer
     peer.close()
