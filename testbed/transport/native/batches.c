@@ -1,8 +1,8 @@
 /* What every datagram passes, in C: composing, sending, receiving and placing a batch.
 
-   The same as `core/hot_path.py` and `net/batched_io.py` do in numpy; tests compare them. It is
+   The same as `core/hot_path.py` and `net/udp_socket.py` do in numpy; tests compare them. It is
    called through ctypes, which releases the interpreter's lock. There is no global state; whatever
-   a datagram says is checked here before it is used. Linux and 64 bits, as `batched_io`. */
+   a datagram says is checked here before it is used. Linux and 64 bits, as there. */
 
 #include "batches.h"
 
@@ -12,7 +12,7 @@
 #define COALESCED 104 /* UDP_GRO, which not every libc names */
 #define AHEAD 4 /* rows that are fetched before their turn when chunks are scattered */
 
-/* Of which source this is; setup.py sets it and `loading.py` compares it. */
+/* Of which source this is; setup.py sets it and `hot_path.py` compares it. */
 #ifndef SOURCE
 #define SOURCE ""
 #endif

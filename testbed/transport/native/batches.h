@@ -64,8 +64,8 @@ int compose(const struct composing *it, const int64_t *chunks, int64_t count, in
 int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride,
               int writing);
 
-/* The keys of one connection, as hash states that have taken them; sealing.py, beside this file, has
-   the same structure. */
+/* The keys of one connection, as hash states that have taken them; `net/sealing.py` has the
+   same structure. */
 struct sealing {
     uint64_t ours[8], theirs[8];
     uint8_t *rows; /* sealed datagrams */

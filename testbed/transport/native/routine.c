@@ -91,7 +91,7 @@ API void depart(struct departing *it, double now_s)
     await_tokens(it);
 }
 
-/* `core/gathering.py` has the same rate and the same waits. */
+/* `core/routine.py` has the same rate and the same waits. */
 struct arriving {
     struct receiving *receiving;
     const struct sealing *sealing;
