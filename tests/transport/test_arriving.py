@@ -83,7 +83,7 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
         *(side.incoming.receivers.values() for side in (connection, taker)), strict=True
     ):
         np.testing.assert_array_equal(one.received, another.received)
-        np.testing.assert_array_equal(one.into, another.into)
+        np.testing.assert_array_equal(one.placement.rows, another.placement.rows)
         assert one.received_count == one.received.sum()
         for name in ("received_count", "progress_s", "valid_datagrams"):
             assert getattr(one, name) == getattr(another, name)
@@ -247,7 +247,7 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
         outcomes.append(
             (
                 receiver.received.tolist(),
-                receiver.into.tolist(),
+                receiver.placement.rows.tolist(),
                 dict(receiver.ignored),
                 dict(connection.counters),
                 dict(counters),

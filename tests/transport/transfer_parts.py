@@ -6,8 +6,8 @@ import numpy as np
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.receiver import Receiver
-from testbed.transport.core.sender import Sender
+from testbed.transport.core.incoming import Receiver
+from testbed.transport.core.outgoing import Sender
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import FractionRule, Progress
 from testbed.transport.policies.congestion import FixedRate

@@ -16,11 +16,11 @@ from testbed.transport import PayloadLayout, SendingPath, StopRule
 from testbed.transport.core.congestion import CongestionControl
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings, LeaveOut
+from testbed.transport.core.incoming import Receiver
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.order import ChunkOrder
-from testbed.transport.core.receiver import Receiver
+from testbed.transport.core.outgoing import Sender
 from testbed.transport.core.repair import Repair
-from testbed.transport.core.sender import Sender
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import CHUNK_BITS
 from testbed.transport.policies.congestion import FixedRate
