@@ -1,14 +1,14 @@
 """A protocol, composed of one entry per axis and checked; and presets, named after systems."""
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
+from testbed.transport.core.errors import check_number
 from testbed.transport.core.layout import Leg
 from testbed.transport.core.tolerance import RECENT, TolerancePolicy
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
@@ -58,13 +58,10 @@ def _named(key: str) -> Iterator[None]:
 
 def _part(key: str, value: Any) -> float:
     """A number above 0 and up to 1, or the text that `ProtocolConfig.describe` makes of it."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number <= 1:
-        raise ValueError(f"{key} is {shown(value)}; valid: above 0, up to 1")
-    return number
+    with suppress(ValueError):
+        value = float(value) if isinstance(value, str) else value
+    check_number(key, value, above=0, most=1)
+    return float(value)
 
 
 # The congestion controls that measure no rate: somebody must know one.

@@ -148,7 +148,7 @@ def test_the_round_after_a_burst_sends_hardly_more_than_it_needs():
         ("bounded-energy", {"floor": 0.0}, "floor is 0.0; valid: above 0, up to 1"),
         ("bounded-energy", {"at_most": 0}, "at_most is 0; valid: above 0, up to 1"),
         ("bounded-energy", {"patience": 0.9}, "patience is 0.9; valid: 1 or more"),
-        ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: whole, 1 or more"),
+        ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: a whole number, 1"),
         ("dblp", {"gather": "bounded-energy"}, ".*valid: by-energy"),
     ],
 )

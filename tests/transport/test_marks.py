@@ -177,7 +177,7 @@ def test_marks_are_a_setting_of_protocols_that_others_need_not_have():
     ("name", "marks", "message"),
     [
         ("dblp", "layer", "marks: unknown kind of marks 'layer'; valid: none, layer-and-magnitude"),
-        ("dblp", "layer-and-magnitude:back=2", "back is 2; valid: from 0 to 1"),
+        ("dblp", "layer-and-magnitude:back=2", "back is 2; valid: 0 to 1"),
         ("tcp", "layer-and-magnitude", "kernel TCP has its own way .*, and no marks"),
         ("bounded-energy", "layer-and-magnitude", "by-energy tells .* that marks would change"),
     ],

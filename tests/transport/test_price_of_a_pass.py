@@ -112,7 +112,7 @@ def test_the_measured_price_is_12_microseconds_a_chunk():
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"walk_s_per_chunk": -1e-6}, "walk_s_per_chunk is -1e-06; valid: 0 to 1 second"),
+        ({"walk_s_per_chunk": -1e-6}, "walk_s_per_chunk is -1e-06; valid: 0 to 1"),
         ({"poll_every": 100}, "poll_s is 0.0; valid: both"),
         ({"poll_every": 1.5, "poll_s": 1e-3}, "poll_every is 1.5; valid: a whole number"),
     ],

@@ -68,7 +68,7 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("dbpl", {}, "valid: dblp, dblp-stream, fixed-low, .*, tcp"),
         ("dblp", {"lo": 0.1}, "valid: low, high, name"),
         ("dblp", {"low": 1}, "low is 1"),
-        ("optireduce", {"warm_up": True}, "warm_up is True; valid: a whole number, 1 to 64"),
+        ("optireduce", {"warm_up": True}, "warm_up is true; valid: a whole number, 1 to 64"),
         ("dblp", {"order": "rotating:share=2"}, "share is 2"),
         ("dblp", {"congestion_control": "fixt"}, "valid: fixed"),
         ("dblp", {"congestion_control": "fixed:rate_bps=0"}, "above 0"),

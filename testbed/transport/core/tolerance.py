@@ -140,12 +140,6 @@ def check_tolerance(tolerance: float, name: str = "tolerance") -> None:
         raise ValueError(f"{name} is {tolerance!r}; valid: 0 (reliable) up to but not including 1")
 
 
-def check_seconds(seconds: float, name: str) -> None:
-    """Raises ValueError unless it is a finite time above 0."""
-    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
-        raise ValueError(f"{name} is {seconds!r}; valid: seconds, above 0")
-
-
 def required_chunks(chunk_count: int, tolerance: float) -> int:
     """ceil(chunk_count * (1 - tolerance)), at least 1, computed exactly for decimal tolerances."""
     check_tolerance(tolerance)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from testbed.shared.registry import Registry
 from testbed.transport.core import worth
+from testbed.transport.core.errors import check_number
 from testbed.transport.core.layout import Leg, matching, parse_globs
 from testbed.transport.core.order import Arranger, ChunkOrder, MarkedOrder, Marks, OrderContext
 
@@ -53,8 +54,7 @@ class Rotating(ChunkOrder):
     share: float = GOLDEN_SHARE
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.share, int | float) and 0 < self.share < 1):
-            raise ValueError(f"share is {self.share!r}; valid: above 0 and below 1")
+        check_number("share", self.share, above=0, below=1)
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         chunks = np.arange(context.layout.chunk_count, dtype=np.int64)
@@ -77,8 +77,7 @@ class Shuffled(ChunkOrder):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.seed, int) and self.seed >= 0):
-            raise ValueError(f"seed is {self.seed!r}; valid: whole numbers, 0 or more")
+        check_number("seed", self.seed, least=0, whole=True)
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         generator = np.random.default_rng([self.seed, context.transfer])
@@ -155,11 +154,8 @@ class ByEnergy(ChunkOrder):
 
     def __post_init__(self) -> None:
         for name in ("floor", "share", "at_most"):
-            given = getattr(self, name)
-            if not (isinstance(given, int | float) and 0 < given <= 1):
-                raise ValueError(f"{name} is {given!r}; valid: above 0, up to 1")
-        if not (isinstance(self.within_rounds, int) and self.within_rounds >= 1):
-            raise ValueError(f"within_rounds is {self.within_rounds!r}; valid: whole, 1 or more")
+            check_number(name, getattr(self, name), above=0, most=1)
+        check_number("within_rounds", self.within_rounds, least=1, whole=True)
         if self.per not in get_args(Per):
             raise ValueError(f"per is {self.per!r}; valid: {', '.join(get_args(Per))}")
 
@@ -272,10 +268,8 @@ class LayerAndMagnitude(Marks):
     large: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("back", "large"):
-            given = getattr(self, name)
-            if not (isinstance(given, int | float) and 0 <= given <= 1):
-                raise ValueError(f"{name} is {given!r}; valid: from 0 to 1")
+        check_number("back", self.back, least=0, most=1)
+        check_number("large", self.large, least=0, most=1)
 
     def protected(self, context: OrderContext) -> NDArray[np.bool_]:
         count = context.layout.chunk_count

@@ -5,17 +5,19 @@
 transport alone.
 """
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared.input_error import InputError, shown
+from testbed.shared.input_error import InputError
 from testbed.shared.registry import Registry
+from testbed.transport.core.errors import check_number
 from testbed.transport.core.layout import PayloadLayout, check_glob, layer_of, matching, parse_globs
 from testbed.transport.core.tolerance import (
     ALIKE,
@@ -25,7 +27,6 @@ from testbed.transport.core.tolerance import (
     StopRule,
     StopRuleFactory,
     TolerancePolicy,
-    check_seconds,
     check_tolerance,
     required_chunks,
 )
@@ -38,8 +39,35 @@ _CALM = 0.25
 _ROUNDING_S = 1e-9
 
 
+class _Named(TolerancePolicy):
+    """A policy whose text is its name and its options, those without a value left out.
+
+    Attributes:
+        unsaid: options that texts leave out at their defaults: there were texts before them.
+    """
+
+    name: ClassVar[str]
+    unsaid: ClassVar[tuple[str, ...]] = ()
+
+    def as_text(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        given = []
+        for key in defaults:
+            value = getattr(self, "fraction" if key == "tolerance" else key)
+            if value in (None, ()) or (key in self.unsaid and value == defaults[key].default):
+                continue
+            given.append(f"{key}={_text(value)}")
+        return f"{self.name}:{','.join(given)}"
+
+
+def _text(value: float | tuple[str | tuple[str, float], ...]) -> str:
+    if not isinstance(value, tuple):
+        return repr(value)
+    return ";".join(each if isinstance(each, str) else f"{each[0]}@{each[1]!r}" for each in value)
+
+
 @dataclass(frozen=True, init=False)
-class Fixed(TolerancePolicy):
+class Fixed(_Named):
     """One tolerance for the whole run: MLT's rule in software, the baseline of DBLP's evaluation.
 
     It gives up the same fraction in every phase; 0 makes the transfer reliable.
@@ -48,22 +76,20 @@ class Fixed(TolerancePolicy):
         tolerance: the fraction of chunks that may be missing.
     """
 
+    name = "fixed"
     # `tolerance` is the method's name; the user's option keeps that word.
     fraction: float
 
     def __init__(self, tolerance: float) -> None:
         check_tolerance(tolerance)
-        object.__setattr__(self, "fraction", float(tolerance))
+        vars(self).update(fraction=float(tolerance))
 
     def tolerance(self, critical: bool) -> float:
         return self.fraction
 
-    def as_text(self) -> str:
-        return f"fixed:tolerance={self.fraction!r}"
-
 
 @dataclass(frozen=True, kw_only=True)
-class Phased(TolerancePolicy):
+class Phased(_Named):
     """Two tolerances: a low one in critical learning regimes, a high one outside (DBLP).
 
     It is the schedule of arXiv 2605.01989: P_low while critical, P_low + k otherwise.
@@ -73,6 +99,7 @@ class Phased(TolerancePolicy):
         high: the tolerance elsewhere; at least `low`.
     """
 
+    name = "phased"
     low: float
     high: float
 
@@ -85,12 +112,9 @@ class Phased(TolerancePolicy):
     def tolerance(self, critical: bool) -> float:
         return self.low if critical else self.high
 
-    def as_text(self) -> str:
-        return f"phased:low={self.low!r},high={self.high!r}"
-
 
 @dataclass(frozen=True, init=False)
-class PerLayer(TolerancePolicy):
+class PerLayer(_Named):
     """Each tensor has a bound on the share of its elements that may be missing: "PLOT-style".
 
     PLOT's bounds and formulas (IEEE TNSM 2024) are not known to us, so they are options: assumed
@@ -106,6 +130,7 @@ class PerLayer(TolerancePolicy):
             several exceptions name a tensor, the strictest applies.
     """
 
+    name = "per-layer"
     default: float
     first: float | None
     last: float | None
@@ -118,13 +143,12 @@ class PerLayer(TolerancePolicy):
         last: float | None = None,
         tensors: str | Mapping[str, float] = "",
     ) -> None:
-        check_tolerance(default, "default")
-        object.__setattr__(self, "default", float(default))
-        for option, bound in (("first", first), ("last", last)):
+        for option, bound in (("default", default), ("first", first), ("last", last)):
             if bound is not None:
                 check_tolerance(bound, option)
-            object.__setattr__(self, option, None if bound is None else float(bound))
-        object.__setattr__(self, "tensors", _parse_tensors(tensors))
+                bound = float(bound)
+            vars(self)[option] = bound
+        vars(self).update(tensors=_parse_tensors(tensors))
 
     def tolerance(self, critical: bool) -> float:
         """The largest of the bounds, which is the most that a transfer gives up."""
@@ -146,13 +170,6 @@ class PerLayer(TolerancePolicy):
                 for index, layer in enumerate(layers):
                     exceptions[index] += [limit] if layer == extreme else []
         return [min(several, default=self.default) for several in exceptions]
-
-    def as_text(self) -> str:
-        text = f"per-layer:default={self.default!r}"
-        for option, bound in (("first", self.first), ("last", self.last)):
-            text += "" if bound is None else f",{option}={bound!r}"
-        named = ";".join(f"{glob}@{bound!r}" for glob, bound in self.tensors)
-        return text + (f",tensors={named}" if named else "")
 
 
 class TensorBounds(StopRule):
@@ -245,6 +262,8 @@ class EarlyClose(Fixed):
         epoch_rounds: the epoch before a transfer is so many of the peer's latest; 1 to 16.
     """
 
+    name = "early-close"
+    unsaid = ("epoch_rounds",)
     deadline_s: float
     must: tuple[str, ...]
     patience: float | None
@@ -259,27 +278,20 @@ class EarlyClose(Fixed):
         epoch_rounds: int = RECENT,
     ) -> None:
         super().__init__(tolerance)
-        check_seconds(deadline_s, "deadline_s")
-        number = isinstance(patience, int | float) and not isinstance(patience, bool)
-        if patience is not None and not (number and 1 <= patience < math.inf):
-            raise ValueError(f"patience is {shown(patience)}; valid: 1 or more, finite")
-        if not (type(epoch_rounds) is int and 1 <= epoch_rounds <= RECENT):
-            valid = f"a whole number, 1 to {RECENT}"
-            raise ValueError(f"epoch_rounds is {shown(epoch_rounds)}; valid: {valid}")
-        object.__setattr__(self, "deadline_s", float(deadline_s))
-        object.__setattr__(self, "must", parse_globs(must, "must"))
-        object.__setattr__(self, "patience", None if patience is None else float(patience))
-        object.__setattr__(self, "epoch_rounds", epoch_rounds)
+        check_number("deadline_s", deadline_s, above=0)
+        if patience is not None:
+            check_number("patience", patience, least=1)
+            patience = float(patience)
+        check_number("epoch_rounds", epoch_rounds, least=1, most=RECENT, whole=True)
+        vars(self).update(
+            deadline_s=float(deadline_s),
+            must=parse_globs(must, "must"),
+            patience=patience,
+            epoch_rounds=epoch_rounds,
+        )
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EarlyCloseRule(layout=layout, policy=self)
-
-    def as_text(self) -> str:
-        must = f",must={';'.join(self.must)}" if self.must else ""
-        patience = "" if self.patience is None else f",patience={self.patience!r}"
-        epoch = "" if self.epoch_rounds == RECENT else f",epoch_rounds={self.epoch_rounds}"
-        limits = f"tolerance={self.fraction!r},deadline_s={self.deadline_s!r}"
-        return f"early-close:{limits}{must}{patience}{epoch}"
 
 
 class EarlyCloseRule(StopRule):
@@ -347,18 +359,16 @@ class QuickLossOnly(Fixed):
             than a round trip with full queues, or it cuts off quick repairs.
     """
 
+    name = "quick-loss-only"
     quiet_s: float
 
     def __init__(self, tolerance: float, quiet_s: float) -> None:
         super().__init__(tolerance)
-        check_seconds(quiet_s, "quiet_s")
-        object.__setattr__(self, "quiet_s", float(quiet_s))
+        check_number("quiet_s", quiet_s, above=0)
+        vars(self).update(quiet_s=float(quiet_s))
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: QuickLossRule(layout=layout, policy=self)
-
-    def as_text(self) -> str:
-        return f"quick-loss-only:tolerance={self.fraction!r},quiet_s={self.quiet_s!r}"
 
 
 class QuickLossRule(StopRule):
@@ -388,7 +398,7 @@ class QuickLossRule(StopRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeBound(TolerancePolicy):
+class TimeBound(_Named):
     """A tolerance of time alone: "OptiReduce-style" (Warraich et al., NSDI 2025, arXiv 2310.06993).
 
     The hard bound, t_B, is the 95th percentile of 20 runs at start-up, which are reliable. Once the
@@ -404,18 +414,15 @@ class TimeBound(TolerancePolicy):
             transfers took in the mean; above 0, up to 1.
     """
 
+    name = "time-bound"
     warm_up: int = 20
     quantile: float = 0.95
     wait: float = 0.1
 
     def __post_init__(self) -> None:
-        count = self.warm_up
-        if not (type(count) is int and 1 <= count <= MOST_EARLIEST):
-            raise ValueError(f"warm_up is {count!r}; valid: a whole number, 1 to {MOST_EARLIEST}")
-        for name in ("quantile", "wait"):
-            value = getattr(self, name)
-            if not (type(value) in (int, float) and 0 < value <= 1):
-                raise ValueError(f"{name} is {value!r}; valid: above 0, up to 1")
+        check_number("warm_up", self.warm_up, least=1, most=MOST_EARLIEST, whole=True)
+        check_number("quantile", self.quantile, above=0, most=1)
+        check_number("wait", self.wait, above=0, most=1)
 
     def tolerance(self, critical: bool) -> float:
         """0, what it gives up of a transfer in time. Nothing bounds what one that is late loses."""
@@ -423,9 +430,6 @@ class TimeBound(TolerancePolicy):
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: TimeBoundRule(layout=layout, policy=self)
-
-    def as_text(self) -> str:
-        return f"time-bound:warm_up={self.warm_up},quantile={self.quantile!r},wait={self.wait!r}"
 
 
 class TimeBoundRule(StopRule):
@@ -470,7 +474,7 @@ def _quantile(values: Sequence[float], quantile: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedEnergy(TolerancePolicy):
+class BoundedEnergy(_Named):
     """A bound on the energy, the sum of squares, that may be missing: ours.
 
     It stops at a share of the energy or a part of the chunks; when late at less, above a floor.
@@ -493,6 +497,8 @@ class BoundedEnergy(TolerancePolicy):
             what must arrive.
     """
 
+    name = "bounded-energy"
+    unsaid = ("at_most",)
     share: float = 0.95
     patience: float = 1.2
     at_most: float = 1.0
@@ -500,14 +506,10 @@ class BoundedEnergy(TolerancePolicy):
     needs_worth = True
 
     def __post_init__(self) -> None:
-        given = ("share", "patience", "at_most")
-        for name in given if self.floor is None else (*given, "floor"):
-            if not isinstance(getattr(self, name), int | float):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; valid: a number")
-            if name != "patience" and not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; valid: above 0, up to 1")
-        if not 1 <= self.patience < np.inf:
-            raise ValueError(f"patience is {self.patience}; valid: 1 or more, finite")
+        for option in ("share", "at_most", "floor"):
+            if getattr(self, option) is not None:
+                check_number(option, getattr(self, option), above=0, most=1)
+        check_number("patience", self.patience, least=1)
 
     def tolerance(self, critical: bool) -> float:
         """What it gives up of the energy when it is not late; of the chunks it is often more."""
@@ -515,12 +517,6 @@ class BoundedEnergy(TolerancePolicy):
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EnergyRule(layout=layout, policy=self)
-
-    def as_text(self) -> str:
-        text = f"bounded-energy:share={self.share!r},patience={self.patience!r}"
-        if self.at_most != 1:
-            text += f",at_most={self.at_most!r}"
-        return text if self.floor is None else f"{text},floor={self.floor!r}"
 
 
 class EnergyRule(StopRule):
@@ -611,17 +607,10 @@ class EnergyRule(StopRule):
         return True
 
 
+_BUILT_IN = (Fixed, Phased, PerLayer, EarlyClose, QuickLossOnly, BoundedEnergy, TimeBound)
 POLICIES: Registry[TolerancePolicy] = Registry(
     "tolerance policy",
-    {
-        "fixed": Fixed,
-        "phased": Phased,
-        "per-layer": PerLayer,
-        "early-close": EarlyClose,
-        "quick-loss-only": QuickLossOnly,
-        "bounded-energy": BoundedEnergy,
-        "time-bound": TimeBound,
-    },
+    {policy.name: policy for policy in _BUILT_IN},
     own="Tolerance",
     base=TolerancePolicy,
 )

@@ -35,6 +35,7 @@ import math
 from enum import Enum
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.core.errors import check_number
 from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
@@ -42,7 +43,6 @@ from testbed.transport.policies.congestion.path import (
     MaxFilter,
     PathMonitor,
     PlateauOptions,
-    check_options,
 )
 
 STARTUP_GAIN = 2 / math.log(2)
@@ -80,7 +80,7 @@ class Bbr(CongestionControl):
     """
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
-        check_options(datagram_bytes=datagram_bytes)
+        check_number("datagram_bytes", datagram_bytes, above=0)
         self.path = PathMonitor(min_rtt_window_s=_SHORT_WINDOW_S)
         self.state = BbrState.STARTUP
         self._datagram_bytes = datagram_bytes

@@ -3,6 +3,7 @@
 import math
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.core.errors import check_number
 
 
 class FixedRate(CongestionControl):
@@ -51,8 +52,7 @@ class CompensatedRate(CongestionControl):
     def __init__(self, *, rate_bps: float, most: float = 3.0) -> None:
         if not rate_bps > 0:
             raise ValueError(f"rate_bps is {rate_bps}; valid: above 0")
-        if isinstance(most, bool) or not isinstance(most, int | float) or not 1 <= most <= 100:
-            raise ValueError(f"most is {most!r}; valid: 1 to 100")
+        check_number("most", most, least=1, most=100)
         self._own_bps, self._most = float(rate_bps), float(most)
         self._lost_share = 0.0  # of the latest datagrams, where no queue causes that
         self._sent_bytes, self._late_bytes = 0.0, math.inf  # of this transfer

@@ -26,18 +26,6 @@ _NOISE = 1.05
 _LAG = 2
 
 
-def check_options(
-    *, above: float = 0, at_most: float | None = None, zero: bool = False, **options: float
-) -> None:
-    """Raises ValueError naming the first option whose value is not a number in the range."""
-    for name, value in options.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        valid = number and value > above and (at_most is None or value <= at_most)
-        if not valid and not (number and zero and value == 0):
-            limits = f"above {above:g}" + ("" if at_most is None else f" and at most {at_most:g}")
-            raise ValueError(f"{name} is {value}; valid: {limits}{', or 0' if zero else ''}")
-
-
 class MaxFilter:
     """The largest sample of the last `length` rounds."""
 

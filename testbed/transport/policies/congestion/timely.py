@@ -27,13 +27,13 @@ is kept over idle times, and no gradient is computed across a pause.
 import math
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.core.errors import check_number
 from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
     DeliveryPlateau,
     PathMonitor,
     PlateauOptions,
-    check_options,
 )
 
 _MIN_RTT_WINDOW_S = 10.0
@@ -75,11 +75,15 @@ class Timely(CongestionControl):
             beta: scales every decrease; above 0, at most 1.
             step_bps: how much the rate rises at once; 0: one datagram per round trip.
         """
-        check_options(datagram_bytes=datagram_bytes)
-        check_options(at_most=1, beta=beta)
-        check_options(
-            zero=True, t_low_s=t_low_s, t_high_s=t_high_s, min_rtt_s=min_rtt_s, step_bps=step_bps
-        )
+        check_number("datagram_bytes", datagram_bytes, above=0)
+        check_number("beta", beta, above=0, most=1)
+        for name, given in (
+            ("t_low_s", t_low_s),
+            ("t_high_s", t_high_s),
+            ("min_rtt_s", min_rtt_s),
+            ("step_bps", step_bps),
+        ):
+            check_number(name, given, least=0)
         if t_low_s and t_high_s and t_high_s < t_low_s:
             raise ValueError(f"t_high_s is {t_high_s}; valid: at least t_low_s, {t_low_s}")
         self.path = PathMonitor(min_rtt_window_s=_MIN_RTT_WINDOW_S)

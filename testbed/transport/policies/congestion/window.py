@@ -17,13 +17,13 @@ Window and threshold are kept over idle times: pacing avoids the burst (RFC 9002
 import math
 
 from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.core.errors import check_number
 from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
     INITIAL_WINDOW,
     MINIMUM_WINDOW,
     MaxFilter,
     PathMonitor,
-    check_options,
 )
 
 _SLOW_START_PACING = 2.0
@@ -54,8 +54,9 @@ class Reno(CongestionControl):
         initial_window: float = INITIAL_WINDOW,
         beta: float = 0.5,
     ) -> None:
-        check_options(datagram_bytes=datagram_bytes, initial_window=initial_window)
-        check_options(at_most=0.99, beta=beta)
+        check_number("datagram_bytes", datagram_bytes, above=0)
+        check_number("initial_window", initial_window, above=0)
+        check_number("beta", beta, above=0, most=0.99)
         self._beta = beta
         self.path = PathMonitor()
         self._datagram_bytes = datagram_bytes

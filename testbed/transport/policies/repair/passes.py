@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.errors import ProtocolError, check_number
 from testbed.transport.core.messages import (
     PASS,
     ControlMessage,
@@ -255,11 +255,9 @@ class Passes(Repair):
     overlaps: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("walk_s_per_chunk", "poll_s"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; valid: 0 to 1 second")
-        if self.poll_every != int(self.poll_every) or self.poll_every < 0:
-            raise ValueError(f"poll_every is {self.poll_every}; valid: a whole number from 0")
+        check_number("walk_s_per_chunk", self.walk_s_per_chunk, least=0, most=1)
+        check_number("poll_s", self.poll_s, least=0, most=1)
+        check_number("poll_every", self.poll_every, least=0, whole=True)
         if bool(self.poll_every) != bool(self.poll_s):
             raise ValueError(
                 f"poll_every is {self.poll_every} and poll_s is {self.poll_s}; "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import ProtocolError
+from testbed.transport.core.errors import ProtocolError, check_number
 from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
@@ -163,14 +163,6 @@ class AcknowledgingReceiver(ReceiverRepair):
         return message
 
 
-def check_ack_options(interval_s: float, overhead: float) -> None:
-    """Raises ValueError for options that make no sense."""
-    if not 0 < interval_s < np.inf:
-        raise ValueError(f"interval_s is {interval_s}; valid: seconds, above 0")
-    if not 0 < overhead <= 1:
-        raise ValueError(f"overhead is {overhead}; valid: above 0, up to 1")
-
-
 class SelectiveSender(AcknowledgedSender):
     """Sends a chunk again when its last copy is known to be lost."""
 
@@ -195,7 +187,8 @@ class Selective(Repair):
     overhead: float = 0.0125
 
     def __post_init__(self) -> None:
-        check_ack_options(self.interval_s, self.overhead)
+        check_number("interval_s", self.interval_s, above=0)
+        check_number("overhead", self.overhead, above=0, most=1)
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates

@@ -15,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.errors import check_number
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, Repair
 from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.policies.repair.selective import (
-    AcknowledgingReceiver,
-    check_ack_options,
-)
+from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 
 _MOST_COPIES = 64
 _PLANNED = 256  # chunks that are looked at when copies compete with what comes next
@@ -228,10 +226,9 @@ class Streaming(Repair):
     lost_first: bool = False
 
     def __post_init__(self) -> None:
-        for overhead in (self.overhead, self.loss_overhead, self.later_loss_overhead):
-            check_ack_options(self.interval_s, overhead)
-        if not 0 < self.residual <= 1:
-            raise ValueError(f"residual is {self.residual}; valid: above 0, up to 1")
+        check_number("interval_s", self.interval_s, above=0)
+        for part in ("overhead", "loss_overhead", "later_loss_overhead", "residual"):
+            check_number(part, getattr(self, part), above=0, most=1)
         if not isinstance(self.lost_first, bool):
             raise ValueError(f"lost_first is {self.lost_first!r}; valid: true, false")
 
