@@ -10,7 +10,7 @@ from testbed.transport.core.events import TransferDone
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.repair.acknowledged_sender import ChunkQueue, Scoreboard, SendQueue
+from testbed.transport.policies.repair.acknowledged_sender import Scoreboard, SendQueue
 from tests.transport.transfer_parts import Recorder
 from tests.transport.two_parties import Two
 from tests.transport.virtual import Network, layout_of, random_payload, transfer
@@ -73,28 +73,6 @@ def test_send_indices_are_told_from_their_lower_bits(sent, behind):
     scoreboard.next = sent
     index = sent - 1 - behind
     assert scoreboard.index(index % SEND_INDEX_MODULUS) == index
-
-
-@given(st.lists(st.one_of(st.integers(1, 90), st.integers(-90, -1)), max_size=40))
-def test_the_queue_keeps_its_order_whatever_its_size(steps):
-    queue, fresh = ChunkQueue(), 0
-    model: list[int] = []
-    for step in steps:
-        if step > 0:
-            queue.push(np.arange(fresh, fresh + step))
-            model += range(fresh, fresh + step)
-            fresh += step
-        else:
-            assert queue.peek(-step).tolist() == model[:-step]
-            count = min(-step, len(model))
-            queue.drop(count)
-            del model[:count]
-        if fresh and step % 3 == 0:
-            unwanted = np.arange(fresh) % 7 == 0
-            queue.remove(unwanted)
-            model = [chunk for chunk in model if chunk % 7]
-        assert len(queue) == len(model)
-    assert queue.peek(10**6).tolist() == model
 
 
 @pytest.mark.parametrize("lost_first", [True, False])

@@ -5,7 +5,12 @@ import math
 import pytest
 
 from testbed.transport.core.congestion import Feedback
-from testbed.transport.policies.congestion.path import DeliveryPlateau, MaxFilter, PathMonitor
+from testbed.transport.policies.congestion.path import (
+    DeliveryPlateau,
+    MaxFilter,
+    PathMonitor,
+    Plateau,
+)
 from testbed.transport.protocols import NEED_RATE
 from tests.transport.congestion_rounds import (
     ALL,
@@ -118,5 +123,5 @@ def test_growth_is_futile_behind_a_full_queue_and_not_under_random_loss(loss, fu
     rates = [100.0 * 1.1**n for n in range(12)]
     for before, rate in zip([rates[0], *rates], rates, strict=False):
         delivered = 100.0 if loss is None else before * (1 - loss)
-        verdicts.append(check.plateau_bps(rate, delivered, growth=1.25, gain=1.1))
+        verdicts.append(check.plateau_bps(rate, delivered, Plateau(growth=1.25, gain=1.1)))
     assert any(verdict is not None for verdict in verdicts) == futile

@@ -42,7 +42,7 @@ from testbed.transport.policies.congestion.path import (
     DeliveryPlateau,
     MaxFilter,
     PathMonitor,
-    PlateauOptions,
+    Plateau,
 )
 
 STARTUP_GAIN = 2 / math.log(2)
@@ -311,7 +311,7 @@ class Bbr(CongestionControl):
             self.state = BbrState.STARTUP
 
 
-_PLATEAU: PlateauOptions = {"growth": 1.5, "gain": 1.1, "patience": 3}
+_PLATEAU = Plateau(growth=1.5, gain=1.1, patience=3)
 _PLATEAU_CUT = 0.8
 # The estimate is at most so many times what was delivered in any of the last rounds.
 _MOST, _MEMORY_ROUNDS = 10.0, 100
@@ -333,7 +333,7 @@ class Ltp(Bbr):
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         delivered_bps = self.path.delivery_rate_bps
         if self.path.round_began and self._filled and not feedback.app_limited:
-            enough_bps = self._plateau.plateau_bps(self.bandwidth_bps, delivered_bps, **_PLATEAU)
+            enough_bps = self._plateau.plateau_bps(self.bandwidth_bps, delivered_bps, _PLATEAU)
             if enough_bps is not None:
                 self._bandwidths.clear()
                 self._excused_from_s = feedback.now_s

@@ -5,7 +5,7 @@ The delivery rate is BBR's estimator (draft-cheng-iccrg-delivery-rate-estimation
 
 import math
 from collections import deque
-from typing import TypedDict
+from typing import NamedTuple
 
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.path_estimates import FALLEN
@@ -181,12 +181,12 @@ class PathMonitor:
         records.append((now_s, self.delivered_bytes, self.lost_bytes, sent_s))
 
 
-class PlateauOptions(TypedDict):
-    """The options of `DeliveryPlateau.plateau_bps`."""
+class Plateau(NamedTuple):
+    """For so many rounds the rate has grown so many times, and the delivery less than that."""
 
     growth: float
     gain: float
-    patience: int
+    patience: int = 1
 
 
 class DeliveryPlateau:
@@ -205,13 +205,7 @@ class DeliveryPlateau:
         self._rates.clear()
 
     def plateau_bps(
-        self,
-        rate_bps: float,
-        delivered_bps: float | None,
-        *,
-        growth: float,
-        gain: float,
-        patience: int = 1,
+        self, rate_bps: float, delivered_bps: float | None, plateau: Plateau
     ) -> float | None:
         """Returns the earlier rate that delivered as much, or None. Call it once per round."""
         if len(self._rates) < _LAG or delivered_bps is None:
@@ -219,16 +213,16 @@ class DeliveryPlateau:
             return None
         caused_bps = self._rates[0]
         self._rates.append(rate_bps)
-        if delivered_bps * gain < self._delivered_bps and caused_bps >= self._rate_bps:
+        if delivered_bps * plateau.gain < self._delivered_bps and caused_bps >= self._rate_bps:
             # More was sent and less arrived: it is not the rate that has made the difference.
             self.forget()
             return None
-        if self._rate_bps < caused_bps < growth * self._rate_bps:
+        if self._rate_bps < caused_bps < plateau.growth * self._rate_bps:
             return None
         grown = caused_bps > self._rate_bps > 0
-        if grown and delivered_bps < gain * self._delivered_bps:
+        if grown and delivered_bps < plateau.gain * self._delivered_bps:
             self._plateau_rounds += 1
-            if self._plateau_rounds < patience:
+            if self._plateau_rounds < plateau.patience:
                 return None
             before_bps = self._rate_bps
             self.forget()

@@ -33,7 +33,7 @@ from testbed.transport.policies.congestion.path import (
     INITIAL_WINDOW,
     DeliveryPlateau,
     PathMonitor,
-    PlateauOptions,
+    Plateau,
 )
 
 _MIN_RTT_WINDOW_S = 10.0
@@ -44,8 +44,8 @@ _HIGH_FACTOR = 2.0
 _ALPHA = 0.875
 _HYPERACTIVE_ROUNDS = _HYPERACTIVE_STEPS = 5
 _LARGEST_CUT = 0.5
-_START_PLATEAU: PlateauOptions = {"growth": 2.0, "gain": 1.25, "patience": 1}
-_PLATEAU: PlateauOptions = {"growth": 1.25, "gain": 1.1, "patience": 3}
+_START_PLATEAU = Plateau(growth=2.0, gain=1.25)
+_PLATEAU = Plateau(growth=1.25, gain=1.1, patience=3)
 _PLATEAU_CUT = 0.8
 _OVERFLOW_CUT = 0.8
 _FULL_CUT = 0.8
@@ -181,8 +181,8 @@ class Timely(CongestionControl):
         """An earlier rate that delivered as much, if there is one."""
         if feedback.app_limited or self._rate is None:
             return None
-        options = _START_PLATEAU if self.starting else _PLATEAU
-        return self._plateau.plateau_bps(self._rate, self.path.delivery_rate_bps, **options)
+        plateau = _START_PLATEAU if self.starting else _PLATEAU
+        return self._plateau.plateau_bps(self._rate, self.path.delivery_rate_bps, plateau)
 
     def _start(self, rtt_s: float, feedback: Feedback) -> None:
         assert self._rate is not None

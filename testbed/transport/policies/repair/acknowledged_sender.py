@@ -31,10 +31,6 @@ _ONE = np.int32(1)  # `ufunc.at` is fast where both types are the same
 Chunks = NDArray[np.int64]
 
 
-def _ascending(chunks: Chunks) -> bool:
-    return bool((chunks[1:] > chunks[:-1]).all())
-
-
 class Arrivals(NamedTuple):
     """What an ACK adds."""
 
@@ -112,7 +108,7 @@ class Scoreboard:
         self.largest = max(self.largest, newest)
         chunks = self._chunk[news]
         chunks = chunks[~self.arrived[chunks]]
-        if not _ascending(chunks):
+        if (chunks[1:] <= chunks[:-1]).any():
             chunks = np.unique(chunks)
         self.arrived[chunks] = True
         self._advance()
@@ -155,54 +151,14 @@ class Scoreboard:
         self._oldest += int((rows == _IN_FLIGHT).argmax())
 
 
-class ChunkQueue:
-    """A queue of chunk numbers, which are pushed and taken as whole arrays."""
-
-    def __init__(self) -> None:
-        self._chunks = np.empty(64, dtype=np.int64)
-        self._first = 0
-        self._end = 0
-
-    def __len__(self) -> int:
-        return self._end - self._first
-
-    def push(self, chunks: NDArray[np.int64]) -> None:
-        end = self._end + len(chunks)
-        if end > len(self._chunks):
-            waiting = self._chunks[self._first : self._end]
-            room = np.empty(max(64, 2 * (len(waiting) + len(chunks))), dtype=np.int64)
-            room[: len(waiting)] = waiting
-            self._chunks, self._first, self._end = room, 0, len(waiting)
-            end = self._end + len(chunks)
-        self._chunks[self._end : end] = chunks
-        self._end = end
-
-    def peek(self, count: int) -> NDArray[np.int64]:
-        """The next chunks, at most `count`; valid until the next change."""
-        return self._chunks[self._first : min(self._end, self._first + count)]
-
-    def drop(self, count: int) -> None:
-        self._first += count
-
-    def remove(self, unwanted: NDArray[np.bool_]) -> None:
-        """Removes all chunks for which the mask, shape (chunk_count,), is True."""
-        waiting = self._chunks[self._first : self._end]
-        wanted = waiting[~unwanted[waiting]]
-        self._end = self._first + len(wanted)
-        self._chunks[self._first : self._end] = wanted
-
-
 class SendQueue:
     """The chunks of a transfer of which no copy is in flight or at the receiver."""
 
-    def __init__(
-        self, chunks: NDArray[np.int64], *, lost_first: bool, at_first: int | None = None
-    ) -> None:
+    def __init__(self, chunks: Chunks, *, lost_first: bool, at_first: int | None = None) -> None:
         """`chunks` wait, in this order. With `lost_first`, lost chunks go first, else last."""
         self._all = chunks
         self._fresh, self._kept = chunks[:at_first], chunks[len(chunks[:at_first]) :]
-        self._cursor = 0
-        self._lost = ChunkQueue()
+        self._lost = chunks[:0]
         self._lost_first = lost_first
         self.waiting = len(self._fresh)  # how many there are
 
@@ -213,60 +169,48 @@ class SendQueue:
 
     def release(self) -> None:
         """Those wait, too, that did not at first."""
-        self._fresh = np.concatenate((self._fresh[self._cursor :], self._kept))
-        self._cursor, self._kept = 0, self._kept[:0]
-        self.waiting = len(self._fresh) + len(self._lost)
+        self._set(self._lost, np.concatenate((self._fresh, self._kept)), self._kept[:0])
 
-    def _shares(self, count: int) -> tuple[int, int]:
-        """How many of the next `count` chunks were lost, and how many were never sent."""
-        lost, fresh = len(self._lost), len(self._fresh) - self._cursor
-        if self._lost_first:
-            again = min(count, lost)
-            return again, min(count - again, fresh)
-        new = min(count, fresh)
-        return min(count - new, lost), new
+    def _set(self, lost: Chunks, fresh: Chunks, kept: Chunks) -> None:
+        self._lost, self._fresh, self._kept = lost, fresh, kept
+        self.waiting = len(lost) + len(fresh)
 
-    def peek(self, count: int) -> NDArray[np.int64]:
+    def peek(self, count: int) -> Chunks:
         """The next chunks, at most `count`; valid until the next change."""
-        again, new = self._shares(count)
-        fresh = self._fresh[self._cursor : self._cursor + new]
-        if not again:
-            return fresh
-        parts = (self._lost.peek(again), fresh)
-        return np.concatenate(parts if self._lost_first else parts[::-1])
+        first, then = self._lost, self._fresh
+        if not self._lost_first:
+            first, then = then, first
+        if not len(first) or not len(then):
+            return (first if len(first) else then)[:count]
+        return np.concatenate((first[:count], then[: max(0, count - len(first))]))
 
     def drop(self, count: int) -> None:
-        again, new = self._shares(count)
-        self._lost.drop(again)
-        self._cursor += new
-        self.waiting -= again + new
+        """The next `count` chunks are sent."""
+        if self._lost_first:
+            again = min(count, len(self._lost))
+        else:
+            again = max(0, count - len(self._fresh))
+        self._set(self._lost[again:], self._fresh[count - again :], self._kept)
 
-    def take(self, chunks: NDArray[np.int64]) -> None:
+    def take(self, chunks: Chunks) -> None:
         """Removes these, wherever they wait; those that do not wait stay away."""
         taken = np.zeros(len(self._all), dtype=np.bool_)
         taken[chunks] = True
-        fresh = self._fresh[self._cursor :]
-        self._fresh, self._cursor = fresh[~taken[fresh]], 0
-        self._kept = self._kept[~taken[self._kept]]
-        self._lost.remove(taken)
-        self.waiting = len(self._fresh) + len(self._lost)
+        self._set(*(each[~taken[each]] for each in (self._lost, self._fresh, self._kept)))
 
-    def push_lost(self, chunks: NDArray[np.int64]) -> None:
+    def push_lost(self, chunks: Chunks) -> None:
         """Adds chunks whose last copies are lost."""
-        self._lost.push(chunks)
-        self.waiting += len(chunks)
+        if len(chunks):
+            self._set(np.concatenate((self._lost, chunks)), self._fresh, self._kept)
 
     def remove(self, arrived: NDArray[np.bool_]) -> None:
         """Removes lost chunks that have arrived after all, those where the mask is True."""
-        if before := len(self._lost):
-            self._lost.remove(arrived)
-            self.waiting -= before - len(self._lost)
+        if len(self._lost):
+            self._set(self._lost[~arrived[self._lost]], self._fresh, self._kept)
 
     def restart(self) -> None:
         """Makes all chunks wait again."""
-        self._lost = ChunkQueue()
-        self._fresh, self._cursor, self._kept = self._all, 0, self._all[:0]
-        self.waiting = len(self._fresh)
+        self._set(self._all[:0], self._all, self._all[:0])
 
 
 # Send indices are unambiguous while the newest is less than half the modulus ahead of what the
