@@ -9,7 +9,6 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import Ack, ControlMessage, MessageType
 from testbed.transport.core.routine import Quiet
 from testbed.transport.core.wire import (
@@ -186,23 +185,6 @@ def test_what_comes_in_another_order_is_left_to_the_connection(case):
         assert len(arriving.end()[0].new) == 10
 
 
-@pytest.mark.parametrize(
-    "repair",
-    [  # What they may spend with datagrams of MTU size, which are 17 times as long.
-        "selective:overhead=0.2",
-        "streaming:overhead=0.017,loss_overhead=0.2,later_loss_overhead=0.08",
-    ],
-)
-def test_who_has_to_answer_nearly_each_batch_reads_it_without_being_asked_before(repair):
-    connection = two(3000, repair=repair).server.connection
-    frames = all_frames(two(3000).layout, number=0)
-    for step, first in enumerate(range(0, 2000, 40)):  # nine tenths are lost
-        connection.on_datagrams(frames[first : first + 40 : 10], 5e-3 * step, waited=True)
-        connection.control()
-        if step > 3:
-            assert connection.gather_s() > 0 and connection.expected() is None
-
-
 def test_send_indices_follow_one_another_around_their_end():
     connection, rest, _ = quiet_receiver()
     records = fields(rest, CHUNK_BYTES)
@@ -282,19 +264,6 @@ def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_droppe
     assert np.array_equal(into[came], sent[came]) and not into[~came].any()
 
 
-def test_duplicates_are_counted_once_though_nothing_comes_in_the_rests_after_them():
-    _, connection, rest = under_way()
-    connection.on_datagrams(rest[:5], 2e-3, waited=True)
-    connection.on_datagrams(rest[:5], 2e-3, waited=True)
-    with pair() as (udp, _):
-        arriving = udp.arriving()
-        for _ in range(3):
-            assert arriving.begin(connection.expected(), 2e-3, udp.receiving)
-            arrive(arriving, 2e-3)
-            arriving.end()
-    assert connection.incoming.receivers[0].ignored == {"replayed": 5}
-
-
 def test_nothing_is_taken_while_a_transfer_that_nobody_asked_for_is_under_way():
     parties, connection, _ = under_way()
     assert connection.expected() is not None
@@ -331,65 +300,3 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
     if not room_s:
         (message,) = connection.incoming.poll_messages()
         assert Ack.parse(message.body).echo == 59
-
-
-@pytest.mark.parametrize(("repair", "gathers"), [("streaming", False), ("passes", True)])
-def test_for_a_control_that_measures_the_path_each_is_taken_as_it_comes(repair, gathers):
-    parties = two(2000, repair=repair)
-    rest = received(parties, [(0.0, 20), (2e-3, 20)])
-    connection = parties.server.connection
-    connection.control()
-    assert (connection.gather_s(measured=True) > 0) == gathers
-    expected = connection.expected(measured=True)
-    assert expected is not None and (expected.most_s > 0) == gathers
-    rest[29, 14] |= ACK_REQUESTED >> 8
-    with pair() as (udp, other):
-        data = data_of(udp, measured=True)
-        data._drained = True
-        data.begin_routine(connection, 2e-3)
-        assert data.coming.it.at_once
-        for step in range(30):
-            other.send(rest[step : step + 1])
-            arrive(data.coming, 3e-3 + step * 1e-4)
-            assert data.coming.it.over == (gathers or step == 29)
-            if gathers:
-                break
-        data.end_routine(connection, 6e-3)
-        assert (data.unread_until_s > 6e-3) == gathers
-    if not gathers:
-        (message,) = connection.incoming.poll_messages()
-        ack = Ack.parse(message.body)
-        assert ack.echo == 69 and ack.held_s < 1e-4
-
-
-def test_what_completes_a_transfer_is_noticed_at_once():
-    parties = two(100)
-    connection = parties.server.connection
-    rest = received(parties, [(0.0, 90), (1e-3, 8)])
-    with pair() as (udp, other):
-        data, waiter = data_of(udp), Waiter()
-        data.begin_routine(connection, time.monotonic())
-        waiter.want(data, reading=True, writing=False)
-        for frame in rest:
-            other.send(frame[None])
-            waiter.wait_working(time.monotonic() + 0.02, [], [data.coming])
-        data.end_routine(connection, time.monotonic())
-    assert [type(event) for event in connection.events()] == [TransferDone]
-
-
-def test_where_datagrams_come_faster_than_they_could_gather_the_connection_reads_them():
-    parties = two(600)
-    received(parties, [(0.0, 20), (1e-3, 400)])
-    assert parties.server.connection.expected() is None
-
-
-def test_strangers_alone_do_not_end_a_routine_that_takes_all_at_once():
-    _, connection, _ = under_way()
-    with pair() as (udp, _), socket.socket(type=socket.SOCK_DGRAM) as strange:
-        arriving = udp.arriving()
-        assert arriving.begin(connection.expected(), None, udp.receiving)
-        for number in range(20):
-            strange.sendto(bytes(32), ("127.0.0.1", udp.port))
-            arrive(arriving, 3e-3 + number * 1e-4)
-        assert not arriving.it.over and not arriving.worked
-        assert udp.counters == {"unknown-address": 20}

@@ -68,12 +68,6 @@ def asking(*, window: float, waiting: int, wants: bool = True) -> tuple[list[int
     return np.flatnonzero(stamps & ACK_REQUESTED).tolist(), repair, len(stamps)
 
 
-@pytest.mark.parametrize("window", [6, math.inf])
-def test_none_asks_where_the_repair_wants_no_answer(window):
-    places, _, _ = asking(window=window, waiting=9, wants=False)
-    assert places == []
-
-
 @pytest.mark.parametrize(
     ("window", "waiting", "places"),
     [
@@ -93,8 +87,3 @@ def test_which_of_a_batch_ask(window, waiting, places):
     asked, _, count = asking(window=window, waiting=waiting)
     assert asked == places
     assert count < 5000
-
-
-def test_the_repair_is_told_the_batch_and_the_window_behind_it():
-    _, repair, _ = asking(window=20, waiting=9)
-    assert repair.asked == [(9, 11)]

@@ -8,28 +8,17 @@ from testbed.transport import (
     PayloadLayout,
     preset,
 )
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import ByEnergy
 from tests.transport.energy_rounds import (
     CHUNKS,
     FLOOR,
     ROUNDS,
     SHARE,
     Rounds,
-    energies,
 )
 from tests.transport.two_parties import Two
 from tests.transport.virtual import random_payload
-
-
-def test_payloads_that_end_early_make_no_others_late():
-    rounds = Rounds(spread=0.3, rate_bps=1e6)
-    for _ in range(20):
-        rounds.round(scale=0.0)  # nothing but what has its turn must arrive
-    assert max(rounds.took_s) < 0.02
-    assert min(rounds.round() for _ in range(10)) >= SHARE
 
 
 @pytest.mark.parametrize(("layouts", "remembered"), [(1, 16), (20, 320), (40, 512)])
@@ -51,31 +40,6 @@ def test_a_rule_looks_back_on_16_transfers_of_each_layout(layouts, remembered):
         two.send(transfer, random_payload(layout, number))
         two.run()
     assert max(seen) == seen[-1] == remembered
-
-
-@pytest.mark.parametrize("sizes", [(4, 100), (25, 100)])
-def test_buckets_of_all_sizes_keep_the_share(sizes):
-    buckets = PayloadLayout([(str(size), 4 * size) for size in sizes], 16)
-    arm, layouts = preset("bounded-energy", at_most=1), []
-
-    class Noting(ByEnergy):
-        def arranger(self, context):
-            layouts.append(context.layouts)
-            return super().arranger(context)
-
-    two = Two(
-        layout=buckets, repair=arm.repair, order=Noting(), tensor_by_tensor=True, rate_bps=1e6
-    )
-    for number in range(40):
-        layout, transfer = buckets.each[number % len(sizes)], Leg.GATHER.transfer(number)
-        two.receive(transfer, rule=arm.gather.stop_rule(False)(layout), layout=layout)
-        two.send(transfer, random_payload(layout, number))
-        two.run()
-        done = [event for event in two.server.events if isinstance(event, TransferDone)]
-        report, energy = done[-1].report, energies(layout, two.sent[transfer])
-        assert report.transfer == transfer
-        assert energy[report.received].sum() >= 0.95 * energy.sum()
-    assert set(layouts) == {len(sizes)}
 
 
 @pytest.mark.parametrize(("loss", "spread"), [(0.6, 0.0), (0.6, 1.0), (0.9, 0.0), (0.9, 1.5)])
@@ -132,13 +96,6 @@ def test_a_second_in_which_nearly_all_is_lost_ends():
     assert rounds.simulation.now_s - began_s <= 0.5  # before the loss does
     rounds.round(number=100)  # what is known of losses is of the round before
     assert rounds.round(number=101) >= SHARE
-
-
-def test_the_round_after_a_burst_sends_hardly_more_than_it_needs():
-    rounds = Rounds(spread=0.0, rate_bps=1e6, seed=2)
-    for loss in (0.0, 0.9, 0.9, 0.9, 0.0):
-        rounds.round(loss)
-    assert rounds.reports[-1].chunks_sent <= 1.1 * CHUNKS
 
 
 @pytest.mark.parametrize(

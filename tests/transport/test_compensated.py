@@ -6,10 +6,9 @@ import pytest
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.transport import PayloadLayout, preset
+from testbed.transport import PayloadLayout
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.policies.congestion import CompensatedRate, FixedRate
 from tests.transport.link_transfers import TransferFlow
 from tests.transport.virtual import random_payload
@@ -73,28 +72,6 @@ def test_a_queue_may_cause_losses_that_half_fills_it(full_s, latest_s, may):
     assert not known.may_queue(full_s)
     known.on_round_trip(latest_s)
     assert known.may_queue(full_s) == may
-
-
-def test_where_nobody_tells_how_long_the_queue_is_it_may_cause_all_losses():
-    unknown = SendingPath(congestion=CompensatedRate(rate_bps=SHARE_BPS), chunk_bytes=1456)
-    known = SendingPath(
-        congestion=CompensatedRate(rate_bps=SHARE_BPS), chunk_bytes=1456, queue_bytes=50_000
-    )
-    for path in (unknown, known):
-        path.estimates.on_round_trip(0.001)
-    assert unknown.may_queue
-    assert not known.may_queue
-
-
-@pytest.mark.parametrize("most", [0.5, 101, "2", True])
-def test_a_bound_that_is_none_is_refused(most):
-    with pytest.raises(ValueError, match=r"most is .*; valid: 1 to 100"):
-        CompensatedRate(rate_bps=1e6, most=most)
-
-
-def test_own_protocols_have_it_and_need_a_rate():
-    assert preset("bounded-energy").congestion_control == "compensated"
-    assert preset("bounded-energy").needs_rate
 
 
 def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):

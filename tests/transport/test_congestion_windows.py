@@ -129,13 +129,6 @@ def test_losses_of_unknown_age_count_once_per_round_trip():
     assert rounds.window == 40
 
 
-def test_a_feedback_of_losses_only_is_heard():
-    rounds = Rounds(Reno())
-    rounds.round()
-    rounds.round(lost=20)
-    assert rounds.window == 10
-
-
 def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
     rounds = Rounds(Reno())
     for _ in range(3):

@@ -240,15 +240,6 @@ def test_probes_for_ever_more_transfers_are_refused():
     assert "nobody asked for" in two.server.connection.lost
 
 
-@pytest.mark.parametrize("kind", [MessageType.STOP, MessageType.HOLD, MessageType.BITMAP])
-def test_an_answer_for_a_transfer_that_was_not_sent_ends_the_connection(kind):
-    connection = Two().worker.connection
-    connection.on_control(
-        ControlMessage(kind, 3, b"\1" * (kind is not MessageType.HOLD)).encode(), 0.0
-    )
-    assert f"{kind.name} for transfer 3, which was not sent" in (connection.lost or "")
-
-
 @pytest.mark.parametrize("by", ["probe", "deadline"])
 def test_a_rule_that_a_probe_or_the_time_satisfies_ends_its_transfer_there_and_then(by):
     class Satisfied(StopRule):

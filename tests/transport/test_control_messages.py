@@ -60,15 +60,6 @@ def test_any_split_of_the_stream_gives_the_same_messages(sent, data):
     assert parser.pending_bytes == 0
 
 
-def test_a_message_in_single_bytes_is_complete_with_the_last_and_not_before():
-    stream = ControlMessage(MessageType.BITMAP, 3, bytes(10)).encode()
-    parser = ControlParser(LIMITS)
-    for byte in stream[:-1]:
-        assert parser.missing_bytes > 0
-        assert parser.feed(bytes([byte])) == []
-    assert parser.feed(stream[-1:]) == [ControlMessage(MessageType.BITMAP, 3, bytes(10))]
-
-
 @given(st.lists(st.binary(max_size=64), max_size=8))
 def test_random_bytes_give_messages_or_a_protocol_error_and_bounded_memory(pieces):
     parser = ControlParser(LIMITS)

@@ -122,13 +122,6 @@ def test_a_sender_that_falls_silent_early_and_goes_on_sends_again_what_was_let_g
     assert two.intact == [0]
 
 
-def test_what_a_probe_confirms_is_kept_as_long_as_its_sender_waits():
-    two = Two()
-    two.send(0)
-    two.run(until_s=5 * TIMEOUT_S)
-    assert two.server.connection.incoming._early[0].received_count == 100
-
-
 def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
     two = Two(repair="streaming", transfers_in_flight=1)
     frames = all_frames(two.layout, number=0)[:1]

@@ -123,15 +123,6 @@ def test_it_says_at_the_least_how_many_more_must_come():
     assert rule.satisfied(having(1, 3))
 
 
-def test_what_came_before_it_was_asked_for_tells_nothing_of_the_path():
-    values = np.array([worth.MUST, 90, 90, 90], np.uint8)
-    rule = BoundedEnergy(share=0.9).stop_rule(False)(layout_of(4))
-    slowest = [(1e-3, 400), (1e-3, 1)]  # of another size: neither says how long four take
-    state = progress(FIRST, now_s=5.0, worth=values, first_sign_s=4.0, slowest=slowest)
-    assert not rule.satisfied(state)
-    assert rule.deadline_s(state) is None
-
-
 def late_progress(recent):
     """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
     values = np.array([worth.MUST | 90, 90, 90, 90], np.uint8)
@@ -205,15 +196,6 @@ def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
     body = bytes([worth.MUST | 90, 90, 90, 90])
     receiver.on_message(ControlMessage(MessageType.WORTH, 8, body), 0.0)
     assert receiver.next_deadline_s() == 20.0
-
-
-def test_the_latest_rounds_are_remembered_each_with_its_slowest_peer():
-    slowest = Slowest()
-    for transfer in range(20):
-        for took_s in (2.0, 3.0, 1.0):
-            slowest.note(transfer, (took_s + transfer, 4))
-    slowest.note(0, (99.0, 4))  # a peer that is far behind says nothing of the latest
-    assert list(slowest.before(19)) == [(3.0 + transfer, 4) for transfer in range(4, 19)]
 
 
 def test_one_that_was_cut_short_does_not_stand_for_the_round():

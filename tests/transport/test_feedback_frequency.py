@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from testbed.transport import PayloadLayout
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion import CongestionControl, FixedRate, Reno
@@ -55,12 +53,3 @@ def test_the_page_s_table_is_what_happens():
     _, _, shown = PAGE.read_text(encoding="utf-8").partition("<!-- feedback:")
     table = [line for line in shown.splitlines() if re.match(r"\| `", line)]
     assert table == rows, "\n" + "\n".join(rows)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_passes_tell_a_rate_once_at_the_end_of_each_pass_but_the_last(loss):
-    heard, outcome = one_transfer("passes", "rate", loss)
-    passes = outcome.sender.report("x").passes
-    assert passes is not None
-    assert len(heard) == passes - 1
-    assert all(feedback.app_limited for feedback in heard)

@@ -9,8 +9,8 @@ import pytest
 
 from testbed.transport import preset
 from testbed.transport.core.connection import Connection
-from testbed.transport.core.messages import Ack, ControlMessage, MessageType
-from testbed.transport.core.routine import GATHERED, LEAST_S, Gathering
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.routine import LEAST_S, Gathering
 from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.net.addresses import resolve
@@ -47,13 +47,6 @@ def test_nothing_gathers_before_a_rate_was_measured_over_20_ms_at_most(times, wa
     for now_s in times:
         gathering.arrived(8, now_s)
     assert gathering.wait_s(1000, 1.0) == wait_s
-
-
-def test_as_many_gather_as_one_send_carries_for_as_long_as_the_repair_allows():
-    gathering = known()
-    assert gathering.wait_s(1000, 1.0) == pytest.approx(GATHERED / PER_S)
-    assert gathering.wait_s(1000, 2e-3) == 2e-3
-    assert gathering.wait_s(1000, 0.0) == 0
 
 
 def test_half_of_what_is_missing_may_come_unseen_and_the_last_ones_are_awaited_one_by_one():
@@ -193,15 +186,6 @@ def transfer_parts(rule, repair="streaming"):
     repair = REPAIRS.create(repair)
     receiver, _ = new_receiver(layout, rule=rule, repair=repair)
     return new_sender(layout, rate_bps=1e9, repair=repair), receiver
-
-
-def test_an_ack_of_datagrams_that_gathered_gives_no_sample_of_the_round_trip():
-    sender, receiver = transfer_parts(FractionRule(chunk_count=40, tolerance=0))
-    frames = sender.offer(0.0)
-    receiver.attentive = False
-    receiver.on_datagrams(frames[:8], 1.0)
-    (message,) = receiver.poll_messages()
-    assert Ack.parse(message.body).echo is None
 
 
 def test_only_a_rule_that_says_what_is_missing_lets_arrivals_gather():

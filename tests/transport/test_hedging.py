@@ -184,15 +184,6 @@ def test_a_hedge_of_the_peer_restores_hope():
     assert times == pytest.approx([21.05, 21.052, 21.054])
 
 
-def test_who_is_asked_answers_though_its_own_timer_has_just_run_out_for_nothing():
-    worker, server = pair()
-    server.hedge.doubt(1.0)
-    server.hedge.datagrams(1.0)
-    worker.hedge.doubt(1.001)
-    server.take(worker.hedge.datagrams(1.001), 1.0021)
-    assert len(server.hedge.datagrams(1.0021)) == 1
-
-
 def test_a_stream_that_leaves_too_much_undelivered_is_hedged_again_from_then_on():
     worker, _ = pair()
     worker.say(bytes((1 << 20) + 1), 1.0)
@@ -200,33 +191,6 @@ def test_a_stream_that_leaves_too_much_undelivered_is_hedged_again_from_then_on(
     assert [each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.01)] == [b""]
     worker.say(b"after", 1.02)
     assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.02)} == {b"after"}
-
-
-def test_talk_that_tcp_delivers_keeps_no_hopeless_doubt_alive():
-    worker, server = pair()
-    worker.say(b"probe", 1.0)
-    worker.hedge.doubt(1.01)
-    sent, now_s = 0, 1.01
-    for _ in range(2000):
-        now_s += 1e-3
-        worker.say(b"word", now_s)
-        worker.deliver(server, 1000)
-        sent += len(worker.hedge.datagrams(now_s))
-    assert not worker.hedge.troubled
-    assert sent < 600
-
-
-def test_trouble_ends_though_the_latest_word_is_always_on_its_way():
-    worker, server = doubting()
-    server.take(worker.hedge.datagrams(1.01), 1.01)
-    worker.take(server.hedge.datagrams(1.01), 1.01)
-    server.take(worker.hedge.datagrams(1.013), 1.013)
-    worker.take(server.hedge.datagrams(1.013), 1.013)
-    for step in range(10):
-        worker.say(b"ack", 1.02 + step / 100)
-        worker.deliver(server, 3)
-        worker.hedge.datagrams(1.02 + step / 100)
-    assert not worker.hedge.troubled
 
 
 def test_what_is_said_in_trouble_goes_at_once_and_does_not_hurry_the_timer():
@@ -255,17 +219,6 @@ def test_a_peer_that_was_told_what_is_lacking_becomes_troubled_itself():
     worker.take(server.hedge.datagrams(1.003), 1.0031)
     assert worker.hedge.troubled
     assert [each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.0031)] == [b"worth"]
-
-
-def test_whoever_is_asked_right_after_it_spoke_answers_once():
-    worker, server = pair()
-    worker.say(b"worth", 1.0)
-    server.hedge.doubt(1.0005)
-    worker.take(server.hedge.datagrams(1.0005), 1.0006)
-    assert not worker.hedge.troubled
-    assert len(worker.hedge.datagrams(1.0006)) == 1
-    worker.deliver(server, 5)
-    assert worker.hedge.datagrams(1.2) == []
 
 
 def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():

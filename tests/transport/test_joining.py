@@ -107,20 +107,6 @@ def test_workers_may_begin_once_all_have_joined_however_long_the_last_one_takes(
     assert started(early) and started(late)
 
 
-def test_a_worker_that_died_while_others_joined_takes_its_place_again():
-    cluster = cluster_of("a", "b")
-    cluster.join("a")
-    cluster.simulation.run()
-    cluster.kill("a")
-    cluster.simulation.run()
-    again = cluster.join("a")
-    cluster.join("b")
-    cluster.simulation.run()
-    assert started(again)
-    assert cluster.servers["a"].connection.state is ConnectionState.OPEN
-    assert cluster.refused == []
-
-
 def test_a_worker_that_the_server_believes_alive_may_join_again():
     cluster = cluster_of("a")
     cluster.join("a")

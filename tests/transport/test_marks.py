@@ -14,9 +14,7 @@ from testbed.transport.core.order import MarkedOrder
 from testbed.transport.core.wire import fields
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.order import InOrder, LayerAndMagnitude, Shuffled, sending_order
-from tests.transport.own_namespace import alone
 from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
-from tests.transport.two_classes import trial
 from tests.transport.virtual import layout_of
 
 BLOCK = 64
@@ -185,28 +183,3 @@ def test_marks_are_a_setting_of_protocols_that_others_need_not_have():
 def test_marks_that_make_no_sense_are_refused(name, marks, message):
     with pytest.raises(ValueError, match=message):
         preset(name, marks=marks)
-
-
-def through_two_classes(marks):
-    """What became of the transfer, after one pass: nothing was sent again."""
-    result = alone(trial, marks)
-    assert result["passes"] == 1
-    return result
-
-
-def test_a_queue_that_knows_the_marks_drops_the_lower_class_first():
-    result = through_two_classes("layer-and-magnitude")
-    assert result["lost_large"] <= 0.01
-    assert result["lost_small"] >= 0.4
-    # Both classes, and nothing else, were on the wire.
-    assert set(result["seen"]) == {str(dscp.PROTECTED << 2), str(dscp.DROPPED_FIRST << 2)}
-    assert result["drops"]["11:"] <= 10
-    assert result["drops"]["1:"] == result["drops"]["11:"] + result["drops"]["12:"]
-
-
-def test_without_marks_the_same_queue_drops_both_alike():
-    result = through_two_classes("none")
-    assert 0.25 <= result["lost_large"] <= 0.5
-    assert abs(result["lost_large"] - result["lost_small"]) <= 0.12
-    assert set(result["seen"]) == {"0"}
-    assert result["drops"]["11:"] == 0

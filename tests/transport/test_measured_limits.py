@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.tolerance import StopRule, required_chunks
 from testbed.transport.policies.tolerance import EarlyClose
 from tests.transport import transfer_parts
-from tests.transport.two_parties import DELAY_S, Two, gone
+from tests.transport.two_parties import DELAY_S, Two
 from tests.transport.virtual import layout_of, random_payload
 
 CHUNKS = 20
@@ -98,41 +97,6 @@ def test_whatever_was_measured_no_more_than_the_tolerance_is_given_up_and_never_
 
 
 # In virtual time.
-
-
-class Epochs(Two):
-    """Transfers one after another, all with the same limits to begin with."""
-
-    def __init__(self, *, tolerance=0.3, must="", **settings):
-        super().__init__(repair="selective", **{"rate_bps": 1e6, **settings})
-        self._policy = EarlyClose(tolerance, 50.0, must, patience=1.5)
-
-    def next(self, loss=0.0, *, until_s=math.inf, rest=0.0):
-        """One more, with so much loss for so long, and the rest of it; its report."""
-        number = 2 * len(self.sent)
-        self.link.loss = loss
-        if until_s < math.inf:
-            self.simulation.at(
-                self.simulation.now_s + until_s, lambda: setattr(self.link, "loss", rest)
-            )
-        self.send(number)
-        self.receive(number, rule=self._policy.stop_rule(critical=False)(self.layout))
-        self.run()
-        reports = [event.report for event in self.server.events if isinstance(event, TransferDone)]
-        assert reports[-1].transfer == number, gone(self.server)
-        return reports[-1]
-
-
-def test_the_first_hit_transfer_is_waited_for_and_later_ones_close_at_the_limit_or_before():
-    peer = Epochs()
-    calm = [peer.next(), peer.next()][1]
-    first = peer.next(0.8)
-    assert calm.chunks_received == first.chunks_received == 100
-    second = peer.next(0.8)
-    assert 70 <= second.chunks_received < 100
-    assert 1.4 * calm.duration_s < second.duration_s < first.duration_s
-    # All has come before the limit: nothing is given up.
-    assert peer.next(0.02).chunks_received == 100
 
 
 class Noting(StopRule):

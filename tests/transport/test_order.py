@@ -70,16 +70,6 @@ def test_rotating_begins_where_the_round_says_and_alike_on_both_legs():
     assert second == [*range(2, 8), 0, 1]
 
 
-def test_rotating_spreads_what_an_early_stop_gives_up():
-    layout = layout_of(100)
-    given_up = np.zeros(100)
-    for index in range(50):
-        order = order_of("rotating", layout=layout, transfer_number=Leg.GATHER.transfer(index))
-        given_up[order[59:]] += 1
-    assert given_up.min() >= 0.41 * 50 - 4
-    assert given_up.max() <= 0.41 * 50 + 4
-
-
 def test_shuffled_depends_on_seed_and_transfer_alone():
     layout = layout_of(100)
     orders = {

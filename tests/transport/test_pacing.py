@@ -99,13 +99,6 @@ def test_a_batch_is_as_long_as_asked_for_and_a_quarter_of_the_queue_or_1_ms_at_m
     assert pacer.allowance(0.0) == batch
 
 
-@pytest.mark.parametrize(("datagrams", "batch"), [(20, 8), (200, 10), (687, 33), (10**6, 33)])
-def test_a_batch_is_short_beside_its_transfer(datagrams, batch):
-    pacer = pacer_of(queue_bytes=LONG_QUEUE_BYTES)
-    pacer.fit(datagrams)
-    assert pacer.allowance(0.0) == batch
-
-
 def test_a_sender_that_wakes_up_late_sends_all_that_is_due_in_one_batch_if_the_queue_is_known():
     pacer = pacer_of(quantum_s=1e-3, queue_bytes=LONG_QUEUE_BYTES)
     burst(pacer, 0.0)

@@ -46,12 +46,6 @@ def test_a_rate_at_which_nothing_would_be_sent_is_refused(rate_bps):
         path.rate_bps  # noqa: B018 - reading it checks it
 
 
-@pytest.mark.parametrize("number", [1, 1e6, math.inf])
-def test_whole_numbers_and_infinity_are_a_rate_and_a_window(number):
-    path = SendingPath(congestion=Own(rate_bps=number, window_bytes=number), chunk_bytes=16)
-    assert (path.rate_bps, path.window_bytes) == (number, number)
-
-
 @pytest.mark.parametrize(
     ("others", "limited"), [("none", True), ("one", False), ("one held", False), ("ended", True)]
 )

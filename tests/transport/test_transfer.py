@@ -14,7 +14,7 @@ from testbed.transport.core.tolerance import required_chunks
 from testbed.transport.core.wire import fields, wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.repair import REPAIRS, Passes
+from testbed.transport.policies.repair import REPAIRS
 from tests.transport.transfer_parts import Recorder, all_frames, new_receiver, new_sender
 from tests.transport.virtual import (
     Network,
@@ -123,18 +123,6 @@ def test_a_receiver_that_gives_up_before_anything_has_come_was_in_the_first_pass
     report = receiver.report("s")
     assert (receiver.stopped, report.passes, report.chunks_received) == (True, 1, 0)
     assert (report.began_s, report.ended_s) == (1.0, 1.0)
-
-
-def test_a_receivers_repair_is_told_the_size_of_a_datagram_on_the_wire():
-    sizes = []
-
-    class Own(Passes):
-        def receiver(self, *, transfer, datagram_wire_bytes):
-            sizes.append((transfer, datagram_wire_bytes))
-            return super().receiver(transfer=transfer, datagram_wire_bytes=datagram_wire_bytes)
-
-    transfer(random_payload(layout_of(3)), layout_of(3), repair=Own(), number=6)
-    assert sizes == [(6, wire_bytes(1, 16))]
 
 
 def test_a_stop_in_the_middle_of_a_pass_ends_it_at_once():

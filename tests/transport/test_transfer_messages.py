@@ -14,7 +14,7 @@ from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Passes
 from testbed.transport.policies.repair.passes import PassesSender
 from tests.transport.transfer_parts import Recorder, all_frames, new_receiver, new_sender
-from tests.transport.virtual import SESSION, layout_of
+from tests.transport.virtual import layout_of
 
 # Control messages.
 
@@ -165,33 +165,6 @@ def test_only_a_probe_that_ends_a_pass_counts_as_one():
 
 
 # What is ignored.
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [
-        ("session", SESSION + 1, "wrong-session"),
-        ("transfer", 5, "stale-transfer"),
-        ("transfer", 7, "early-transfer"),
-        ("sequence", 10, "out-of-range"),
-        ("sequence", 2**32 - 1, "out-of-range"),
-        ("length", 15, "wrong-length"),
-        ("length", 0, "wrong-length"),
-    ],
-)
-def test_datagrams_that_do_not_fit_are_counted_by_reason_and_dropped(field, value, reason):
-    layout = layout_of(10)
-    receiver, into = new_receiver(layout)
-    frames = all_frames(layout)
-    good = frames.copy()
-    fields(frames, 16)[field][2:5] = value
-    receiver.on_datagrams(frames, 0.0)
-    assert receiver.ignored == {reason: 3}
-    assert receiver.received.tolist() == [not 2 <= index < 5 for index in range(10)]
-    assert not layout.rows(into)[2:5].any()
-    receiver.on_datagrams(good[2:5], 0.0)
-    assert receiver.stopped
-    assert np.array_equal(layout.rows(into), good[:, 16:])
 
 
 def test_duplicates_are_counted_within_a_batch_and_across_batches():

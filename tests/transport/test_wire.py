@@ -1,6 +1,5 @@
 """The layout of a datagram."""
 
-import numpy as np
 import pytest
 
 from testbed.transport.core.wire import (
@@ -12,8 +11,6 @@ from testbed.transport.core.wire import (
     new_frames,
     wire_bytes,
 )
-from tests.transport.transfer_parts import new_sender
-from tests.transport.virtual import SESSION, layout_of, random_payload
 
 
 def test_header_is_sixteen_bytes_in_network_order():
@@ -38,17 +35,3 @@ def test_default_datagram_fills_an_mtu_of_1500():
 def test_chunk_sizes_that_cut_floats_or_do_not_fit_are_refused(size):
     with pytest.raises(ValueError, match=f"chunk_bytes is {size}; .* of 4 from 4 to 65488$"):
         check_chunk_bytes(size)
-
-
-def test_all_datagrams_have_one_size_and_say_how_much_is_payload():
-    layout = layout_of(3, chunk_bytes=16, last_elements=1)
-    frames = new_sender(layout, rate_bps=1e12, number=9).offer(0.0)
-    assert frames.shape == (3, 32)
-    batch = fields(frames, 16)
-    assert batch["session"].tolist() == [SESSION] * 3
-    assert batch["sequence"].tolist() == [0, 1, 2]
-    assert batch["transfer"].tolist() == [9] * 3
-    assert batch["length"].tolist() == [16, 16, 4]
-    assert batch["stamp"].tolist() == [0, 1, 2]
-    assert batch["chunk"].tobytes() == random_payload(layout).tobytes()
-    assert not np.any(batch["chunk"][2, 4:])
