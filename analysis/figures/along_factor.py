@@ -77,11 +77,11 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
         _bounds(axes, cells, at, bounds, joined=numeric)
         published |= _paper(axes, cells, metric)
         axes.axhline(1, color=style.MUTED.light, linewidth=0.9, zorder=0.5)
-        axes.set_title(title, loc="left", fontsize=9.5)
+        axes.set_title(style.in_lines(title, style.TITLE_WIDTH), loc="left", fontsize=9.5)
         if numeric:
             style.factor_axis(axes, at)
         else:
-            labels = [str(p["factors"][along]) for p in cells]
+            labels = [style.in_lines(str(p["factors"][along])) for p in cells]
             long = max(map(len, labels)) > _LONG_LABEL
             slant: dict[str, Any] = {"rotation": 25, "ha": "right"} if long else {}
             axes.set_xticks(at, labels, fontsize=8, **slant)
@@ -91,7 +91,8 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
     _ratio_axis(
         axes_of[0], _heights(in_panels, [pair for _, pair in compared], metric, bounds=bool(bounds))
     )
-    axes_of[0].set_ylabel(f"{label}\nover {compared[0][1].split('/')[1]} (x)")
+    reference = style.in_lines(compared[0][1].removeprefix(f"{compared[0][0]}/"))
+    axes_of[0].set_ylabel(f"{label}\nover {reference} (x)")
     further: list[Patch | Line2D] = [
         Line2D([], [], color=style.MUTED.light, linestyle=line, label=text)
         for key, line, text in bounds

@@ -41,12 +41,12 @@ def over_rounds(
     shown = {arm: [arm] for arm in of_arms} if apart else {"": list(of_arms)}
     has_phases = known["critical"].is_not_null().any()  # programs have none
     strips = list(of_arms) if has_phases else []
-    figure, panels, below = style.new_round_panels(len(shown), strips)
+    figure, panels, below = style.new_round_panels(list(shown), strips)
     marks = []
     if below is not None:
         style.phase_strips(below, known, strips)
         marks = [style.CRITICAL]
-    for axes, (title, arms) in zip(panels, shown.items(), strict=True):
+    for axes, arms in zip(panels, shown.values(), strict=True):
         shaded = style.shade_impairments(axes, known, kinds)
         some = {arm: styles[arm] for arm in arms}
         lines = known.filter(pl.col("arm").is_in(arms))
@@ -54,7 +54,6 @@ def over_rounds(
         style.scale_axis(axes.yaxis, known["latency_s"])
         if apart and axes.get_yscale() == "log":  # a low panel has room for few
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axes.set_title(title, loc="left", fontsize=9)
     label = f"Round latency ({unit.symbol})"
     if apart:
         figure.supylabel(label, fontsize="medium")
@@ -130,15 +129,15 @@ def stacked(path: pl.DataFrame, arms: list[str]) -> Figure | None:
     points = path.select(factors).unique(maintain_order=True).to_dicts() if factors else [{}]
     points = points[: style.MOST_PANELS]
     unit = formatting.unit_for("s", [float(path["iteration_s"].mean())])  # type: ignore[arg-type]
-    figure, grid = style.new_grid(len(points))
     shown = [arm for arm in arms if arm in set(path["arm"])]
+    figure, grid = style.new_grid(len(points), labels=shown)
     for axes, point in zip(grid, points, strict=True):
         here = path.filter(
             *(pl.col(name).eq_missing(pl.lit(value)) for name, value in point.items())
         )
         _bars(axes, here, shown, unit.factor)
         words = {name.removeprefix(FACTOR_PREFIX): value for name, value in point.items()}
-        axes.set_title(factors_text(words), fontsize=9)
+        axes.set_title(style.in_lines(factors_text(words), style.TITLE_WIDTH), fontsize=9)
         axes.set_xlabel(f"Mean of a round ({unit.symbol})")
     handles = {
         label: Patch(facecolor=colour.light, label=label) for label, colour in _LOOKS.values()
@@ -150,7 +149,7 @@ def stacked(path: pl.DataFrame, arms: list[str]) -> Figure | None:
 
 
 def _bars(axes: Any, path: pl.DataFrame, arms: list[str], factor: float) -> None:
-    for place, arm in enumerate(arms):
+    for place, arm in zip(style.label_places(axes, arms), arms, strict=True):
         rows = path.filter(pl.col("arm") == arm)
         if rows.is_empty():
             continue
@@ -170,8 +169,6 @@ def _bars(axes: Any, path: pl.DataFrame, arms: list[str], factor: float) -> None
                 hatch=_BROADCAST if of_broadcast else None,
             )
             left += width
-    axes.set_yticks(range(len(arms)), [arm.replace("@", "\n@") for arm in arms], fontsize=7.5)
-    axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
 
 

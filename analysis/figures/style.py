@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import math
+import re
+import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -163,12 +165,13 @@ def new_panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
 
 
-def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
-    """Axes for so many panels, two in a row; those left over are removed."""
+def new_grid(panels: int, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
+    """Axes for so many panels, two in a row, each with room for labels along its y axis."""
     columns = 1 if panels == 1 else 2
     rows = -(-panels // columns)
     width, height = SIZE_INCHES
     size = (width, height) if panels == 1 else (width * 1.2, 0.9 + 1.9 * rows)
+    size = (size[0], size[1] + rows * sum(_extra_inches(in_lines(each)) for each in labels))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     for axes in grid[panels:]:
@@ -176,20 +179,25 @@ def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
     return figure, list(grid[:panels])
 
 
-def new_round_panels(count: int, strips: Sequence[str]) -> tuple[Figure, list[Axes], Axes | None]:
+def new_round_panels(
+    titles: Sequence[str], strips: Sequence[str]
+) -> tuple[Figure, list[Axes], Axes | None]:
     """Axes over rounds, one above the other, and below them narrow ones for a strip per arm."""
     width, height = SIZE_INCHES
-    each = height - 1 if count == 1 else _PANEL_INCHES
-    below = 0.16 * sum(1 + _in_lines(arm).count("\n") for arm in strips) + 0.05
-    heights = [each] * count + ([below] if strips else [])
+    count, above = len(titles), [in_lines(title, TITLE_WIDTH) for title in titles]
+    heights = [height - 1] if count == 1 else [_PANEL_INCHES + _extra_inches(t) for t in above]
+    if strips:
+        heights.append(0.05 + sum(_LINE_INCHES + _extra_inches(in_lines(arm)) for arm in strips))
     figure = Figure(figsize=(width, sum(heights) + 1), layout="constrained")
     grid = list(
         figure.subplots(
             len(heights), 1, sharex=True, squeeze=False, height_ratios=heights
         ).flatten()
     )
-    for axes in grid[1:count]:
-        axes.sharey(grid[0])
+    for axes, title in zip(grid, above, strict=False):
+        axes.set_title(title, loc="left", fontsize=9)
+        if axes is not grid[0]:
+            axes.sharey(grid[0])
     grid[-1].set_xlabel("Round")
     grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, grid[:count], grid[-1] if strips else None
@@ -200,7 +208,8 @@ CRITICAL = Patch(color=MUTED.light, label="critical phase")
 
 def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
     """A strip per arm, coloured in the rounds that were critical; paler where in some runs only."""
-    for row, arm in enumerate(arms):
+    places = label_places(axes, arms)
+    for place, arm in zip(places, arms, strict=True):
         shares = (
             rounds.filter(pl.col("arm") == arm)
             .group_by("round")
@@ -212,18 +221,45 @@ def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
             stretches = _stretches(part["round"].to_list())
             ranges = [(begin - 0.5, end - begin + 1.0) for begin, end in stretches]
             colour = to_rgba(MUTED.light, 0.2 + 0.8 * float(str(share[0])))
-            axes.broken_barh(ranges, (row - 0.36, 0.72), facecolor=colour, linewidth=0)
-    axes.set_ylim(len(arms) - 0.5, -0.5)
-    axes.set_yticks(range(len(arms)), map(_in_lines, arms), fontsize=7.5)
+            axes.broken_barh(ranges, (place - 0.36, 0.72), facecolor=colour, linewidth=0)
     axes.grid(visible=False)
     axes.tick_params(length=0, axis="y")
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
 
 
-def _in_lines(arm: str) -> str:
-    """A label with a line for each part: `tcp-cubic`, `@congestion_control=bbr`."""
-    return arm.replace("@", "\n@")
+TICK_WIDTH, TITLE_WIDTH, _LEGEND_WIDTH = 24, 44, 46  # of a line of a label, in characters
+_LINE_INCHES = 0.16  # the height of one
+
+
+class _BetweenParts(textwrap.TextWrapper):
+    """Breaks a label between its parts, as behind `=` in `dblp@congestion_control=bbr`."""
+
+    wordsep_re = re.compile(r"(\s+)|(?<=[-/:=,_])")
+
+
+def in_lines(label: str, width: int = TICK_WIDTH) -> str:
+    """A label in lines of at most so many characters; in a long one, what is set has its own."""
+    if len(label) <= width:
+        return label
+    wrapper = _BetweenParts(width)
+    return "\n".join(line for part in re.split("(?=@)", label) for line in wrapper.wrap(part))
+
+
+def label_places(axes: Axes, labels: Sequence[str]) -> list[float]:
+    """Label the y axis downwards, each line of a label 1 high; returns where each label is."""
+    places, used = [], 0
+    for lines in (1 + in_lines(each).count("\n") for each in labels):
+        places.append(used + (lines - 1) / 2)
+        used += lines
+    axes.set_yticks(places, map(in_lines, labels), fontsize=7.5)
+    axes.set_ylim(used - 0.5, -0.5)
+    return places
+
+
+def _extra_inches(label: str) -> float:
+    """The height of the lines of a label beyond the first."""
+    return _LINE_INCHES * label.count("\n")
 
 
 def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, pl.DataFrame]]:
@@ -338,7 +374,7 @@ def add_legend(
             color=each.colour.light,
             linestyle=each.line,
             marker=each.marker if markers else "",
-            label=arm,
+            label=in_lines(arm, _LEGEND_WIDTH),
         )
         for arm, each in styles.items()
         if arm in present

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
+from analysis.data.critical_path import PARTS
 from analysis.data.load import load
 from analysis.figures import along_factor, catalogue, rounds, style
 from analysis.summary.document import summarise
@@ -229,7 +231,54 @@ def test_no_two_arms_of_a_large_comparison_look_alike():
     assert len({(look.colour.name, look.marker) for look in styles}) == len(names)
 
 
-@pytest.mark.parametrize("arm", ["tcp-cubic", "tcp-cubic@congestion_control=bbr", "d@" + "x" * 40])
+LONG = "dblp@congestion_control=/home/someone/transport/my_control.py:Mine:gain=0.5,limit=20"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("many", [2, 5])
+def test_long_labels_are_wrapped_and_leave_the_axes_their_room(tmp_path, many):
+    build = ResultsBuilder(tmp_path)
+    names = [LONG, LONG.replace("dblp", "ltp"), "fixed-low", "tcp-cubic", "none"][:many]
+    for number, name in enumerate(names):
+        build.run(key=f"run-{number}", arm=name, seed=1)
+    latencies = load(tmp_path).frame("latencies")
+    path = latencies.select(
+        "run_key", "arm", *(pl.lit(1.0).alias(n) for n in ("iteration_s", *PARTS))
+    )
+    with style.settings():
+        drawn = [
+            rounds.over_rounds(latencies, style.arm_styles(names), {}),
+            rounds.stacked(path, names),
+        ]
+        for figure in drawn:
+            assert figure is not None
+            figure.draw_without_rendering()
+            for axes in figure.axes:
+                assert axes.get_window_extent().width > 0.4 * figure.bbox.width
+            last = figure.axes[-1]
+            labels = [each.get_window_extent() for each in last.get_yticklabels()]
+            margin = 5  # pixels of a label's box that are blank
+            assert all(one.y0 >= other.y1 - margin for one, other in pairwise(labels))
+            for text in (*last.get_yticklabels(), *(axes.title for axes in figure.axes)):
+                extent = text.get_window_extent()
+                assert figure.bbox.x0 <= extent.x0 and extent.x1 <= figure.bbox.x1
+
+
+def test_the_reference_of_a_ratio_may_have_a_slash_in_its_name(tmp_path):
+    build = ResultsBuilder(tmp_path, arms=[LONG, "none"])
+    for number, name in enumerate([LONG, "none"]):
+        for point in ("star", "tree"):
+            build.run(key=f"{point}-{number}", arm=name, seed=1, factors={"topology": point})
+    figure = along_factor.ratios_along_factor(
+        summary_of(tmp_path), style.arm_styles([LONG, "none"])
+    )
+    assert figure is not None
+    assert LONG in figure.axes[0].get_ylabel().replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    "arm", ["tcp-cubic", "tcp-cubic@congestion_control=bbr", "d@" + "x" * 40, LONG]
+)
 def test_a_legend_has_room_for_its_longest_label(arm):
     arms = ["dblp", "fixed-low", "none", arm]
     with style.settings():
