@@ -216,11 +216,11 @@ def _by_difference(summary: dict[str, Any]) -> Iterator[_Compared]:
 
 
 def ratio_table(summary: dict[str, Any]) -> Table:
-    """Every arm over the reference arm; above 1 the reference is better."""
+    """Every arm over the reference arm; above 1 the reference is better. No row for one arm."""
     compared = lookup.pairs(list(summary["arms"]))
     names = lookup.ratio_names(summary)
     shown = list(_by_ratio(summary, lookup.with_programs(in_table("ratios"), summary["arms"])))
-    lines = [*shown, *_by_difference(summary)]
+    lines = [*shown, *_by_difference(summary)] if compared else []
     corrected = iter(holm([line.p_value(*pair) for line in lines for pair in compared]))
     p_values = [[next(corrected) for _ in compared] for _ in lines]
     notes = [NOTE]

@@ -193,6 +193,14 @@ def test_an_arm_without_ok_runs_says_so(tmp_path, undrawn):
     analysis.write_report(tmp_path)
 
 
+def test_a_single_arm_has_no_table_of_ratios(tmp_path, undrawn):
+    build = ResultsBuilder(tmp_path)
+    build.run(arm="dblp", seed=1)
+    assert "ratios of paired runs" not in analysis.write_report(tmp_path).index.read_text()
+    build.run(arm="fixed-low", seed=1)
+    assert "ratios of paired runs" in analysis.write_report(tmp_path).index.read_text()
+
+
 def test_a_report_without_any_ok_run_still_shows_why(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1, verdict="failed", reason="the server ended with signal 9")
