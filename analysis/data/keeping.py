@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from analysis.data.evidence import BLOCK, IDENTITY, MISSING, Evidence, Run
+from analysis.data.frames import per_run
 from analysis.data.kept_rows import (
     ATTEMPT_COLUMNS,
     ATTEMPTS,
@@ -19,6 +20,7 @@ from analysis.data.kept_rows import (
     GATES,
     MANIFEST,
     OF_A_RUN,
+    OF_ROUNDS,
     PLAN,
     ROUND_COLUMNS,
     ROUNDS,
@@ -26,15 +28,17 @@ from analysis.data.kept_rows import (
     SCHEMA,
     Column,
 )
-from analysis.data.metrics import METRICS
+from analysis.data.load import Results
+from analysis.data.metrics import METRICS, is_tail_quantile
 
 _OUT = re.compile(r" --out[ =]\S+")  # where results lay while they were made
 _MOST_BYTES = 2_000_000  # of an experiment's rounds; beyond it none are kept
 _NOT_APPLICABLE, _PASSED = "not applicable", "passed"  # outcomes of gates
 
 
-def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
-    """Keep an experiment's evidence in a folder."""
+def write(folder: Path, evidence: Results) -> None:
+    """Keep an experiment's evidence in a folder, without quantiles that nobody can recompute."""
+    rows, has_rounds = per_run(evidence), _write_rounds(folder, evidence.frame("latencies"))
     first = evidence.ok_runs[0].manifest
     shared = common([_kept(run.config) for run in evidence.runs if run.config])
     document = {
@@ -57,16 +61,23 @@ def write(folder: Path, evidence: Evidence, rows: pl.DataFrame) -> None:
     _write_csv(folder / ATTEMPTS, _frame(described, ATTEMPT_COLUMNS))
     gates = [gate for number, run, _ in attempts for gate in _gates(number, run)]
     _write_csv(folder / GATES, _frame(gates, GATE_COLUMNS))
-    empty = [each.name for each in METRICS if not rows[each.name].count()]
-    _write_csv(folder / ROWS, rows.drop(*empty, *BLOCK))
+    left_out = {each.name for each in METRICS if not rows[each.name].count()}
+    left_out |= {
+        name
+        for name in filter(is_tail_quantile, rows.columns)
+        if not (has_rounds and name.startswith(OF_ROUNDS))
+    }
+    _write_csv(folder / ROWS, rows.drop(*left_out, *BLOCK))
 
 
-def write_rounds(folder: Path, rounds: pl.DataFrame) -> None:
-    """Keep the latency of each round of the ok runs."""
+def _write_rounds(folder: Path, rounds: pl.DataFrame) -> bool:
+    """Keep the latency of each round of the ok runs, unless it is too much; whether it is kept."""
     path = folder / ROUNDS
     rounds.select(ROUND_COLUMNS).write_parquet(path, compression="zstd")
-    if path.stat().st_size > _MOST_BYTES:
+    is_small = path.stat().st_size <= _MOST_BYTES
+    if not is_small:
         path.unlink()
+    return is_small
 
 
 def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

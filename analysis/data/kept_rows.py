@@ -32,9 +32,11 @@ SCHEMA = 1
 EXPERIMENT, PLAN = "experiment.json", "plan.jsonl"
 ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "manifest.json"
 FILES = (EXPERIMENT, PLAN, ATTEMPTS, GATES, ROWS)
-# The latency of each round, which quantiles are made of. Results of before 2026-11-28 have none.
+# The latency of each round, of which the metrics `OF_ROUNDS` can be recomputed. Results of before
+# 2026-11-28 have none, and so no 95th or 99th percentile.
 ROUNDS = "rounds.parquet"
 ROUND_COLUMNS = ("run_key", "round", "critical", "latency_s", "impairments")
+OF_ROUNDS = "round_latency_s."
 # A column of `per_run` that is no metric.
 TOLERANCE_VARIED = "tolerance_varied"
 

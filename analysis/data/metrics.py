@@ -143,6 +143,11 @@ def is_metric(name: str) -> bool:
     return _divided(name)[0] in REGISTRY
 
 
+def is_tail_quantile(name: str) -> bool:
+    """Whether a metric is a 95th or 99th percentile, or a ratio of one."""
+    return "p9" in name.rpartition(".")[2]
+
+
 def is_of_programs(name: str) -> bool:
     """Whether a metric is one of a user's own programs."""
     return _divided(name)[0] in _OF_PROGRAMS

@@ -14,9 +14,8 @@ from typing import Any
 
 from analysis.data import keeping, kept_rows
 from analysis.data.evidence import Evidence, Run, machine_text
-from analysis.data.frames import per_run
 from analysis.data.load import load
-from analysis.data.metrics import in_table
+from analysis.data.metrics import in_table, is_tail_quantile
 from analysis.figures import catalogue
 from analysis.report import remarks
 from analysis.report.writing import write_report
@@ -63,8 +62,7 @@ def keep(
         )
     report = write_report(results_dir, results.experiment)
     folder.mkdir(parents=True, exist_ok=True)
-    keeping.write(folder, results, per_run(results))
-    keeping.write_rounds(folder, results.frame("latencies"))
+    keeping.write(folder, results)
     write_derived(folder)
     for path in report.figures:
         if path.name in _FIGURES:
@@ -97,7 +95,7 @@ def derived(evidence: Evidence) -> dict[str, str]:
 
 def recomputable(metrics: Sequence[str], *, from_rounds: bool) -> list[str]:
     """Those of some metrics that follow from what is kept: quantiles do where each round is."""
-    return [each for each in metrics if from_rounds or ".p9" not in each]
+    return [each for each in metrics if from_rounds or not is_tail_quantile(each)]
 
 
 def write_derived(folder: Path) -> None:

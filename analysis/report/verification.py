@@ -73,7 +73,7 @@ def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
     metrics = [
         each
         for each in METRICS
-        if each.name.startswith("round_latency_s.") and each.name in evidence.rows.columns
+        if each.name.startswith(kept_rows.OF_ROUNDS) and each.name in evidence.rows.columns
     ]
     values = [each.value.alias(each.name) for each in metrics if not each.whole_log]
     again = evidence.rounds.group_by("run_key").agg(values)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from analysis.data import keeping, kept_rows
 from analysis.data.frames import per_run
 from analysis.data.load import load
+from analysis.data.metrics import is_tail_quantile
 from analysis.report import remarks
+from analysis.report.kept_results import RESULTS, ROOT
 from analysis.summary.document import summarise
 from tests.analysis.build import ResultsBuilder, edited
 from tests.analysis.test_report import three_arms
@@ -24,7 +26,7 @@ from tests.analysis.test_sweep_points import sweep
 def kept(runs: Path, folder: Path) -> Path:
     folder.mkdir()
     results = load(runs)
-    keeping.write(folder, results, per_run(results))
+    keeping.write(folder, results)
     return folder
 
 
@@ -49,7 +51,7 @@ def test_commands_are_kept_without_the_folders_of_their_results(tmp_path):
     name = results.experiment
     commands = [f"./lab run {name} --out /a/b", f"./lab resume /a/b/{name} --retries 6"]
     (tmp_path / "kept").mkdir()
-    keeping.write(tmp_path / "kept", replace(results, commands=commands), per_run(results))
+    keeping.write(tmp_path / "kept", replace(results, commands=commands))
     read = kept_rows.read(tmp_path / "kept")
     assert read.commands == [f"./lab run {name}", f"./lab resume {name} --retries 6"]
 
@@ -76,6 +78,19 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
     for was, is_now in zip(results.runs, read.runs, strict=True):
         assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)
         assert is_now.config == was.config
+
+
+@pytest.mark.parametrize("room", [keeping._MOST_BYTES, 1])
+def test_a_quantile_is_kept_only_with_the_rounds_that_it_is_made_of(tmp_path, monkeypatch, room):
+    monkeypatch.setattr(keeping, "_MOST_BYTES", room)
+    ResultsBuilder(tmp_path / "runs").run(arm="dblp", seed=1, rounds=30)
+    read = kept_rows.read(kept(tmp_path / "runs", tmp_path / "kept"))
+    assert (read.rounds is None) == (room == 1) == (read.rows["round_latency_s.p95"][0] is None)
+    assert read.rows["round_latency_s.p50"][0] == pytest.approx(0.1)
+    for folder in (ROOT / RESULTS).glob(f"*/{kept_rows.ROWS}"):
+        names = folder.read_text().partition("\n")[0].split(",")
+        lasting = (folder.parent / kept_rows.ROUNDS).is_file()
+        assert lasting or not any(map(is_tail_quantile, names)), folder
 
 
 def test_no_folder_of_the_machine_is_kept(tmp_path):
