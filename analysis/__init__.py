@@ -54,9 +54,9 @@ def load(
         ValueError: one line: no such folder, no runs, an unknown experiment, arm, seed or level. A
             frame raises it where a log has a wrong value, with its file and line.
     """
-    from analysis.data import frames, load, run_directories
+    from analysis.data import frames, load
 
-    chosen = functools.partial(run_directories.choose, arms=arms, seeds=seeds, point=point)
+    chosen = functools.partial(load.choose, arms=arms, seeds=seeds, point=point)
     return frames.Frames(load.load(Path(results_dir), experiment, chosen=chosen))
 
 

@@ -1,7 +1,6 @@
 """Reads run directories and the papers' numbers, and computes each run's metrics.
 
-`keeping` writes, and `kept_rows` reads, what is kept of an experiment in the repository: enough for
-all its numbers without its run directories.
+`kept_rows` keeps an experiment in the repository: all its numbers without its run directories.
 
 `load` reads a run's documents, `logs` its logs when a frame is asked for, and `measure` makes
 of them what reports need. `frames` is what users of `analysis.load` see.

@@ -71,6 +71,10 @@ class Evidence:
     others: list[Run]
     include_invalid: bool = False
 
+    def measured(self) -> pl.DataFrame:
+        """What was measured: a row for each ok run, and a column per metric."""
+        raise NotImplementedError
+
     @property
     def left_out(self) -> list[Run]:
         """The ok runs on disk that no table has; the note of each says why."""
@@ -224,7 +228,7 @@ def with_blocks(rows: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
     )
 
 
-FAILED, NOT_MEASURED = "failed", "not measured"
+PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"  # outcomes of gates
 
 
 def calls_attention(gate: dict[str, Any]) -> bool:

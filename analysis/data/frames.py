@@ -6,44 +6,16 @@ from functools import cached_property
 
 import polars as pl
 
-from analysis.data import logs, programs, samples
+from analysis.data import logs
 from analysis.data.evidence import Evidence, factor_names, with_blocks
 from analysis.data.frame_columns import FRAMES, SAMPLES
-from analysis.data.kept_rows import TOLERANCE_VARIED, KeptRows
 from analysis.data.load import Results
-from analysis.data.metrics import IMPAIRED, METRICS, is_of_programs, order
-
-__all__ = ["TOLERANCE_VARIED", "logged", "metric_names", "per_run"]
+from analysis.data.metrics import IMPAIRED, METRICS, is_of_programs
 
 
 def per_run(evidence: Evidence) -> pl.DataFrame:
     """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""
-    frame = logged(evidence)
-    if isinstance(evidence, Results) and evidence.runs_programs:
-        frame = _with_programs(frame, evidence)
-    return with_blocks(frame, evidence.ok_runs)
-
-
-def logged(evidence: Evidence) -> pl.DataFrame:
-    """The columns of `per_run` that follow from the run's own logs of the training."""
-    if isinstance(evidence, KeptRows):
-        return evidence.rows
-    assert isinstance(evidence, Results)
-    return evidence.frame("metrics")
-
-
-def _with_programs(frame: pl.DataFrame, results: Results) -> pl.DataFrame:
-    """The same with what the runs' programs measured."""
-    measured = {
-        run.key: programs.measured(run.directory) for run in results.ok_runs if run.directory
-    }
-    names = sorted({name for values in measured.values() for name in values}, key=order)
-    return frame.with_columns(
-        pl.Series(
-            name, [measured.get(key, {}).get(name) for key in frame["run_key"]], dtype=pl.Float64
-        )
-        for name in names
-    )
+    return with_blocks(evidence.measured(), evidence.ok_runs)
 
 
 def metric_names(frame: pl.DataFrame) -> list[str]:
@@ -64,6 +36,16 @@ def metric_names(frame: pl.DataFrame) -> list[str]:
 def flat(frame: pl.DataFrame) -> pl.DataFrame:
     """A frame whose lists are texts, as files of comma-separated values and table programs need."""
     return frame.with_columns(pl.col(pl.List(pl.String)).list.join(", "))
+
+
+def _frame(name: str, meaning: str) -> cached_property[pl.DataFrame]:
+    """The property of `Frames` that is the log or table of this name."""
+
+    def read(frames: Frames) -> pl.DataFrame:
+        return flat(frames.evidence.frame(name))
+
+    read.__doc__ = meaning
+    return cached_property(read)
 
 
 class Frames:
@@ -119,35 +101,12 @@ class Frames:
         """A row per ok run, and a column per metric of docs/reference/summary-json.md."""
         return per_run(self.evidence)
 
-    @cached_property
-    def rounds(self) -> pl.DataFrame:
-        """A row per round."""
-        return flat(self.evidence.frame("rounds"))
-
-    @cached_property
-    def transfers(self) -> pl.DataFrame:
-        """A row per transfer and side."""
-        return flat(self.evidence.frame("transfers"))
-
-    @cached_property
-    def training(self) -> pl.DataFrame:
-        """A row per worker and round."""
-        return flat(self.evidence.frame("training"))
-
-    @cached_property
-    def impairments(self) -> pl.DataFrame:
-        """A row per begin and end of an impairment."""
-        return flat(self.evidence.frame("impairments"))
-
-    @cached_property
-    def effects(self) -> pl.DataFrame:
-        """A row per round of which it was measured what loss did to the gradient."""
-        return flat(self.evidence.frame("effects"))
-
-    @cached_property
-    def critical_path(self) -> pl.DataFrame:
-        """A row per round: who was waited for, and the parts that add up to the round's time."""
-        return flat(self.evidence.frame("critical_path"))
+    rounds = _frame("rounds", "A row per round.")
+    transfers = _frame("transfers", "A row per transfer and side.")
+    training = _frame("training", "A row per worker and round.")
+    impairments = _frame("impairments", "A row per begin and end of an impairment.")
+    effects = _frame("effects", "A row per round of which it was measured what loss did.")
+    critical_path = _frame("critical_path", "A row per round: who was waited for, and its parts.")
 
     def samples(self, name: str) -> pl.LazyFrame:
         """The samples `queues`, `flows` or `processes` of all ok runs that have some.
@@ -166,7 +125,7 @@ class Frames:
         parts = [pl.LazyFrame(schema=labels | FRAMES[name].schema)]
         for run in runs:
             assert run.directory is not None
-            if (frame := samples.scan(run.directory, name)) is not None:
+            if (frame := logs.scan_samples(run.directory, name)) is not None:
                 (values,) = logs.label_rows([run], factors)
                 whose = [
                     pl.lit(value, dtype=kind).alias(label)

@@ -1,12 +1,13 @@
-"""What is kept of an experiment, from which all its numbers can be recomputed without its logs.
+"""What is kept of an experiment: enough for all its numbers without its logs, and small.
 
-Five files, small enough to commit (docs/reference/kept-results.md says what each column is):
+`write` keeps it, `read` gives it back. docs/reference/kept-results.md says what each column is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,18 @@ import polars as pl
 
 from analysis.data import logs
 from analysis.data.evidence import (
-    FAILED,
+    BLOCK,
+    FACTOR_PREFIX,
     IDENTITY,
     MISSING,
-    NOT_MEASURED,
+    PASSED,
     VERDICTS,
     Evidence,
     Run,
-    section,
-    stops,
 )
-from analysis.data.metrics import METRICS, is_metric
+from analysis.data.frames import per_run
+from analysis.data.load import Results
+from analysis.data.metrics import METRICS, TOLERANCE_VARIED, is_metric, is_tail_quantile
 
 Column = pl.DataType | type[pl.DataType]
 SCHEMA = 1
@@ -37,8 +39,6 @@ FILES = (EXPERIMENT, PLAN, ATTEMPTS, GATES, ROWS)
 ROUNDS = "rounds.parquet"
 ROUND_COLUMNS = ("run_key", "round", "critical", "latency_s", "impairments")
 OF_ROUNDS = "round_latency_s."
-# A column of `per_run` that is no metric.
-TOLERANCE_VARIED = "tolerance_varied"
 
 ATTEMPT_COLUMNS: dict[str, Column] = {
     "run_key": pl.String,
@@ -65,8 +65,9 @@ GATE_COLUMNS: dict[str, Column] = {
     "where": pl.String,
 }
 _AS_THEY_ARE = ("experiment", "description", "commands", "arms", "levels")
-_FACTS: dict[str, Column] = {TOLERANCE_VARIED: pl.Boolean}
-OF_A_RUN = ("key", "arm", "seed", "factors")
+_OF_A_RUN = ("key", "arm", "seed", "factors")
+_OUT = re.compile(r" --out[ =]\S+")  # where results lay while they were made
+_MOST_BYTES = 2_000_000  # of an experiment's rounds; beyond it none are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,178 @@ class KeptRows(Evidence):
 
     rows: pl.DataFrame
     rounds: pl.DataFrame | None
+
+    def measured(self) -> pl.DataFrame:
+        """A row for each ok run."""
+        return self.rows
+
+
+def write(folder: Path, evidence: Results) -> None:
+    """Keep an experiment's evidence in a folder, without quantiles that nobody can recompute."""
+    rows, has_rounds = per_run(evidence), _write_rounds(folder, evidence.frame("latencies"))
+    first = evidence.ok_runs[0].manifest
+    shared = common([_without_place(run.config) for run in evidence.runs if run.config])
+    document = {
+        "schema": SCHEMA,
+        "experiment": evidence.experiment,
+        "description": evidence.description,
+        "commands": [_anywhere(each, evidence.experiment) for each in evidence.commands],
+        "arms": evidence.arms,
+        "published": evidence.published_ids,
+        "levels": evidence.levels,
+        # So that a line that was lost is missed.
+        "planned": {"runs": len(evidence.runs), "seeds": sorted({r.seed for r in evidence.runs})},
+        "config": shared,
+    }
+    for name, content in ((EXPERIMENT, document), (MANIFEST, first)):
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    lines = (json.dumps(_entry(run, shared, first), ensure_ascii=False) for run in evidence.runs)
+    (folder / PLAN).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    attempts = list(_attempts(evidence))
+    described = [_described(*each) for each in attempts]
+    _write_csv(folder / ATTEMPTS, pl.DataFrame(described, schema=ATTEMPT_COLUMNS, strict=False))
+    gates = [gate for number, run, _ in attempts for gate in _gates(number, run)]
+    _write_csv(folder / GATES, pl.DataFrame(gates, schema=GATE_COLUMNS, strict=False))
+    left_out = {each.name for each in METRICS if not rows[each.name].count()}
+    left_out |= {
+        name
+        for name in filter(is_tail_quantile, rows.columns)
+        if not (has_rounds and name.startswith(OF_ROUNDS))
+    }
+    _write_csv(folder / ROWS, rows.drop(*left_out, *BLOCK))
+
+
+def _write_rounds(folder: Path, rounds: pl.DataFrame) -> bool:
+    """Keep the latency of each round of the ok runs, unless it is too much; whether it is kept."""
+    path = folder / ROUNDS
+    rounds.select(ROUND_COLUMNS).write_parquet(path, compression="zstd")
+    is_small = path.stat().st_size <= _MOST_BYTES
+    if not is_small:
+        path.unlink()
+    return is_small
+
+
+def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of some objects have, at any depth; lists are shared whole or not at all."""
+    first, *others = documents or [{}]
+    shared: dict[str, Any] = {}
+    for name, value in first.items():
+        values = [each[name] for each in others if name in each]
+        if len(values) < len(others):
+            continue
+        if all(isinstance(each, dict) for each in (value, *values)):
+            shared[name] = common([value, *values])
+        elif all(_same(each, value) for each in values):
+            shared[name] = value
+    return shared
+
+
+def own(document: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object has beyond `shared`, which is the `common` part of some with it."""
+    rest: dict[str, Any] = {}
+    for name, value in document.items():
+        if name not in shared:
+            rest[name] = value
+        elif isinstance(value, dict) and (inner := own(value, shared[name])):
+            rest[name] = inner
+    return rest
+
+
+def joined(shared: Mapping[str, Any], own_part: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of which `own_part` is its own."""
+    both_parts = dict(shared)
+    for name, value in own_part.items():
+        below = shared.get(name)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        both_parts[name] = joined(below, value) if both and below is not None else value
+    return both_parts
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal as JSON, where 1, 1.0 and true are three."""
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+def _write_csv(path: Path, rows: pl.DataFrame) -> None:
+    """A header and a line per row. What is null, or an empty text, is an empty cell."""
+    rows.with_columns(pl.col(pl.String).replace("", None)).write_csv(path)
+
+
+def _anywhere(command: str, experiment: str) -> str:
+    """A command without the folders in which its results lay."""
+    folder = rf" \S*/{re.escape(experiment)}/?(?= |$)"
+    return re.sub(folder, f" {experiment}", _OUT.sub("", command))
+
+
+def _without_place(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what each entry of the plan says, and without a place on a disk."""
+    return {name: value for name, value in config.items() if name not in (*_OF_A_RUN, "folder")}
+
+
+def _entry(run: Run, shared: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = {name: getattr(run, name) for name in _OF_A_RUN}
+    if run.config:
+        entry["config"] = own(_without_place(run.config), shared)
+    if run.verdict == "ok":
+        differing = [name for name in IDENTITY if run.manifest.get(name) != first.get(name)]
+        if differing:
+            entry["manifest"] = {name: run.manifest.get(name) for name in differing}
+    return entry
+
+
+def _attempts(evidence: Evidence) -> Iterator[tuple[int, Run, bool]]:
+    """Every attempt: its number, and whether it is the one that counts of a planned run."""
+    earlier: dict[str, list[Run]] = {}
+    for run in evidence.others:
+        earlier.setdefault(run.key, []).append(run)
+    for run in evidence.runs:
+        before = earlier.pop(run.key, [])
+        yield from ((number, each, False) for number, each in enumerate(before, start=1))
+        yield len(before) + 1, run, True
+    for unplanned in earlier.values():
+        yield from ((number, each, False) for number, each in enumerate(unplanned, start=1))
+
+
+def _described(number: int, run: Run, counts: bool) -> dict[str, Any]:
+    """A row of the attempts. One that was never started has number 0."""
+    return {
+        "run_key": run.key,
+        "attempt": 0 if run.verdict == MISSING else number,
+        "counts": counts,
+        "arm": run.arm,
+        "seed": run.seed,
+        "verdict": run.verdict,
+        "began_at": run.began_at,
+        "wall_s": run.wall_s,
+        "congestion_controls": " ".join(run.congestion_controls),
+        "note": run.note,
+        "reason": " ".join(run.reason.split()),
+    }
+
+
+def _gates(number: int, run: Run) -> Iterator[dict[str, Any]]:
+    """A row per gate that applied; where it was found is of interest only if it did not pass."""
+    for gate in run.gates:
+        outcome = gate.get("outcome")
+        if outcome == "not applicable":
+            continue
+        yield {
+            "run_key": run.key,
+            "attempt": number,
+            "gate": gate.get("key") or gate.get("name"),
+            "value": _short(gate.get("value")),
+            "limit": _short(gate.get("limit")),
+            "outcome": outcome,
+            "decides": gate.get("decides", True) is not False,
+            "waived": gate.get("waived"),
+            "where": None if outcome == PASSED else gate.get("where"),
+        }
+
+
+def _short(value: Any) -> float | None:
+    """Six digits of a number, which tell how far a gate was from its limit."""
+    return float(f"{value:.6g}") if isinstance(value, int | float) else None
 
 
 def read(folder: Path) -> KeptRows:
@@ -93,9 +266,9 @@ def _read(folder: Path) -> KeptRows:
         schema = document.get("schema")
         raise ValueError(f"{folder / EXPERIMENT}: schema {schema!r}; valid: {SCHEMA}")
     plan = _plan(folder / PLAN, document)
-    attempts = read_csv(folder / ATTEMPTS, ATTEMPT_COLUMNS)
+    attempts = _read_csv(folder / ATTEMPTS, ATTEMPT_COLUMNS.get, ATTEMPT_COLUMNS)
     gates: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for gate in read_csv(folder / GATES, GATE_COLUMNS).iter_rows(named=True):
+    for gate in _read_csv(folder / GATES, GATE_COLUMNS.get, GATE_COLUMNS).iter_rows(named=True):
         gates.setdefault((gate["run_key"], gate["attempt"]), []).append(_gate(gate))
     manifest = _document(folder / MANIFEST)
     counted: dict[str, Run] = {}
@@ -109,18 +282,17 @@ def _read(folder: Path) -> KeptRows:
         elif entry is None or run.key in counted:
             raise ValueError(f"{place}: run {run.key}; valid: each run of {PLAN}, once")
         elif run.verdict == "ok" and "config" not in entry:
-            raise ValueError(f"{folder / PLAN}: no config of {_named(entry)}; valid: one, it is ok")
+            raise ValueError(f"{folder / PLAN}: no config of {named(entry)}; valid: one, it is ok")
         else:
             counted[run.key] = _completed(run, document["config"], entry, manifest)
     if left := [entry for key, entry in plan.items() if key not in counted]:
-        raise ValueError(f"{folder / ATTEMPTS}: no attempt at {_named(left[0])}")
+        raise ValueError(f"{folder / ATTEMPTS}: no attempt at {named(left[0])}")
     if gates:
         key, number = next(iter(gates))
         raise ValueError(
             f"{folder / GATES}: attempt {number} at {key}; valid: the attempts in {ATTEMPTS}"
         )
     runs = [counted[key] for key in plan]
-    _check_gates(folder / GATES, runs, others)
     return KeptRows(
         **{name: document[name] for name in _AS_THEY_ARE},
         published_ids=document["published"],
@@ -141,50 +313,26 @@ def _rounds(path: Path) -> pl.DataFrame | None:
         raise ValueError(f"{path}: {reason}; valid: rounds as they were kept") from None
 
 
-def read_csv(
-    path: Path, columns: Mapping[str, Column], *, others: Column | None = None
+def _read_csv(
+    path: Path, kind_of: Callable[[str], Column | None], required: Collection[str]
 ) -> pl.DataFrame:
-    """The rows of a table, typed; an empty cell is null."""
+    """The rows of a table with columns of the types that `kind_of` gives; an empty cell is null."""
     try:
-        texts = pl.read_csv(path, infer_schema=False)
+        names = pl.read_csv(path, n_rows=0).columns
+        if lacking := [name for name in required if name not in names]:
+            raise ValueError(f"{path}: no column {lacking[0]!r}; valid: {', '.join(required)}, ...")
+        kinds = {name: kind for name in names if (kind := kind_of(name)) is not None}
+        if unknown := [name for name in names if name not in kinds]:
+            raise ValueError(f"{path}: unknown column {unknown[0]!r}; valid: those of this version")
+        rows = pl.read_csv(path, schema_overrides=kinds)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = "missing" if isinstance(error, FileNotFoundError) else str(error).splitlines()[0]
         raise ValueError(f"{path}: {reason}; valid: rows as they were kept") from None
-    if lacking := [name for name in columns if name not in texts.columns]:
-        raise ValueError(f"{path}: no column {lacking[0]!r}; valid: {', '.join(columns)}, ...")
-    unknown = [name for name in texts.columns if name not in columns]
-    if unknown and others is None:
-        raise ValueError(f"{path}: unknown column {unknown[0]!r}; valid: {', '.join(columns)}")
-    types = dict.fromkeys(texts.columns, others or pl.String) | dict(columns)
-    return texts.select(_typed(path, texts[name], types[name]) for name in texts.columns)
-
-
-def _typed(path: Path, texts: pl.Series, kind: Column) -> pl.Series:
-    if kind == pl.String:
-        return texts
-    if kind == pl.Boolean:
-        known = {"true": True, "false": False}
-        typed = texts.replace_strict(known, default=None, return_dtype=pl.Boolean)
-        valid = "true, false or nothing"
-    else:
-        typed, valid = texts.cast(kind, strict=False), "a number or nothing"
-        if kind == pl.Float64:
-            typed = typed.set(~typed.is_finite(), None)
-    wrong = (texts.is_not_null() & typed.is_null()).arg_true()
-    if len(wrong):
-        line, value = wrong[0] + 2, texts[wrong[0]]  # the header is line 1
-        raise ValueError(f"{path}, line {line}: {texts.name} {value!r}; valid: {valid}")
-    return typed
-
-
-def joined(shared: Mapping[str, Any], own_part: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of which `own_part` is its own."""
-    both_parts = dict(shared)
-    for name, value in own_part.items():
-        below = shared.get(name)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        both_parts[name] = joined(below, value) if both and below is not None else value
-    return both_parts
+    for numbers in rows.select(pl.col(pl.Float64)):
+        for place in (~numbers.is_finite()).arg_true()[:1]:
+            line, value = place + 2, numbers[place]  # the header is line 1
+            raise ValueError(f"{path}, line {line}: {numbers.name} {value}; valid: a number")
+    return rows
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -253,7 +401,7 @@ def _completed(
     """A planned run with its configuration, and with its machine and commit if it is ok."""
     if "config" not in entry:
         return run
-    config = joined(shared, entry["config"]) | {name: entry[name] for name in OF_A_RUN}
+    config = joined(shared, entry["config"]) | {name: entry[name] for name in _OF_A_RUN}
     machine = {name: manifest.get(name) for name in (*IDENTITY, "simulated")}
     machine |= entry.get("manifest", {})
     return replace(run, config=config, manifest=machine if run.verdict == "ok" else {})
@@ -265,98 +413,36 @@ def _gate(row: dict[str, Any]) -> dict[str, Any]:
     return {"name": row["gate"], "key": row["gate"], **row, **texts}
 
 
+def _kind(name: str) -> Column | None:
+    """The type of a column of `ROWS`; None for one that this version does not know."""
+    known: dict[str, Column] = {"seed": pl.Int64, TOLERANCE_VARIED: pl.Boolean}
+    if name in ("run_key", "arm") or name.startswith(FACTOR_PREFIX):
+        return pl.String
+    return known.get(name) or (pl.Float64 if is_metric(name) else None)
+
+
 def _rows(path: Path, ok_runs: Sequence[Run]) -> pl.DataFrame:
     """The rows as `per_run` has them, in its order: one of each ok run, with the plan's labels."""
-    texts = read_csv(path, {"run_key": pl.String}, others=pl.String)
-    kept = set(texts["run_key"])
+    rows = _read_csv(path, _kind, ("run_key",))
+    kept = set(rows["run_key"])
     for run in ok_runs:
         if run.key not in kept:
-            raise ValueError(f"{path}: no row of {_named(vars(run))}")
-    if texts.height != len(ok_runs):
-        raise ValueError(f"{path}: {texts.height} rows; valid: {len(ok_runs)}, one per ok run")
-    labels = logs.labelled(texts.select("run_key"), ok_runs)
-    for planned in labels.cast(pl.String):
-        here = texts[planned.name]
+            raise ValueError(f"{path}: no row of {named(vars(run))}")
+    if rows.height != len(ok_runs):
+        raise ValueError(f"{path}: {rows.height} rows; valid: {len(ok_runs)}, one per ok run")
+    labels = logs.labelled(rows.select("run_key"), ok_runs)
+    for planned in labels:
+        here = rows[planned.name]
         for place in here.ne_missing(planned).arg_true()[:1]:
-            key, valid = texts["run_key"][place], planned[place]
+            key, valid = rows["run_key"][place], planned[place]
             raise ValueError(
                 f"{path}: {here.name} {here[place]} of run {key}; valid: {valid}, as in {PLAN}"
             )
-    typed = [*labels]
-    for column in texts.drop(labels.columns):
-        if column.name not in _FACTS and not is_metric(column.name):
-            raise ValueError(
-                f"{path}: unknown column {column.name!r}; valid: a metric of this version"
-            )
-        typed.append(_typed(path, column, _FACTS.get(column.name, pl.Float64)))
-    absent = [each.name for each in METRICS if each.name not in texts.columns]
-    return pl.DataFrame(typed).with_columns(
+    absent = [each.name for each in METRICS if each.name not in rows.columns]
+    return labels.hstack(rows.drop(labels.columns)).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name) for name in absent
     )
 
 
-def _named(run: Mapping[str, Any]) -> str:
+def named(run: Mapping[str, Any]) -> str:
     return f"run {run['key']} ({run['arm']}, seed {run['seed']})"
-
-
-PASSED = "passed"
-# These apply only where a run happened to meet something: packets that wait, or a loss.
-_BY_CHANCE = {"rate_under_load", "packet_bytes", "loss_error", "impairments_unmet"}
-_AS_KEPT = "the gates as they were kept"
-
-
-def _check_gates(path: Path, runs: Sequence[Run], others: Sequence[Run]) -> None:
-    """Refuse gates that cannot have been kept like this."""
-    for run in (*runs, *others):
-        for gate in run.gates:
-            if wrong := _wrong_gate(gate, run):
-                raise ValueError(f"{path}: {gate['name']} of an attempt at {run.key}: {wrong}")
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.verdict == "ok":
-            # The same machine and version try the same gates at the same point of a sweep.
-            kind = json.dumps([run.factors, run.manifest], sort_keys=True)
-            groups.setdefault(kind, []).append(run)
-    for alike in groups.values():
-        for lack in _lacking_gates(alike):
-            raise ValueError(f"{path}: {lack}; valid: {_AS_KEPT}")
-
-
-def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
-    """What is wrong with a gate, and what would be valid; empty if nothing is."""
-    outcome, value, limit = gate["outcome"], gate["value"], gate["limit"]
-    known = section(run.config, "limits")
-    if known and gate["name"] not in known:
-        return "no such gate; valid: a key of the run's limits"
-    if outcome not in (PASSED, FAILED, NOT_MEASURED):
-        return f"outcome {outcome!r}; valid: {PASSED}, {FAILED}, {NOT_MEASURED}"
-    if gate["decides"] is False and not gate["waived"]:
-        return "decides is false, and nothing waives it; valid: true"
-    if run.verdict == "ok" and stops(gate):
-        return f"{outcome}, and the run is ok; valid: {PASSED}, or waived by limits.waive"
-    if outcome == NOT_MEASURED:
-        return ""
-    if value is None or limit is None:
-        return f"{outcome} without a value or limit; valid: both"
-    # Both are kept to six digits, so a value just beyond its limit may be equal to it.
-    if (value > limit) if outcome == PASSED else (value < limit):
-        return f"{outcome} with the value {value:g} and the limit {limit:g}; valid: not both"
-    return ""
-
-
-def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
-    """The gates that some of these runs have and others lack, in words."""
-    tried = [{_family(gate["name"]): gate["name"] for gate in run.gates} for run in alike]
-    usual = {family: name for each in tried for family, name in each.items()}
-    for run, each in zip(alike, tried, strict=True):
-        # Nothing judges a simulated run but whether its impairments met something.
-        if not each and not run.config.get("simulated"):
-            yield f"run {run.key} is ok without any gate"
-        for family, name in usual.items():
-            if family not in each and name not in _BY_CHANCE:
-                yield f"run {run.key} has no gate {name}, which runs of its kind have"
-
-
-def _family(gate: str) -> str:
-    """The gate without its unit: a share and a time can be limits of the same thing."""
-    return gate.removesuffix("_s")

@@ -1,14 +1,15 @@
 """Loads an experiment: every planned run is counted; logs are read when a frame is asked for.
 
-A planned run is looked for as a finished directory, then as one left in progress (`.partial`), then
-as its last attempt that was not ok (`.attemptN`). Earlier attempts, and runs that the plan does not
-name, are listed in `Results.others` and enter no statistic.
+A planned run is looked for as a finished directory (`KEY/`), then as one in progress or left behind
+(`KEY.partial/`), then as its last attempt that was not ok (`KEY.attemptN/`). Earlier attempts, and
+runs that the plan does not name, are listed in `Results.others` and enter no statistic.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import logs, programs, run_directories
+from analysis.data import logs, programs
 from analysis.data.evidence import (
     MISSING,
     NOT_STARTED,
@@ -30,6 +31,11 @@ from analysis.data.evidence import (
 from analysis.data.measure import measure
 
 Choice = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]  # of a plan's entries
+REPORT = "report"  # the folder of an experiment's report, and of the index of all
+CONFIG = "config.json"  # of a run
+_KEPT = "provenance.json"  # of results that were kept
+UNFINISHED = "unfinished: in progress, or left behind"
+_SUFFIX = re.compile(r"^(?P<key>.+)\.(?:(?P<partial>partial)|attempt(?P<attempt>\d+))$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +49,22 @@ class Results(Evidence):
         """A log (`rounds`, `transfers`, `training`, `effects`) or a table of `measure`."""
         if name not in self._frames:
             is_log = name in ("rounds", "transfers", "training", "effects")
-            frame = logs.read(self.ok_runs, name) if is_log else self._measured[name]
+            frame = logs.read(self.ok_runs, name) if is_log else self._tables[name]
+            if name == "metrics" and self.runs_programs:
+                frame = programs.with_metrics(frame, self.ok_runs)
             self._frames[name] = logs.labelled(frame, self.ok_runs)
         return self._frames[name]
+
+    def measured(self) -> pl.DataFrame:
+        """A row for each ok run."""
+        return self.frame("metrics")
 
     @cached_property
     def _frames(self) -> dict[str, pl.DataFrame]:
         return {}
 
     @cached_property
-    def _measured(self) -> dict[str, pl.DataFrame]:
+    def _tables(self) -> dict[str, pl.DataFrame]:
         return measure(self.ok_runs)
 
     @property
@@ -69,7 +81,7 @@ def load(
     include_invalid: bool = False,
 ) -> Results:
     """Read an experiment's runs; by default those of the experiment that was planned last."""
-    folder = run_directories.find_experiment(results_dir, experiment)
+    folder = find_experiment(results_dir, experiment)
     problems: list[str] = []
     document, plan = (
         logs.read_document(folder / name, problems, require_schema=True)
@@ -98,7 +110,7 @@ def _runs(
     folder: Path, plan: dict[str, Any], chosen: Choice | None, whole: Sequence[str]
 ) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
-    directories_of = run_directories.of_experiment(folder)
+    directories_of = directories_of_runs(folder)
     planned = plan.get("runs") or []
     if not planned:  # no plan: what is there is all there is to count
         planned = [_entry(key, directories[-1].path) for key, directories in directories_of.items()]
@@ -198,7 +210,7 @@ def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str
 def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[str, str]:
     """A directory's verdict and reason; never ok unless it is complete and says so itself."""
     verdict, reason = status.get("verdict"), str(status.get("reason") or "")
-    unfinished = note == run_directories.UNFINISHED
+    unfinished = note == UNFINISHED
     if unfinished and (not status or verdict == "ok"):
         return "interrupted", note
     if verdict not in VERDICTS:
@@ -245,3 +257,127 @@ def _first_difference(there: Any, here: Any, path: str = "") -> str:
     if isinstance(there, dict | list) or isinstance(here, dict | list):
         return f"another {name}"
     return f"{name} {there} instead of {here}"
+
+
+@dataclass(frozen=True, order=True)
+class RunDirectory:
+    """A directory of a run; of several for one run, the greatest is the one that counts."""
+
+    rank: tuple[int, int]
+    path: Path
+    note: str  # empty for a finished directory
+
+
+def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
+    """The folder of an experiment below `results_dir`; the one planned last if none is named."""
+    if not results_dir.is_dir():
+        raise ValueError(
+            f"{results_dir}: no such folder; valid: one given to ./lab run, or of kept results"
+        )
+    if experiment is None and (results_dir / CONFIG).is_file():
+        return results_dir
+    unplanned = any(results_dir.glob("*/config.json"))  # such as repetitions
+    holds_experiments = any(results_dir.glob("*/plan.json"))
+    if (results_dir / "plan.json").is_file() or (unplanned and not holds_experiments):
+        if experiment not in (None, results_dir.resolve().name):
+            raise ValueError(f"{results_dir}: holds no runs of {experiment!r}")
+        return results_dir.resolve() if not results_dir.name.strip(".") else results_dir
+    known = sorted(path.parent for path in results_dir.glob("*/plan.json"))
+    known = known or sorted({path.parents[1] for path in results_dir.glob("*/*/config.json")})
+    if not known:
+        _refuse_kept(results_dir, experiment)
+    if experiment is not None:
+        for folder in known:
+            if folder.name == experiment:
+                return folder
+        names = ", ".join(folder.name for folder in known) or "none; run ./lab run first"
+        raise ValueError(f"{results_dir}: no experiment {experiment!r} here; valid: {names}")
+    if not known:
+        raise ValueError(
+            f"{results_dir}: no runs found; valid: a folder with EXPERIMENT/plan.json in it, "
+            "as ./lab run writes it"
+        )
+    return max(known, key=_planned_at)
+
+
+def _refuse_kept(results_dir: Path, experiment: str | None) -> None:
+    """Refuse a folder of kept results, an experiment's or all, and say what reads them."""
+    folder = results_dir / (experiment or "NAME")
+    if (results_dir / _KEPT).is_file():
+        folder = results_dir
+    elif not any(results_dir.glob(f"*/{_KEPT}")):
+        return
+    raise ValueError(
+        f"{results_dir}: holds kept results, not run directories; valid: the folder given to "
+        f"./lab run, or polars.read_csv of {folder / 'rows.csv'} (docs/reference/kept-results.md)"
+    )
+
+
+def _planned_at(folder: Path) -> tuple[float, str]:
+    plan = folder / "plan.json"
+    return (plan.stat().st_mtime if plan.is_file() else 0.0, folder.name)
+
+
+def directories_of_runs(folder: Path) -> dict[str, list[RunDirectory]]:
+    """All directories of an experiment's runs by key, those of one key in ascending order."""
+    if (folder / CONFIG).is_file():
+        return {folder.name: [RunDirectory((2, 0), folder, "")]}
+    by_key: dict[str, list[RunDirectory]] = {}
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
+            continue
+        if path.name == REPORT:
+            continue
+        match = _SUFFIX.match(path.name)
+        if match is None:
+            directory = RunDirectory((2, 0), path, "")
+        elif match["partial"]:
+            directory = RunDirectory((1, 0), path, UNFINISHED)
+        else:
+            attempt = int(match["attempt"])
+            directory = RunDirectory((0, attempt), path, f"attempt {attempt}")
+        by_key.setdefault(match["key"] if match else path.name, []).append(directory)
+    return {key: sorted(directories) for key, directories in by_key.items()}
+
+
+def choose(
+    planned: Sequence[dict[str, Any]],
+    *,
+    arms: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    point: Mapping[str, object] | None,
+) -> list[dict[str, Any]]:
+    """The entries of a plan that have one of these arms and seeds, and these levels; None: all."""
+    levels = {factor: [factor_text(level)] for factor, level in (point or {}).items()}
+    asked: dict[str, Any] = {"arm": arms, "seed": seeds, **levels}
+    asked = {name: values for name, values in asked.items() if values is not None}
+    labels = [
+        {name: factor_text(level) for name, level in (entry.get("factors") or {}).items()}
+        | {"arm": entry.get("arm"), "seed": entry.get("seed")}
+        for entry in planned
+    ]
+    for name, values in asked.items():
+        if isinstance(values, str):
+            raise ValueError(f"{name}s {values!r}; valid: a list, such as [{values!r}]")
+        known = dict.fromkeys(label[name] for label in labels if name in label)
+        if not known:
+            factors = dict.fromkeys(
+                name for entry in planned for name in entry.get("factors") or {}
+            )
+            valid = ", ".join(factors) or "none, the planned runs have no factors"
+            raise ValueError(f"no planned run of factor {name!r}; valid: {valid}")
+        for value in values:
+            if value not in known:
+                valid = ", ".join(map(str, known))
+                raise ValueError(f"no planned run of {name} {value!r}; valid: {valid}")
+    chosen = [
+        entry
+        for entry, label in zip(planned, labels, strict=True)
+        if all(label.get(name) in values for name, values in asked.items())
+    ]
+    if planned and not chosen:
+        raise ValueError(
+            f"no planned run has arms {arms}, seeds {seeds} and point {point} together; valid: a "
+            "combination that results.runs has"
+        )
+    return chosen

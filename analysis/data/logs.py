@@ -277,3 +277,49 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
             if not runs_programs(run.config):
                 lacks = "training time, bytes or maximum"
             remark(run, [f"{logged} of {planned} rounds in rounds.jsonl: it has no {lacks}"])
+
+
+def samples(run: Path, name: str) -> pl.DataFrame:
+    """`queues`, `flows` or `processes`; empty where it is missing or cannot be read."""
+    try:
+        frame = scan_samples(run, name)
+        return pl.DataFrame(schema=FRAMES[name].schema) if frame is None else frame.collect()
+    except (OSError, ValueError, pl.exceptions.PolarsError):
+        return pl.DataFrame(schema=FRAMES[name].schema)
+
+
+def cpu_s_of_hosts(run: Path) -> dict[str, float]:
+    """Host -> processor seconds of all processes in it that were sampled, by the hosts' names."""
+    sampled = samples(run, "processes")
+    of_each = sampled.drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
+    used = of_each.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
+    return dict(used.iter_rows())
+
+
+def sampler(run: Path) -> dict[str, Any]:
+    """`samples/sampler.json`: at what rate and at what cost was sampled."""
+    return read_document(run / "samples" / "sampler.json", [])
+
+
+_UNREADABLE = (
+    "cannot be read, it is half-written or damaged; delete it to go on without these samples, or "
+    "measure the run again"
+)
+
+
+def scan_samples(run: Path, name: str) -> pl.LazyFrame | None:
+    """A table with the columns of its schema, not read yet; None where the run has none."""
+    path, schema = run / "samples" / f"{name}.parquet", FRAMES[name].schema
+    if not path.exists():
+        return None
+    try:
+        columns = pl.read_parquet_schema(path)
+    except (OSError, pl.exceptions.PolarsError):
+        raise ValueError(f"{path}: {_UNREADABLE}") from None
+    if lacking := [each for each in schema if each not in columns]:
+        raise ValueError(
+            f"{path}: has no column {', '.join(lacking)}; these samples are of another version: "
+            "read them with the version named in manifest.json's `commit`"
+        )
+    frame = pl.scan_parquet(path, glob=False)
+    return frame.select(pl.col(each).cast(kind) for each, kind in schema.items())

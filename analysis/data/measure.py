@@ -8,11 +8,17 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import critical_path, logs, samples
+from analysis.data import critical_path, logs
 from analysis.data.evidence import Run, impairment_kinds, pace, section
 from analysis.data.frame_columns import SAMPLES
-from analysis.data.kept_rows import TOLERANCE_VARIED
-from analysis.data.metrics import IMPAIRED, LEGS, METRICS, TASK_METRICS, describe
+from analysis.data.metrics import (
+    IMPAIRED,
+    LEGS,
+    METRICS,
+    TASK_METRICS,
+    TOLERANCE_VARIED,
+    describe,
+)
 
 _DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
 _AT_ONCE = 50  # runs whose logs lie in memory together: a few ten MB of text
@@ -33,7 +39,7 @@ def _check_samples(runs: Sequence[Run]) -> None:
         assert run.directory is not None
         for name in SAMPLES:
             try:
-                samples.scan(run.directory, name)
+                logs.scan_samples(run.directory, name)
             except ValueError as error:
                 logs.remark(run, [str(error).replace(f"{run.directory}/", "", 1)])
 

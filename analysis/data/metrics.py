@@ -17,6 +17,7 @@ TASK_METRICS = ("accuracy", "perplexity")
 ALL_BURSTS = "round_latency_s.burst_mean"
 GATHER_BURSTS = "gather_latency_s.burst_mean"
 IMPAIRED = "impaired_latency_s."  # followed by a kind of impairment
+TOLERANCE_VARIED = "tolerance_varied"  # a column of the runs' rows that is no metric
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.data import logs, samples
+from analysis.data import logs
+from analysis.data.evidence import Run
+from analysis.data.metrics import order
 
 _LEAST_BYTES = 10_000  # a flow of less only answers
 _LEAST_QUEUE_BYTES = 3_000  # two packets: with less, nothing ever had to wait
@@ -23,6 +25,18 @@ def workload(directory: Path | None) -> list[dict[str, Any]]:
     return logs.read_document(directory / "workload.json", []).get("programs") or []
 
 
+def with_metrics(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
+    """The metrics of some runs, and in further columns what their programs measured."""
+    of_run = {run.key: measured(run.directory) for run in runs if run.directory}
+    names = sorted({name for values in of_run.values() for name in values}, key=order)
+    return frame.with_columns(
+        pl.Series(
+            name, [of_run.get(key, {}).get(name) for key in frame["run_key"]], dtype=pl.Float64
+        )
+        for name in names
+    )
+
+
 def measured(directory: Path) -> dict[str, float]:
     """The metrics of a run, by name."""
     programs = workload(directory)
@@ -34,7 +48,7 @@ def measured(directory: Path) -> dict[str, float]:
     if not times:
         return {}
     began_s, ended_s = min(began for began, _ in times), max(ended for _, ended in times)
-    queues = samples.queues(directory)
+    queues = logs.samples(directory, "queues")
     inside = _announced(directory, queues)
     if inside is None:
         inside = pl.col("t_s").is_between(began_s, ended_s)
@@ -44,13 +58,13 @@ def measured(directory: Path) -> dict[str, float]:
         [
             *_durations(programs),
             *_waits(directory, programs),
-            *_flows(samples.flows(directory), inside),
+            *_flows(logs.samples(directory, "flows"), inside),
             *_hosts(queues, hosts),
             *(
                 (f"hosts.{_key(host)}.cpu_s", used_s)
-                for host, used_s in samples.cpu_s_of_hosts(directory).items()
+                for host, used_s in logs.cpu_s_of_hosts(directory).items()
             ),
-            *_queues(queues, samples.sampler(directory)),
+            *_queues(queues, logs.sampler(directory)),
         ]
     )
 
@@ -68,7 +82,7 @@ def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
 
 def congestion_controls(directory: Path) -> list[str]:
     """The congestion controls of all connections between hosts that the sampler has seen."""
-    connections = samples.sampler(directory).get("congestion_controls") or []
+    connections = logs.sampler(directory).get("congestion_controls") or []
     return sorted({each["congestion_control"] for each in connections} - {""})
 
 

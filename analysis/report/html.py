@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from analysis.data.run_directories import REPORT as FOLDER
+from analysis.data.load import REPORT as FOLDER
 from analysis.figures.style import COLOURS
 from analysis.tables.rendering import Table
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.data import keeping, kept_rows
+from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, Run, machine_text
 from analysis.data.load import load
 from analysis.data.metrics import in_table, is_tail_quantile
@@ -62,7 +62,7 @@ def keep(
         )
     report = write_report(results_dir, results.experiment)
     folder.mkdir(parents=True, exist_ok=True)
-    keeping.write(folder, results)
+    kept_rows.write(folder, results)
     write_derived(folder)
     for path in report.figures:
         if path.name in _FIGURES:

@@ -22,7 +22,6 @@ from analysis.data.evidence import (
     one_machine,
     section,
 )
-from analysis.data.frames import logged
 from analysis.formatting import PERCENT, joined, number
 from analysis.summary import lookup
 
@@ -159,7 +158,7 @@ def _pace(runs: Sequence[Run], summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lost_workers(results: Evidence) -> list[str]:
-    hurt = logged(results).filter(pl.col("workers_lost") > 0).height
+    hurt = results.measured().filter(pl.col("workers_lost") > 0).height
     return [f"workers lost in {hurt} of {len(results.ok_runs)} ok runs"] if hurt else []
 
 
@@ -175,7 +174,7 @@ def _without_an_end(results: Evidence, summary: Mapping[str, Any]) -> list[str]:
     metric = summary.get("task_metric")
     if not metric:
         return []
-    rows = logged(results).filter(pl.col(metric).is_null())
+    rows = results.measured().filter(pl.col(metric).is_null())
     lacking = set(rows["run_key"]) if rows.height else set()
     learns = [run for run in results.ok_runs if evidence.pace(run.config)["kind"] != "payload-only"]
     names = [f"{run.arm} seed {run.seed}" for run in learns if run.key in lacking]

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from analysis.data import logs, samples
+from analysis.data import logs
 from analysis.data.evidence import Run, kind_name, runs_programs
 from analysis.data.load import Results
 from analysis.report.html import embedded, render
@@ -97,7 +97,7 @@ def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
     assert run.directory is not None
     events = run.directory / "events"
     rounds = list(_records(events / "rounds.jsonl", logs.ROUNDS))
-    queues = samples.queues(run.directory)
+    queues = logs.samples(run.directory, "queues")
     began = [each["began_s"] for each in rounds if each["began_s"] is not None]
     if not began and queues.is_empty():
         return None
@@ -107,7 +107,7 @@ def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
     if ended:
         last_s = min(last_s, max(ended) + 0.5)
     clock = _Clock(origin_s, max(last_s, origin_s + 1e-3), intervals)
-    facts = samples.sampler(run.directory)
+    facts = logs.sampler(run.directory)
     return {
         "key": run.key,
         "arm": run.arm,
@@ -132,8 +132,8 @@ def run_data(run: Run, intervals: int) -> dict[str, Any] | None:
         ),
         "workers": _workers(run, rounds, clock),
         "queues": _queues(queues, facts, clock),
-        **_flows(samples.flows(run.directory), clock),
-        "processes": _processes(samples.processes(run.directory), clock),
+        **_flows(logs.samples(run.directory, "flows"), clock),
+        "processes": _processes(logs.samples(run.directory, "processes"), clock),
     }
 
 

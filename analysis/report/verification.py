@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 
 from analysis.data import kept_rows
-from analysis.data.evidence import Evidence, is_of_script
+from analysis.data.evidence import (
+    FAILED,
+    NOT_MEASURED,
+    PASSED,
+    Evidence,
+    Run,
+    is_of_script,
+    section,
+    stops,
+)
 from analysis.data.metrics import METRICS
 from analysis.report import kept_pages, kept_results
 
@@ -45,6 +54,7 @@ def verify(
         found.remarks.append("commits were not looked for: no whole git history of main is here")
     for folder in results(root):
         evidence = kept_rows.read(folder)
+        _check_gates(folder / kept_rows.GATES, evidence)
         if key_of is not None:
             _check_keys(evidence, key_of, folder)
         looked_up = history.look_up(run.manifest for run in evidence.ok_runs)
@@ -189,6 +199,67 @@ def _of_page(page: Path, root: Path) -> list[str]:
             missing = root / kept_results.RESULTS / name / kept_results.PROVENANCE
             raise ValueError(f"{missing}: missing, and {place} has a table of it; {_AS_KEPT}")
     return [f"{place}: {told}" for told in _lines(text, new)]
+
+
+# These apply only where a run happened to meet something: packets that wait, or a loss.
+_BY_CHANCE = {"rate_under_load", "packet_bytes", "loss_error", "impairments_unmet"}
+
+
+def _check_gates(path: Path, evidence: Evidence) -> None:
+    """Refuse gates that cannot have been kept like this."""
+    for run in (*evidence.runs, *evidence.others):
+        for gate in run.gates:
+            if wrong := _wrong_gate(gate, run):
+                raise ValueError(f"{path}: {gate['name']} of an attempt at {run.key}: {wrong}")
+    groups: dict[str, list[Run]] = {}
+    for run in evidence.runs:
+        if run.verdict == "ok":
+            # The same machine and version try the same gates at the same point of a sweep.
+            kind = json.dumps([run.factors, run.manifest], sort_keys=True)
+            groups.setdefault(kind, []).append(run)
+    for alike in groups.values():
+        for lack in _lacking_gates(alike):
+            raise ValueError(f"{path}: {lack}; valid: the gates as they were kept")
+
+
+def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
+    """What is wrong with a gate, and what would be valid; empty if nothing is."""
+    outcome, value, limit = gate["outcome"], gate["value"], gate["limit"]
+    known = section(run.config, "limits")
+    if known and gate["name"] not in known:
+        return "no such gate; valid: a key of the run's limits"
+    if outcome not in (PASSED, FAILED, NOT_MEASURED):
+        return f"outcome {outcome!r}; valid: {PASSED}, {FAILED}, {NOT_MEASURED}"
+    if gate["decides"] is False and not gate["waived"]:
+        return "decides is false, and nothing waives it; valid: true"
+    if run.verdict == "ok" and stops(gate):
+        return f"{outcome}, and the run is ok; valid: {PASSED}, or waived by limits.waive"
+    if outcome == NOT_MEASURED:
+        return ""
+    if value is None or limit is None:
+        return f"{outcome} without a value or limit; valid: both"
+    # Both are kept to six digits, so a value just beyond its limit may be equal to it.
+    if (value > limit) if outcome == PASSED else (value < limit):
+        return f"{outcome} with the value {value:g} and the limit {limit:g}; valid: not both"
+    return ""
+
+
+def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
+    """The gates that some of these runs have and others lack, in words."""
+    tried = [{_family(gate["name"]): gate["name"] for gate in run.gates} for run in alike]
+    usual = {family: name for each in tried for family, name in each.items()}
+    for run, each in zip(alike, tried, strict=True):
+        # Nothing judges a simulated run but whether its impairments met something.
+        if not each and not run.config.get("simulated"):
+            yield f"run {run.key} is ok without any gate"
+        for family, name in usual.items():
+            if family not in each and name not in _BY_CHANCE:
+                yield f"run {run.key} has no gate {name}, which runs of its kind have"
+
+
+def _family(gate: str) -> str:
+    """The gate without its unit: a share and a time can be limits of the same thing."""
+    return gate.removesuffix("_s")
 
 
 _BRANCHES = ("main", "origin/main", "HEAD")  # the first that there is

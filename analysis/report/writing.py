@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.data import evidence, run_directories
+from analysis.data import evidence
 from analysis.data.evidence import INVALID_INCLUDED
-from analysis.data.load import Results, load
+from analysis.data.load import CONFIG, Results, load
 from analysis.data.logs import read_document
 from analysis.data.metrics import METRICS, describe
 from analysis.figures import catalogue
@@ -19,7 +19,7 @@ from analysis.report import remarks
 from analysis.report.html import FOLDER, SUMMARY, inline_svg, render, replaced, to_html
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import Page, timeline_page
-from analysis.summary.document import summarise, write_json
+from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_sweep_point, setup, verdicts
 from analysis.tables.by_arm import findings_table, first_finding, main_table, ratio_table
@@ -96,14 +96,14 @@ def write_report(
         (new / "index.html").write_text(page, encoding="utf-8")
         if timeline is not None:
             (new / TIMELINE).write_text(timeline.text, encoding="utf-8")
-        write_json(new / SUMMARY, summary)
+        (new / SUMMARY).write_text(json_text(summary), encoding="utf-8")
         for name, table in tables.items():
             for suffix, text_of in _FORMATS.items():
                 (new / f"{name}{suffix}").write_text(text_of(table), encoding="utf-8")
         for drawing in drawings:
             (new / f"{drawing.name}.svg").write_text(drawing.svg, encoding="utf-8")
             (new / f"{drawing.name}.png").write_bytes(drawing.png)
-    is_alone = (results.folder / run_directories.CONFIG).is_file()  # what lies beside is not ours
+    is_alone = (results.folder / CONFIG).is_file()  # what lies beside is not ours
     overview = None if is_alone else write_index(results.results_dir)
     return ReportPaths(
         index=folder / "index.html",

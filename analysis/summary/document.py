@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,13 +190,6 @@ def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]
 def json_text(document: dict[str, Any]) -> str:
     """The text of a JSON file."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write a JSON document whole or not at all."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json_text(document), encoding="utf-8")
-    new.replace(path)
 
 
 def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:

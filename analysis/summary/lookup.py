@@ -10,8 +10,7 @@ import polars as pl
 from analysis import statistics
 from analysis.data import metrics
 from analysis.data.evidence import Evidence, Run
-from analysis.data.frames import TOLERANCE_VARIED
-from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED, TOLERANCE_VARIED
 from analysis.statistics import NOTHING, Estimate
 
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.data import keeping, kept_rows
+from analysis.data import kept_rows
 from analysis.data.evidence import BLOCK
 from analysis.data.frames import per_run
 from analysis.data.load import load
@@ -137,7 +137,7 @@ def test_kept_rows_know_the_block_of_each_run(tmp_path):
     results = load(tmp_path / "runs")
     rows = per_run(results)
     (tmp_path / "kept").mkdir()
-    keeping.write(tmp_path / "kept", results)
+    kept_rows.write(tmp_path / "kept", results)
     columns, *_ = (tmp_path / "kept" / "rows.csv").read_text().splitlines()
     assert not set(BLOCK) & set(columns.split(","))  # the manifests have it
     read = kept_rows.read(tmp_path / "kept")

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 import analysis
-from analysis.data import samples
 from analysis.data.frame_columns import FRAMES, LABELS, SAMPLES
 from analysis.data.metrics import METRICS
 from tests.analysis.build import ResultsBuilder
@@ -21,7 +20,7 @@ LABELLED = ["run_key", "arm", "seed", f"factor.{Q}"]
 def queues(link: str, backlog_bytes: int) -> pl.DataFrame:
     row = {"t_s": 1.0, "link": link, "from": "s1", "backlog_bytes": backlog_bytes}
     others = dict.fromkeys(("backlog_packets", "sent_bytes", "sent_packets", "drops"), 0)
-    return pl.DataFrame([row | others], schema=samples.QUEUES)
+    return pl.DataFrame([row | others], schema=FRAMES["queues"].schema)
 
 
 @pytest.fixture

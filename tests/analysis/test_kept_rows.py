@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.data import keeping, kept_rows
+from analysis.data import kept_rows
 from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.data.metrics import is_tail_quantile
@@ -26,7 +26,7 @@ from tests.analysis.test_sweep_points import sweep
 def kept(runs: Path, folder: Path) -> Path:
     folder.mkdir()
     results = load(runs)
-    keeping.write(folder, results)
+    kept_rows.write(folder, results)
     return folder
 
 
@@ -51,7 +51,7 @@ def test_commands_are_kept_without_the_folders_of_their_results(tmp_path):
     name = results.experiment
     commands = [f"./lab run {name} --out /a/b", f"./lab resume /a/b/{name} --retries 6"]
     (tmp_path / "kept").mkdir()
-    keeping.write(tmp_path / "kept", replace(results, commands=commands))
+    kept_rows.write(tmp_path / "kept", replace(results, commands=commands))
     read = kept_rows.read(tmp_path / "kept")
     assert read.commands == [f"./lab run {name}", f"./lab resume {name} --retries 6"]
 
@@ -80,9 +80,9 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
         assert is_now.config == was.config
 
 
-@pytest.mark.parametrize("room", [keeping._MOST_BYTES, 1])
+@pytest.mark.parametrize("room", [kept_rows._MOST_BYTES, 1])
 def test_a_quantile_is_kept_only_with_the_rounds_that_it_is_made_of(tmp_path, monkeypatch, room):
-    monkeypatch.setattr(keeping, "_MOST_BYTES", room)
+    monkeypatch.setattr(kept_rows, "_MOST_BYTES", room)
     ResultsBuilder(tmp_path / "runs").run(arm="dblp", seed=1, rounds=30)
     read = kept_rows.read(kept(tmp_path / "runs", tmp_path / "kept"))
     assert (read.rounds is None) == (room == 1) == (read.rows["round_latency_s.p95"][0] is None)
@@ -127,7 +127,7 @@ def lines(path: Path, change) -> None:
         (
             "rows.csv",
             lambda rows: [*rows[:3], rows[3].replace("0.9", "0.x", 1), *rows[4:]],
-            "line 4",
+            "`0.x` as dtype `f64` at column 'accuracy'",
         ),
         ("rows.csv", lambda rows: [rows[0], rows[1].replace(",1,", ",7,", 1), *rows[2:]], "seed 7"),
         ("rows.csv", lambda rows: [rows[0], "dblp-s1,dblp\n", *rows[2:]], "rows.csv"),
@@ -175,7 +175,7 @@ VALUES = st.recursive(
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), min_size=1, max_size=4))
 def test_documents_are_their_common_part_and_their_own(documents):
-    shared = keeping.common(documents)
+    shared = kept_rows.common(documents)
     for document in documents:
-        joined = kept_rows.joined(shared, keeping.own(document, shared))
+        joined = kept_rows.joined(shared, kept_rows.own(document, shared))
         assert json.dumps(joined, sort_keys=True) == json.dumps(document, sort_keys=True)

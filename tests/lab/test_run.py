@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 
-from analysis.data import samples
+from analysis.data import logs
 from tests.lab.conftest import OkOrStalled, Results
 from tests.training.single_process import single_process_weights
 
@@ -190,7 +190,7 @@ def test_a_burst_overflows_the_queue_and_samples_tell_of_it(hit: Results, held_r
     ]
     assert not (run / "live.json").exists()
     rounds = hit.events("rounds")
-    queue = samples.queues(run).filter(pl.col("from") == "s1", link="server--s1")
+    queue = logs.samples(run, "queues").filter(pl.col("from") == "s1", link="server--s1")
     t_s = queue["t_s"].to_numpy()
     assert t_s[0] < rounds[0]["began_s"] < rounds[-1]["ended_s"] < t_s[-1]
     during = (t_s >= rounds[6]["gather_began_s"]) & (t_s <= rounds[6]["ended_s"])
@@ -198,11 +198,11 @@ def test_a_burst_overflows_the_queue_and_samples_tell_of_it(hit: Results, held_r
     waiting_bytes = queue["backlog_bytes"].to_numpy()
     assert waiting_bytes[during].max() > 0.9 * 150_000
     assert waiting_bytes[before].max() < 0.6 * 150_000
-    flows = samples.flows(run)
+    flows = logs.samples(run, "flows")
     ends = {(worker, "server") for worker in WORKERS} | {("server", worker) for worker in WORKERS}
     assert set(flows.select("host", "peer").iter_rows()) == ends
     assert flows["kind"].unique().to_list() == ["udp"]
-    busy = samples.processes(run).group_by("name").agg(pl.col("cpu_s").max())
+    busy = logs.samples(run, "processes").group_by("name").agg(pl.col("cpu_s").max())
     names = {"server", *WORKERS, "controller", "ovs-vswitchd", "sampler"}
     assert names <= set(busy["name"])
     assert busy.filter(name="worker-1")["cpu_s"][0] > 0

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.data import samples
+from analysis.data import logs
 from testbed.lab import sandbox
 from tests.lab import sampling_scene
 
@@ -24,7 +24,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 
 def directed(folder: Path, link: str, sender: str) -> pl.DataFrame:
-    return samples.queues(folder).filter(link=link).filter(pl.col("from") == sender)
+    return logs.samples(folder, "queues").filter(link=link).filter(pl.col("from") == sender)
 
 
 def max_of(frame: pl.DataFrame, column: str) -> float:
@@ -62,7 +62,7 @@ def test_a_burst_fills_the_queue_to_its_limit_and_drops_agree_with_tc(scene):
 
 def test_samples_come_at_the_asked_rate_and_say_what_they_cost(scene):
     folder, _ = scene
-    facts = samples.sampler(folder)
+    facts = logs.sampler(folder)
     assert facts["asked_hz"] == 100
     # A machine that is busy with other things loses some: then they are counted.
     expected = facts["ticks"] + facts["samples_lost"]
@@ -80,7 +80,7 @@ def test_samples_come_at_the_asked_rate_and_say_what_they_cost(scene):
 def test_state_of_a_kernel_tcp_connection_is_sampled(scene):
     folder, noted = scene
     assert noted["received"] == sampling_scene.TCP_BYTES
-    flow = samples.flows(folder).filter(host="worker-1", peer="server")
+    flow = logs.samples(folder, "flows").filter(host="worker-1", peer="server")
     assert flow["kind"].unique().to_list() == ["tcp"]
     assert flow["leg"].unique().to_list() == ["gather"]
     assert flow["retransmits"][-1] == noted["retransmits"]
