@@ -6,14 +6,11 @@ A figure's function takes frames or a summary. It returns None where there is no
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
-import numpy as np
 from matplotlib.figure import Figure
 
 from analysis.data.evidence import INVALID_INCLUDED, impairment_kinds, task
@@ -26,7 +23,6 @@ _STRIPS = (
     "only."
 )
 _CAPTIONS = Path(__file__).with_name("captions.csv")
-_SHADES = 0.02  # of 1; six digits of a number are kept, and lines are drawn a little elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,24 +34,6 @@ class Drawing:
     caption: str
     svg: str
     png: bytes
-
-
-def of_summary(summary: dict[str, Any]) -> dict[str, bytes]:
-    """The figures that a summary alone gives, as PNG by name; those without data are left out."""
-    styles = style.arm_styles(list(summary["arms"]))
-    makers = {
-        "ratio-along-factor": along_factor.ratios_along_factor,
-        "learning-along-factor": along_factor.learning_along_factor,
-    }
-    with style.settings():
-        figures = {name: make(summary, styles) for name, make in makers.items()}
-        return {name: render(each, "png") for name, each in figures.items() if each is not None}
-
-
-def look_alike(one: bytes, two: bytes) -> bool:
-    """Whether two PNG files show the same picture, but for the rounding of shades."""
-    first, second = (matplotlib.image.imread(io.BytesIO(each), format="png") for each in (one, two))
-    return first.shape == second.shape and bool(np.abs(first - second).max() < _SHADES)
 
 
 def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:

@@ -30,41 +30,16 @@ from analysis.tables.by_arm import findings_table, main_table
 from analysis.tables.published_values import overview_table
 from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, transposed
 
-# What the tables of a sweep show where it is not how many times longer than the reference arm
-# rounds took that were hit: ratios of another metric, or the arms' own values.
-_RATIOS: dict[str, Sequence[str]] = {
-    "fairness": ("round_latency_s.mean",),
-    "training-time": ("training_time_s",),
-}
-_OF_RIVALS = (
-    "round_latency_s.calm_mean",
-    "round_latency_s.burst_mean",
-    "time_to_target_s",
-    "accuracy",
-)
-_VALUES: dict[str, Sequence[str]] = {
-    **dict.fromkeys(("accuracy", "burst-accuracy", "fig2-k-sweep"), ("accuracy",)),
-    **dict.fromkeys(("fig1-phase-loss", "fig1-whole-tensors"), ("accuracy",)),
-    **dict.fromkeys(("rivals", "every-rival", "rivals-conditions"), _OF_RIVALS),
-    "apnet-loss": ("round_latency_s.mean", "accuracy"),
-    "equivalence": ("accuracy", "training_time_s"),
-    "equivalence-text": ("perplexity", "training_time_s"),
-    "optireduce-tail": ("round_latency_s.mean",),
-    "perplexity": ("perplexity",),
-    "workers": _OF_RIVALS[:3],
-}
-# The experiments whose results stand beside the paper's, in the order of its tables.
-_REPLAYS = (
-    "burst-latency",
-    "burst-accuracy",
-    "training-time",
-    "accuracy",
-    "fig1-phase-loss",
-    "fig1-whole-tensors",
-    "fig2-k-sweep",
-    "perplexity",
-)
+_PAGES = Path(__file__).with_name("pages.csv")
+# Of an experiment: whether it stands beside the paper's values, in this order; and what the tables
+# of its sweep show where it is not how many times longer than the reference arm rounds took that
+# were hit: ratios of other metrics, or the arms' own values.
+_EXPERIMENTS = {each["experiment"]: each for each in page_tables.read(_PAGES)}
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
+_COMPARED_METRICS = (
+    *("round_latency_s.p50", "round_latency_s.burst_mean", "bytes_sent", "passes_per_transfer"),
+    "realised_loss.gather",
+)
 _COMPARED = "-compared"  # ends the name of a block
 _MOST_PAIRS = 2  # whose ratios stand below an experiment's table
 _WIDTH = 140  # of a table in a page, in characters
@@ -120,7 +95,7 @@ def _content(name: str, root: Path) -> str | None:
 
 def _written(name: str, root: Path) -> str | None:
     if name == "overview":
-        folders = [root / RESULTS / each for each in _REPLAYS]
+        folders = [root / RESULTS / each for each, of in _EXPERIMENTS.items() if of["replay"]]
         kept = [read(each)[0] for each in folders if (each / SUMMARY).is_file()]
         return _bare(overview_table(kept)) if kept else None
     if name == "kept":
@@ -203,13 +178,13 @@ def _list(folders: list[Path]) -> Table:
 def _tables(summary: dict[str, Any], shown_by_arm: Sequence[str]) -> list[Table]:
     if not points(summary):
         return [main_table(summary, shown=shown_by_arm, with_runs=False)]
-    experiment = summary["experiment"]
-    if experiment in _VALUES:
-        return by_sweep_point.metric_tables(summary, only=_VALUES[experiment])
+    chosen = _EXPERIMENTS.get(summary["experiment"], {"values": "", "ratios": ""})
+    if chosen["values"]:
+        return by_sweep_point.metric_tables(summary, only=chosen["values"].split())
     shown = [ALL_BURSTS]
     if any(point["limits"] for point in points(summary)):  # they stand beside the gather's ratio
         shown = list(dict.fromkeys([bounded_metric(summary), ALL_BURSTS]))
-    return by_sweep_point.ratio_tables(summary, only=_RATIOS.get(experiment, shown))
+    return by_sweep_point.ratio_tables(summary, only=chosen["ratios"].split() or shown)
 
 
 def _bare(table: Table) -> str:
@@ -265,15 +240,6 @@ def _attempts(provenance: dict[str, Any]) -> str:
     refused = provenance["refused"]
     listed = ", ".join(f"{count} {verdict}" for verdict, count in refused.items())
     return f" Attempts that were refused and repeated: {listed}." if refused else ""
-
-
-_COMPARED_METRICS = (
-    "round_latency_s.p50",
-    "round_latency_s.burst_mean",
-    "bytes_sent",
-    "passes_per_transfer",
-    "realised_loss.gather",
-)
 
 
 def compared_table(title: str, found: Sequence[Compared]) -> Table:

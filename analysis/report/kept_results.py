@@ -16,7 +16,6 @@ from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, Run, machine_text
 from analysis.data.load import load
 from analysis.data.metrics import in_table, is_tail_quantile
-from analysis.figures import catalogue
 from analysis.report import remarks
 from analysis.report.writing import write_report
 from analysis.summary.document import json_text, summarise
@@ -102,14 +101,6 @@ def write_derived(folder: Path) -> None:
     """Write them from the rows that a folder keeps."""
     for name, text in derived(kept_rows.read(folder)).items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def redraw(folder: Path) -> None:
-    """Draw the kept figures again that follow from the kept summary alone."""
-    for name, png in catalogue.of_summary(read(folder)[0]).items():
-        path = folder / f"{name}.png"
-        if path.is_file() and not catalogue.look_alike(path.read_bytes(), png):
-            path.write_bytes(png)
 
 
 def read(folder: Path, *names: str) -> list[dict[str, Any]]:

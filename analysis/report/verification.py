@@ -102,10 +102,9 @@ def of_commits(folder: Path) -> LookedUp:
 
 
 def renew(*, root: Path = kept_results.ROOT) -> None:
-    """Write anew from the rows what `verify` compares, and figures that follow from summaries."""
+    """Write anew from the rows what `verify` compares."""
     for folder in results(root):
         kept_results.write_derived(folder)
-        kept_results.redraw(folder)
     kept_pages.write_readme(root=root)
 
 

@@ -70,22 +70,6 @@ def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     assert sum(path.stat().st_size for path in folder.glob("*.json")) < 60_000
 
 
-def test_a_figure_that_looks_otherwise_is_drawn_again(tmp_path):
-    sweep(tmp_path / "runs", seeds=2)
-    folder = kept_results.keep(tmp_path / "runs", root=root(tmp_path / "project"))
-    figure = folder / "ratio-along-factor.png"
-    before = figure.read_bytes()
-    kept_results.redraw(folder)
-    assert figure.read_bytes() == before
-    path = folder / "summary.json"
-    path.write_text(path.read_text().replace('"q": "0.9"', '"q": "0.95"').replace("0.9", "0.8"))
-    kept_results.redraw(folder)
-    assert figure.read_bytes() != before
-    figure.unlink()
-    kept_results.redraw(folder)
-    assert not figure.exists()  # what was not kept is not made
-
-
 def simulated(folder: Path) -> None:
     for path in folder.glob("*/*/manifest.json"):
         with edited(path) as manifest:
