@@ -17,50 +17,22 @@ ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published number or range: a ratio of two arms, or one value for each of two arms."""
+    """A published value or range: of two arms, or of one at two points of a sweep."""
 
     id: str
     title: str
-    model: tuple[str, ...]
-    metrics: tuple[str, ...]
+    model: Sequence[str]
+    metrics: Sequence[str]
+    section: str  # of `summary.json` that holds our value: `ratios` or `differences`
+    arms: Sequence[str]  # the first is the numerator or minuend
+    bounds: tuple[float, float]  # the same twice for a single value
+    values: dict[str, float] | None = None  # of each arm
+    within_arm: dict[str, Any] | None = None
+    applies_to: dict[str, Any] = field(default_factory=dict)
     condition: str
     source: str
     confidence: str
     version: str
-    ratio: str | None = None
-    low: float | None = None  # equal to `high` for a single value
-    high: float | None = None
-    values: dict[str, float] | None = None
-    difference: str | None = None
-    applies_to: dict[str, Any] = field(default_factory=dict)
-    within_arm: dict[str, Any] | None = None
-
-    @property
-    def section(self) -> str:
-        """The section of `summary.json` that holds our value: `ratios` or `differences`."""
-        if self.within_arm:
-            return "differences" if self.metrics[0] in TASK_METRICS else "ratios"
-        return "ratios" if self.ratio else "differences"
-
-    @property
-    def arms(self) -> list[str]:
-        """The two arms that it compares; the first is the numerator or minuend."""
-        if self.values:
-            return list(self.values)
-        if self.difference:
-            return [part.strip() for part in self.difference.split(" - ")]
-        if self.within_arm:
-            return [self.within_arm["arm"]]
-        return str(self.ratio).split("/")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The published range of the ratio or difference; the same twice for a single value."""
-        if self.values:
-            first, second = self.values.values()
-            return (first - second, first - second)
-        assert self.low is not None and self.high is not None
-        return (self.low, self.high)
 
 
 @cache
@@ -75,12 +47,26 @@ def load() -> tuple[Published, ...]:
 
 
 def _entry(raw: dict[str, Any]) -> Published:
-    model = raw.pop("model")
-    value = raw.pop("value", None)
+    model, metrics = raw.pop("model"), (raw.pop("metric"), *raw.pop("also", []))
+    ratio, difference = raw.pop("ratio", None), raw.pop("difference", None)
+    values, within_arm = raw.get("values"), raw.get("within_arm")
+    if values:
+        first, second = values.values()
+        raw["value"] = first - second
+    if within_arm:
+        arms = [within_arm["arm"]]
+        is_ratio = metrics[0] not in TASK_METRICS
+    else:
+        arms = list(values or (ratio.split("/") if ratio else difference.split(" - ")))
+        is_ratio = ratio is not None
+    ends = [raw.pop("value")] * 2 if "value" in raw else [raw.pop("low"), raw.pop("high")]
     return Published(
-        model=tuple(model if isinstance(model, list) else [model]),
-        metrics=(raw.pop("metric"), *raw.pop("also", [])),
-        **(raw if value is None else {**raw, "low": value, "high": value}),
+        model=model if isinstance(model, list) else [model],
+        metrics=metrics,
+        section="ratios" if is_ratio else "differences",
+        arms=arms,
+        bounds=(ends[0], ends[1]),
+        **raw,
     )
 
 
@@ -89,19 +75,14 @@ def load_models() -> dict[str, str]:
     return dict(_document()["models"])
 
 
-def load_settings() -> list[dict[str, Any]]:
-    """The papers' settings: id, title, values, source, confidence and version of each."""
-    return list(_document()["settings"])
-
-
 def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
-    """The settings that an experiment names; by default all."""
-    return [each for each in load_settings() if ids is None or each["id"] in ids]
+    """The papers' settings that an experiment names; by default all."""
+    return [each for each in _document()["settings"] if ids is None or each["id"] in ids]
 
 
 def all_ids() -> set[str]:
     """The ids that an experiment may name."""
-    return {each.id for each in load()} | {each["id"] for each in load_settings()}
+    return {each.id for each in load()} | {each["id"] for each in settings(None)}
 
 
 def unknown(ids: Sequence[str] | None) -> list[str]:

@@ -132,21 +132,6 @@ def is_of_several_tasks(summary: Mapping[str, Any]) -> bool:
     return several_tasks(point["conditions"] for point in points(summary))
 
 
-def replicated(published: Mapping[str, Any], metric: str) -> statistics.Verdict | None:
-    """Whether a published value is reproduced, also in summaries of before there was a rule."""
-    quantity: statistics.Quantity = "accuracy" if metric == "accuracy" else "other"
-    if published["compared"].startswith("ratio"):
-        quantity = "ratio"
-    return statistics.verdict(Estimate(**published["ours"]), *published_range(published), quantity)
-
-
-def published_range(published: Mapping[str, Any]) -> tuple[float, float]:
-    """The ends of the paper's range; the same twice for a single value."""
-    if "value" in published:
-        return published["value"], published["value"]
-    return published["low"], published["high"]
-
-
 Shares = dict[str, dict[str, float]]  # arm -> seed (a text, as JSON has it) -> share
 _LEGS = ("gather", "broadcast")
 

@@ -23,7 +23,7 @@ from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.data.published import Published
 from analysis.statistics import Estimate, difference_interval, ratio_interval
 from analysis.summary import pairing
-from analysis.summary.lookup import REFERENCE, entry, replicated
+from analysis.summary.lookup import REFERENCE, entry
 
 Conditions = dict[str, Any]
 Compared = dict[str, list[dict[str, Any]]]  # by metric
@@ -85,7 +85,7 @@ def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.Data
     return by_metric
 
 
-def run_conditions(run: Run) -> Conditions:
+def _conditions(run: Run) -> Conditions:
     """`model`, `dataset`, `loss` (of its loss impairments, a share) and `k` (points, a share)."""
     training = section(run.config, "training")
     conditions: Conditions = {"model": training.get("model"), "dataset": dataset_name(training)}
@@ -103,7 +103,7 @@ def shared_conditions(runs: Sequence[Run]) -> Conditions:
     """The conditions that all of some runs share."""
     by_name: dict[str, list[Any]] = {}
     for run in runs:
-        for name, value in run_conditions(run).items():
+        for name, value in _conditions(run).items():
             by_name.setdefault(name, []).append(value)
     return {
         name: values[0] for name, values in by_name.items() if all(v == values[0] for v in values)
@@ -123,7 +123,7 @@ def meets(conditions: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
 
 
 def _has(run: Run, required: Mapping[str, Any]) -> bool:
-    return meets(run.factors | run_conditions(run), required)
+    return meets(run.factors | _conditions(run), required)
 
 
 def _by_point(per_run: pl.DataFrame, runs: Sequence[Sequence[Run]]) -> pl.DataFrame:
@@ -166,7 +166,10 @@ def _compared(
         "version": published.version,
         "ours": ours.as_json(),
     }
-    return document | {"verdict": replicated(document, metric)}
+    quantity: statistics.Quantity = "accuracy" if metric == "accuracy" else "other"
+    if published.section == "ratios":
+        quantity = "ratio"
+    return document | {"verdict": statistics.verdict(ours, low, high, quantity)}
 
 
 def _models(runs: Iterable[Run]) -> list[str]:

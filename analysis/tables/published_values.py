@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from analysis import formatting
@@ -17,8 +17,6 @@ from analysis.summary.lookup import (
     factors_text,
     points,
     published_entries,
-    published_range,
-    replicated,
 )
 from analysis.tables import rendering
 from analysis.tables.rendering import Cell, Table, row
@@ -41,66 +39,35 @@ _NOT_ABSOLUTE = (
 )
 
 
-@dataclass(frozen=True)
 class _Beside:
-    """A published value beside ours, compared by a metric; the entry is one of the summary."""
+    """A published value beside ours; `entry` is one of the summary."""
 
-    metric: str
-    entry: dict[str, Any]
-
-    @property
-    def ours(self) -> Estimate:
-        return Estimate(**self.entry["ours"])
-
-    @property
-    def range(self) -> tuple[float, float]:
-        return published_range(self.entry)
-
-    @property
-    def is_ratio(self) -> bool:
-        return bool(self.entry["compared"].startswith("ratio"))
-
-    @property
-    def is_limit(self) -> bool:
-        return bool(self.entry["confidence"] == OWN_LIMIT)
-
-    @property
-    def is_quantile(self) -> bool:
-        return self.metric.endswith((".p95", ".p99"))
-
-    @property
-    def compared(self) -> str:
-        return str(self.entry["compared"].partition(" ")[2])
-
-    @property
-    def unit(self) -> formatting.Unit:
+    def __init__(self, factors: dict[str, Any], metric: str, entry: dict[str, Any]) -> None:
+        self.factors, self.metric, self.entry = factors, metric, entry
+        self.ours = Estimate(**entry["ours"])
+        self.verdict: str | None = entry["verdict"]
+        kind, _, self.compared = entry["compared"].partition(" ")
+        self.is_ratio = kind == "ratio"
+        self.is_limit = entry["confidence"] == OWN_LIMIT
+        self.is_quantile = metric.endswith((".p95", ".p99"))
+        self.unit = formatting.POINTS
         if self.is_ratio:
-            return formatting.RATIO
-        if self.metric == "perplexity":
-            return formatting.Unit("", decimals=4)
-        return formatting.POINTS
-
-    @property
-    def verdict(self) -> str | None:
-        return replicated(self.entry, self.metric)
-
-    @property
-    def paper(self) -> str:
-        """The paper's value or range, without the unit."""
-        ends = dict.fromkeys(formatting.number(end, self.unit) for end in self.range)
-        return formatting.TO.join(ends)
+            self.unit = formatting.RATIO
+        elif metric == "perplexity":
+            self.unit = formatting.Unit("", decimals=4)
+        single = "value" in entry
+        self.low, self.high = (entry["value" if single else end] for end in ("low", "high"))
+        ends = (formatting.number(end, self.unit) for end in (self.low, self.high))
+        self.paper = formatting.TO.join(dict.fromkeys(ends))
 
 
-def _beside(summary: dict[str, Any]) -> list[tuple[dict[str, Any], _Beside]]:
-    """Every published value with the factors of its point."""
-    return [
-        (factors, _Beside(metric, each)) for factors, metric, each in published_entries(summary)
-    ]
+def _beside(summary: dict[str, Any]) -> list[_Beside]:
+    """Every published value of the whole and of the points."""
+    return [_Beside(*each) for each in published_entries(summary)]
 
 
 def experiment_table(summary: dict[str, Any]) -> Table:
     """Ours, the paper's, and whether ours reproduces it."""
-    values = _beside(summary)
     notes = [_RULE, _REDUCTIONS, _NOT_ABSOLUTE]
     if elsewhere := "; ".join(summary.get("published_elsewhere") or []):
         notes.append(
@@ -112,20 +79,17 @@ def experiment_table(summary: dict[str, Any]) -> Table:
             *("Quantity", "Ours", "Paper", "Reproduced?", 'Paper\'s "reduction": ratio - 1'),
             *("True reduction: 1 - 1 / ratio", "Source"),
         ],
-        rows=[
-            _row(each, factors_text(factors), _without_ok_runs(summary, factors, each))
-            for factors, each in values
-        ],
+        rows=[_row(each, _without_ok_runs(summary, each)) for each in _beside(summary)],
         notes=notes,
-        records=[factors | _record(each) for factors, each in values],
+        records=[each.factors | _record(each) for each in _beside(summary)],
         numeric=False,
     )
 
 
-def _without_ok_runs(summary: dict[str, Any], factors: dict[str, Any], each: _Beside) -> list[str]:
+def _without_ok_runs(summary: dict[str, Any], each: _Beside) -> list[str]:
     """The arms of a comparison that have no ok run at its point of the sweep."""
     parts = [summary, *points(summary)]
-    arms = next(part["arms"] for part in parts if part.get("factors", {}) == factors)
+    arms = next(part["arms"] for part in parts if part.get("factors", {}) == each.factors)
     return [
         arm
         for pair in itertools.permutations(arms, 2)
@@ -135,7 +99,7 @@ def _without_ok_runs(summary: dict[str, Any], factors: dict[str, Any], each: _Be
     ]
 
 
-def _row(each: _Beside, point: str, without_ok_runs: Sequence[str]) -> list[Cell]:
+def _row(each: _Beside, without_ok_runs: Sequence[str]) -> list[Cell]:
     entry, unit = each.entry, each.unit
     both = " and ".join(formatting.number(v, unit) for v in entry.get("values", {}).values())
     label = describe(each.metric).label
@@ -152,7 +116,7 @@ def _row(each: _Beside, point: str, without_ok_runs: Sequence[str]) -> list[Cell
         if without_ok_runs:
             why = f"no ok run of {' and '.join(without_ok_runs)}"
         ours = Cell(text=formatting.DASH, note=why)
-    where = f"ours at {point}" if point else ""
+    where = f"ours at {factors_text(each.factors)}" if each.factors else ""
     paper = formatting.joined(both, paper_model, entry["condition"])
     return [
         Cell(text=entry["title"], detail=formatting.joined(where, each.compared, label)),
@@ -165,10 +129,11 @@ def _row(each: _Beside, point: str, without_ok_runs: Sequence[str]) -> list[Cell
 
 
 def _reproduced(each: _Beside) -> Cell:
-    (low, high), ours = each.range, each.ours
+    ours = each.ours
     if ours.value is None:
         return rendering.missing()
-    side = "ours is lower" if ours.value < low else "ours is higher" if ours.value > high else ""
+    side = "ours is lower" if ours.value < each.low else ""
+    side = "ours is higher" if ours.value > each.high else side
     if each.is_limit:  # nothing to agree or disagree with
         return Cell(text="a limit", detail=side, tone="quiet")
     if each.verdict is None:
@@ -182,7 +147,7 @@ def _reduction(each: _Beside, definition: Callable[[float], float]) -> Cell:
     """Ours by one definition, and the paper's value or range by the same one."""
     if not each.is_ratio or each.is_limit:
         return rendering.missing()
-    ends = dict.fromkeys(each.range)
+    ends = dict.fromkeys((each.low, each.high))
     papers = " to ".join(formatting.percent(definition(end)) for end in ends)
     ours = each.ours.value
     text = formatting.percent(definition(ours)) if ours else formatting.DASH
@@ -191,23 +156,21 @@ def _reduction(each: _Beside, definition: Callable[[float], float]) -> Cell:
 
 def _record(each: _Beside) -> dict[str, Any]:
     entry, ours = each.entry, each.entry["ours"]
-    low, high = each.range
     record = {
         "id": entry["id"],
         "metric": each.metric,
         "compared": entry["compared"],
         **{f"ours_{name}": ours[name] for name in ("value", "low", "high", "n")},
-        "paper_low": low,
-        "paper_high": high,
+        "paper_low": each.low,
+        "paper_high": each.high,
         "verdict": each.verdict,
     }
     if each.is_ratio:
-        if ours["value"]:
-            record["ours_paper_reduction"] = paper_reduction(ours["value"])
-            record["ours_true_reduction"] = true_reduction(ours["value"])
-        for end, ratio in (("low", low), ("high", high)):
-            record[f"paper_{end}_paper_reduction"] = paper_reduction(ratio)
-            record[f"paper_{end}_true_reduction"] = true_reduction(ratio)
+        ratios = {"ours": ours["value"], "paper_low": each.low, "paper_high": each.high}
+        for name, ratio in ratios.items():
+            if ratio:
+                record[f"{name}_paper_reduction"] = paper_reduction(ratio)
+                record[f"{name}_true_reduction"] = true_reduction(ratio)
     record |= {name: ", ".join(entry[name]) for name in ("model", "our_model")}
     names = ("condition", "source", "confidence", "version")
     return record | {name: entry[name] for name in names}
@@ -240,7 +203,7 @@ def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
 def _by_published_value(summary: dict[str, Any]) -> list[list[_Beside]]:
     """The comparisons that have a value of ours, by the paper's value and, if learnt, our model."""
     by_value: dict[str, dict[tuple[str, ...], list[_Beside]]] = {}
-    for _, each in _beside(summary):
+    for each in _beside(summary):
         of_value = by_value.setdefault(each.entry["id"], {})
         # An entry may be meant in several ways (`also`). The first is what its words say, also
         # where too few rounds give no such quantile: another must not stand in for it unsaid.
