@@ -20,14 +20,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One metric of one arm at one point.
-
-    Attributes:
-        arm, metric: their names.
-        factors: the point, by name.
-        first, second: means over the pairs, in the metric's unit.
-        ratio: second over first.
-    """
+    """One metric of one arm at one point: means over the pairs, and the ratio second / first."""
 
     arm: str
     metric: str

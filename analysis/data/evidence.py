@@ -23,38 +23,24 @@ FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run and what its directory says about it.
+    """One run and what its directory says about it; `config` and so on are its documents."""
 
-    Attributes:
-        key: the name of its directory.
-        arm, seed, factors: which run it is; `factors` is its point in the sweep.
-        verdict: how it ended; `missing` where nothing of it is on disk.
-        reason: why, where the verdict is not ok.
-        directory: where its files lie; None where it is missing.
-        note: why this is not the plan's own finished directory; empty where it is.
-        began_at, wall_s: the time of day at its begin, and how many seconds it took.
-        gates: the rows of `status.json`.
-        config, manifest, calibration: the documents of those names.
-        congestion_controls: those that the endpoints of an ok run used, read back by them.
-        problems: what was wrong with its files; more are added as its logs are read.
-    """
-
-    key: str
+    key: str  # the name of its directory
     arm: str
     seed: int
-    factors: dict[str, Any]
-    verdict: str
-    reason: str = ""
+    factors: dict[str, Any]  # its point in the sweep
+    verdict: str  # `missing` where nothing of it is on disk
+    reason: str = ""  # why it is not ok
     directory: Path | None = None
-    note: str = ""
-    began_at: str | None = None
+    note: str = ""  # why this is not the plan's own finished directory
+    began_at: str | None = None  # a time of day
     wall_s: float | None = None
-    gates: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    gates: list[dict[str, Any]] = field(default_factory=list, repr=False)  # of `status.json`
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     manifest: dict[str, Any] = field(default_factory=dict, repr=False)
     calibration: dict[str, Any] = field(default_factory=dict, repr=False)
-    congestion_controls: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    congestion_controls: list[str] = field(default_factory=list)  # read back by the endpoints
+    problems: list[str] = field(default_factory=list)  # of its files; more as logs are read
 
 
 @dataclass(frozen=True, kw_only=True)

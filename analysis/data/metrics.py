@@ -22,29 +22,17 @@ TOLERANCE_VARIED = "tolerance_varied"  # a column of the runs' rows that is no m
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric of a run.
+    """A metric of a run: a line of `metrics.csv`."""
 
-    Attributes:
-        name: its path in `summary.json`.
-        label: its name in tables, without the unit.
-        unit: `s`, `bytes`, `bps`, `share`, `per_s` or `count`.
-        tables: which tables of the report show it, apart from that of a user's programs.
-        log: the rows that it is computed from, one of those that `measure` makes.
-        whole_log: whether a log that lost rounds gives no value at all.
-        optional: whether tables leave it out where no arm has a value.
-        meaning: its exact definition, for the report.
-        absent: why an arm may have no value, for a footnote.
-    """
-
-    name: str
-    label: str
-    unit: str
-    tables: str
-    log: str
-    whole_log: bool
-    optional: bool
-    meaning: str
-    absent: str
+    name: str  # its path in `summary.json`
+    label: str  # its name in tables, without the unit
+    unit: str  # `s`, `bytes`, `bps`, `share`, `per_s` or `count`
+    tables: str  # those of the report that show it, apart from that of a user's programs
+    log: str  # the rows that it is computed from, of those that `measure` makes
+    whole_log: bool  # a log that lost rounds gives no value
+    optional: bool  # tables leave it out where no arm has a value
+    meaning: str  # its exact definition, for the report
+    absent: str  # why an arm may have no value, for a footnote
 
     @property
     def value(self) -> pl.Expr:

@@ -12,9 +12,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis import formatting
-from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS
+from analysis.data.metrics import TASK_METRICS, describe
 from analysis.figures import style
 from analysis.figures.style import ArmStyle
+from analysis.summary.document import CONTRASTED
 from analysis.summary.lookup import (
     bounded_metric,
     entry,
@@ -25,12 +26,6 @@ from analysis.summary.lookup import (
 
 _LONG_LABEL = 8
 _PAPER_ALPHA = 0.22
-_METRICS = (
-    (GATHER_BURSTS, "Gather in bursts"),
-    (ALL_BURSTS, "Burst round latency"),
-    ("round_latency_s.mean", "Mean round latency"),
-    ("training_time_s", "Training time"),
-)
 _BOUNDS = (("bytes", (0, (1.0, 1.5)), "byte bound"), ("passes", (0, (4.0, 2.0)), "pass limit"))
 
 
@@ -45,13 +40,13 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
     }
     along = max(values, key=lambda name: (len(values[name]), style.all_numbers(values[name])))
     compared = [(left, f"{left}/{right}") for left, right in pairs(list(summary["arms"]))]
-    metric, label = next(
+    metric = next(
         (
             each
-            for each in _METRICS
-            if any(entry(p, "ratios", pair, each[0]).value for p in parts for _, pair in compared)
+            for each in CONTRASTED
+            if any(entry(p, "ratios", pair, each).value for p in parts for _, pair in compared)
         ),
-        (None, ""),
+        None,
     )
     if metric is None or len(values[along]) < 2:
         return None
@@ -92,7 +87,7 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
         axes_of[0], _heights(in_panels, [pair for _, pair in compared], metric, bounds=bool(bounds))
     )
     reference = style.in_lines(compared[0][1].removeprefix(f"{compared[0][0]}/"))
-    axes_of[0].set_ylabel(f"{label}\nover {reference} (x)")
+    axes_of[0].set_ylabel(f"{describe(metric).label}\nover {reference} (x)")
     further: list[Patch | Line2D] = [
         Line2D([], [], color=style.MUTED.light, linestyle=line, label=text)
         for key, line, text in bounds

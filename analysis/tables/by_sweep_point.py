@@ -21,12 +21,6 @@ from analysis.summary.lookup import (
 from analysis.tables import by_arm, rendering
 from analysis.tables.rendering import Cell, Table, row, table_of, transposed
 
-_RATIOS = (
-    "gather_latency_s.burst_mean",
-    "round_latency_s.burst_mean",
-    "round_latency_s.mean",
-    "training_time_s",
-)
 _MANY_ARMS = 9  # do not stand beside each other in a page
 _BOUNDED = "fixed-low/dblp"  # whose ratio a point's limits are about
 _LIMITS = {"bytes": "byte_bound", "passes": "pass_limit"}
@@ -97,7 +91,7 @@ def _cell(estimate: Estimate, n_runs: int, unit: formatting.Unit) -> Cell:
     return rendering.measured(estimate, unit)
 
 
-def ratio_tables(summary: dict[str, Any], *, only: Sequence[str] = _RATIOS) -> list[Table]:
+def ratio_tables(summary: dict[str, Any], *, only: Sequence[str] = CONTRASTED) -> list[Table]:
     """Every arm over the reference at each point; the gather's in bursts beside the bounds."""
     return [
         _ratio_table(summary, name)
