@@ -19,9 +19,7 @@ from analysis.data.metrics import in_table, is_tail_quantile
 from analysis.report import remarks
 from analysis.report.writing import write_report
 from analysis.summary.document import json_text, summarise
-from analysis.summary.lookup import (
-    pairs,
-)
+from analysis.summary.lookup import pairs
 from analysis.tables.by_arm import main_table
 from analysis.tables.rendering import to_markdown
 
@@ -31,19 +29,10 @@ SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
 _SCHEMA = 2  # of provenance.json
 SIMULATED = "-simulated"  # ends the name of a folder beside that of measured results
 AGAIN = "keep these results again"
-_FIGURES = (
-    "ratio-along-factor.png",
-    "learning-along-factor.png",
-    "latency-over-rounds.png",
-)
+_FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
 
 
-def keep(
-    results_dir: Path,
-    experiment: str | None = None,
-    *,
-    root: Path = ROOT,
-) -> Path:
+def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT) -> Path:
     """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones."""
     results = load(results_dir, experiment)
     if not results.ok_runs:

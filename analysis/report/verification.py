@@ -25,7 +25,6 @@ from analysis.data.evidence import (
 from analysis.data.metrics import METRICS
 from analysis.report import kept_pages, kept_results
 
-_MANIFEST = kept_rows.MANIFEST
 _AS_KEPT = "valid: the file as it was kept"
 _DIGITS = 1e-5  # six digits are kept; another processor may round the last one otherwise
 _FEW = 3  # differences of one file that are told
@@ -49,20 +48,21 @@ def verify(
 ) -> Verification:
     """Recompute everything that is kept below `root`, the project's folder."""
     found = Verification()
-    history = History(root)
-    if history.commits is None:
+    commits = on_main(root)
+    if commits is None:
         found.remarks.append("commits were not looked for: no whole git history of main is here")
     for folder in results(root):
         evidence = kept_rows.read(folder)
         _check_gates(folder / kept_rows.GATES, evidence)
         if key_of is not None:
             _check_keys(evidence, key_of, folder)
-        looked_up = history.look_up(run.manifest for run in evidence.ok_runs)
-        for refused in looked_up.refused:
+        refused, remarks = _look_up(root, commits, (run.manifest for run in evidence.ok_runs))
+        for commit in refused:
             raise ValueError(
-                f"{folder / _MANIFEST}: {refused}; valid: a commit on main, with nothing changed"
+                f"{folder / kept_rows.MANIFEST}: {commit}; valid: a commit on main, with nothing "
+                "changed"
             )
-        found.remarks.extend(f"{folder.name}: {remark}" for remark in looked_up.remarks)
+        found.remarks.extend(f"{folder.name}: {remark}" for remark in remarks)
         for file, text in kept_results.derived(evidence).items():
             found.differences.extend(_differing(folder / file, text, root))
         found.differences.extend(_of_rounds(evidence, folder.relative_to(root)))
@@ -95,10 +95,10 @@ def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
                 yield f"{of_run} is {made!r}; its row has {kept!r}"
 
 
-def of_commits(folder: Path) -> LookedUp:
-    """What is to be said of the commits of the rows that a folder keeps."""
+def of_commits(folder: Path) -> tuple[list[str], list[str]]:
+    """What is refused and what is remarked on of the commits of the rows that a folder keeps."""
     manifests = (run.manifest for run in kept_rows.read(folder).ok_runs)
-    return History(folder).look_up(manifests)
+    return _look_up(folder, on_main(folder), manifests)
 
 
 def renew(*, root: Path = kept_results.ROOT) -> None:
@@ -265,55 +265,37 @@ _BRANCHES = ("main", "origin/main", "HEAD")  # the first that there is
 _TIMEOUT_S = 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookedUp:
-    """What is to be said of the commits of some runs, in words."""
+def _look_up(
+    root: Path, commits: Sequence[str] | None, manifests: Iterable[Mapping[str, Any]]
+) -> tuple[list[str], list[str]]:
+    """What to refuse and what to remark on of the commits of some runs; nothing without history."""
+    refused: list[str] = []
+    remarks: list[str] = []
+    recorded = {str(each.get("commit") or ""): each.get("sources") for each in manifests}
+    for commit, sources in sorted(recorded.items()) if commits is not None else ():
+        name, _, changes = commit.partition("+")
+        if not name:
+            refused.append("no commit was recorded")
+        elif changes:
+            refused.append(f"commit {name[:10]} was run with changes that were not committed")
+        elif commits is not None and name not in commits:
+            instead = ", and its sources were not recorded"
+            if sources:
+                same = _with_sources(root, commits, sources)
+                instead = f"; {same[:10]} there has the same {', '.join(sources)}"
+                instead = instead if same else ", nor is there one with the same sources"
+            remarks.append(f"commit {name[:10]} is not on main{instead}")
+    return refused, remarks
 
-    refused: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
 
-
-class History:
-    """The commits of the main branch of the repository that `root` lies in."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.commits = on_main(root)
-
-    def look_up(self, manifests: Iterable[Mapping[str, Any]]) -> LookedUp:
-        """What is to be said of these manifests; nothing where there is no whole history."""
-        found = LookedUp()
-        if self.commits is None:
-            return found
-        recorded = {str(each.get("commit") or ""): each.get("sources") for each in manifests}
-        for commit, sources in sorted(recorded.items()):
-            name, _, changes = commit.partition("+")
-            if not name:
-                found.refused.append("no commit was recorded")
-            elif changes:
-                found.refused.append(
-                    f"commit {name[:10]} was run with changes that were not committed"
-                )
-            elif name not in self.commits:
-                found.remarks.append(f"commit {name[:10]} is not on main{self._instead(sources)}")
-        return found
-
-    def _instead(self, sources: Mapping[str, str] | None) -> str:
-        if not sources:
-            return ", and its sources were not recorded"
-        if same := self.with_sources(sources):
-            return f"; {same[:10]} there has the same {', '.join(sources)}"
-        return ", nor is there one with the same sources"
-
-    def with_sources(self, sources: Mapping[str, str]) -> str | None:
-        """The oldest commit on main whose folders have these git trees; None if there is none."""
-        commits = self.commits or []
-        asked = "\n".join(f"{commit}:{folder}" for commit in commits for folder in sources)
-        told = _git(self._root, "cat-file", "--batch-check=%(objectname)", given=asked).split("\n")
-        width, wanted = len(sources), list(sources.values())
-        trees = (told[at : at + width] for at in range(0, len(told), width))
-        same = [each for each, found in zip(commits, trees, strict=False) if found == wanted]
-        return same[-1] if same else None
+def _with_sources(root: Path, commits: Sequence[str], sources: Mapping[str, str]) -> str:
+    """The oldest of some commits whose folders have these git trees; empty if there is none."""
+    asked = "\n".join(f"{commit}:{folder}" for commit in commits for folder in sources)
+    found = _git(root, "cat-file", "--batch-check=%(objectname)", given=asked).split("\n")
+    width, trees = len(sources), list(sources.values())
+    by_commit = (found[at : at + width] for at in range(0, len(found), width))
+    same = [each for each, its in zip(commits, by_commit, strict=False) if its == trees]
+    return same[-1] if same else ""
 
 
 def on_main(root: Path) -> list[str] | None:

@@ -128,9 +128,9 @@ def keep(place: Place, *, as_json: bool = False) -> None:
         for name in _names(place):
             folder = analysis.update_readme(place.results, name)
             terminal.say(console, f"kept: {folder}")
-            commits = verification.of_commits(folder)
+            refused, remarks = verification.of_commits(folder)
             refuses = "./lab verify-results refuses these results"
-            for line in [*(f"{each}; {refuses}" for each in commits.refused), *commits.remarks]:
+            for line in [*(f"{each}; {refuses}" for each in refused), *remarks]:
                 terminal.say(console, f"caution: {line}")
     except ValueError as error:
         raise InputError(str(error)) from None
