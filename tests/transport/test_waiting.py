@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from testbed.transport.net.driver import Driver, Waiter
-from testbed.transport.net.link import DataChannel, Link
+from testbed.transport.net.link import NO_DATA, DataChannel, Link
 from tests.transport.loopback import both, in_thread, joined, site
 from tests.transport.two_parties import TIMEOUT_S, Two, gone
 from tests.transport.virtual import random_payload
@@ -36,7 +36,7 @@ class CountingLink(Link):
     """A link whose channels and calls are seen; `due_s` says when it wants to be worked on."""
 
     def __init__(self, due_s=math.inf):
-        self.calls, self.looked, self.due_s, self.data = [], [], due_s, None
+        self.calls, self.looked, self.due_s, self.data = [], [], due_s, NO_DATA
         self.stream = cast(Any, Stream())
         self.connection = cast(Any, SimpleNamespace(events=list))
         self.then = lambda: None
@@ -73,25 +73,9 @@ class RestingData(DataChannel):
     def __init__(self, until_s):
         self.until_s, self.read_waited = until_s, []
 
-    def fileno(self):
-        return -1
-
     def read(self, connection, now_s, *, waited):
         self.read_waited.append(waited)
         self.until_s = -math.inf
-
-    def read_backlog(self, connection, now_s, *, waited):
-        """Nothing."""
-
-    def write(self, connection, now_s):
-        """Nothing."""
-
-    def due_s(self, connection_due_s):
-        return connection_due_s
-
-    @property
-    def blocked(self):
-        return False
 
     @property
     def unread_until_s(self):

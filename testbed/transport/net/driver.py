@@ -168,8 +168,7 @@ class Driver:
         self._attentive = False  # what came while nobody looked may have waited for long
         self._until_alarm = until_alarm
         for link in self.links.values():
-            if link.data is not None:
-                link.data.wake()
+            link.data.wake()
         self._due_s.clear()  # the application may have changed anything
         self._gathering_s.clear()
         over = False
@@ -240,7 +239,7 @@ class Driver:
         if link.hedges is not None:
             self._waiter.want(link.hedges, reading=True, writing=False)
             self._owners[link.hedges] = name
-        if data is None:
+        if not link.has_data:
             return
         unread_until_s = data.unread_until_s
         if link.routine:

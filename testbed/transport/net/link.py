@@ -5,7 +5,6 @@ import hmac
 import math
 import socket
 import zlib
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -133,37 +132,34 @@ class HedgeChannel:
 _CONTROL_BYTES = 1 << 11
 
 
-class DataChannel(ABC):
-    """What carries the data between this side and one peer."""
+class DataChannel:
+    """What carries the data between this side and one peer; this one carries nothing."""
 
     # What is sent, and what is taken, during a wait without a wake-up: see `core.routine`.
     going: Departing | None = None
     coming: Arriving | None = None
 
-    @abstractmethod
     def fileno(self) -> int:
         """For a selector."""
+        return -1
 
-    @abstractmethod
     def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         """Hands over what has arrived, up to a limit."""
 
-    @abstractmethod
     def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         """Hands over all that arrived before now."""
 
-    @abstractmethod
     def write(self, connection: Connection, now_s: float) -> None:
         """Sends what the connection offers, up to a limit."""
 
-    @abstractmethod
     def due_s(self, connection_due_s: float) -> float:
         """When `write` is due, given when the connection wants it; math.inf while blocked."""
+        return connection_due_s
 
     @property
-    @abstractmethod
     def blocked(self) -> bool:
         """Whether `write` waits until there is room in the socket."""
+        return False
 
     @property
     def reading(self) -> bool:
@@ -185,13 +181,14 @@ class DataChannel(ABC):
         going, coming = self.going, self.coming
         return (going is not None and going.worked) or (coming is not None and coming.worked)
 
-    def end_routine(  # noqa: B027 - for those that have one
-        self, connection: Connection, now_s: float
-    ) -> None:
+    def end_routine(self, connection: Connection, now_s: float) -> None:
         """A wait is over, in which some of the routine was done."""
 
-    def wake(self) -> None:  # noqa: B027 - for those whose arrivals gather
+    def wake(self) -> None:
         """Arrivals gather no longer."""
+
+
+NO_DATA = DataChannel()
 
 
 class Link:
@@ -204,11 +201,11 @@ class Link:
         self,
         connection: Connection,
         stream: Stream,
-        data: DataChannel | None = None,
+        data: DataChannel = NO_DATA,
         observer: Observer | None = None,
         whole_by_s: float = math.inf,
     ) -> None:
-        """Without `data` by `whole_by_s` the connection ends."""
+        """Where it has no data by `whole_by_s` the connection ends."""
         self.connection = connection
         self.stream = stream
         self.data = data
@@ -219,9 +216,14 @@ class Link:
         self._whole_by_s = whole_by_s
 
     @property
+    def has_data(self) -> bool:
+        """Whether the peer has joined on both channels."""
+        return self.data is not NO_DATA
+
+    @property
     def present(self) -> bool:
-        """Whether transfers can be posted: the peer has joined on both channels."""
-        return self.data is not None and self.connection.state is ConnectionState.OPEN
+        """Whether transfers can be posted."""
+        return self.has_data and self.connection.state is ConnectionState.OPEN
 
     def take(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
         """Hands over what has arrived on the channels that are ready."""
@@ -232,54 +234,49 @@ class Link:
             if self.hedges is not None:
                 received = self.hedges.new(received)
             # What was sent before must not be reported as missing, and may still wait.
-            if data is not None:
-                data.read_backlog(connection, now_s, waited=not attentive)
+            data.read_backlog(connection, now_s, waited=not attentive)
             if received:
                 connection.on_control(received, now_s, waited=waited)
-        elif data is not None and data in ready:
+        elif data in ready:
             data.read(connection, now_s, waited=not attentive)
-        if self.hedges is not None and self.hedges in ready:
-            received = self.hedges.read(now_s)
-            if received and data is not None:
-                data.read_backlog(connection, now_s, waited=not attentive)
-            if received:
-                connection.on_control(received, now_s, waited=True)
+        hedges = self.hedges
+        if hedges is not None and hedges in ready and (received := hedges.read(now_s)):
+            data.read_backlog(connection, now_s, waited=not attentive)
+            connection.on_control(received, now_s, waited=True)
 
     def work(self, now_s: float, *, looked: bool = True) -> None:
         """Does what is due: deadlines, datagrams, control messages."""
         connection, data, self.routine = self.connection, self.data, False
-        if data is not None and -math.inf < data.unread_until_s <= now_s + COALESCED_S:
+        if -math.inf < data.unread_until_s <= now_s + COALESCED_S:
             data.read(connection, now_s, waited=True)
         if looked and now_s >= self._deadline_s:
             connection.on_deadline(now_s)
         if self._observer is not None and now_s >= self._observe_s:
             self._observe(now_s)
         self._write_control(now_s)  # what data are worth goes before them
-        if data is not None:
-            data.write(connection, now_s)
-            self._write_control(now_s)
+        data.write(connection, now_s)
+        self._write_control(now_s)
         if self.hedges is not None:
             self.hedges.work(connection, now_s, looked=looked)
         if looked:
             self.stream.expire(now_s)
         if self.stream.closed is not None:
             connection.on_control_closed(self.stream.closed)
-        if looked and data is None and now_s >= self._whole_by_s:
+        whole_by_s = math.inf if self.has_data else self._whole_by_s
+        if looked and now_s >= whole_by_s:
             connection.on_control_closed("it opened no connection for its data")
-        if looked and data is not None:
+        if looked:
             self.routine = data.begin_routine(connection, now_s)
-        going = self.routine and data is not None and data.going is not None
-        coming = self.routine and data is not None and data.coming is not None
+        going = self.routine and data.going is not None
+        coming = self.routine and data.coming is not None
         deadline_s = connection.next_deadline_s(now_s, departing=going)
-        self._deadline_s = self.due_s = math.inf if deadline_s is None else deadline_s
-        if data is not None:
-            self.due_s = data.due_s(self.due_s)
-            if data.unread_until_s > -math.inf and not coming:
-                self.due_s = min(self.due_s, data.unread_until_s)
+        self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self.due_s = data.due_s(self._deadline_s)
+        if data.unread_until_s > -math.inf and not coming:
+            self.due_s = min(self.due_s, data.unread_until_s)
         if going and self._observer is not None:
             self.due_s = min(self.due_s, self._observe_s)
         if connection.lost is None:
-            whole_by_s = self._whole_by_s if data is None else math.inf
             self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
             if self.hedges is not None:
                 self.due_s = min(self.due_s, self.hedges.due_s(connection))
@@ -294,7 +291,6 @@ class Link:
 
     def end_routine(self, now_s: float) -> None:
         """What was done of it counts from now on."""
-        assert self.data is not None
         self.routine = False
         self.data.end_routine(self.connection, now_s)
 

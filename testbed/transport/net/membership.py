@@ -187,7 +187,7 @@ class Membership:
             self._on_event(name, PeerGone("it has joined again"))
         stream.set_timeout(config.peer_timeout_s)
         self._driver.links[name] = link
-        if link.data is not None:
+        if link.has_data:
             self._complete(name)
 
     def _welcome(self, name: str, key: bytes = b"") -> Welcome:
@@ -208,7 +208,7 @@ class Membership:
         addresses = {peer: str(self._hosts[peer])}
         self._admit(hello, arrival, Admission(addresses=addresses, terms=self._config.terms))
         link = self._driver.links.get(peer)
-        if link is None or link.data is not None:
+        if link is None or link.has_data:
             raise UnknownSenderError("twice", hello.name)
         try:
             self._carrier.check(arrival.connection)
@@ -222,7 +222,7 @@ class Membership:
     @property
     def _joined(self) -> set[str]:
         """The peers that are here on both channels."""
-        return {name for name, link in self._driver.links.items() if link.data is not None}
+        return {name for name, link in self._driver.links.items() if link.has_data}
 
     def _complete(self, name: str) -> None:
         self._on_event(name, Joined(0, b""))

@@ -566,9 +566,6 @@ class TcpData(DataChannel):
         senders: list[Any] = [*self._outgoing.senders.values()]
         return [sender for sender in senders if sender.left]
 
-    def due_s(self, connection_due_s: float) -> float:
-        return connection_due_s
-
     @property
     def blocked(self) -> bool:
         return bool(self._sending())
