@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,9 @@ def two(chunks=3000, *, repair="passes", rate_bps=10e6, **settings):
 
 
 def data_of(udp, **changes):
-    return UdpData(udp, **{"gather_s": math.inf, **changes})
+    unused: Any = None  # whose chunks go in one datagram each
+    settings = {"gather_s": math.inf, "measured": False, "leave_out": None, "sizes": unused}
+    return UdpData(udp, **{**settings, **changes})
 
 
 def depart(departing, now_s):

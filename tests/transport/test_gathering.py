@@ -15,10 +15,10 @@ from testbed.transport.core.tolerance import FractionRule, StopRule
 from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import UdpCarrier
-from testbed.transport.net.udp_data import UdpData
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.loopback import site
+from tests.transport.routine_parts import data_of
 from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
 from tests.transport.two_parties import Two
 from tests.transport.virtual import layout_of
@@ -153,7 +153,7 @@ class OneSender(Connection):
 
 def test_after_a_read_the_next_ones_gather_and_count_as_having_waited():
     frames = [np.zeros((2, 20), dtype=np.uint8)] * 2
-    data, connection = UdpData(FakeSocket(frames), gather_s=math.inf), OneSender(3e-3)
+    data, connection = data_of(FakeSocket(frames)), OneSender(3e-3)
     data.read(connection, 1.0, waited=False)
     assert data.unread_until_s == pytest.approx(1.003)
     data.read(connection, 1.003, waited=False)
@@ -165,7 +165,7 @@ def test_after_a_read_the_next_ones_gather_and_count_as_having_waited():
 @pytest.mark.parametrize(("most_s", "gather_s"), [(0.0, 3e-3), (math.inf, 0.0)])
 def test_nothing_gathers_in_a_socket_without_room_nor_near_the_stop(most_s, gather_s):
     frames = [np.zeros((2, 20), dtype=np.uint8)]
-    data = UdpData(FakeSocket(frames), gather_s=most_s)
+    data = data_of(FakeSocket(frames), gather_s=most_s)
     data.read(OneSender(gather_s), 1.0, waited=False)
     assert data.unread_until_s == -math.inf
 
@@ -173,7 +173,7 @@ def test_nothing_gathers_in_a_socket_without_room_nor_near_the_stop(most_s, gath
 def test_what_the_control_stream_calls_for_is_read_at_once_and_counts_as_having_waited():
     frames = [np.zeros((2, 20), dtype=np.uint8)] * 2
     udp = FakeSocket(frames)
-    data, connection = UdpData(udp, gather_s=math.inf), OneSender(3e-3)
+    data, connection = data_of(udp), OneSender(3e-3)
     data.read(connection, 1.0, waited=False)
     udp.backlog = 40
     data.read_backlog(connection, 1.001, waited=False)

@@ -1,6 +1,5 @@
 """What one peer sends takes one turn of the loop no longer than a few milliseconds."""
 
-import math
 import socket
 
 import numpy as np
@@ -12,8 +11,8 @@ from testbed.transport.core.messages import Ack, ControlMessage, MessageType
 from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream
-from testbed.transport.net.udp_data import UdpData
 from tests.transport.loopback import joined, site, tcp_pair
+from tests.transport.routine_parts import data_of
 from tests.transport.test_gathering import FakeSocket, OneSender
 from tests.transport.two_parties import Two
 from tests.transport.virtual import SESSION, random_payload
@@ -131,7 +130,7 @@ def test_datagrams_that_are_dropped_count_towards_what_had_come_before_a_message
 
     udp = Forged([])
     udp.backlog = 4000
-    UdpData(udp, gather_s=math.inf).read_backlog(OneSender(0.0), 1.0, waited=False)
+    data_of(udp).read_backlog(OneSender(0.0), 1.0, waited=False)
     assert len(udp.frames) == 4
 
 

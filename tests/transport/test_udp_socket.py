@@ -293,7 +293,7 @@ def test_a_buffer_that_is_not_granted_is_warned_of_once(monkeypatch):
     monkeypatch.setattr(UdpSocket, "_grant", lambda self, forced, plain, size: 212_992)
     with pytest.warns(RuntimeWarning) as caught:
         for _ in range(2):
-            UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE, buffer_bytes=size).close()
+            UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE).close()
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == 2
     assert f"net.core.rmem_max={size}" in messages[0]

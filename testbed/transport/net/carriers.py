@@ -179,7 +179,6 @@ class UdpCarrier(Carrier):
             gather_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
             measured=self._config.protocol.measures,
             leave_out=self._config.leave_out,
-            session=self._config.session,
             sizes=sizes,
         )
 

@@ -287,15 +287,12 @@ class Driver:
                 [each.coming for each in self._routines.values() if each.coming is not None],
             )
         finally:  # also when a signal's handler raises: what was done is done
-            self._end_routines()
-
-    def _end_routines(self) -> None:
-        """Those of which something was done."""
-        for name, data in [each for each in self._routines.items() if each[1].worked]:
-            del self._routines[name]
-            if (link := self.links.get(name)) is not None and link.routine and link.data is data:
-                link.end_routine(time.monotonic())
-                self._due_s[name] = -math.inf
+            for name, data in [each for each in self._routines.items() if each[1].worked]:
+                del self._routines[name]
+                link = self.links.get(name)
+                if link is not None and link.routine and link.data is data:
+                    link.end_routine(time.monotonic())
+                    self._due_s[name] = -math.inf
 
     def _serve_listeners(self) -> float:
         """Waits for who comes; returns until when at most."""

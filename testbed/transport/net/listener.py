@@ -27,11 +27,10 @@ def listen(
         listener.bind(address)
         listener.listen(128)
         listener.setblocking(False)
-    except OSError as error:
+    except BaseException as error:
         listener.close()
-        raise OSError(error.errno, f"cannot listen on {in_words(address)}: {error}") from None
-    except BaseException:
-        listener.close()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"cannot listen on {in_words(address)}: {error}") from None
         raise
     return listener
 

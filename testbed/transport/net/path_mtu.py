@@ -114,7 +114,7 @@ class Sizes:
         self, session: int, layout: PayloadLayout, *, local: Host, peer: Host, trailer_bytes: int
     ) -> None:
         """`layout` is that with the most chunks."""
-        self._session, self.chunk_bytes = session, layout.chunk_bytes  # of a whole one
+        self.session, self.chunk_bytes = session, layout.chunk_bytes  # of a whole one
         self._local, self._peer, self._trailer_bytes = local, peer, trailer_bytes
         self._above_bytes = peer.ip_header_bytes + _UDP_BYTES
         self._most = min(MOST_PIECES, self.chunk_bytes, (1 << CHUNK_BITS) // layout.chunk_count)
@@ -153,7 +153,7 @@ class Sizes:
 
     def trial(self, number: int, pieces: int) -> bytes:
         """A datagram that shows whether those of so many pieces arrive."""
-        head = _TRIAL.pack(self._session, number, U32_MAX, 0, 0)
+        head = _TRIAL.pack(self.session, number, U32_MAX, 0, 0)
         return head.ljust(self.datagram_bytes(pieces), b"\0")
 
     def warn(self, before: int, pieces: int) -> None:

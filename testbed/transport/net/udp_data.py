@@ -34,14 +34,12 @@ class UdpData(DataChannel):
         udp: UdpSocket,
         *,
         gather_s: float,
-        measured: bool = False,
-        leave_out: LeaveOut | None = None,
-        session: int = 0,
-        sizes: Sizes | None = None,
+        measured: bool,
+        leave_out: LeaveOut | None,
+        sizes: Sizes,
     ) -> None:
         """For up to `gather_s`, arrivals may gather in the socket before they are read."""
         self._udp = udp
-        self._session = session
         self._sizes = sizes
         self._going_in, self._coming_in = 1, 1  # pieces
         self._joiner: Joiner | None = None
@@ -84,14 +82,14 @@ class UdpData(DataChannel):
         return self._unread_until_s if self._resting else -math.inf
 
     def _take(self, connection: Connection, now_s: float, waited: bool) -> int:
-        if self._sizes is not None and self._coming_in != connection.incoming.pieces:
+        if self._coming_in != connection.incoming.pieces:
             self._coming_in = connection.incoming.pieces
-            self._joiner = Joiner(self._session, self._coming_in, self._sizes.chunk_bytes)
+            self._joiner = Joiner(self._sizes.session, self._coming_in, self._sizes.chunk_bytes)
             self._udp.cut(receiving=self._sizes.datagram_bytes(self._coming_in))
         frames, self._drained = self._udp.receive()
         size = frames.size
         for head in self._udp.others:
-            if (number := trial_of(head, self._session)) is not None:
+            if (number := trial_of(head, self._sizes.session)) is not None:
                 connection.incoming.on_trial(number, now_s)
         if self._joiner is not None and size:
             frames = self._joiner.join(frames)
@@ -117,12 +115,11 @@ class UdpData(DataChannel):
         if self._retry_s is not None and now_s < self._retry_s:
             return
         self._send(connection, now_s)
-        if self._sizes is not None:
-            self._look_at_sizes(connection, self._sizes)
+        self._look_at_sizes(connection)
 
-    def _look_at_sizes(self, connection: Connection, sizes: Sizes) -> None:
+    def _look_at_sizes(self, connection: Connection) -> None:
         """Cuts chunks, or tries to, where the path takes no datagrams of their size."""
-        outgoing = connection.outgoing
+        outgoing, sizes = connection.outgoing, self._sizes
         if self._udp.too_large:
             self._udp.too_large = False
             fitting = sizes.that_fit_the_interface()

@@ -383,7 +383,6 @@ class UdpSocket:
         *,
         local: SocketAddress,
         datagram_bytes: int,
-        buffer_bytes: int = BUFFER_BYTES,
         segmentation: bool = True,
     ) -> None:
         """Binds to `local` (port 0 for any); OSError when that is not possible."""
@@ -408,7 +407,7 @@ class UdpSocket:
         except OSError as error:
             self._socket.close()
             raise OSError(error.errno, f"cannot bind UDP {in_words(local)}: {error}") from None
-        self._buffers = self._request_buffers(buffer_bytes)
+        self._buffers = self._request_buffers(BUFFER_BYTES)
         self.coalescing = True  # whether receives may be coalesced by the kernel
         try:
             self._socket.setsockopt(SOL_UDP, UDP_GRO, 1)
