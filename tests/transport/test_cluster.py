@@ -8,12 +8,45 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.simulate.cluster import SERVER
+from testbed.simulate.cluster import Cluster
 from testbed.simulate.engine import Simulation
+from testbed.simulate.way import Way
+from testbed.transport import SendingPath
+from testbed.transport.core.connection_settings import ConnectionSettings
 from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.tolerance import FractionRule, required_chunks
-from tests.transport.clusters import cluster_of
-from tests.transport.virtual import DoublingLink, layout_of, random_payload
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.policies.order import ORDERS
+from testbed.transport.policies.repair import REPAIRS
+from tests.transport.virtual import SESSION, DoublingLink, layout_of, random_payload
+
+TIMEOUT_S = 5.0
+
+
+def cluster_of(
+    *names, layout=None, repair="passes", order="in-order", congestion="fixed", **changes
+):
+    """A cluster; `changes` are those of its links."""
+    simulation = Simulation()
+    settings = ConnectionSettings(
+        session=SESSION,
+        layout=layout or layout_of(40),
+        repair=REPAIRS.create(repair),
+        order=ORDERS.create(order, seed=1),
+        peer_timeout_s=TIMEOUT_S,
+    )
+
+    def path(side):
+        control = CONGESTION_CONTROLS.create(congestion, rate_bps=10e6, datagram_bytes=74)
+        return SendingPath(congestion=control, chunk_bytes=16)
+
+    def way():
+        link = DoublingLink(simulation, **{"rate_bps": math.inf, "delay_s": 0.002, **changes})
+        return Way([link], control_delay_s=0.002)
+
+    ways = {name: (way(), way()) for name in names}
+    return Cluster(simulation, ways, settings=lambda side: settings, path=path)
+
 
 harm = st.floats(0.0, 0.6)
 span = st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 1.5))
@@ -56,31 +89,17 @@ PLAIN = {
 
 def run_schedule(schedule):
     """Runs it to its end and checks what must hold; returns the events of both sides."""
-    simulation = Simulation()
     layout = layout_of(schedule["chunks"])
     random = np.random.default_rng(schedule["seed"])
-
-    def links(simulation, side):
-        return DoublingLink(
-            simulation,
-            rate_bps=20e6,
-            delay_s=0.002,
-            queue_bytes=schedule["queue"],
-            loss=schedule["loss"],
-            jitter_s=schedule["jitter_s"],
-            duplicate=schedule["duplicate"],
-            seed=schedule["seed"],
-        )
-
     cluster = cluster_of(
         "a",
-        simulation=simulation,
-        layouts={"a": layout, SERVER: layout},
-        repair=schedule["repair"],
-        order=schedule["order"],
-        congestion=schedule["congestion"],
-        links=links,
+        layout=layout,
+        **{key: schedule[key] for key in ("repair", "order", "congestion")},
+        rate_bps=20e6,
+        queue_bytes=schedule["queue"],
+        **{key: schedule[key] for key in ("loss", "jitter_s", "duplicate", "seed")},
     )
+    simulation = cluster.simulation
 
     def flip(frame):
         if random.random() >= schedule["corrupt"]:

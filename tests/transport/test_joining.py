@@ -9,7 +9,7 @@ from testbed.transport.core.events import Started
 from testbed.transport.core.joining import HELLO_WITHIN_S, Admission, Newcomer, UnknownSenderError
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
 from testbed.transport.core.tolerance import FractionRule
-from tests.transport.clusters import TIMEOUT_S, cluster_of
+from tests.transport.test_cluster import TIMEOUT_S, cluster_of
 from tests.transport.virtual import SESSION, layout_of, random_payload
 
 LAYOUT = layout_of(3)
