@@ -198,13 +198,13 @@ class Endpoint:
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
         layout = self._config.layout_of(transfer)
 
-        def begin(connection: Connection, now_s: float) -> None:
-            rule = make(layout)
-            connection.post_receive(transfer, rule, into[connection.peer], now_s)
+        def check(connection: Connection) -> None:
+            connection.incoming.check(transfer)
 
-        return self._post(
-            transfer, into, begin, lambda each: each.incoming.check(transfer), sending=False
-        )
+        def begin(connection: Connection, now_s: float) -> None:
+            connection.post_receive(transfer, make(layout), into[connection.peer], now_s)
+
+        return self._post(transfer, into, begin, check, sending=False)
 
     def _post(
         self,

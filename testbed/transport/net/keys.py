@@ -99,9 +99,9 @@ def main() -> int:
     parser.add_argument(
         "names", metavar="NAME", nargs="+", help="a side's name: server, or a worker's"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        show(given.directory, given.names)
+        show(arguments.directory, arguments.names)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

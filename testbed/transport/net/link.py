@@ -36,7 +36,7 @@ class HedgeChannel:
         is_server: bool = False,
     ) -> None:
         """Counts in `counters` what is no hedge. With a `key` hedges are authenticated."""
-        self._hedge = Hedge(session, counters, said=stream.said_bytes, heard=stream.heard_bytes)
+        self._hedge = Hedge(session, counters, said=stream.written_bytes, heard=stream.read_bytes)
         self._stream = stream
         self._keyed = Keyed(key, _SIDES, is_server=is_server) if key else None
         self._doubted_s = -math.inf  # see `Connection.doubt`, of the latest

@@ -144,10 +144,10 @@ class Membership:
         if self._refused is not None:
             raise self._refused
         if missing := sorted(everyone - self._joined):
-            who_came = f"; turned away: {self._rejections}" if str(self._rejections) else ""
+            rejected = f"; turned away: {self._rejections}" if str(self._rejections) else ""
             raise PeerLost(
                 ", ".join(missing),
-                f"did not join within {config.connect_timeout_s:g} s{who_came}",
+                f"did not join within {config.connect_timeout_s:g} s{rejected}",
             )
         self._started = True
         for name in config.peers:
@@ -256,23 +256,22 @@ class Membership:
             time.sleep(max(0.0, min(_RETRY_S, until_s - time.monotonic())))
         raise PeerLost(SERVER, f"could not join it at {in_words(address)}: {answer or problem}")
 
-    def _join(self, connection: socket.socket, hello: Hello, until_s: float) -> str:
+    def _join(self, opened: socket.socket, hello: Hello, until_s: float) -> str:
         """Says HELLO; returns how the server turned us away, "" if it did not."""
         assert self._carrier is not None
-        stream = Stream(connection, self._tls())
+        stream = Stream(opened, self._tls())
         stream.set_timeout(self._config.peer_timeout_s)
-        heart = self._carrier.connection(SERVER, time.monotonic(), hello=hello)
-        self._driver.links[SERVER] = Link(heart, stream, observer=self._observer)
-        self._driver.run(lambda: SERVER in self._joined or heart.lost is not None, until_s)
-        if SERVER in self._joined:
+        connection = self._carrier.connection(SERVER, time.monotonic(), hello=hello)
+        self._driver.links[SERVER] = Link(connection, stream, observer=self._observer)
+        self._driver.run(lambda: SERVER in self._joined or connection.lost is not None, until_s)
+        if (lost := connection.lost) is None:
+            if SERVER not in self._joined:
+                self._driver.end(SERVER)
             return ""
-        if heart.lost is None:
-            self._driver.end(SERVER)
-            return ""
-        if heart.lost.startswith("it refused: "):
-            raise ProtocolError("the server refused: " + heart.lost.removeprefix("it refused: "))
-        closed = heart.lost in ("the connection was closed", "the connection was reset")
-        return _NO_WELCOME if closed else heart.lost
+        if lost.startswith("it refused: "):
+            raise ProtocolError("the server refused: " + lost.removeprefix("it refused: "))
+        closed = lost in ("the connection was closed", "the connection was reset")
+        return _NO_WELCOME if closed else lost
 
     def on_event(self, peer: str, event: Event) -> None:
         """Hears what connections tell: that a server has let this worker in."""

@@ -40,7 +40,8 @@ class Stream:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: str | None = None  # why it has ended; None while it is open
         self.drained = True  # whether the latest `read` left nothing unread
-        self.said_bytes = self.heard_bytes = self.taken_bytes = 0  # what TCP was to send for it
+        self.written_bytes = self.read_bytes = 0
+        self.taken_bytes = 0  # what TCP was to send for those written
         self._connection = connection
         self._tls = tls
         self._unsent = bytearray()
@@ -79,7 +80,7 @@ class Stream:
 
     def write(self, data: bytes) -> None:
         """Sends what the connection takes now; later `flush` calls send the rest."""
-        self.said_bytes += len(data)
+        self.written_bytes += len(data)
         self._push(data if self._tls is None else self._tls.write(data))
 
     def _push(self, data: bytes) -> None:
@@ -152,7 +153,7 @@ class Stream:
             self.closed = self.closed or str(error)
         if self._tls is not None:
             self._push(self._tls.outgoing())
-        self.heard_bytes += len(data)
+        self.read_bytes += len(data)
         return bytes(data)
 
     def finish(self) -> None:

@@ -103,7 +103,7 @@ class Tls:
         self._pinned = pinned
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
-        self._unsaid = bytearray()  # what was written before the handshake was done
+        self._unsent = bytearray()  # what was written before the handshake was done
         self._failed = False
         if not is_server:
             self._shake_hands()
@@ -117,7 +117,7 @@ class Tls:
         if self._failed:
             return b""
         if self.identity is None:
-            self._unsaid += plaintext
+            self._unsent += plaintext
         elif plaintext:
             self._object.write(plaintext)
         return self.outgoing()
@@ -149,9 +149,9 @@ class Tls:
             self._failed = True
             raise TlsError("its certificate is not one of those that are trusted here")
         self.identity = _name_in(self._object.getpeercert() or {})
-        if self._unsaid:
-            self._object.write(self._unsaid)
-            self._unsaid.clear()
+        if self._unsent:
+            self._object.write(self._unsent)
+            self._unsent.clear()
         return True
 
     def _fail(self, error: ssl.SSLError) -> TlsError:
