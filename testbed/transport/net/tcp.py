@@ -31,7 +31,7 @@ from testbed.transport.core.events import TransferReport
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap, unpack_bitmap
-from testbed.transport.core.outgoing import Outgoing
+from testbed.transport.core.outgoing import Outgoing, Stall
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRule
 from testbed.transport.net.link import DataChannel
@@ -308,7 +308,6 @@ class _Transfer:
 class _Sending(_Transfer):
     """Writes one payload to the connection, then awaits STOP."""
 
-    stalled_s = None
     # The kernel does not tell that the peer is busy with others, so the peer is asked all along.
     held = True
 
@@ -316,6 +315,7 @@ class _Sending(_Transfer):
         super().__init__(*common)
         self.chosen, block = packed
         self.left = [memoryview(self.head), block]
+        self.stall = Stall(self.began_s)  # which it never notes: what is sent arrives
 
     @property
     def asked_s(self) -> float:
@@ -323,9 +323,6 @@ class _Sending(_Transfer):
 
     def overdue(self) -> None:
         """The kernel delivers all that is sent."""
-
-    def was_away(self, away_s: float) -> None:
-        """Its patience is with what the kernel moves while this side is away."""
 
     def write(self, now_s: float) -> None:
         """Writes what the socket takes. OSError when the connection has failed."""
