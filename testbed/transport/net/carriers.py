@@ -30,7 +30,6 @@ from testbed.transport.net.listener import listen
 from testbed.transport.net.path_mtu import Sizes, check_chunk_fits
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.tcp import (
-    DataSocket,
     TcpConnection,
     TcpData,
     check_congestion_control,
@@ -247,7 +246,7 @@ class TcpCarrier(Carrier):
         if (previous := self._channels.pop(connection.peer, None)) is not None:
             previous.socket.close()
         channel = self._channels[connection.peer] = TcpData(
-            connection, DataSocket(data), compression_of(self._config.protocol)
+            connection, data, compression_of(self._config.protocol)
         )
         return channel
 

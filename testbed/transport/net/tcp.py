@@ -182,33 +182,6 @@ def tcp_counts(connection: socket.socket) -> TcpCounts:
     return TcpCounts(segments_sent, *counts)
 
 
-class DataSocket:
-    """A peer's data connection, with the kernel's counters at the end of the last transfer."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket = connection
-        self.read_s = self.moved_s = -math.inf  # when data were last read
-        sent = tcp_counts(connection)
-        # So far each side has received one segment, the other's handshake message. The kernel's
-        # count is not read, because a fast peer's first payload may have begun to arrive.
-        self._before = {"sender": sent, "receiver": sent._replace(data_segments_received=1)}
-        self._unacknowledged = 0
-
-    def look(self, now_s: float) -> None:
-        """Notes whether data have moved since the last call."""
-        before, self._unacknowledged = self._unacknowledged, unacknowledged_bytes(self.socket)
-        if self._unacknowledged != before:
-            self.moved_s = now_s
-
-    def added(self, role: str) -> TcpCounts:
-        """What this side has added to the kernel's counters in a role since the last call."""
-        now, before = tcp_counts(self.socket), self._before[role]
-        self._before[role] = now
-        return now.since(before)
-
-
 def available_congestion_controls() -> list[str]:
     """The algorithms that the kernel offers; empty when it does not say."""
     try:
@@ -265,8 +238,7 @@ class _Transfer:
         self,
         transfer: int,
         settings: ConnectionSettings,
-        data: DataSocket,
-        compression: Compression | None,
+        data: "TcpData",
         now_s: float,
     ) -> None:
         self.transfer = transfer
@@ -275,7 +247,7 @@ class _Transfer:
         self.layout: PayloadLayout = settings.layout_of(transfer)
         self.head = _FRAME.pack(settings.session, transfer, self.layout.payload_bytes)
         self.data = data
-        self.compression = compression
+        self.compression = data.compression
         self.chosen: NDArray[np.bool_] | None = None  # None: all chunks
         self.began_s = now_s
         self.ended_s = now_s
@@ -432,8 +404,7 @@ class _Receiving(_Transfer):
 
 
 class _TcpOutgoing(Outgoing):
-    data: DataSocket
-    compression: Compression | None
+    data: "TcpData"
 
     def on_deadline(self, now_s: float) -> None:
         if self.senders:
@@ -453,7 +424,7 @@ class _TcpOutgoing(Outgoing):
         arrangers: dict[int, Any] | None,
     ) -> Any:
         packed = self._packed(transfer, payload, {} if arrangers is None else arrangers)
-        return _Sending(packed, transfer, self._settings, self.data, self.compression, now_s)
+        return _Sending(packed, transfer, self._settings, self.data, now_s)
 
     def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
         self._packed(transfer, payload, arrangers)
@@ -462,13 +433,13 @@ class _TcpOutgoing(Outgoing):
         self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]
     ) -> _Packed:
         """What goes of a payload, which is made once for all peers that get it."""
-        layout = self._settings.layout_of(transfer)
+        layout, compression = self._settings.layout_of(transfer), self.data.compression
         rows = layout.rows(payload)
         if (place := rows.ctypes.data) not in arrangers:
-            if self.compression is None:
+            if compression is None:
                 arrangers[place] = None, rows.reshape(-1).data[: layout.payload_bytes]
             else:
-                arrangers[place] = self.compression.pack(layout, payload)
+                arrangers[place] = compression.pack(layout, payload)
         packed: _Packed = arrangers[place]
         return packed
 
@@ -477,14 +448,13 @@ class _TcpOutgoing(Outgoing):
 
 
 class _TcpIncoming(Incoming):
-    data: DataSocket
-    compression: Compression | None
+    data: "TcpData"
 
     def _new(
         self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
     ) -> Any:
         """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
-        return _Receiving(into, transfer, self._settings, self.data, self.compression, now_s)
+        return _Receiving(into, transfer, self._settings, self.data, now_s)
 
     def keep_waiting(self, now_s: float) -> None:
         """The peer has sent what nobody receives yet; it stays in the socket."""
@@ -517,17 +487,36 @@ class TcpConnection(Connection):
 
 
 class TcpData(DataChannel):
-    """A connection's data connection."""
+    """A connection's data connection, with the kernel's counters after the latest transfer."""
 
     def __init__(
-        self, connection: Connection, data: DataSocket, compression: Compression | None
+        self, connection: Connection, data: socket.socket, compression: Compression | None
     ) -> None:
         assert isinstance(connection.incoming, _TcpIncoming)
         assert isinstance(connection.outgoing, _TcpOutgoing)
-        connection.incoming.data = connection.outgoing.data = data
-        connection.incoming.compression = connection.outgoing.compression = compression
+        connection.incoming.data = connection.outgoing.data = self
         self._incoming, self._outgoing = connection.incoming, connection.outgoing
-        self.socket = data.socket
+        data.setblocking(False)
+        data.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket, self.compression = data, compression
+        self.read_s = self.moved_s = -math.inf  # when data were last read, and last moved at all
+        sent = tcp_counts(data)
+        # So far each side has received one segment, the other's handshake message. The kernel's
+        # count is not read, because a fast peer's first payload may have begun to arrive.
+        self._before = {"sender": sent, "receiver": sent._replace(data_segments_received=1)}
+        self._unacknowledged = 0
+
+    def look(self, now_s: float) -> None:
+        """Notes whether data have moved since the last call."""
+        before, self._unacknowledged = self._unacknowledged, unacknowledged_bytes(self.socket)
+        if self._unacknowledged != before:
+            self.moved_s = now_s
+
+    def added(self, role: str) -> TcpCounts:
+        """What this side has added to the kernel's counters in a role since the last call."""
+        now, before = tcp_counts(self.socket), self._before[role]
+        self._before[role] = now
+        return now.since(before)
 
     def fileno(self) -> int:
         return self.socket.fileno()
