@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from testbed.shared import problems
 from testbed.shared.input_error import InputError
-from testbed.shared.section import optional
+from testbed.shared.problems import optional
 from topologies import mininet_options
 from topologies.base import LabTopo
 from topologies.settings import LinkParameters, TopologyParameters

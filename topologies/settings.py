@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from testbed.shared.section import optional
+from testbed.shared.problems import optional
 
 MOST_LAB_WORKERS = 127  # with the server 128 hosts: a fat tree of k = 8
 MOST_WORKERS = 20_000  # in virtual time, where hosts are no namespaces

@@ -19,8 +19,9 @@ from pydantic import (
 from testbed.shared import problems, yaml_input
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.named_sections import folders
+from testbed.shared.problems import optional
 from testbed.shared.registry import did_you_mean
-from testbed.shared.section import Section, optional
+from testbed.shared.section import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import Leg, protocols
 from testbed.transport.policies.tolerance import Fixed

@@ -28,8 +28,8 @@ from testbed.experiment.arm import Arm
 from testbed.lab.datapath import Wanted
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import InputError
-from testbed.shared.problems import Problem, form
-from testbed.shared.section import Section, optional
+from testbed.shared.problems import Problem, form, optional
+from testbed.shared.section import Section
 from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.prerequisites import Need

@@ -51,11 +51,7 @@ def clean_experiment(
     size = sizes.in_words(sizes.bytes_below(folder))
     if not confirm(f"Delete {folder} ({size})?"):
         return False
-    try:
-        privileges.hand_over_below(folder)
-        shutil.rmtree(folder)
-    except OSError as error:
-        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
+    _remove(folder)
     say(f"removed {folder} ({size})")
     return True
 
@@ -83,7 +79,9 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
         return False
     _end(processes)
     for folder in folders:
-        _remove(folder)
+        if run_directory.in_use(folder.path):
+            raise InputError(f"{folder.path}: a process uses it since it was shown; not removed")
+        _remove(folder.path)
     size = sizes.in_words(sum(each.size_bytes for each in folders))
     say(f"ended {len(processes)} processes, removed {len(folders)} folders ({size})")
     return True
@@ -129,14 +127,12 @@ def _end(processes: list[Leftover]) -> None:
         raise InputError(f"these processes do not end: {numbers} (stuck in the kernel?)")
 
 
-def _remove(folder: StaleFolder) -> None:
-    if run_directory.in_use(folder.path):
-        raise InputError(f"{folder.path}: a process uses it since it was shown; not removed")
+def _remove(folder: Path) -> None:
     try:
-        privileges.hand_over_below(folder.path)  # a killed command has left it root's
-        shutil.rmtree(folder.path)
+        privileges.hand_over_below(folder)  # a killed command has left it root's
+        shutil.rmtree(folder)
     except OSError as error:
-        raise InputError(f"{error.filename or folder.path}: {error.strerror}") from None
+        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
 
 
 def _is_own_folder(path: Path) -> bool:

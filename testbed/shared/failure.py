@@ -44,7 +44,8 @@ def in_words(error: BaseException) -> str:
         return words or kind.__name__
     frames = traceback.extract_tb(error.__traceback__)
     here = [frame for frame in frames if Path(frame.filename).is_relative_to(_ROOT)] or frames
-    place = f" ({_short(here[-1].filename)}: line {here[-1].lineno})" if here else ""
+    file = here[-1].filename.removeprefix(f"{_ROOT}/") if here else ""
+    place = f" ({file}: line {here[-1].lineno})" if here else ""
     used = ", ".join(sorted(own_code.files()))
     return f"{full}{place}" + (f"; the run uses {used}" if used else "")
 
@@ -89,7 +90,3 @@ def where(pid: int, log: Path) -> str:
     own = own_code.files()
     lines = (f"{f['file']}: line {f['line']} ({f['function']})" for f in frames if f["file"] in own)
     return next(lines, "")  # the innermost comes first
-
-
-def _short(path: str) -> str:
-    return str(Path(path).relative_to(_ROOT)) if Path(path).is_relative_to(_ROOT) else path

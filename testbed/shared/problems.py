@@ -51,6 +51,11 @@ def form(pattern: str, words: str, **further: Any) -> Any:
     return Field(pattern=pattern, **further)
 
 
+def optional(description: str, **further: Any) -> Any:
+    """A pydantic field that is None where nobody gives it."""
+    return Field(default=None, description=description, **further)
+
+
 def dotted(place: Place) -> str:
     """A place as a key path."""
     return ".".join(

@@ -1,13 +1,6 @@
-"""The base of all sections of an experiment's YAML, and their fields that may be left out."""
+"""The base of all sections of an experiment's YAML."""
 
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field
-
-
-def optional(description: str, **further: Any) -> Any:
-    """A field that is None where nobody gives it."""
-    return Field(default=None, description=description, **further)
+from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):

@@ -16,10 +16,8 @@ from typing import Any, ClassVar
 import yaml
 
 from testbed.shared import units
-from testbed.shared.input_error import InputError, shown
-
-__all__ = ["SUFFIXES", "InputError", "overlap", "override", "parse", "read", "replace", "within"]
-__all__ += ["value_of"]
+from testbed.shared.input_error import InputError as InputError
+from testbed.shared.input_error import shown
 
 SUFFIXES = (".yaml", ".yml")
 _MOST_BYTES = 1 << 20
@@ -143,7 +141,7 @@ def _divided(document: dict[str, Any], key: str) -> list[str]:
         raise InputError(f"{shown(key)}: {len(others)} dots; valid: up to {_DEEPEST}")
     if "" in others:
         raise InputError(f"{key}: a key is missing beside a dot; valid: such as topology.workers")
-    if first in ("factors",) and len(others) > 1:
+    if first == "factors" and len(others) > 1:
         known = document.get(first)
         if not isinstance(known, dict) or others[0] not in known:
             return [first, ".".join(others)]

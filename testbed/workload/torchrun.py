@@ -17,9 +17,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import shown
 from testbed.shared.named_sections import OneOf, folders
-from testbed.shared.problems import Problem, form
+from testbed.shared.problems import Problem, form, optional
 from testbed.shared.registry import Registry, one_of
-from testbed.shared.section import Section, optional
+from testbed.shared.section import Section
 from testbed.transport import protocols
 from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
 from testbed.transport.policies.tolerance import PerLayer
