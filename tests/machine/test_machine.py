@@ -1,15 +1,17 @@
-"""What a machine holds: the probe's findings, and the search for the highest link rate."""
+"""What a machine can do and what it holds: capabilities, the probe, and the highest link rate."""
 
 from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
 import pytest
 
-from testbed.machine import highest_rate, steadiness
+from testbed.machine import capabilities, highest_rate, steadiness
 from testbed.machine.highest_rate import LADDER_MBPS, Highest, Trial, climb
 from testbed.machine.steadiness import Findings, Moment
+from testbed.shared.yaml_input import InputError
 from tests.busy import busy_process
 
 QUIET = Moment(late_p50_s=0.00006, late_p99_s=0.0004, others=0.01, stolen=0.0)
@@ -151,3 +153,25 @@ def test_what_limits_is_named(change, word):
     trial = Trial(rate_bps=10**9, **{**fine, **change})
     assert not trial.held
     assert word in trial.limit()
+
+
+def test_a_run_tries_what_it_needs_alone_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
+    tried: list[str] = []
+
+    def result_of(_module: str, request: dict[str, Any]) -> dict[str, Any]:
+        tried.extend(request["wanted"])
+        words = {"reason": "no HTB", "enables": "every run", "how": "modprobe sch_htb"}
+        return {name: {"available": name != "shaping", **words} for name in tried}
+
+    monkeypatch.setattr(capabilities.sandbox, "result_of", result_of)
+    with pytest.raises(
+        InputError, match=r"cannot run a lab: shaping: no HTB \(modprobe sch_htb\)$"
+    ):
+        capabilities.require()
+    assert ["sandbox", *tried] == list(capabilities.REQUIRED)
+
+
+def test_each_congestion_control_that_is_tried_has_words_on_what_it_enables_and_how_to_get_it():
+    tried = {f"tcp-{name}" for name in capabilities.TCP_CONGESTION_CONTROLS}
+    assert tried == {name for name in capabilities._ABOUT if name.startswith("tcp-")}
+    assert all(each["enables"] and each["how"] for each in capabilities._ABOUT.values())
