@@ -10,8 +10,6 @@ Imports Mininet (when a topology is used) and `testbed.shared`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter
@@ -37,14 +35,7 @@ TOPOLOGIES: Registry[Any] = Registry(
     base="mininet.topo:Topo",
 )
 
-__all__ = [
-    "TOPOLOGIES",
-    "AnyTopology",
-    "LinkParameters",
-    "TopologyParameters",
-    "build",
-    "parse",
-]
+__all__ = ["TOPOLOGIES", "AnyTopology", "LinkParameters", "TopologyParameters", "build", "parse"]
 
 
 def build(parameters: TopologyParameters) -> Any:
@@ -64,13 +55,12 @@ def build(parameters: TopologyParameters) -> Any:
         return plain.construct(kind, parameters)
 
 
-def parse(given: Any, *, folders: Sequence[Path] = ()) -> TopologyParameters:
+def parse(given: Any) -> TopologyParameters:
     """The parameters that a mapping from YAML describes, tried by building the topology.
 
-    A relative path in its `name` is looked for in `folders`, then in the current folder. A
-    ValidationError has a problem per key, a ValueError says why nothing can be built.
+    A ValidationError has a problem per key, a ValueError says why nothing can be built.
     """
-    return _ANY.validate_python(given, context={"folders": folders})
+    return _ANY.validate_python(given)
 
 
 def _parameters_of(name: str) -> type[TopologyParameters]:
