@@ -111,7 +111,7 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
     if options.scheduler is not None:
         from testbed.cluster.scheduler import Scheduler
 
-        with closing(Scheduler(options.scheduler, chosen.capture)) as scheduler:
+        with closing(Scheduler(options.scheduler, chosen.capture).connect()) as scheduler:
             _plan(chosen, verdicts, console)
             with progress.runs_shown(console, len(runs)) as shown:
                 outcomes = _on_workers(chosen, scheduler, shown)

@@ -53,11 +53,15 @@ class Scheduler:
     """A Dask scheduler; workers with the resource `lab=1` execute runs and record `capture`."""
 
     def __init__(self, address: str, capture: Sequence[str] = ()) -> None:
-        """Raises InputError where it cannot be reached, must not be, or Dask is not installed."""
+        """Nothing is connected before `connect`."""
         self._address, self._capture = address, list(capture)
         self._sweep = f"lab-{secrets.token_hex(8)}"
         self._going_on: dict[Any, _Block] = {}  # by their futures
-        self._client = _connect(address)
+
+    def connect(self) -> Scheduler:
+        """Join it, until `close`; InputError where it cannot or must not be, or without Dask."""
+        self._client = _connect(self._address)
+        return self
 
     def workers(self) -> set[str]:
         """Those that there are now; InputError where the scheduler has gone."""

@@ -83,7 +83,7 @@ def test_a_sweep_survives_a_worker_that_is_killed(tmp_path, monkeypatch):
     there = Scheduler.workers
     monkeypatch.setattr(Scheduler, "workers", workers)
     with loopback(tmp_path / "cluster") as cluster:
-        scheduler = Scheduler(cluster.address)
+        scheduler = Scheduler(cluster.address).connect()
         victim = cluster.worker()
         cluster.worker()
         until(lambda: len(there(scheduler)) == 2)
@@ -116,7 +116,7 @@ def test_workers_that_cannot_are_named_in_a_line_each(tmp_path):
         for folder in (tmp_path / "without-testbed", tmp_path / "without-pydantic", other):
             path = os.pathsep.join(filter(None, (str(folder), inherited)))
             cluster.worker(environment={"PYTHONPATH": path})
-        scheduler = Scheduler(cluster.address)
+        scheduler = Scheduler(cluster.address).connect()
         until(lambda: len(scheduler.workers()) == 3)  # and not the one without the resource
         with pytest.raises(InputError, match="no worker can execute this sweep: "):
             share_out(scheduler, [run], tmp_path / "out", said)
@@ -173,11 +173,11 @@ def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkey
         for kind, suffix in (("cert", "crt"), ("key", "key"))
     }
     with dask.config.set(strange), pytest.raises(InputError, match="no scheduler answers: "):
-        Scheduler(cluster.address)
+        Scheduler(cluster.address).connect()
 
     (tmp_path / "long").mkdir()
     long = sweep(tmp_path / "long", rounds=100_000)[:1]
-    scheduler = Scheduler(cluster.address)
+    scheduler = Scheduler(cluster.address).connect()
 
     def interrupt(self):
         if children(worker):
@@ -192,7 +192,7 @@ def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkey
     scheduler.close()
     until(lambda: not children(worker))
 
-    scheduler = Scheduler(cluster.address)
+    scheduler = Scheduler(cluster.address).connect()
     cluster.processes[0].send_signal(signal.SIGKILL)
     with pytest.raises(InputError, match="the scheduler has gone; what came back stays"):
         share_out(scheduler, runs, tmp_path / "out", said)

@@ -156,13 +156,13 @@ def test_without_a_worker_one_is_waited_for(shared, monkeypatch):
 )
 def test_an_address_that_may_not_be_used_is_refused(address, said):
     with pytest.raises(InputError, match=f"--scheduler .*{said}"):
-        Scheduler(address)
+        Scheduler(address).connect()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1"])
 def test_a_scheduler_that_does_not_answer_is_one_line(address):
     with pytest.raises(InputError, match=r"no scheduler answers: .*refused") as told:
-        Scheduler(address)
+        Scheduler(address).connect()
     assert "\n" not in str(told.value)
 
 
@@ -172,7 +172,7 @@ def test_the_lab_and_a_worker_s_function_need_no_dask():
         "import testbed.cli.execution, testbed.cluster.scheduler, testbed.cluster.block\n"
         "from testbed.cluster.scheduler import Scheduler\n"
         "from testbed.shared.input_error import InputError\n"
-        "try: Scheduler('tcp://127.0.0.1:1')\n"
+        "try: Scheduler('tcp://127.0.0.1:1').connect()\n"
         "except InputError as error: print(error)"
     )
     done = subprocess.run(
