@@ -59,10 +59,7 @@ def _on_both_legs(filling: Any, info: ValidationInfo) -> Any:
 
 
 def _profile(name: str, folders: Sequence[Path]) -> tuple[dict[str, float], str]:
-    """The bounds in a profile, by tensors' names, and what a reader must know of them, if anything.
-
-    They, not the file, come into a run.
-    """
+    """The bounds in a profile, which come into a run in its place, and what to know of them."""
     looked = [folder.resolve() for folder in (*folders, Path())]
     path = next((folder / name for folder in looked if (folder / name).is_file()), None)
     if path is None:

@@ -32,27 +32,16 @@ def folders(info: ValidationInfo) -> Sequence[Path]:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Marks a type: a section whose `key` names an entry of a registry.
-
-    Args:
-        registry: the names.
-        key: the key that chooses.
-        base: the class of all sections of this sort.
-        model: the section's class for a name or own code; None: the registry's entry is one.
-        own: the section's class that editors are told of for own code; None: `base`.
-        default: the name where the key is missing; None: it must be there.
-        by_name: whether a text in place of the section stands for that name and no other keys.
-        check: called with each section; what it raises is a problem of the section as a whole.
-    """
+    """Marks a type: a section whose `key` names an entry of a registry."""
 
     registry: Registry[Any]
     key: str
-    base: type[BaseModel]
-    model: Callable[[str], Any] | None = None
-    own: type[BaseModel] | None = None
-    default: str | None = None
-    by_name: bool = False
-    check: Callable[[Any], object] | None = None
+    base: type[BaseModel]  # the class of all sections of this sort
+    model: Callable[[str], Any] | None = None  # the section's class for a name; None: the entry is
+    own: type[BaseModel] | None = None  # that editors are told of for own code; None: `base`
+    default: str | None = None  # the name where the key is missing; None: it must be there
+    by_name: bool = False  # whether a text in place of the section is that name without other keys
+    check: Callable[[Any], object] | None = None  # what it raises is a problem of the section
 
     def validate(self, given: Any, info: ValidationInfo) -> BaseModel:
         """The section that YAML gives."""

@@ -4,9 +4,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A part of an experiment: unknown keys and numbers that are not finite are errors.
-
-    Values do not change after reading.
-    """
+    """A part of an experiment, frozen; unknown keys and numbers that are not finite are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
