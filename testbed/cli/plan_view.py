@@ -8,9 +8,9 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -40,12 +40,36 @@ _TITLES = {
 }
 
 
+class _Standing(NamedTuple):
+    """A run, its verdict so far, and what this machine lacks for it; None: nothing."""
+
+    run: Run
+    verdict: str | None
+    lacking: str | None
+
+    def cells(self) -> list[str]:
+        run = self.run
+        factors = ", ".join(f"{name} {value}" for name, value in run.factors.items())
+        return [run.key, run.arm, str(run.seed), factors]
+
+
+def _standings(results: Path, runs: Iterable[Run]) -> list[_Standing]:
+    found = []
+    for run in runs:
+        lacking = None
+        if not run.simulated:
+            hosts = run.experiment.topology.all_host_names()
+            timeline = run.experiment.resolved_impairments(run.seed)
+            lacking = requirements.lacking(run.config(), timeline, hosts)
+        found.append(_Standing(run, runner.directory_of(results, run).verdict(), lacking))
+    return found
+
+
 def records(results: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What `show_runs` prints, for programs; a verdict is null where there is none yet."""
-    lacking = _lacking(runs)
-    verdicts = {run.key: runner.directory_of(results, run).verdict() for run in runs}
     return [
-        facts(run) | {"verdict": verdicts[run.key], "lacking": lacking.get(run.key)} for run in runs
+        facts(each.run) | {"verdict": each.verdict, "lacking": each.lacking}
+        for each in _standings(results, runs)
     ]
 
 
@@ -56,22 +80,21 @@ def facts(run: Run) -> dict[str, Any]:
 
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs in the order of their execution, each with its verdict so far."""
-    lacking = _lacking(runs)
-    rows = []
-    for run in runs:
-        left = _UNSUPPORTED if run.key in lacking else "to do"
-        verdict = runner.directory_of(results, run).verdict() or left
-        rows.append([run.key, run.arm, str(run.seed), _factors(run), verdict])
+    standings = _standings(results, runs)
+    rows = (
+        [*each.cells(), each.verdict or (_UNSUPPORTED if each.lacking else "to do")]
+        for each in standings
+    )
     show_table(console, ("run", "arm", "seed", "factors", "verdict"), rows)
+    _show_lacking(standings, console)
 
 
-def show_unsupported(runs: Sequence[Run], console: Console) -> None:
+def _show_lacking(standings: Iterable[_Standing], console: Console) -> None:
     """Print what this machine lacks for some of the runs, and for which arms."""
-    reasons = _lacking(runs)
     arms: dict[str, dict[str, None]] = {}
-    for run in runs:
-        if run.key in reasons:
-            arms.setdefault(reasons[run.key], {})[run.arm] = None
+    for each in standings:
+        if each.lacking:
+            arms.setdefault(each.lacking, {})[each.run.arm] = None
     for reason, names in arms.items():
         say(console, f"{_UNSUPPORTED}: {', '.join(names)}: {reason}")
 
@@ -89,17 +112,6 @@ def show_rounds(runs: Sequence[Run], console: Console) -> None:
             line += " invalid. "
         line += "If it takes more, nothing hits these. Either way the report lacks maxima"
     say(console, line)
-
-
-def _lacking(runs: Sequence[Run]) -> dict[str, str]:
-    """What this machine lacks, by the key of each run that it cannot execute."""
-    reasons = {}
-    for run in runs:
-        hosts = run.experiment.topology.all_host_names()
-        timeline = run.experiment.resolved_impairments(run.seed)
-        if reason := requirements.lacking(run.config(), timeline, hosts):
-            reasons[run.key] = reason
-    return reasons
 
 
 def show_yaml(chosen: Chosen) -> None:
@@ -121,8 +133,6 @@ def show(chosen: Chosen, console: Console) -> None:
     show_runs(chosen.results, chosen.runs, console)
     if chosen.simulated:
         show_total(chosen.results, chosen.runs, console)
-    else:
-        show_unsupported(chosen.runs, console)
     show_rounds(chosen.runs, console)
     if chosen.runs[0].experiment.trains:
         _show_numbers(chosen, console)
@@ -183,56 +193,58 @@ def _show_kept(
 
 def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Say in one line how long what is still to be executed takes."""
-    left = _supported(results, runs)
+    if found := _estimated(results, _standings(results, runs), console):
+        _say_total(found, console)
+
+
+def _estimated(
+    results: Path, standings: Iterable[_Standing], console: Console
+) -> list[tuple[Run, estimates.Duration]]:
+    """The runs still to be executed that this machine lacks nothing for, and how long they take."""
+    left = [each.run for each in standings if each.verdict != "ok" and not each.lacking]
     kinds = [json.dumps([run.arm, run.factors]) for run in left]  # seeds take alike
     firsts = dict(zip(reversed(kinds), reversed(left), strict=True))
-    if left:
-        found = estimates.of_runs(results, list(firsts.values()), _sayer(console))
-        by_kind = dict(zip(firsts, found, strict=True))
-        _say_total(left, [by_kind[kind] for kind in kinds], console)
 
+    def say_what_is_measured(words: str) -> None:
+        console.print(f"{words} ...", style="dim", highlight=False)
 
-def _supported(results: Path, runs: Sequence[Run]) -> list[Run]:
-    """The runs still to be executed that this machine does not lack anything for."""
-    left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
-    lacking = {} if runs[0].simulated else _lacking(left)
-    return [run for run in left if run.key not in lacking]
+    if not left:
+        return []
+    found = estimates.of_runs(results, list(firsts.values()), say_what_is_measured)
+    by_kind = dict(zip(firsts, found, strict=True))
+    return [(run, by_kind[kind]) for run, kind in zip(left, kinds, strict=True)]
 
 
 def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs still to be executed, in their order, and about how long they take."""
-    show_unsupported(runs, console)
-    left = [run for run in runs if runner.directory_of(results, run).verdict() != "ok"]
+    left = [each for each in _standings(results, runs) if each.verdict != "ok"]
+    _show_lacking(left, console)
     if not left:
         console.print("nothing to do: all runs are ok")
         return
-    supported = _supported(results, left)
-    found = estimates.of_runs(results, supported, _sayer(console)) if supported else []
-    by_key = {run.key: each for run, each in zip(supported, found, strict=True)}
+    found = _estimated(results, left, console)
+    by_key = {run.key: duration for run, duration in found}
     rows = []
-    for number, run in enumerate(left, start=1):
+    for number, standing in enumerate(left, start=1):
         taken = ("-", "-", _UNSUPPORTED)  # such a run ends before anything is built
-        if each := by_key.get(run.key):
+        if each := by_key.get(standing.run.key):
             source = f"{each.earlier} earlier" if each.earlier else "prediction"
-            if not each.earlier and not run.experiment.trains:
+            if not each.earlier and not standing.run.experiment.trains:
                 source = "time limits"
             taken = (estimates.in_words(each.run_s), sizes.in_words(each.disk_bytes), source)
             if each.run_s is None:
                 taken = ("unknown", "unknown", "no time limit")
-        rows.append([str(number), run.key, run.arm, str(run.seed), _factors(run), *taken])
+        rows.append([str(number), *standing.cells(), *taken])
     headings = ("", "run", "arm", "seed", "factors", "about", "disk", "from")
     show_table(console, headings, rows)
     if found:
-        _say_total(supported, found, console)
-        _say_too_long(supported, found, console)
+        _say_total(found, console)
+        _say_too_long(found, console)
 
 
-def _say_too_long(
-    runs: Sequence[Run], found: Sequence[estimates.Duration], console: Console
-) -> None:
+def _say_too_long(found: Sequence[tuple[Run, estimates.Duration]], console: Console) -> None:
     """Say in one line that runs will be ended before they are done."""
-    limits_s = (run.experiment.limits.run_timeout_s for run in runs)
-    taken = [(each.run_s or 0.0, limit_s) for each, limit_s in zip(found, limits_s, strict=True)]
+    taken = [(each.run_s or 0.0, run.experiment.limits.run_timeout_s) for run, each in found]
     if not (late := [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]):
         return
     longest_s, limit_s = max(late)
@@ -245,10 +257,12 @@ def _say_too_long(
     )
 
 
-def _say_total(runs: Sequence[Run], found: Sequence[estimates.Duration], console: Console) -> None:
-    at_once = min(len(runs), len(os.sched_getaffinity(0))) if runs[0].simulated else 1
-    say(console, estimates.total(found, at_once=at_once))
-    if not all(each.computing for each in found):
+def _say_total(found: Sequence[tuple[Run, estimates.Duration]], console: Console) -> None:
+    simulated = found[0][0].simulated
+    at_once = min(len(found), len(os.sched_getaffinity(0))) if simulated else 1
+    durations = [duration for _, duration in found]
+    say(console, estimates.total(durations, at_once=at_once))
+    if not all(each.computing for each in durations):
         console.print("predicted without the time for computing: the data are not here yet")
 
 
@@ -311,11 +325,3 @@ def _cell(name: str, numbers: Numbers) -> str:
     if name == "communication_share":
         return f"{100 * value:.1f} %"
     return str(value) if isinstance(value, int) else f"{value:.3g}"
-
-
-def _factors(run: Run) -> str:
-    return ", ".join(f"{name} {value}" for name, value in run.factors.items())
-
-
-def _sayer(console: Console) -> Callable[[str], None]:
-    return lambda words: console.print(f"{words} ...", style="dim", highlight=False)
