@@ -54,10 +54,7 @@ class Chosen:
     def planned(self) -> list[experiment.Run]:
         """The runs of all machines in the order of their execution, each once."""
         runs = self.as_written
-        if not self.simulated:
-            requirements.refuse_what_no_lab_has(runs)
-        requirements.refuse_missing_files(runs)
-        requirements.refuse_wrong_controls(runs)
+        requirements.refuse(runs, simulated=self.simulated)
         return experiment.ordered(runs)
 
     @property

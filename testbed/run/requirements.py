@@ -5,6 +5,7 @@ A plan says what is lacking; the run itself then ends as *unsupported*, before a
 
 from __future__ import annotations
 
+import itertools
 import platform
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,41 +54,42 @@ def lacking(
     return None
 
 
-def refuse_what_no_lab_has(runs: Iterable[Run]) -> None:
-    """Refuse more workers than a lab has room for, and a path for each datagram."""
+def refuse(runs: Iterable[Run], *, simulated: bool = False) -> None:
+    """Refuse runs that no lab executes, or that name what no machine has, by the file's keys.
+
+    A congestion control that another kernel might have is `lacking` instead.
+    """
     for run in runs:
-        if (workers := run.experiment.topology.workers) > MOST_LAB_WORKERS:
-            most = (
-                f"topology.workers: {workers}: must be a whole number from 1 to {MOST_LAB_WORKERS}"
-            )
-            raise _of_file(run, f"{most} in a lab; './lab simulate' takes more")
-        if run.experiment.simulation.spray:
-            flows = "simulation.spray: true: a lab's switches choose a path for each flow"
-            raise _of_file(run, f"{flows}; valid: false, or './lab simulate'")
+        in_lab = () if simulated else _beyond_labs(run)
+        of_kind = () if run.experiment.trains else _missing_files(run)
+        if wrong := next(itertools.chain(in_lab, of_kind, _wrong_controls(run)), ""):
+            raise InputError(f"{run.source}: {wrong}" if run.source else wrong)
 
 
-def _of_file(run: Run, message: str) -> InputError:
-    """An error of the experiment's file, which it names."""
-    return InputError(f"{run.source}: {message}" if run.source else message)
+def _beyond_labs(run: Run) -> Iterator[str]:
+    """More workers than a lab has room for, and a path for each datagram."""
+    if (workers := run.experiment.topology.workers) > MOST_LAB_WORKERS:
+        most = f"must be a whole number from 1 to {MOST_LAB_WORKERS} in a lab"
+        yield f"topology.workers: {workers}: {most}; './lab simulate' takes more"
+    if run.experiment.simulation.spray:
+        flows = "simulation.spray: true: a lab's switches choose a path for each flow"
+        yield f"{flows}; valid: false, or './lab simulate'"
 
 
-def refuse_missing_files(runs: Iterable[Run]) -> None:
-    """Refuse runs whose programs are given by paths where nothing is that could be executed."""
-    for run in runs:
-        if run.experiment.trains:
-            continue
-        folder = run.folder or Path.cwd()
-        if wrong := _wrong_interpreter(run.experiment.workload, folder):
-            raise _of_file(run, wrong)
-        of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
-        for number, each in enumerate(run.programs.programs):
-            if wrong := commands.wrong(each.run, folder):
-                key = f"workload.programs.{number}.run"
-                if "python" in run.experiment.workload.model_fields_set:
-                    key = "workload.python"
-                if "run" in of_arm.get(each.label, {}):
-                    key = f"arms.{run.name_in_file}.{each.label}.run"
-                raise _of_file(run, f"{key}: {wrong}")
+def _missing_files(run: Run) -> Iterator[str]:
+    """Programs that are given by paths where nothing is that could be executed."""
+    folder = run.folder or Path.cwd()
+    if wrong := _wrong_interpreter(run.experiment.workload, folder):
+        yield wrong
+    of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
+    for number, each in enumerate(run.programs.programs):
+        if wrong := commands.wrong(each.run, folder):
+            key = f"workload.programs.{number}.run"
+            if "python" in run.experiment.workload.model_fields_set:
+                key = "workload.python"
+            if "run" in of_arm.get(each.label, {}):
+                key = f"arms.{run.name_in_file}.{each.label}.run"
+            yield f"{key}: {wrong}"
 
 
 def _wrong_interpreter(workload: Any, folder: Path) -> str:
@@ -105,15 +107,11 @@ def _wrong_interpreter(workload: Any, folder: Path) -> str:
     return f"workload.python: {python!r} {missing}; valid: an interpreter that has the hook (ddp)"
 
 
-def refuse_wrong_controls(runs: Iterable[Run]) -> None:
-    """Refuse runs whose kernel is asked for a congestion control that no kernel will have.
-
-    A name that a kernel might have, and this one has not, is `lacking` instead.
-    """
-    for run in runs:
-        for key, name in _controls(run):
-            if wrong := _wrong_control(name):
-                raise _of_file(run, f"{key}: {wrong}")
+def _wrong_controls(run: Run) -> Iterator[str]:
+    """Congestion controls that no kernel will have."""
+    for key, name in _controls(run):
+        if wrong := _wrong_control(name):
+            yield f"{key}: {wrong}"
 
 
 def _controls(run: Run) -> Iterator[tuple[str, str]]:

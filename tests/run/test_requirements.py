@@ -89,15 +89,15 @@ def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):
 def test_a_control_that_no_kernel_has_is_wrong_input(kernel, name: str, says: str):
     runs = experiment.load("quick", congestion_control=name, arms=["tcp-cubic"], seeds=1)
     if not says:
-        requirements.refuse_wrong_controls(runs)
+        requirements.refuse(runs)
         return
     with pytest.raises(InputError) as caught:
-        requirements.refuse_wrong_controls(runs)
+        requirements.refuse(runs)
     key = f"arms.tcp-cubic@congestion_control={name}.congestion_control"
     assert f"quick.yaml: {key}: {says}" in str(caught.value)
     (kernel / "net").mkdir(parents=True)
     (kernel / "net" / f"tcp_{name}.ko").touch()
-    requirements.refuse_wrong_controls(runs)  # a module of this kernel
+    requirements.refuse(runs)  # a module of this kernel
 
 
 def test_a_wrong_control_of_a_program_is_named_where_it_stands(kernel, tmp_path):
@@ -112,7 +112,7 @@ def test_a_wrong_control_of_a_program_is_named_where_it_stands(kernel, tmp_path)
     for _ in range(3):
         path.write_text(yaml.safe_dump(given, sort_keys=False))
         with pytest.raises(InputError) as caught:
-            requirements.refuse_wrong_controls(experiment.load(str(path)))
+            requirements.refuse(experiment.load(str(path)))
         said.append(str(caught.value).removeprefix(f"{path}: ").partition(": ")[0])
         given["arms"].pop(next(iter(given["arms"])))
     key = "workload.programs.0.congestion_control"

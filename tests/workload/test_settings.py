@@ -240,10 +240,10 @@ def test_a_file_that_a_command_names_must_be_there(tmp_path: Path, command: str,
     for given, key in ((programs, "workload.programs.1.run"), (in_arm, "arms.mine.worker-1.run")):
         runs = load(tmp_path, given)
         if not says:
-            requirements.refuse_missing_files(runs)
+            requirements.refuse(runs)
             continue
         with pytest.raises(InputError) as caught:
-            requirements.refuse_missing_files(runs)
+            requirements.refuse(runs)
         line = f"{tmp_path / 'mine.yaml'}: {key}: {says.replace('FOLDER', str(tmp_path))}"
         assert re.fullmatch(re.escape(line).replace(r"\.\.\.", ".*"), str(caught.value))
 
