@@ -142,10 +142,7 @@ class Processes:
             if process is not None and process.poll() is None:
                 found += [(name, process.pid)]
                 found += list(_forked(process.pid, self._logs)) if name == "training" else []
-        said = [(name, failure.where(pid, self._logs / f"{name}.log")) for name, pid in found]
-        return "".join(
-            f"; {name} was in {words}, see logs/{name}.log" for name, words in said if words
-        )
+        return whereabouts(found, self._logs)
 
     def end_of_log(self, name: str) -> str:
         """The last lines that a process printed, in one line."""
@@ -161,6 +158,14 @@ def end_of(path: Path, name: str) -> str:
         if last:
             return f"{name} ends: {' | '.join(last)}"
     return f"{name} is empty"
+
+
+def whereabouts(processes: Iterable[tuple[str, int]], logs: Path) -> str:
+    """Where processes are that are in own code, which keeps others waiting; empty for none."""
+    found = ((name, failure.where(pid, logs / f"{name}.log")) for name, pid in processes)
+    return "".join(
+        f"; {name} was in {words}, see logs/{name}.log" for name, words in found if words
+    )
 
 
 def _forked(pid: int, logs: Path) -> Iterator[tuple[str, int]]:

@@ -27,7 +27,7 @@ from controllers.controller_socket import ControllerClient
 from controllers.impairments import parameters_of
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import namespaces, privileges
-from testbed.run.processes import killed_by
+from testbed.run.processes import killed_by, whereabouts
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.messages import Messages, ProgressWriter
 from testbed.transport import PeerLost
@@ -330,7 +330,7 @@ def _fail(
     said = words.read_text(encoding="utf-8").strip() if words.exists() else ""
     said = said or f"{name}: ended with status {code}"
     if code == ANOTHERS_FAULT:
-        said += _whereabouts(children, directory)
+        said += whereabouts(((each, pid) for pid, each in children.items()), directory / "logs")
     reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")
     for other in children:
         os.kill(other, signal.SIGKILL)
@@ -345,15 +345,6 @@ def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int
         time.sleep(0.01)
         failed += _already_dead(children)
     return min((each for each in failed if each[1]), key=lambda each: each[1])
-
-
-def _whereabouts(children: Mapping[int, str], directory: Path) -> str:
-    """Where those are that go on: one that is in own code has kept the others waiting."""
-    said = []
-    for pid, name in children.items():
-        if words := failure.where(pid, directory / "logs" / f"{name}.log"):
-            said.append(f"; {name} was in {words}, see logs/{name}.log")
-    return "".join(said)
 
 
 def _cause(name: str, number: int, directory: Path) -> str:
