@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
-from testbed.bench import repetition
+from testbed.bench.transport import records
+from testbed.bench.transport.cases import MOST_REPETITIONS
 
 
-def repeated(draw, *, fewest=3, most=repetition.MOST):
+def repeated(draw, *, fewest=3, most=MOST_REPETITIONS):
     """The values of one case, as many as the rule asks for."""
     values: list[float] = []
-    while not values or not repetition.enough([values], fewest=fewest, most=most, spent_s=0.0):
+    while not values or not records.enough([values], fewest=fewest, most=most, spent_s=0.0):
         values.append(draw())
     return values
 
 
 def interval(values):
-    found = repetition.interval(values)
+    found = records.interval(values)
     assert found is not None
     return found
 
@@ -41,8 +42,8 @@ def test_the_interval_lies_about_the_median_in_ratios():
 
 @pytest.mark.parametrize("values", [[], [1.0], [0.0, 1.0], [-1.0, 1.0]])
 def test_there_is_no_interval_where_there_is_nothing_to_know(values):
-    assert repetition.interval(values) is None
-    assert not repetition.is_narrow(values)
+    assert records.interval(values) is None
+    assert not records.is_narrow(values)
 
 
 def test_equal_values_are_enough_and_scattered_ones_are_repeated_to_the_bound():
@@ -53,11 +54,11 @@ def test_equal_values_are_enough_and_scattered_ones_are_repeated_to_the_bound():
 
 def test_every_quantity_must_be_narrow():
     calm, wild = [1.0, 1.0, 1.0], [1.0, 2.0, 4.0]
-    assert repetition.enough([calm, calm], fewest=3, most=15, spent_s=0.1)
-    assert not repetition.enough([calm, wild], fewest=3, most=15, spent_s=0.1)
+    assert records.enough([calm, calm], fewest=3, most=15, spent_s=0.1)
+    assert not records.enough([calm, wild], fewest=3, most=15, spent_s=0.1)
 
 
 def test_the_time_is_a_bound_but_not_for_the_fewest():
     wild = [1.0, 2.0, 4.0]
-    assert repetition.enough([wild], fewest=3, most=15, spent_s=repetition.TIME_S)
-    assert not repetition.enough([wild], fewest=4, most=15, spent_s=repetition.TIME_S)
+    assert records.enough([wild], fewest=3, most=15, spent_s=records.TIME_S)
+    assert not records.enough([wild], fewest=4, most=15, spent_s=records.TIME_S)

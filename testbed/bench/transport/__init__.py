@@ -13,7 +13,7 @@ A record holds the case's parameters, `byte_bound_s`, `completion_s`, `ratio_to_
     n, completion_min_s, completion_max_s      of the repetitions; other values are medians
     *_low, *_high (completion_low_s, ...)      the interval of the median, 95 %, within this run
     interrupted    true where the run ended before all its cases; else it is missing
-    narrow         whether the intervals of completion and processor time are (`repetition`)
+    narrow         whether the intervals of completion and processor time are (`records`)
     peer           ours, tcp-cubic (and so on), gloo, or another implementation's adapter
     goodput_bps    payload that arrived, over the completion time
     cpu_s_per_gb_* process time per 1e9 bytes of payload that arrived (of all senders together);

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from testbed.bench import repetition
 from testbed.bench.transport.network import LinkKind
 from testbed.transport import CONGESTION_CONTROLS, REPAIRS
 from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES
 
+MOST_REPETITIONS = 12
 OURS = "ours"
 GLOO = "gloo"
 LARGEST_FIRST = "largest-magnitude-first"
@@ -47,7 +47,7 @@ class Case:
     authenticate: bool = False
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     repeats: int = 3  # measured transfers at least
-    most: int = repetition.MOST
+    most: int = MOST_REPETITIONS
     warm_ups: int = 1  # they fault memory in and teach congestion controls
     limit_s: float = 20.0  # for one transfer
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.figures import style
-from testbed.bench import record_file, repetition
+from testbed.bench import record_file
 from testbed.bench.peer.adapter import Peer
 from testbed.bench.transport import cases, measurement
 from testbed.bench.transport.cases import Selection
-from testbed.bench.transport.records import INTERVALS, ends_of
+from testbed.bench.transport.records import INTERVALS, NARROW, TIME_S, ends_of
 from testbed.experiment import estimates
 from testbed.shared.yaml_input import InputError
 
@@ -40,8 +40,7 @@ _PARAMETERS = (
     *("rate_bps", "added_rtt_s", "loss", "workers", "offloads", "payload_bytes", "tolerance"),
     *("repair", "congestion_control", "checksum", "chunk_bytes", "peer"),
 )
-_MACHINE = ("cpu", "cpus", "kernel")
-_HOT_PATHS = {True: "the compiled hot path", False: "numpy alone", None: "an unknown hot path"}
+_MACHINE = ("cpu", "cpus", "kernel", "compiled")
 _MOST_LOAD = 0.5  # processes per processor: what two runs' loads may differ by without a word
 
 
@@ -63,7 +62,7 @@ def run(
     if compare is not None:
         earlier = read_earlier(compare, (case.name for case in expected))
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    each_s = 1 if selection.size == "quick" else repetition.TIME_S + 2  # and a lab for most
+    each_s = 1 if selection.size == "quick" else TIME_S + 2  # and a lab for most
     about = estimates.in_words(len(expected) * each_s)
     console.print(f"{len(expected)} cases, one after another, about {about}")
     facts = record_file.machine()
@@ -137,7 +136,7 @@ def cells(record: Record) -> list[str]:
         return [record["case"], *["-"] * (len(_COLUMNS) - 2), note]
     notes = []
     if not record["narrow"]:
-        notes.append(f"wide: an interval beyond {repetition.NARROW:.0%}")
+        notes.append(f"wide: an interval beyond {NARROW:.0%}")
     if record["jain"] is not None:
         notes += [f"link {record['link_busy']:.1%} busy", f"Jain {record['jain']:.3f}"]
     return [
@@ -203,21 +202,14 @@ def doubts(earlier: Mapping[str, Record], facts: Record) -> list[str]:
     lines = []
     if any(record.get("interrupted") for record in earlier.values()):
         lines.append("was interrupted: it has not all cases")
-    if differing := other_machine(then, facts):
-        lines.append(f"was measured on another machine: {differing}")
-    if then.get("compiled") != facts.get("compiled"):
-        was, now = (_HOT_PATHS[each.get("compiled")] for each in (then, facts))
-        lines.append(f"was measured with {was} (now {now})")
+    differing = [key for key in _MACHINE if then.get(key) != facts.get(key)]
+    if differing:
+        words = ", ".join(f"{key} {then.get(key)} (now {facts.get(key)})" for key in differing)
+        lines.append(f"was measured on another machine: {words}")
     loads = [each["load_average"][0] for each in (then, facts) if each.get("load_average")]
     if len(loads) == 2 and abs(loads[0] - loads[1]) > _MOST_LOAD * facts["cpus"]:
         lines.append(f"was measured at a load of {loads[0]:.2f} (now {loads[1]:.2f})")
     return lines
-
-
-def other_machine(then: Record, facts: Record) -> str:
-    """In what the machine of the earlier run differs, in words; empty: in nothing that is known."""
-    differing = [key for key in _MACHINE if then.get(key) != facts.get(key)]
-    return ", ".join(f"{key} {then.get(key)} (now {facts.get(key)})" for key in differing)
 
 
 def changes_of(now: Record, then: Record) -> dict[str, Change] | str:

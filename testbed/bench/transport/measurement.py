@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from testbed.bench import repetition
 from testbed.bench.conductor import OPEN_LIMIT_S, Figures, Player, Process, lead, start
 from testbed.bench.peer import adapter
 from testbed.bench.peer.adapter import End, Peer
@@ -171,7 +170,7 @@ def _folder() -> Path:
 
 def _enough(case: Case, figures: Mapping[str, Figures]) -> bool:
     each = records.series(case, figures)
-    return repetition.enough(
+    return records.enough(
         [each.get(key, []) for key in records.WITH_INTERVAL],
         fewest=case.repeats,
         most=case.most,
