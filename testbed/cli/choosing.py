@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from testbed import experiment
 from testbed.cli import places
@@ -14,14 +13,6 @@ from testbed.cli.options import STORED, Execution, Sweep, names_in
 from testbed.experiment.run import Shard, parse_shard, shards
 from testbed.run import planning, requirements
 from testbed.shared.input_error import InputError
-
-
-class _Selected(NamedTuple):
-    """Of one selection: its runs, the part of each if there are parts, and what is done here."""
-
-    runs: list[experiment.Run]
-    parts: dict[str, Shard]
-    here: set[str]
 
 
 @dataclass(kw_only=True)
@@ -47,7 +38,12 @@ class Chosen:
     @cached_property
     def runs(self) -> list[experiment.Run]:
         """The runs of this machine in the order of their execution, each once."""
-        here = {key for each in self._selected for key in each.here}
+        here = {
+            run.key
+            for runs, part_of, here in self._selected
+            for run in runs
+            if here is None or part_of[run.key] == here
+        }
         return [run for run in self.planned if run.key in here]
 
     @cached_property
@@ -60,14 +56,16 @@ class Chosen:
     @property
     def as_written(self) -> list[experiment.Run]:
         """The runs of all machines in the order of the experiment's file, each once."""
-        return list({run.key: run for each in self._selected for run in each.runs}.values())
+        return list({run.key: run for runs, _, _ in self._selected for run in runs}.values())
 
     @property
     def shards(self) -> dict[str, str]:
         """Which part of the sweep each run is of, by its key; nothing of what is not divided."""
-        parts = {key: part for each in self._selected for key, part in each.parts.items()}
-        whole = {run.key for each in self._selected if not each.parts for run in each.runs}
-        return {key: str(part) for key, part in parts.items() if key not in whole}
+        parts = {
+            key: str(part) for _, part_of, _ in self._selected for key, part in part_of.items()
+        }
+        whole = {run.key for runs, _, here in self._selected if here is None for run in runs}
+        return {key: part for key, part in parts.items() if key not in whole}
 
     @property
     def capture(self) -> list[str]:
@@ -80,18 +78,15 @@ class Chosen:
         return names
 
     @cached_property
-    def _selected(self) -> list[_Selected]:
+    def _selected(self) -> list[tuple[list[experiment.Run], dict[str, Shard], Shard | None]]:
+        """Of each selection its runs, the part that each is of, and the part to be done here."""
         selected = []
         for selection in self.selections:
             runs = selection.loaded(results=self.results)
             if self.simulated:
                 runs = [run.in_virtual_time() for run in runs]
-            if selection.shard is None:
-                selected.append(_Selected(runs, {}, {run.key for run in runs}))
-                continue
-            shard = parse_shard(selection.shard)
-            parts = shards(runs, shard.of)
-            selected.append(_Selected(runs, parts, {key for key in parts if parts[key] == shard}))
+            here = None if selection.shard is None else parse_shard(selection.shard)
+            selected.append((runs, {} if here is None else shards(runs, here.of), here))
         return selected
 
 

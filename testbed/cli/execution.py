@@ -98,8 +98,12 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
         if options.as_json:
             print(json.dumps({"runs": plan_view.records(results, runs)}, indent=1))
         return True
-    _refuse_recording_what_is_done(chosen, options)
-    verdicts = Counter(_standing(chosen.results, run) for run in runs)
+    verdicts = Counter(_standing(results, run) for run in runs)
+    if options.pcap and verdicts["ok"] and not options.anew:
+        raise InputError(
+            f"--pcap: {verdicts['ok']} of these runs are ok already and would not be recorded; "
+            "record them in another folder with --out DIR, or with --anew"
+        )
     if options.scheduler is None and (options.anew or verdicts["ok"] < len(runs)):
         if any(run.experiment.trains for run in runs) and not importlib.util.find_spec("torch"):
             raise InputError(
@@ -173,16 +177,6 @@ def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         | {"directory": str(each.directory)}
         for each in outcomes
     ]
-
-
-def _refuse_recording_what_is_done(chosen: Chosen, options: Execution) -> None:
-    """Refuse `--pcap` where a run that is ok would be skipped, and hence not be recorded."""
-    done = [run for run in chosen.runs if _standing(chosen.results, run) == "ok"]
-    if options.pcap and done and not options.anew:
-        raise InputError(
-            f"--pcap: {len(done)} of these runs are ok already and would not be recorded "
-            f"({done[0].label}); record them in another folder with --out DIR, or with --anew"
-        )
 
 
 def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:

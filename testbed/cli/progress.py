@@ -129,8 +129,17 @@ def runs_shown(console: Console, total: int) -> Iterator[RunProgress]:
 
 def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
     """Download and check what these runs train, or find their programs."""
+    printed: dict[str, int] = {}
+
+    def say(name: str, done: int, total: int | None) -> None:
+        part = done // _LINE_EVERY_BYTES
+        if printed.get(name) != part:
+            printed[name] = part
+            of = "" if total is None else f" of {total / 1e6:.0f}"
+            console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
+
     with _named(runs):
-        _meet([run.training_need for run in runs if run.experiment.trains], console)
+        prerequisites.prepare([run.training_need for run in runs if run.experiment.trains], say)
         for run in runs:
             if not run.experiment.trains:
                 programs = run.config()["workload"]["programs"]
@@ -154,16 +163,3 @@ def _named(runs: Sequence[Run]) -> Iterator[None]:
     except InputError as error:
         source = next((run.source for run in runs if run.source is not None), None)
         raise InputError(f"{source}: {error}" if source else str(error)) from error
-
-
-def _meet(needs: Sequence[prerequisites.Need], console: Console) -> None:
-    printed: dict[str, int] = {}
-
-    def say(name: str, done: int, total: int | None) -> None:
-        part = done // _LINE_EVERY_BYTES
-        if printed.get(name) != part:
-            printed[name] = part
-            of = "" if total is None else f" of {total / 1e6:.0f}"
-            console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
-
-    prerequisites.prepare(needs, say)
