@@ -263,36 +263,3 @@ def test_a_profile_whose_bounds_do_not_hold_together_is_told_and_taken(profiled,
     assert [each.key for each in again] == [each.key for each in runs]
     said = "by its own measurement each bound holds alone, and all together do not"
     assert planning.check(tmp_path / "out", again) == [f"plot: layers.yaml: {said}"]
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "arms.plot.tensors: layers.yaml: no such file; looked in "),
-        (
-            "a: 1",
-            "arms.plot.tensors: layers.yaml: tensors is nothing (null); valid: a profile, as ./lab",
-        ),
-        ("tensors: [1]", "arms.plot.tensors: layers.yaml: tensors is [1]; valid: a profile"),
-        ("[", "arms.plot.tensors: layers.yaml: line "),
-        ("tensors: {a: 2}", "arms.plot.tensors: a is 2; valid: 0"),
-        ("tensors: {a: x}", "arms.plot.tensors: a is 'x'; valid: 0"),
-    ],
-)
-def test_a_file_that_is_no_profile_is_refused(small, tmp_path, content, says):
-    if content is not None:
-        (tmp_path / "layers.yaml").write_text(content)
-    with pytest.raises(InputError) as caught:
-        experiment.load(small(arms={"plot": {"protocol": "plot", "tensors": "layers.yaml"}}))
-    (line,) = caught.value.args
-    assert says in line
-
-
-def test_plot_needs_a_profile(small):
-    with pytest.raises(InputError) as caught:
-        experiment.load(small(arms={"plot": {"protocol": "plot"}}))
-    assert str(caught.value).endswith(
-        "arms.plot.tensors: missing; valid: bounds, or the file, of ./lab bench layers; assumed "
-        "bounds are those of protocol: per-layer"
-    )
-    assert experiment.load(small(arms={"a": {"protocol": "per-layer"}}))

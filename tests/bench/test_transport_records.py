@@ -1,16 +1,15 @@
-"""The records of the transport's benchmark: keys, values from hand-made figures, and repetitions."""
+"""The records of the transport's benchmark: keys, values of hand-made figures, repetitions."""
 
 import itertools
 from dataclasses import replace
+
+import numpy as np
 import pytest
-from testbed.bench.transport import console
-from testbed.bench.transport.cases import GLOO, Case, Selection, Size
+
+from testbed.bench.transport import console, records
+from testbed.bench.transport.cases import GLOO, MOST_REPETITIONS, Case, Selection, Size
 from testbed.bench.transport.network import LinkKind
 from testbed.bench.transport.records import byte_bound_s, record_of
-import numpy as np
-from testbed.bench.transport import records
-from testbed.bench.transport.cases import MOST_REPETITIONS
-
 
 CONTRACT = {
     *("case", "rate_bps", "rtt_s", "loss", "tolerance", "repair", "congestion_control"),

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from testbed.__main__ import main
-from testbed.cli import options
+from testbed.cli import options, upkeep
 from testbed.cli.terminal import show_table
 from tests.analysis.build import ResultsBuilder
 
@@ -53,9 +53,6 @@ def in_process(monkeypatch, capsys, *arguments):
     ("arguments", "expected"),
     [
         (("run", "quik"), "unknown experiment 'quik'; valid: "),
-        (("run", "quick", "--set", "topology.workers=0"), "topology.workers: 0: "),
-        (("run", "quick", "--set", "arms.dblp.repair=passes:warp=1"), "warp"),
-        (("run", "quick", "--pcap=server,", "--arms", "x"), "unknown arm 'x'"),
         (("capture", "--read", "no-such.pcap"), "no-such.pcap: No such file"),
     ],
 )
@@ -449,3 +446,18 @@ def test_the_resolved_yaml_of_an_experiment_has_the_same_runs(
     (path := tmp_path / "resolved.yaml").write_text(out)
     assert "run_timeout_s: " in out  # a default, too
     assert keys(path, "--out", tmp_path) == keys(*options, "--out", tmp_path)
+
+
+def test_all_steps_are_run_whatever_fails(monkeypatch, capfd):
+    """`./lab test` names the steps that failed, and its status is right."""
+    steps = {
+        name: (upkeep.sys.executable, "-c", f"print({name!r}); raise SystemExit({status})")
+        for name, status in (("first", 1), ("second", 0))
+    }
+    monkeypatch.setattr(upkeep, "_STEPS", steps)
+    assert upkeep.test([]) == 1
+    printed = capfd.readouterr()
+    assert printed.out.splitlines()[1:] == ["== first", "first", "== second", "second"]
+    assert printed.err == "lab: failed: first\n"
+    steps.pop("first")
+    assert upkeep.test([]) == 0

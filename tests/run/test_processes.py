@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
-import pytest
-from testbed.run.processes import ProcessError, Processes
-from tests import open_files
-import subprocess
 from typing import Any
+
+import pytest
+
 from testbed.run import processes
 from testbed.run.processes import ProcessError, Processes, killed_by
 from testbed.run.session import LabSession
@@ -17,6 +17,7 @@ from testbed.run.workloads import ProgramWorkload
 from testbed.shared import messages
 from testbed.shared.messages import ProgressWriter
 from testbed.shared.run_directory import write_json
+from tests import open_files
 from tests.analysis.build import write_lines
 
 

@@ -10,15 +10,16 @@ import subprocess
 import sys
 import time
 from typing import Any
+
 import pytest
+import yaml
+
+from testbed import experiment
 from testbed.run import supervisor, training_launcher
 from testbed.run.training_launcher import HostTask
 from testbed.shared import failure, messages, run_directory
-from testbed.shared.run_directory import read_json
-import yaml
-from testbed import experiment
-from testbed.run import training_launcher
 from testbed.shared.input_error import InputError
+from testbed.shared.run_directory import read_json
 
 
 def forked(after_s, status, reason_file=None):
@@ -118,7 +119,7 @@ def test_what_the_supervisor_did_not_expect_is_in_the_status_with_type_and_words
     supervisor.in_sandbox({"directory": str(tmp_path)}, messages.pair()[0])
     status = read_json(tmp_path / "status.json")
     assert status["verdict"] == "failed"
-    assert status["reason"].startswith("KeyError: 'queue-7' (tests/run/test_culprit.py: line ")
+    assert status["reason"].startswith("KeyError: 'queue-7' (tests/run/test_training_launcher.py: line ")
     assert status["reason"].endswith("; see logs/supervisor.log")
 
 
