@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from testbed.transport.native import HOT_PATH
 
 def machine() -> dict[str, Any]:
     """The machine that the numbers were measured on, and the commit that measured them."""
-    models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "commit": manifest.commit(),
-        "cpu": models[0] if models else None,
+        "cpu": manifest.cpu_model(),
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),

@@ -37,8 +37,6 @@ def _require_writable(parameter: typer.CallbackParam, file: Path | None) -> Path
     if file is None:
         return None
     option = f"{parameter.opts[-1]} {file}"
-    if not file.absolute().parent.is_dir():
-        raise InputError(f"{option}: no such folder")
     if file.is_dir():
         raise InputError(f"{option}: is a folder; expected a file")
     try:

@@ -17,8 +17,8 @@ from testbed.lab.openvswitch import SocketBuffers
 from testbed.shared.version import version
 
 _PACKAGES = (
-    *("torch", "numpy", "ryu", "os-ken", "eventlet", "scapy", "scikit-learn", "polars"),
-    "pydantic",
+    *("torch", "numpy", "ryu", "os-ken", "eventlet", "scapy"),
+    *("scikit-learn", "polars", "pydantic"),
 )
 _SYSCTLS = (
     *("net/core/rmem_default", "net/core/rmem_max", "net/core/wmem_default", "net/core/wmem_max"),
@@ -30,10 +30,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("testbed", "controllers", "topologies")  # what of this tree a run executes
 # What of it no run imports: the contract "Rooms import downwards only" says so.
 _ABOVE_RUNS = {
-    f"testbed/{room}"
-    for room in (
-        *("__main__.py", "bench", "cli", "cluster", "documentation", "machine", "prompt", "watch"),
-    )
+    "__main__.py",
+    "bench",
+    "cli",
+    "cluster",
+    "documentation",
+    "machine",
+    "prompt",
+    "watch",
 }
 
 
@@ -56,7 +60,7 @@ def of_machine() -> dict[str, Any]:
         "machine": platform.machine(),
         "machine_id": machine_id(),
         "distribution": platform.freedesktop_os_release().get("PRETTY_NAME", ""),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "user_namespace": _in_user_namespace(),
@@ -179,7 +183,7 @@ def _code() -> list[Path]:
         for path in sorted((_ROOT / folder).rglob("*.*"))
         if path.suffix in (".py", ".c", ".h")
         and path.is_file()  # an editor's lock is a link to nothing
-        and "/".join(path.relative_to(_ROOT).parts[:2]) not in _ABOVE_RUNS
+        and not (folder == "testbed" and path.relative_to(_ROOT).parts[1] in _ABOVE_RUNS)
     ]
 
 
@@ -207,7 +211,8 @@ def _printed(argv: list[str]) -> str | None:
     return lines[0].strip() if lines else None
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The processors' name; None where the kernel tells none."""
     model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return model.group(1) if model else None
 
