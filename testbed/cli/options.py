@@ -5,7 +5,6 @@ import difflib
 import functools
 import inspect
 import shlex
-import tempfile
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,23 +32,15 @@ What = Annotated[
 
 
 def _require_writable(parameter: typer.CallbackParam, file: Path | None) -> Path | None:
-    """Refuse a file that cannot be written, before a verb begins what may take long."""
-    if file is None:
-        return None
-    option = f"{parameter.opts[-1]} {file}"
-    if file.is_dir():
-        raise InputError(f"{option}: is a folder; expected a file")
-    try:
-        # The file is replaced in the end, or a link's target.
-        with tempfile.NamedTemporaryFile(dir=file.resolve().parent, prefix=".lab-"):
-            pass
-    except OSError as error:
-        raise InputError(f"{option}: cannot be written: {error.strerror}") from None
+    if file is not None:
+        from testbed.run import runner
+
+        runner.require_writable_file(file, parameter.opts[-1])
     return file
 
 
 def output_file(*names: str, help: str) -> Any:
-    """An option for a file that a verb writes."""
+    """An option for a file that a verb writes; refused where it cannot, before the verb begins."""
     return typer.Option(*names, metavar="FILE", help=help, callback=_require_writable)
 
 
