@@ -118,12 +118,13 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
         with closing(Scheduler(options.scheduler, chosen.capture).connect()) as scheduler:
             _plan(chosen, verdicts, console)
             with progress.runs_shown(console, len(runs)) as shown:
-                outcomes = _on_workers(chosen, scheduler, shown)
+                _on_workers(chosen, scheduler, shown)
     else:
         _plan(chosen, verdicts, console)
         plan_view.show_total(results, runs, console)
         with progress.runs_shown(console, len(runs)) as shown:
-            outcomes = (_side_by_side if chosen.simulated else _one_by_one)(chosen, shown)
+            (_side_by_side if chosen.simulated else _one_by_one)(chosen, shown)
+    outcomes = [shown.outcomes[run.key] for run in runs]
     if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
         runner.require_space(results, runs[-1])
     from testbed.cli import report_view  # imports what draws figures, which takes a second
@@ -179,9 +180,9 @@ def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     ]
 
 
-def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
+def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> None:
     """Execute runs in labs, each again while it is invalid; show what happens as it happens."""
-    outcomes, retries, capture = [], chosen.execution.retries, chosen.capture
+    retries, capture = chosen.execution.retries, chosen.capture
     for run in chosen.runs:
         runner.require_space(chosen.results, run)
         shown.begin(run.label)
@@ -191,15 +192,11 @@ def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
             if outcome.may_differ and number <= retries:
                 shown.again(run.label, outcome, number, retries)
         shown.end(outcome)
-        outcomes.append(outcome)
-    return outcomes
 
 
-def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
+def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> None:
     """Execute simulated runs, one on each processor."""
     from testbed.run import side_by_side
-
-    outcomes: dict[str, Outcome] = {}
 
     def begin(run: Run) -> OnProgress:
         shown.begin(run.label)
@@ -207,36 +204,24 @@ def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> list[Outcome]:
 
     for outcome in side_by_side.execute(chosen.results, chosen.runs, begin):
         shown.end(outcome)
-        outcomes[outcome.run.key] = outcome
-    return [outcomes[run.key] for run in chosen.runs]
 
 
-def _on_workers(chosen: Chosen, scheduler: Scheduler, shown: progress.RunProgress) -> list[Outcome]:
+def _on_workers(chosen: Chosen, scheduler: Scheduler, shown: progress.RunProgress) -> None:
     """Have a scheduler's workers execute what is not ok; results come here as blocks end."""
-    outcomes: dict[str, Outcome] = {}
-
-    def end(outcome: Outcome) -> None:
-        shown.end(outcome)
-        outcomes[outcome.run.key] = outcome
-
     left = []
     for run in chosen.runs:
-        place = runner.directory_of(chosen.results, run)
-        if place.verdict() == "ok":
-            end(Outcome(run, place.path, "ok", "", executed=False))
+        if _standing(chosen.results, run) == "ok":
+            path = runner.directory_of(chosen.results, run).path
+            shown.end(Outcome(run, path, "ok", "", executed=False))
         else:
             left.append(run)
+    retries = chosen.execution.retries
     lost = scheduler.share_out(
-        blocks(left),
-        chosen.results,
-        retries=chosen.execution.retries,
-        end=end,
-        say=shown.say,
+        blocks(left), chosen.results, retries=retries, end=shown.end, say=shown.say
     )
     for run in lost:
-        place = runner.directory_of(chosen.results, run)
-        end(Outcome(run, place.path, "failed", "lost with its workers", executed=True))
-    return [outcomes[run.key] for run in chosen.runs]
+        path = runner.directory_of(chosen.results, run).path
+        shown.end(Outcome(run, path, "failed", "lost with its workers", executed=True))
 
 
 def _captures(outcomes: Sequence[Outcome]) -> list[str]:
@@ -255,11 +240,10 @@ def _captures(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _flaws(capture: Mapping[str, Any]) -> str:
     """What is missing from a capture, in words; empty for a complete one."""
-    flaws = []
-    if capture["bound_reached"]:
-        flaws.append(f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB")
-    if capture["packets_dropped"]:
-        flaws.append(f"{capture['packets_dropped']} packets came too fast and are missing")
-    if capture["failure"]:
-        flaws.append(f"ended early: {capture['failure']}")
-    return f" ({'; '.join(flaws)})" if flaws else ""
+    flaws = {
+        f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB": "bound_reached",
+        f"{capture['packets_dropped']} packets came too fast and are missing": "packets_dropped",
+        f"ended early: {capture['failure']}": "failure",
+    }
+    found = "; ".join(words for words, key in flaws.items() if capture[key])
+    return f" ({found})" if found else ""

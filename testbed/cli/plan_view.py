@@ -245,16 +245,16 @@ def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None
 def _say_too_long(found: Sequence[tuple[Run, estimates.Duration]], console: Console) -> None:
     """Say in one line that runs will be ended before they are done."""
     taken = [(each.run_s or 0.0, run.experiment.limits.run_timeout_s) for run, each in found]
-    if not (late := [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]):
-        return
-    longest_s, limit_s = max(late)
-    raised_s = math.ceil(1.5 * longest_s / 100) * 100
-    runs_word = "1 run takes" if len(late) == 1 else f"{len(late)} runs take"
-    say(
-        console,
-        f"caution: {runs_word} longer than limits.run_timeout_s allows ({limit_s:g} s), and would "
-        f"fail; raise it, for example --set limits.run_timeout_s={raised_s}",
-    )
+    late = [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]
+    if late:
+        longest_s, limit_s = max(late)
+        runs = "1 run takes" if len(late) == 1 else f"{len(late)} runs take"
+        raised = f"--set limits.run_timeout_s={math.ceil(1.5 * longest_s / 100) * 100}"
+        limit = f"limits.run_timeout_s allows ({limit_s:g} s)"
+        say(
+            console,
+            f"caution: {runs} longer than {limit}, and would fail; raise it, for example {raised}",
+        )
 
 
 def _say_total(found: Sequence[tuple[Run, estimates.Duration]], console: Console) -> None:
@@ -281,7 +281,11 @@ def show_topologies(runs: Sequence[Run], console: Console) -> None:
         )
         if roles := getattr(topology, "roles", {}):
             say(console, f"hosts: {', '.join(f'{name} is {role}' for name, role in roles.items())}")
-        for words, count in link_kinds(topology).items():
+        kinds: Counter[str] = Counter()  # such as `core: 100 Mbit/s, 10 ms, queue 150 kB`
+        for name, options in topology.link_options().items():
+            is_core = all(topology.isSwitch(node) for node in name.split("--"))
+            kinds[f"{'core' if is_core else 'host'}: {_link_in_words(options)}"] += 1
+        for words, count in kinds.items():
             say(console, f"{count} {'link' if count == 1 else 'links'}: {words}")
 
 
@@ -290,15 +294,6 @@ def _topology_title(runs: Sequence[Run], of: int) -> str:
     chosen = [f"{key} {json.dumps(keys[key])}" for key in keys if key not in ("", "name")]
     share = f" ({len(runs)} of {of} runs)" if len(runs) < of else ""
     return "topology " + ", ".join([Path(runs[0].experiment.topology.name).name, *chosen]) + share
-
-
-def link_kinds(topology: Any) -> Counter[str]:
-    """How many links there are of each kind, such as `core: 100 Mbit/s, 10 ms, queue 150 kB`."""
-    kinds: Counter[str] = Counter()
-    for name, options in topology.link_options().items():
-        is_core = all(topology.isSwitch(node) for node in name.split("--"))
-        kinds[f"{'core' if is_core else 'host'}: {_link_in_words(options)}"] += 1
-    return kinds
 
 
 def _link_in_words(options: Mapping[str, Any]) -> str:

@@ -29,9 +29,7 @@ class RunProgress:
         self._console = console
         self._bar = bar
         self._total = total
-        self._done = 0
-        self._executed = 0
-        self._not_ok = 0
+        self.outcomes: dict[str, Outcome] = {}  # by the keys of the runs that have ended
         self._began_s = time.monotonic()
         self._under_way: dict[str, tuple[str, float]] = {}  # by label: where it is, which share
         self._line_s = self._began_s  # when the last one was printed
@@ -55,7 +53,9 @@ class RunProgress:
         every_s = max(_LINE_EVERY_S, _LINE_EVERY_SHARE * (now_s - self._began_s))
         if self._bar is None and now_s >= self._line_s + every_s:
             left = self._left()
-            line = f"[{self._done}/{self._total}] {label}: {what}" + (f", {left}" if left else "")
+            line = f"[{len(self.outcomes)}/{self._total}] {label}: {what}" + (
+                f", {left}" if left else ""
+            )
             self.say(f"{line} ({now_s - self._began_s:.0f} s so far)")
 
     def again(self, label: str, outcome: Outcome, number: int, retries: int) -> None:
@@ -68,15 +68,13 @@ class RunProgress:
         """Print the verdict of a run that has ended."""
         label = outcome.run.label
         self._under_way.pop(label, None)
-        self._done += 1
-        self._executed += outcome.executed
-        self._not_ok += outcome.verdict != "ok"
-        line = _with_verdict(f"[{self._done}/{self._total}] {label}", outcome)
+        self.outcomes[outcome.run.key] = outcome
+        line = _with_verdict(f"[{len(self.outcomes)}/{self._total}] {label}", outcome)
         if not outcome.executed:
             line.append(" (done before)")
         if outcome.reason:
             line.append(f": {outcome.reason}")
-        elif self._bar is None and outcome.executed and self._done < self._total:
+        elif self._bar is None and outcome.executed and len(self.outcomes) < self._total:
             line.append(f", {self._left()}")
         self.say(line)
         self._update("")
@@ -92,9 +90,9 @@ class RunProgress:
             return
         if not text and self._under_way:
             text = f"{len(self._under_way)} runs under way"
-        if self._not_ok:
-            text = f"{self._not_ok} not ok  {text}"
-        done = self._done + self._share()
+        if not_ok := sum(each.verdict != "ok" for each in self.outcomes.values()):
+            text = f"{not_ok} not ok  {text}"
+        done = len(self.outcomes) + self._share()
         self._bar.update(self._task, completed=done, description=text, left=self._left())
 
     def _share(self) -> float:
@@ -104,10 +102,12 @@ class RunProgress:
     def _left(self) -> str:
         """Time left, from the mean of what was executed in this call."""
         share = self._share()
-        done = self._executed + share
+        done = sum(each.executed for each in self.outcomes.values()) + share
         if done < 0.2:
             return ""
-        left_s = (time.monotonic() - self._began_s) / done * (self._total - self._done - share)
+        left_s = (
+            (time.monotonic() - self._began_s) / done * (self._total - len(self.outcomes) - share)
+        )
         return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
 
 
@@ -161,5 +161,5 @@ def _named(runs: Sequence[Run]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        source = next((run.source for run in runs if run.source is not None), None)
+        source = runs[0].source
         raise InputError(f"{source}: {error}" if source else str(error)) from error

@@ -95,9 +95,9 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     stored = planning.selections(paths.index.parents[1])
     name = _arguments(stored[0]) if stored else paths.experiment
     lines = [
-        f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:"
+        f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
+        f"  wait until it is idle (./lab check says so), then ./lab run {folder}",
     ]
-    lines.append(f"  wait until it is idle (./lab check says so), then ./lab run {folder}")
     if len(busy) == len(paths.beyond_limits):  # else a cause must be found first
         lines.append(f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR")
     return [*lines, f"  need no idle machine: ./lab simulate {name} --out DIR", f"  {look}"]
