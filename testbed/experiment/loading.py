@@ -263,6 +263,5 @@ def _validated(chosen: _Chosen, point: files.Point, group: Sequence[Variant]) ->
         is_of_all = blamed and place[:1] == ("arms",)
         lines.setdefault((blamed, place[2:], problem.message) if is_of_all else line, line)
     # Code beside the experiment is named as the experiment is, not by its absolute path.
-    folder = f"{path.parent.resolve()}/"
-    shown_folder = str(path.parent / "_")[:-1]
+    folder, shown_folder = f"{path.parent.resolve()}/", str(path.parent / "_")[:-1]
     raise InputError(*(line.replace(folder, shown_folder) for line in lines.values()))
