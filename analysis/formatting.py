@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,22 +60,18 @@ def number(value: float | None, unit: Unit = RATIO, *, decimals: int | None = No
     return text.removeprefix("-") if not any(digit in text for digit in "123456789") else text
 
 
-def interval(estimate: Estimate, unit: Unit = RATIO) -> str:
-    """`low-high` with the decimals of the value; empty where there is no interval."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+def spread(estimate: Estimate, unit: Unit = RATIO) -> str:
+    """`low-high` with the value's decimals; without an interval the seeds' `values 598, 640`."""
+    if estimate.value is None:
         return ""
     decimals = _decimals(estimate.value * unit.factor, unit)
+    shown = [number(each, unit, decimals=decimals) for each in estimate.values]
+    if shown:
+        return f"values {', '.join(shown)}"
+    if estimate.low is None or estimate.high is None:
+        return ""
     low, high = (number(end, unit, decimals=decimals) for end in (estimate.low, estimate.high))
     return between(low, high)
-
-
-def spread(estimate: Estimate, unit: Unit = RATIO) -> str:
-    """The interval; where there is none, `values 598, 640`: those of the seeds."""
-    if estimate.value is None or not estimate.values:
-        return interval(estimate, unit)
-    decimals = _decimals(estimate.value * unit.factor, unit)
-    each = (number(value, unit, decimals=decimals) for value in estimate.values)
-    return f"values {', '.join(each)}"
 
 
 def between(low: str, high: str) -> str:
@@ -107,11 +103,6 @@ def percent(share: float) -> str:
     return f"{share * 100:+.1f} %"
 
 
-def seeds_text(seeds: Sequence[int]) -> str:
-    """`seed 7`, or `seeds 1, 3`."""
-    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-
-
 def short(value: Any) -> str:
     """A setting of any type; numbers with four significant digits."""
     if value is None:
@@ -135,18 +126,19 @@ def joined(*parts: str) -> str:
 
 def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
     """Which seeds enter no ratio of a pair, and why; of a whole summary or of a point of it."""
-    reasons = []
+    found = {}
     if seeds := part.get("unpaired", {}).get(pair):
-        reasons.append((seeds_text(seeds), "only one arm of the pair has an ok run"))
+        found["only one arm of the pair has an ok run"] = seeds
     if apart := part.get("no_pairs", {}).get(pair):
-        reasons.append((seeds_text(apart["seeds"]), why_apart(apart)))
-    return reasons
+        found[why_apart(apart)] = apart["seeds"]
+    return [
+        (f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}", why)
+        for why, seeds in found.items()
+    ]
 
 
 def why_apart(apart: Mapping[str, Any]) -> str:
     """Why the arms' runs of some seeds are no pairs."""
-    differ = [
-        {"machine": "on different machines"}.get(name, "with different code")
-        for name in apart["differ"]
-    ]
-    return f"measured {' or '.join(dict.fromkeys(differ))}"
+    places = {"machine": "on different machines"}
+    differ = dict.fromkeys(places.get(name, "with different code") for name in apart["differ"])
+    return f"measured {' or '.join(differ)}"

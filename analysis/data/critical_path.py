@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from analysis.data.frame_columns import FRAMES
+from analysis.data.metrics import LEGS
 
-_LEGS = ("gather", "broadcast")
 _KEYS = ("run_key", "round")
 COLUMNS = FRAMES["critical_path"].columns
 # The parts of a round in their order, and what each is. Legs have one such part each.
@@ -29,7 +29,7 @@ PARTS = {
     for each in COLUMNS
     if each.name.endswith("_s") and each.name != "iteration_s"
 }
-STEPS = ("compute", *_LEGS)  # those that one worker ends
+STEPS = ("compute", *LEGS)  # those that one worker ends
 _SPANS = {
     "compute": ("began_s", "gather_began_s"),
     "gather": ("gather_began_s", "gather_ended_s"),
@@ -50,12 +50,12 @@ def of_rounds(
     path = rounds.drop_nulls(["began_s", *times]).select(
         *labels,
         *("round", "iteration_s", "began_s", *times, "gather_s", "impairments"),
-        *(f"tolerance_{leg}" for leg in _LEGS),
+        *(f"tolerance_{leg}" for leg in LEGS),
         calm=pl.col("impairments").list.len() == 0,
         broadcast_ended_s=pl.col("broadcast_began_s") + pl.col("broadcast_s"),
     )
     path = path.join(_computing(training), on=_KEYS, how="inner", maintain_order="left")
-    for leg in _LEGS:
+    for leg in LEGS:
         path = path.join(_last(transfers, leg), on=_KEYS, how="inner", maintain_order="left")
         path = _split(path, leg)
     path = path.with_columns(

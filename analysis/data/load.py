@@ -91,14 +91,17 @@ def load(
     runs, others = _runs(folder, plan, chosen, whole)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
+    commands = list(filter(None, plan.get("commands") or [plan.get("command")]))
+    present, factors = [run.arm for run in runs], document.get("factors") or {}
+    arms = dict.fromkeys([*document.get("arms", []), *present])  # in the experiment's order
     return Results(
         experiment=folder.name,
         description=str(document.get("description") or ""),
         results_dir=folder.parent,
-        commands=_commands(plan) or [f"./lab run {folder.name}"],
-        arms=_arms(document, runs),
+        commands=commands or [f"./lab run {folder.name}"],
+        arms=[name for name in arms if name in present],
         published_ids=document.get("published"),
-        levels=_levels(document),
+        levels={name: list(map(factor_text, values)) for name, values in factors.items()},
         runs=runs,
         others=others,
         problems=problems,
@@ -124,7 +127,9 @@ def _runs(
             _read(entry, each.path, each.note, whole)
             for each in directories_of.pop(entry["key"], [])
         ]
-        missing = Run(**_identity(entry), verdict=MISSING, reason=_not_started(entry))
+        shard = entry.get("shard")
+        reason = f"planned for shard {shard}, not started here" if shard else NOT_STARTED
+        missing = Run(**_identity(entry), verdict=MISSING, reason=reason)
         runs.append(read.pop() if read else missing)
         others.extend(read)
     for key, left in directories_of.items():
@@ -143,15 +148,6 @@ def _entry(key: str, directory: Path) -> dict[str, Any]:
         name: config[name] for name in ("arm", "seed", "factors") if name in config
     }
     return {"key": key, **known}
-
-
-def _not_started(entry: dict[str, Any]) -> str:
-    shard = entry.get("shard")
-    return f"planned for shard {shard}, not started here" if shard else NOT_STARTED
-
-
-def _commands(plan: dict[str, Any]) -> list[str]:
-    return list(filter(None, plan.get("commands") or [plan.get("command")]))
 
 
 def _identity(entry: dict[str, Any]) -> dict[str, Any]:
@@ -219,18 +215,6 @@ def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[st
     return verdict, reason
 
 
-def _arms(document: dict[str, Any], runs: list[Run]) -> list[str]:
-    """The arms of the planned runs, in the experiment's order."""
-    present = [run.arm for run in runs]
-    names = dict.fromkeys([*document.get("arms", []), *present])
-    return [name for name in names if name in present]
-
-
-def _levels(document: dict[str, Any]) -> dict[str, list[str | None]]:
-    factors = document.get("factors") or {}
-    return {name: list(map(factor_text, values)) for name, values in factors.items()}
-
-
 # Of a configuration: what differs between runs that belong together.
 _OF_ONE_RUN = ("key", "arm", "seed", "factors", "folder", "profile", "capture", "impairments")
 
@@ -284,8 +268,12 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
         return results_dir.resolve() if not results_dir.name.strip(".") else results_dir
     known = sorted(path.parent for path in results_dir.glob("*/plan.json"))
     known = known or sorted({path.parents[1] for path in results_dir.glob("*/*/config.json")})
-    if not known:
-        _refuse_kept(results_dir, experiment)
+    kept = results_dir if (results_dir / _KEPT).is_file() else results_dir / (experiment or "NAME")
+    if not known and (kept == results_dir or any(results_dir.glob(f"*/{_KEPT}"))):
+        raise ValueError(
+            f"{results_dir}: holds kept results, not run directories; valid: the folder given to "
+            f"./lab run, or polars.read_csv of {kept / 'rows.csv'} (docs/reference/kept-results.md)"
+        )
     if experiment is not None:
         for folder in known:
             if folder.name == experiment:
@@ -297,25 +285,9 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
             f"{results_dir}: no runs found; valid: a folder with EXPERIMENT/plan.json in it, "
             "as ./lab run writes it"
         )
-    return max(known, key=_planned_at)
-
-
-def _refuse_kept(results_dir: Path, experiment: str | None) -> None:
-    """Refuse a folder of kept results, an experiment's or all, and say what reads them."""
-    folder = results_dir / (experiment or "NAME")
-    if (results_dir / _KEPT).is_file():
-        folder = results_dir
-    elif not any(results_dir.glob(f"*/{_KEPT}")):
-        return
-    raise ValueError(
-        f"{results_dir}: holds kept results, not run directories; valid: the folder given to "
-        f"./lab run, or polars.read_csv of {folder / 'rows.csv'} (docs/reference/kept-results.md)"
-    )
-
-
-def _planned_at(folder: Path) -> tuple[float, str]:
-    plan = folder / "plan.json"
-    return (plan.stat().st_mtime if plan.is_file() else 0.0, folder.name)
+    plans = [folder / "plan.json" for folder in known]
+    times = [plan.stat().st_mtime if plan.is_file() else 0.0 for plan in plans]
+    return max(zip(times, known, strict=True))[1]
 
 
 def directories_of_runs(folder: Path) -> dict[str, list[RunDirectory]]:

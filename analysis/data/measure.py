@@ -99,7 +99,7 @@ def _metrics(runs: Sequence[Run], by_log: dict[str, pl.DataFrame]) -> pl.DataFra
     for log, rows in by_log.items():
         values = [each.value.alias(each.name) for each in (*METRICS, *by_kind) if each.log == log]
         if log == "rounds":
-            values += [pl.len().cast(pl.Int64).alias("_logged"), *_FACTS]
+            values += [pl.len().cast(pl.Int64).alias("_logged"), _VARIED]
         measured = rows.group_by("run_key").agg(values)
         frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
     whole = (pl.col("_logged") == pl.col("_planned")) | pl.col("_planned").is_null()
@@ -110,11 +110,9 @@ def _metrics(runs: Sequence[Run], by_log: dict[str, pl.DataFrame]) -> pl.DataFra
     ).drop("_logged", "_planned")
 
 
-def _varied(leg: str) -> pl.Expr:
-    return pl.col(f"tolerance_{leg}").drop_nulls().n_unique() > 1
-
-
-_FACTS = (pl.any_horizontal(map(_varied, LEGS)).alias(TOLERANCE_VARIED),)
+_VARIED = pl.any_horizontal(
+    pl.col(f"tolerance_{leg}").drop_nulls().n_unique() > 1 for leg in LEGS
+).alias(TOLERANCE_VARIED)
 
 
 def _impaired_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> pl.DataFrame:

@@ -37,17 +37,12 @@ def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """For the top of the report; empty where nothing calls for caution."""
     runs = results.ok_runs
     return [
-        *_invalid_included(results),
-        *_simulated(runs),
-        *_missing_shards(results),
-        *_arms_without_ok_runs(results),
+        *_of_verdicts(results),
         *_waived(runs),
         *_mixed(runs),
         *_no_pairs(summary),
         *_pace(runs, summary),
-        *_lost_workers(results),
-        *_stood_still(runs),
-        *_without_an_end(results, summary),
+        *_of_ends(results, summary),
         *_phases(results, summary),
         *_left_out(results),
         *(
@@ -57,37 +52,26 @@ def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _invalid_included(results: Evidence) -> list[str]:
-    if not results.invalid_included:
-        return []
-    count = f"{results.invalid_included} of {len(results.ok_runs)} runs"
-    return [f"{INVALID_INCLUDED}: {count}; look at them, do not compare or publish these numbers"]
-
-
-def _simulated(runs: Sequence[Run]) -> Iterator[str]:
-    simulated = sum(bool(run.manifest.get("simulated")) for run in runs)
-    if simulated:
+def _of_verdicts(results: Evidence) -> Iterator[str]:
+    """Which runs the numbers are of, and which planned ones are not among them."""
+    runs = results.ok_runs
+    if included := results.invalid_included:
+        count = f"{included} of {len(runs)} runs"
+        yield f"{INVALID_INCLUDED}: {count}; look at them, do not compare or publish these numbers"
+    if simulated := sum(bool(run.manifest.get("simulated")) for run in runs):
         count = f"{simulated} of {len(runs)} runs"
         yield f"simulated: {count}, on links and hosts of a model; no measure of a machine's speed"
     if of_tcp := sorted({run.arm for run in runs if run.manifest.get("kernel_tcp") == "model"}):
         yield f"kernel TCP is a model: {', '.join(of_tcp)}"
-
-
-def _missing_shards(results: Evidence) -> list[str]:
-    """Runs of a divided sweep that are on another machine."""
     reasons = Counter(run.reason for run in results.runs if run.verdict == MISSING)
-    return [
-        f"missing: {count} of {len(results.runs)} planned runs ({reason}); copy that machine's "
-        "results into this folder"
-        for reason, count in reasons.items()
-        if reason != NOT_STARTED
-    ]
-
-
-def _arms_without_ok_runs(results: Evidence) -> Iterator[str]:
-    """None where no arm has any: the headline says so."""
-    ok = {run.arm for run in results.ok_runs}
-    for arm in results.arms if ok else []:
+    for reason, missing in reasons.items():
+        if reason != NOT_STARTED:  # of a divided sweep
+            yield (
+                f"missing: {missing} of {len(results.runs)} planned runs ({reason}); copy that "
+                "machine's results into this folder"
+            )
+    ok = {run.arm for run in runs}
+    for arm in results.arms if ok else []:  # where no arm has any, the headline says so
         verdicts = Counter(run.verdict for run in results.runs if run.arm == arm)
         if arm not in ok:
             counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
@@ -157,34 +141,25 @@ def _pace(runs: Sequence[Run], summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"slower than the pace: up to {share} % of an arm's iterations"
 
 
-def _lost_workers(results: Evidence) -> list[str]:
-    hurt = results.measured().filter(pl.col("workers_lost") > 0).height
-    return [f"workers lost in {hurt} of {len(results.ok_runs)} ok runs"] if hurt else []
-
-
-def _stood_still(runs: Sequence[Run]) -> list[str]:
-    """The first ok runs in which a host's program was stopped: their times hold the pause."""
-    remarks = [f"{run.key}: {run.reason}" for run in runs if run.verdict == "ok" and run.reason]
-    more = len(remarks) - _FEW
-    return [*remarks[:_FEW], *([f"{more} more runs have such a pause"] if more > 0 else [])]
-
-
-def _without_an_end(results: Evidence, summary: Mapping[str, Any]) -> list[str]:
-    """Learning runs of which the means lack the final value: what is left would flatter."""
-    metric = summary.get("task_metric")
-    if not metric:
-        return []
-    rows = results.measured().filter(pl.col(metric).is_null())
-    lacking = set(rows["run_key"]) if rows.height else set()
-    learns = [run for run in results.ok_runs if evidence.pace(run.config)["kind"] != "payload-only"]
-    names = [f"{run.arm} seed {run.seed}" for run in learns if run.key in lacking]
-    if not names:
-        return []
-    listed = ", ".join(names[:_FEW]) + ", ..." * (len(names) > _FEW)
-    return [
-        f"diverged: {len(names)} of {len(learns)} trainings end without a finite {metric} "
-        f"({listed}); means are of the others, and flatter the arm"
-    ]
+def _of_ends(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Runs that lost workers, stood still, or ended without what they are to be judged by."""
+    runs, rows = results.ok_runs, results.measured()
+    if hurt := rows.filter(pl.col("workers_lost") > 0).height:
+        yield f"workers lost in {hurt} of {len(runs)} ok runs"
+    pauses = [f"{run.key}: {run.reason}" for run in runs if run.verdict == "ok" and run.reason]
+    yield from pauses[:_FEW]
+    if pauses[_FEW:]:
+        yield f"{len(pauses) - _FEW} more runs have such a pause"
+    if not (metric := summary.get("task_metric")):
+        return
+    lacking = set(rows.filter(pl.col(metric).is_null())["run_key"])
+    learns = [run for run in runs if evidence.pace(run.config)["kind"] != "payload-only"]
+    if names := [f"{run.arm} seed {run.seed}" for run in learns if run.key in lacking]:
+        listed = ", ".join(names[:_FEW]) + ", ..." * (len(names) > _FEW)
+        yield (
+            f"diverged: {len(names)} of {len(learns)} trainings end without a finite {metric} "
+            f"({listed}); means are of the others, and flatter the arm"
+        )
 
 
 def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -146,8 +146,8 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         "published": experiment_table(summary),
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
-        "runs": verdicts.all_runs_table(results),
-        "not-ok": verdicts.not_ok_table(results),
+        "runs": verdicts.run_table(results),
+        "not-ok": verdicts.run_table(results, not_ok=True),
         "gates": verdicts.gate_table(results),
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
@@ -167,7 +167,9 @@ def render_page(
     timeline: Page | None,
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
-    folder = shlex.quote(_as_given(results.folder))
+    place = results.folder.resolve()
+    below = place.is_relative_to(Path.cwd())
+    folder = shlex.quote(str(place.relative_to(Path.cwd()) if below else place))
     findings = findings_table(summary)
     if results.invalid_included:
         findings = marked(findings, INVALID_INCLUDED)
@@ -219,14 +221,6 @@ def _definitions(summary: dict[str, Any]) -> list[Any]:
         if not programs or any(entry(summary, "arms", arm, metric.name).n for arm in arms)
     ]
     return [*known, *map(describe, programs)]
-
-
-def _as_given(folder: Path) -> str:
-    """The folder relative to where the command was given, if it lies below."""
-    try:
-        return str(folder.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(folder)
 
 
 def write_index(results_dir: Path) -> Path | None:

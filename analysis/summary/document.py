@@ -129,7 +129,13 @@ def _points(
             for each in entries
             if (
                 (each.applies_to and each.confidence != OWN_LIMIT)
-                or _is_limit_of(each, cell["limits"])
+                or (
+                    each.confidence == OWN_LIMIT  # of what this point's tolerances and loss give
+                    and any(
+                        math.isclose(limit, each.bounds[0], rel_tol=_SAME_LIMIT)
+                        for limit in cell["limits"].values()
+                    )
+                )
                 or (by_task and each.metrics[0] in TASK_METRICS)
             )
             and published_comparison.meets(cell["factors"] | conditions, each.applies_to)
@@ -138,14 +144,6 @@ def _points(
         cell["published"] = published_comparison.between_arms(here, cell, ok_runs)
         points.append(cell)
     return points
-
-
-def _is_limit_of(published_limit: published.Published, limits: dict[str, float]) -> bool:
-    """Whether it is one of our own limits, and about what a point's tolerances and loss give."""
-    if published_limit.confidence != OWN_LIMIT:
-        return False
-    value, _ = published_limit.bounds
-    return any(math.isclose(each, value, rel_tol=_SAME_LIMIT) for each in limits.values())
 
 
 def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:

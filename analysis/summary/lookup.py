@@ -10,7 +10,7 @@ import polars as pl
 from analysis import statistics
 from analysis.data import metrics
 from analysis.data.evidence import Evidence, Run
-from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED, TOLERANCE_VARIED
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED, LEGS, TOLERANCE_VARIED
 from analysis.statistics import NOTHING, Estimate
 
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
@@ -58,18 +58,6 @@ def _find(summary: Mapping[str, Any], section: str, name: str, metric: str) -> A
     return inner
 
 
-def with_impairment_kinds(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
-    """A table's metrics: `IMPAIRED` becomes one per kind of impairment, if there are several."""
-    kinds = sorted({kind for cell in arms.values() for kind in cell.get(IMPAIRED.rstrip("."), {})})
-    names: list[str] = []
-    for name in metrics:
-        if name != IMPAIRED:
-            names.append(name)
-        elif len(kinds) > 1:
-            names.extend(IMPAIRED + kind for kind in kinds)
-    return names
-
-
 def of_programs(arms: Mapping[str, Any]) -> list[str]:
     """The metrics of programs that a summary's arms have, by quantity."""
     names = {
@@ -83,8 +71,11 @@ def of_programs(arms: Mapping[str, Any]) -> list[str]:
 
 
 def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
-    """The same as `with_impairment_kinds`, with those of programs behind those of rounds."""
-    names, programs = with_impairment_kinds(metrics, arms), of_programs(arms)
+    """A table's metrics, those of programs behind those of rounds; `IMPAIRED` stands for kinds."""
+    kinds = sorted({kind for cell in arms.values() for kind in cell.get(IMPAIRED.rstrip("."), {})})
+    impaired = [IMPAIRED + kind for kind in kinds] if len(kinds) > 1 else []
+    names = [each for name in metrics for each in (impaired if name == IMPAIRED else [name])]
+    programs = of_programs(arms)
     first = [name for name in names if "latency_s." in name]
     if programs:  # a script for torchrun has these of its rounds
         first += [name for name in names if name.startswith(("realised_loss.", "passes", "bytes"))]
@@ -133,13 +124,15 @@ def is_of_several_tasks(summary: Mapping[str, Any]) -> bool:
 
 
 Shares = dict[str, dict[str, float]]  # arm -> seed (a text, as JSON has it) -> share
-_LEGS = ("gather", "broadcast")
 
 
 def phased_arms(results: Evidence, measured: pl.DataFrame) -> list[str]:
     """The arms whose tolerance depends on the phase, by their settings or by what was logged."""
-    logged = set(measured.filter(TOLERANCE_VARIED)["run_key"])
-    phased = {run.arm for run in results.ok_runs if run.key in logged or _has_two(run)}
+    phased = set(measured.filter(TOLERANCE_VARIED)["arm"])
+    for run in results.ok_runs:
+        of_legs = (statistics.tolerances(run.config, leg) for leg in LEGS)
+        if any(each is not None and each[0] != each[1] for each in of_legs):
+            phased.add(run.arm)
     return [arm for arm in results.arms if arm in phased]
 
 
@@ -167,8 +160,3 @@ def critical_rounds(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         for part in points(summary) or [dict(summary)]
         for seed, share in part.get("critical_shares", {}).get(arm, {}).items()
     ]
-
-
-def _has_two(run: Run) -> bool:
-    tolerances = (statistics.tolerances(run.config, leg) for leg in _LEGS)
-    return any(each is not None and each[0] != each[1] for each in tolerances)

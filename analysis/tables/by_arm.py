@@ -96,15 +96,6 @@ def _cell(estimate: Estimate, unit: Unit, absent: str, n_runs: int) -> Cell:
     return measured(estimate, unit, with_n=estimate.n != n_runs)
 
 
-def _of_different_runs(summary: dict[str, Any]) -> list[str]:
-    """A warning where arms lack runs that others have: their columns are not to be compared."""
-    pairs = " and ".join(lookup.unlike(summary))
-    if not pairs:
-        return []
-    both = "both have, of one machine and code" if "no_pairs" in summary else "both have"
-    return [f"The means of {pairs} are of different runs. The ratios are of those that {both}."]
-
-
 def _notes(summary: dict[str, Any]) -> list[str]:
     measure = next(iter(of_programs(summary["arms"])), "rounds_per_s")
     seeds = [entry(summary, "arms", arm, measure).n for arm in summary["arms"]]
@@ -131,7 +122,11 @@ def _notes(summary: dict[str, Any]) -> list[str]:
     }
     if left_out := [f"{count} {name}" for name, count in outside.items() if count]:
         notes.append(f"Left out of these numbers: {', '.join(left_out)} (of {planned}).")
-    notes += _of_different_runs(summary)
+    if pairs := " and ".join(lookup.unlike(summary)):
+        both = "both have, of one machine and code" if "no_pairs" in summary else "both have"
+        notes.append(
+            f"The means of {pairs} are of different runs. The ratios are of those that {both}."
+        )
     if waived := summary.get("waived_gates"):
         notes.append(f"{WAIVED}{'; '.join(waived)}.")
     return notes
@@ -142,16 +137,15 @@ def _records(summary: dict[str, Any]) -> list[dict[str, Any]]:
         {"arm": arm, "metric": name, "unit": describe(name).unit}
         | entry(summary, "arms", arm, name).as_json()
         for arm, cell in summary["arms"].items()
-        for name in _leaves(cell)
+        for name in _names(cell)
     ]
 
 
-def _leaves(cell: dict[str, Any], path: str = "") -> list[str]:
-    names: list[str] = []
+def _names(cell: dict[str, Any], path: str = "") -> Iterator[str]:
+    """The metrics that an arm has in a summary."""
     for key, value in cell.items():
         if isinstance(value, dict):
-            names += [path + key] if "value" in value else _leaves(value, f"{path}{key}.")
-    return names
+            yield from [path + key] if "value" in value else _names(value, f"{path}{key}.")
 
 
 NOTE = (

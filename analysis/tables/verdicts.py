@@ -23,24 +23,18 @@ _MOST_COLUMNS = 8  # of single runs in the table of gates
 _TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
 
 
-def all_runs_table(results: Results) -> Table:
-    """All runs with verdict, reason and gates; links lead from the report to their directories."""
-    notes = []
-    if results.others:
+def run_table(results: Results, *, not_ok: bool = False) -> Table:
+    """All runs, or the planned ones that are not ok, with verdict, reason and gates."""
+    title, runs, notes = "all runs", [*results.runs, *results.others], []
+    if not_ok:
+        title = "planned runs that are not ok"
+        runs = [run for run in results.runs if run.verdict != "ok"]
+    elif results.others:
         notes.append(
             f"The last {len(results.others)} rows are earlier attempts, or runs that the plan does "
             "not name, each with the reason. No number of this report includes them."
         )
-    return _run_table(results, "all runs", [*results.runs, *results.others], notes)
 
-
-def not_ok_table(results: Results) -> Table:
-    """The planned runs that enter no number, and why."""
-    not_ok = [run for run in results.runs if run.verdict != "ok"]
-    return _run_table(results, "planned runs that are not ok", not_ok, [])
-
-
-def _run_table(results: Results, title: str, runs: list[Run], notes: list[str]) -> Table:
     def name(run: Run) -> Cell:
         factors = ", ".join(f"{name} = {value}" for name, value in run.factors.items())
         href = f"../{quote(run.directory.name)}/" if run.directory else ""
@@ -92,23 +86,18 @@ def _gates(run: Run) -> Cell | None:
     if not run.gates:
         return None
     outcomes = [gate["outcome"] for gate in run.gates]
-    details = [  # all values stand in the table of gates
-        f"{gate.get('name')}: {_short_value(gate)}"
-        for gate in run.gates
-        if evidence.calls_attention(gate)
-    ]
+    details = []
+    for gate in filter(evidence.calls_attention, run.gates):  # the table of gates has all
+        value = f"{short(gate.get('value'))} (limit {short(gate.get('limit'))})"
+        if gate.get("value") is None:
+            value = f"{gate['outcome']}, {gate.get('note')}"
+        details.append(f"{gate.get('name')}: {value}")
     details += [f"waived: {words}" for words in evidence.waived([run])]
     return Cell(
         text=", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)),
         detail="; ".join(details),
         tone="bad" if any(evidence.stops(gate) for gate in run.gates) else "",
     )
-
-
-def _short_value(gate: dict[str, Any]) -> str:
-    if gate.get("value") is None:
-        return f"{gate['outcome']}, {gate.get('note')}"
-    return f"{short(gate.get('value'))} (limit {short(gate.get('limit'))})"
 
 
 def gate_table(results: Results) -> Table:

@@ -1,12 +1,16 @@
-"""Intervals, ratios and quantiles against numbers known by hand, and against scipy."""
+"""Intervals, ratios, verdicts and limits against numbers known by hand, and against scipy."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from analysis import statistics
 from analysis.statistics import (
+    Estimate,
     difference_interval,
     holm,
     mean_interval,
@@ -14,6 +18,7 @@ from analysis.statistics import (
     paper_reduction,
     ratio_interval,
     true_reduction,
+    verdict,
 )
 
 
@@ -110,3 +115,106 @@ def test_below_five_pairs_and_without_a_logarithm_there_is_no_p_value():
 )
 def test_holm_multiplies_the_smallest_p_value_the_most(p_values, corrected):
     assert holm(p_values) == [p and pytest.approx(p) for p in corrected]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "published", "expected"),
+    [
+        (1.15, 1.20, (1.18, 1.18), "reproduced"),
+        (1.145, 1.215, (1.18, 1.18), "reproduced"),  # 1.18 and a fifth of 0.18
+        (1.143, 1.20, (1.18, 1.18), "undecided"),
+        (1.15, 1.22, (1.18, 1.18), "undecided"),
+        (1.13, 1.14, (1.25, 1.25), "not reproduced"),  # half the gain
+        (0.50, 3.00, (1.18, 1.18), "undecided"),  # a wide interval does not win
+        (0.99, 1.01, (1.02, 1.02), "not reproduced"),  # no effect reproduces none
+        (1.00, 1.07, (1.18, 1.18), "not reproduced"),
+        (1.30, 1.90, (1.18, 1.18), "not reproduced"),
+        (3.70, 6.50, (4.00, 5.97), "reproduced"),  # 4.00 / 1.1 to 5.97 * 1.1
+        (3.60, 5.00, (4.00, 5.97), "undecided"),
+        (1.61, 1.70, (4.00, 5.97), "not reproduced"),
+    ],
+)
+def test_a_ratio_is_compared_within_a_fifth_of_its_gain(low, high, published, expected):
+    ours = Estimate(value=(low + high) / 2, low=low, high=high, n=5)
+    assert verdict(ours, published[0], published[1], "ratio") == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "published", "expected"),
+    [
+        (-0.0128, 0.0071, -0.0029, "too small to test here"),
+        (-0.0130, 0.0071, -0.0029, "too small to test here"),
+        (0.0072, 0.02, -0.0029, "not reproduced"),
+        (-0.0913, -0.0715, -0.0814, "reproduced"),
+        (-0.0915, -0.0715, -0.0814, "undecided"),
+    ],
+)
+def test_accuracies_are_compared_within_a_point(low, high, published, expected):
+    ours = Estimate(value=(low + high) / 2, low=low, high=high, n=10)
+    assert verdict(ours, published, published, "accuracy") == expected
+
+
+def test_four_seeds_decide_nothing_and_what_has_no_margin_gets_no_verdict():
+    close = Estimate(value=1.18, low=1.17, high=1.19, n=4)
+    assert verdict(close, 1.18, 1.18, "ratio") == "undecided"
+    assert verdict(Estimate(value=1.18, n=2), 1.18, 1.18, "ratio") == "undecided"
+    assert verdict(Estimate(value=1.0, low=0.9, high=1.1, n=9), 1.0, 1.0, "other") is None
+
+
+def test_the_byte_bound_is_the_same_at_any_loss():
+    assert statistics.byte_bound(0.008, 0.408) == pytest.approx(0.992 / 0.592)
+    assert statistics.byte_bound(0.1, 0.1) == 1
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "loss", "expected"),
+    [
+        (0.0, 0.0, 1.0),  # nothing is lost: all indices once
+        (0.4, 0.0, 0.6),
+        (0.408, 0.3, 0.592 / 0.7),  # one pass loses less than may be lost, so it is cut short
+        (0.4, 0.4, 1.0),
+        (0.25, 0.5, 2.0),  # exactly, on either side of where a pass begins
+        (0.125, 0.5, 3.0),
+        (0.375, 0.5, 1.5),  # half of the second pass brings half of what may still come
+        (0.008, 0.6, 9 + (1 - 0.008 / 0.6**9) / 0.4),
+        (0.408, 0.8, 4 + (1 - 0.408 / 0.8**4) / 0.2),
+        (1.0, 0.5, 0.0),
+    ],
+)
+def test_passes_are_counted_as_far_as_they_are_walked(tolerance, loss, expected):
+    assert statistics.passes(tolerance, loss) == pytest.approx(expected)
+
+
+def walked(tolerance: float, loss: float, chunks: int, chance: np.random.Generator) -> float:
+    """The passes that one transfer walks: in order, until so many chunks have arrived."""
+    needed, missing, passes = math.ceil(chunks * (1 - tolerance) - 1e-9), np.arange(chunks), 0
+    while True:
+        arrives = chance.random(missing.size) >= loss
+        if arrives.sum() >= needed:
+            return passes + (missing[arrives][needed - 1] + 1) / chunks
+        needed -= int(arrives.sum())
+        missing, passes = missing[~arrives], passes + 1
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.6, 0.8, 0.9])
+@pytest.mark.parametrize("tolerance", [0.008, 0.408])
+def test_many_chunks_walk_as_far_as_is_expected(tolerance, loss):
+    chance = np.random.default_rng(7)
+    found = np.mean([walked(tolerance, loss, 200_000, chance) for _ in range(5)])
+    assert found == pytest.approx(statistics.passes(tolerance, loss), rel=0.01)
+
+
+def test_the_pass_limit_is_the_ratio_of_passes():
+    assert statistics.pass_limit(0.008, 0.408, 0.6) == pytest.approx(5.286, abs=1e-3)
+    assert statistics.pass_limit(0.008, 0.408, 0.8) == pytest.approx(5.389, abs=1e-3)
+    near_one = statistics.pass_limit(0.008, 0.408, 0.9999)
+    assert near_one == pytest.approx(math.log(0.008) / math.log(0.408), rel=1e-3)
+
+
+def test_tolerances_are_read_from_the_protocols_description():
+    fixed = {"protocol": {"gather": "fixed:tolerance=0.008"}}
+    assert statistics.tolerances(fixed) == (0.008, 0.008)
+    phased = {"protocol": {"gather": "phased:low=0.024,high=0.424"}}
+    assert statistics.tolerances(phased) == (0.024, 0.424)
+    assert statistics.tolerances({"protocol": {"name": "tcp-cubic", "gather": None}}) is None
+    assert statistics.tolerances({}) is None

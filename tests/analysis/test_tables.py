@@ -106,7 +106,7 @@ def test_an_interval_has_the_decimals_of_its_value():
     unit = formatting.Unit("ms", 1e3)
     estimate = Estimate(value=0.6124, low=0.59811, high=0.64, n=2)
     assert formatting.with_interval(estimate, unit) == "612 ms (598\u2013640, n = 2)"
-    assert formatting.interval(Estimate(value=0.1, low=-0.25, high=0.3, n=2)) == "-0.250 to 0.300"
+    assert formatting.spread(Estimate(value=0.1, low=-0.25, high=0.3, n=2)) == "-0.250 to 0.300"
     assert formatting.with_interval(Estimate(value=2.0, n=1)) == "2.00 x (n = 1)"
     assert formatting.with_interval(Estimate(value=None)) == "\u2014"
     noise = Estimate(value=2e-8, low=-2e-8, high=0.0123, n=2)
