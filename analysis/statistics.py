@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -41,8 +41,14 @@ class Estimate:
 
     def as_json(self) -> dict[str, Any]:
         """The entry of `summary.json`; `values` only where there are some."""
-        entry = {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
-        return entry | ({"values": list(self.values)} if self.values else {})
+        entry = {**vars(self), "values": list(self.values)}
+        return {name: each for name, each in entry.items() if name != "values" or each}
+
+    @classmethod
+    def of_json(cls, entry: Mapping[str, Any]) -> Estimate:
+        """The estimate of such an entry, which may hold a p-value, too."""
+        names = (each.name for each in fields(cls))
+        return cls(**{name: entry[name] for name in names if name in entry})
 
 
 NOTHING = Estimate(value=None)

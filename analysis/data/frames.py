@@ -7,7 +7,7 @@ from functools import cached_property
 import polars as pl
 
 from analysis.data import logs
-from analysis.data.evidence import Evidence, factor_names, with_blocks
+from analysis.data.evidence import Evidence, with_blocks
 from analysis.data.frame_columns import FRAMES, SAMPLES
 from analysis.data.load import Results
 from analysis.data.metrics import IMPAIRED, METRICS, is_of_programs
@@ -84,17 +84,17 @@ class Frames:
     def runs(self) -> pl.DataFrame:
         """A row per planned run, whatever its verdict."""
         runs = self.evidence.runs
-        factors = factor_names(runs)
         rows = [
             (
-                *labels,
                 *(run.verdict, run.reason, run.began_at, run.wall_s),
                 None if run.directory is None else str(run.directory),
             )
-            for run, labels in zip(runs, logs.label_rows(runs, factors), strict=True)
+            for run in runs
         ]
-        schema = logs.label_schema(factors) | FRAMES["runs"].schema
-        return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
+        schema = dict(FRAMES["runs"].schema)
+        return logs.labels(runs).hstack(
+            pl.DataFrame(rows, schema=schema, orient="row", strict=False)
+        )
 
     @cached_property
     def metrics(self) -> pl.DataFrame:
@@ -120,16 +120,10 @@ class Frames:
         if name not in SAMPLES:
             raise ValueError(f"samples {name!r}; valid: {', '.join(SAMPLES)}")
         runs = self.evidence.ok_runs
-        factors = factor_names(runs)
-        labels = logs.label_schema(factors)
-        parts = [pl.LazyFrame(schema=labels | FRAMES[name].schema)]
-        for run in runs:
+        labels = logs.labels(runs)
+        parts = [pl.LazyFrame(schema={**labels.schema, **FRAMES[name].schema})]
+        for number, run in enumerate(runs):
             assert run.directory is not None
             if (frame := logs.scan_samples(run.directory, name)) is not None:
-                (values,) = logs.label_rows([run], factors)
-                whose = [
-                    pl.lit(value, dtype=kind).alias(label)
-                    for value, (label, kind) in zip(values, labels.items(), strict=True)
-                ]
-                parts.append(frame.select(*whose, pl.all()))
+                parts.append(labels[number].lazy().join(frame, how="cross"))
         return pl.concat(parts)

@@ -214,24 +214,19 @@ def transfers_and_layers(runs: Sequence[Run]) -> tuple[pl.DataFrame, pl.DataFram
 
 def labelled(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
     """The rows led by the columns that say whose each is; rows of other runs are left out."""
+    return labels(runs).join(frame, on="run_key", how="inner", maintain_order="right")
+
+
+def labels(runs: Sequence[Run]) -> pl.DataFrame:
+    """The columns that lead every frame: a row for each run."""
     factors = factor_names(runs)
-    rows = label_rows(runs, factors)
-    of_runs = pl.DataFrame(rows, schema=label_schema(factors), orient="row")
-    return of_runs.join(frame, on="run_key", how="inner", maintain_order="right")
-
-
-def label_schema(factors: Sequence[str]) -> dict[str, Any]:
-    """The columns that lead every frame, and their types."""
     names = ["run_key", "arm", "seed", *(FACTOR_PREFIX + name for name in factors)]
-    return dict.fromkeys(names, pl.String) | {"seed": pl.Int64}
-
-
-def label_rows(runs: Sequence[Run], factors: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The values of these columns for each run."""
-    return [
+    rows = [
         (run.key, run.arm, run.seed, *(factor_text(run.factors.get(name)) for name in factors))
         for run in runs
     ]
+    types: dict[str, Any] = dict.fromkeys(names, pl.String) | {"seed": pl.Int64}
+    return pl.DataFrame(rows, schema=types, orient="row")
 
 
 def _read(runs: Sequence[Run], pattern: str, schema: Schema) -> pl.DataFrame:

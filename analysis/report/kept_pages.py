@@ -28,7 +28,15 @@ from analysis.summary.lookup import bounded_metric, entry, points, ratio_names
 from analysis.tables import by_sweep_point, rendering
 from analysis.tables.by_arm import findings_table, main_table
 from analysis.tables.published_values import overview_table
-from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, transposed
+from analysis.tables.rendering import (
+    Cell,
+    Table,
+    narrowed,
+    row,
+    table_of,
+    to_markdown,
+    transposed,
+)
 
 _PAGES = Path(__file__).with_name("pages.csv")
 # Of an experiment: whether it stands beside the paper's values, in this order; and what the tables
@@ -122,7 +130,7 @@ def _comparison(measured: Path, simulated: Path) -> str:
     for folder, kind in ((measured, "Measured"), (simulated, "Simulated")):
         provenance = read(folder, SUMMARY, PROVENANCE)[1]
         made.append(
-            f"{kind}: {_commands(provenance)}{_of_commits(provenance)} "
+            f"{kind}: {_commands(provenance)} "
             f"{provenance['began'][:10]}, `experiments/results/{folder.name}/`."
         )
     spread = "95 % intervals (Student's t)" if pairs[-1] >= ENOUGH_SEEDS else "each pair's ratio"
@@ -130,7 +138,7 @@ def _comparison(measured: Path, simulated: Path) -> str:
         "Ratios, simulated over measured: geometric means over pairs of runs of one seed, with "
         f"{spread}; pairs: {', '.join(map(str, pairs))}."
     )
-    shown = "\n".join(_bare(part) for part in narrowed(compared_table("", found), _WIDTH))
+    shown = "\n".join(_bare(part) for part in narrowed(_compared_table(found), _WIDTH))
     return "\n".join([shown, " ".join([words, *made]), ""])
 
 
@@ -157,22 +165,21 @@ def block(folder: Path) -> str:
 
 def _list(folders: list[Path]) -> Table:
     """A row for each folder with an experiment's results."""
-    rows = []
-    for folder in folders:
-        summary, provenance = read(folder, SUMMARY, PROVENANCE)
-        (manifest,) = read(folder, kept_rows.MANIFEST)
-        rows.append(
-            row(
-                folder.name + " (simulated)" * is_simulated(manifest),
-                str(_seeds(summary)),
-                str(provenance["verdicts"]["ok"]),
-                str(sum(provenance["refused"].values())),
-                provenance["began"][:10],
-                _short_commits(provenance) or "not recorded",
-            )
-        )
-    columns = ["Result", "Seeds", "Runs", "Refused attempts", "Begun", "Commit"]
-    return Table(title="", columns=columns, rows=rows, numeric=False)
+    names = (SUMMARY, PROVENANCE, kept_rows.MANIFEST)
+    kept: list[Any] = [(folder.name, *read(folder, *names)) for folder in folders]
+    return table_of(
+        "",
+        {
+            "Result": lambda each: each[0] + " (simulated)" * is_simulated(each[3]),
+            "Seeds": lambda each: str(_seeds(each[1])),
+            "Runs": lambda each: str(each[2]["verdicts"]["ok"]),
+            "Refused attempts": lambda each: str(sum(each[2]["refused"].values())),
+            "Begun": lambda each: each[2]["began"][:10],
+            "Commit": lambda each: _short_commits(each[2]) or "not recorded",
+        },
+        kept,
+        numeric=False,
+    )
 
 
 def _tables(summary: dict[str, Any], shown_by_arm: Sequence[str]) -> list[Table]:
@@ -194,33 +201,33 @@ def _bare(table: Table) -> str:
 
 
 def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
-    seeds = _seeds(summary)
+    seeds, refused = _seeds(summary), provenance["refused"]
     spread = "95 % intervals (Student's t)"
     if seeds < ENOUGH_SEEDS:
         spread = "the seeds' values, too few for more than an indication"
-    verdicts = provenance["verdicts"].items()
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in verdicts if count)
+    ended, again = (
+        ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        for counts in (provenance["verdicts"], refused)
+    )
     return " ".join(
         [
             f"Means over n = {seeds} seeds with {spread}.",
             *(f"{remark[0].upper()}{remark[1:]}." for remark in provenance["remarks"]),
-            f"Runs: {listed}.{_attempts(provenance)}",
-            f"Made by {_commands(provenance)}{_of_commits(provenance)} on "
-            f"{provenance['machine']}, {provenance['began'][:10]}; all numbers and the manifest "
-            f"are in `experiments/results/{name}/`.",
+            f"Runs: {ended}.",
+            *([f"Attempts that were refused and repeated: {again}."] if refused else []),
+            f"Made by {_commands(provenance)} on {provenance['machine']}, "
+            f"{provenance['began'][:10]}; all numbers and the manifest are in "
+            f"`experiments/results/{name}/`.",
         ]
     )
 
 
 def _commands(provenance: dict[str, Any]) -> str:
-    """The command that began it, and those that went on with it."""
+    """The command that began it, those that went on with it, and the commits."""
     listed = [provenance["command"], *provenance.get("further_commands", [])]
-    return " and ".join(f"`{each}`" for each in listed)
-
-
-def _of_commits(provenance: dict[str, Any]) -> str:
     commits = _short_commits(provenance)
-    return f", commit{'s' * (', ' in commits)} {commits}," if commits else ""
+    of_commits = f", commit{'s' * (', ' in commits)} {commits}," if commits else ""
+    return " and ".join(f"`{each}`" for each in listed) + of_commits
 
 
 def _short_commits(provenance: dict[str, Any]) -> str:
@@ -230,19 +237,12 @@ def _short_commits(provenance: dict[str, Any]) -> str:
 def _seeds(summary: dict[str, Any]) -> int:
     compared = ratio_names(summary)
     # Those of scripts and programs have no rate of iterations.
-    told = ("rounds_per_s", "round_latency_s.mean")
-    found = (entry(summary, "ratios", each, metric).n for each in compared for metric in told)
+    metrics = ("rounds_per_s", "round_latency_s.mean")
+    found = (entry(summary, "ratios", each, metric).n for each in compared for metric in metrics)
     return max(found, default=1)
 
 
-def _attempts(provenance: dict[str, Any]) -> str:
-    """How many attempts do not count."""
-    refused = provenance["refused"]
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in refused.items())
-    return f" Attempts that were refused and repeated: {listed}." if refused else ""
-
-
-def compared_table(title: str, found: Sequence[Compared]) -> Table:
+def _compared_table(found: Sequence[Compared]) -> Table:
     """A row for each point and arm, a column for each metric that one of them has."""
     ratios = {(_place(each), each.metric): each.ratio for each in found}
     had = {metric for _, metric in ratios}
@@ -258,7 +258,7 @@ def compared_table(title: str, found: Sequence[Compared]) -> Table:
     by_point = sorted(found, key=lambda each: points.index(_point(each)))
     places = dict.fromkeys(map(_place, by_point))
     return Table(
-        title=title,
+        title="",
         columns=["Ratio", *(describe(metric).label for metric in shown)],
         rows=[row(place, *(cell(place, metric) for metric in shown)) for place in places],
     )

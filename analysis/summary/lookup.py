@@ -37,10 +37,7 @@ def unlike(summary: Mapping[str, Any]) -> list[str]:
 def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> Estimate:
     """One measured entry, such as `entry(summary, "arms", "dblp", "round_latency_s.p95")`."""
     stored = _find(summary, section, name, metric)
-    if "value" not in stored:
-        return NOTHING
-    known = {key: stored[key] for key in ("value", "low", "high", "n")}
-    return Estimate(**known, values=stored.get("values", ()))
+    return Estimate.of_json(stored) if "value" in stored else NOTHING
 
 
 def p_value(

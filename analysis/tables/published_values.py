@@ -44,7 +44,7 @@ class _Beside:
 
     def __init__(self, factors: dict[str, Any], metric: str, entry: dict[str, Any]) -> None:
         self.factors, self.metric, self.entry = factors, metric, entry
-        self.ours = Estimate(**entry["ours"])
+        self.ours = Estimate.of_json(entry["ours"])
         self.verdict: str | None = entry["verdict"]
         kind, _, self.compared = entry["compared"].partition(" ")
         self.is_ratio = kind == "ratio"
