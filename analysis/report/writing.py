@@ -21,27 +21,15 @@ from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import Page, timeline_page
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import entry, of_programs
-from analysis.tables import by_sweep_point, setup, verdicts
-from analysis.tables.by_arm import findings_table, first_finding, main_table, ratio_table
-from analysis.tables.by_sweep_point import contrast_table
-from analysis.tables.critical_path import (
-    critical_rounds_table,
-    culprits_table,
-    layer_loss_table,
-    parts_table,
+from analysis.tables import (
+    by_arm,
+    by_sweep_point,
+    critical_path,
+    published_values,
+    setup,
+    verdicts,
 )
-from analysis.tables.published_values import experiment_table
-from analysis.tables.rendering import (
-    Cell,
-    Table,
-    marked,
-    table_of,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
-from analysis.tables.setup import program_table
-from analysis.tables.verdicts import every_run_table
+from analysis.tables.rendering import Cell, Table, marked, table_of, to_csv, to_latex, to_markdown
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
@@ -49,17 +37,10 @@ _FEW_RUNS = 24  # more are folded away on the page, those that are not ok except
 
 @dataclass(frozen=True, kw_only=True)
 class ReportPaths:
-    """The files that `write_report` wrote, the main table, and what to know before its numbers.
-
-    `overview` is the index of the reports of all experiments. `resumable`: some run is not ok, and
-    may be at another attempt. `beyond_limits`: the gates that made runs invalid, by key, each with
-    its worst value and limit in words. `invalid_included`: how many invalid runs the numbers are
-    of, too. `damaged`: for each run whose logs are not whole, its key and what is
-    wrong with them.
-    """
+    """The files that `write_report` wrote, the main table, and what to know before its numbers."""
 
     index: Path
-    overview: Path
+    overview: Path  # the index of the reports of all experiments
     summary: Path
     tables: list[Path]
     figures: list[Path]
@@ -67,10 +48,10 @@ class ReportPaths:
     verdicts: dict[str, int]
     main_table: Table
     cautions: list[str]
-    damaged: list[tuple[str, list[str]]]
-    resumable: bool
-    beyond_limits: dict[str, str]
-    invalid_included: int
+    damaged: list[tuple[str, list[str]]]  # runs whose logs are not whole: key, what is wrong
+    resumable: bool  # some run is not ok, and may be at another attempt
+    beyond_limits: dict[str, str]  # gates that made runs invalid: the worst value and the limit
+    invalid_included: int  # how many invalid runs the numbers are of, too
 
 
 def write_report(
@@ -85,7 +66,7 @@ def write_report(
     summary["cautions"] = remarks.cautions(results, summary)
     timeline = timeline_page(results)
     tables = _tables(results, summary)
-    tables["per-run"] = every_run_table(results, timeline.keys if timeline else ())
+    tables["per-run"] = verdicts.every_run_table(results, timeline.keys if timeline else ())
     if results.invalid_included:
         tables = {name: marked(table, INVALID_INCLUDED) for name, table in tables.items()}
     drawings = catalogue.draw_all(results, summary)
@@ -135,15 +116,16 @@ def _resumable(results: Results) -> bool:
 
 def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
     """Every table of the report by the name of its files."""
+    arms_table = setup.program_table if results.runs_programs else setup.arm_settings_table
     by_point = by_sweep_point.metric_tables(summary)
     ratios_by_point = by_sweep_point.ratio_tables(summary)
     return {
-        "main": main_table(summary),
-        "ratios": ratio_table(summary),
-        "phases": critical_rounds_table(summary),
-        "critical-path": parts_table(results),
-        "waited-for": culprits_table(results),
-        "published": experiment_table(summary),
+        "main": by_arm.main_table(summary),
+        "ratios": by_arm.ratio_table(summary),
+        "phases": critical_path.critical_rounds_table(summary),
+        "critical-path": critical_path.parts_table(results),
+        "waited-for": critical_path.culprits_table(results),
+        "published": published_values.experiment_table(summary),
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
         "runs": verdicts.run_table(results),
@@ -151,9 +133,9 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         "gates": verdicts.gate_table(results),
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
-        "contrasts": contrast_table(summary),
-        "layers": layer_loss_table(results.experiment, results.frame("layer_loss"), results.arms),
-        "arms": (program_table if results.runs_programs else setup.arm_settings_table)(results),
+        "contrasts": by_sweep_point.contrast_table(summary),
+        "layers": critical_path.layer_loss_table(results),
+        "arms": arms_table(results),
         "coverage": verdicts.coverage_table(results),
     }
 
@@ -170,7 +152,7 @@ def render_page(
     place = results.folder.resolve()
     below = place.is_relative_to(Path.cwd())
     folder = shlex.quote(str(place.relative_to(Path.cwd()) if below else place))
-    findings = findings_table(summary)
+    findings = by_arm.findings_table(summary)
     if results.invalid_included:
         findings = marked(findings, INVALID_INCLUDED)
     return render(
@@ -270,7 +252,7 @@ def _index_table(experiments: list[Path]) -> Table:
             "Arms": lambda each: ", ".join((summaries[each] or documents[each]).get("arms") or []),
             "Runs": runs,
             "What was found": lambda each: (
-                first_finding(summaries[each]) if summaries[each] else None
+                by_arm.first_finding(summaries[each]) if summaries[each] else None
             ),
             "Report of": written,
         },

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,7 @@ from analysis import formatting
 from analysis.data.critical_path import PARTS, STEPS
 from analysis.data.evidence import FACTOR_PREFIX
 from analysis.data.load import Results
+from analysis.data.metrics import LEGS
 from analysis.formatting import PERCENT
 from analysis.summary import lookup
 from analysis.summary.lookup import entry, factors_text
@@ -193,16 +195,12 @@ def critical_rounds_table(summary: dict[str, Any]) -> Table:
     )
 
 
-def layer_loss_table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[str]) -> Table:
+def layer_loss_table(results: Results) -> Table:
     """Per arm and leg the layer that lost least and the one that lost most; all in the records."""
-    means = layer_loss.group_by("arm", "leg", "layer").agg(pl.col("missing").mean())
-    rows = []
-    for arm in arms:
-        for leg in ("gather", "broadcast"):
-            of_leg = means.filter((pl.col("arm") == arm) & (pl.col("leg") == leg))
-            if of_leg.is_empty():
-                continue
-            ordered = of_leg.sort("missing", "layer").rows(named=True)
+    by_layer = results.frame("layer_loss").group_by("arm", "leg", "layer")
+    means, rows = by_layer.agg(pl.col("missing").mean()), []
+    for arm, leg in itertools.product(results.arms, LEGS):
+        if ordered := means.filter(arm=arm, leg=leg).sort("missing", "layer").rows(named=True):
             ends = (
                 Cell(
                     text=formatting.number(each["missing"], formatting.PERCENT),
@@ -212,7 +210,7 @@ def layer_loss_table(experiment: str, layer_loss: pl.DataFrame, arms: Sequence[s
             )
             rows.append(row(arm, leg, *ends))
     return Table(
-        title=f"{experiment}: realised loss of single layers, in the order of the payload",
+        title=f"{results.experiment}: realised loss of single layers, in the order of the payload",
         columns=["Arm", "Leg", "Least lost (%)", "Most lost (%)"],
         rows=rows,
         notes=["Each number is a mean over transfers and runs; layers.csv has every layer."],

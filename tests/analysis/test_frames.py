@@ -153,11 +153,3 @@ def test_samples_of_another_version_are_refused(folder):
     pl.read_parquet(path).rename({"backlog_bytes": "backlog"}).write_parquet(path)
     with pytest.raises(ValueError, match=r"has no column backlog_bytes; .* of another version"):
         analysis.load(folder).samples("queues")
-
-
-def test_nothing_is_written_where_results_are_loaded(folder):
-    before = sorted(folder.rglob("*"))
-    results = analysis.load(folder)
-    assert results.metrics.height == 7
-    assert results.rounds.height == 70
-    assert sorted(folder.rglob("*")) == before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.data import measure, metrics
+from analysis.data import measure
 from analysis.data.evidence import kind_name
 from analysis.data.frames import per_run
 from analysis.data.load import load
@@ -131,14 +131,6 @@ def test_a_run_without_any_log_has_no_metric_and_does_not_crash(tmp_path):
     assert {values[name] for name in ("accuracy", "bytes_sent", "round_latency_s.mean")} == {None}
 
 
-def test_every_metric_describes_itself():
-    for metric in metrics.METRICS:
-        assert metrics.describe(metric.name) is metric
-    assert metrics.describe("impaired_latency_s.loss").unit == "s"
-    with pytest.raises(KeyError):
-        metrics.describe("nonsense")
-
-
 def shown(folder):
     results = load(folder)
     summary = summarise(results)
@@ -220,7 +212,7 @@ def test_loss_by_layer_is_averaged_over_transfers_and_its_ends_are_named(tmp_pat
         of_leg = frame.filter(frame["leg"] == leg)
         assert of_leg["missing"].to_list() == pytest.approx([0, 0, 0, last])
     assert set(of_leg["transfers"]) == {20}  # ten rounds, two workers
-    table = layer_loss_table("quick", frame, ["dblp"])
+    table = layer_loss_table(load(tmp_path))
     assert [[f"{cell.text} {cell.detail}" for cell in row] for row in table.rows] == [
         ["dblp ", "gather ", "0 layer 1", "10.0 layer 4"],
         ["dblp ", "broadcast ", "0 layer 1", "5.00 layer 4"],
