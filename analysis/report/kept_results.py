@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import kept_rows
-from analysis.data.evidence import Evidence, Run, machine_text
+from analysis.data.evidence import Evidence, machine_text
 from analysis.data.load import load
 from analysis.data.metrics import in_table, is_tail_quantile
 from analysis.report import remarks
@@ -39,10 +39,9 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
     folder = root / RESULTS / results.experiment
     kinds = {is_simulated(run.manifest) for run in results.ok_runs}
-    if kinds == {True} and _keeps_measured(folder):
+    if kinds == {True} and _kinds(folder) == {False}:
         folder = folder.with_name(folder.name + SIMULATED)
-    if (folder / kept_rows.MANIFEST).is_file():
-        kinds.add(is_simulated(read(folder, kept_rows.MANIFEST)[0]))
+    kinds |= _kinds(folder)
     if len(kinds) > 1:
         raise ValueError(
             f"{results_dir}: of {results.experiment} there are simulated runs and measured ones, "
@@ -63,16 +62,16 @@ def is_simulated(manifest: dict[str, Any]) -> bool:
     return bool(manifest.get("simulated"))
 
 
-def _keeps_measured(folder: Path) -> bool:
+def _kinds(folder: Path) -> set[bool]:
+    """Whether what a folder keeps is simulated; empty where it keeps nothing."""
     kept = (folder / kept_rows.MANIFEST).is_file()
-    return kept and not is_simulated(read(folder, kept_rows.MANIFEST)[0])
+    return {is_simulated(read(folder, kept_rows.MANIFEST)[0])} if kept else set()
 
 
-def derived(evidence: Evidence) -> dict[str, str]:
+def derived(evidence: kept_rows.KeptRows) -> dict[str, str]:
     """The files that are made of kept evidence alone: their texts by name."""
     summary = summarise(evidence)
-    from_rounds = isinstance(evidence, kept_rows.KeptRows) and evidence.rounds is not None
-    rows = recomputable(in_table("main"), from_rounds=from_rounds)
+    rows = recomputable(in_table("main"), from_rounds=evidence.rounds is not None)
     shown = {left + sign + right for left, right in pairs(evidence.arms) for sign in "/-"}
     return {
         SUMMARY: json_text(_small(summary, shown)),
@@ -108,6 +107,8 @@ def read(folder: Path, *names: str) -> list[dict[str, Any]]:
 def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
     began = sorted(str(run.began_at) for run in results.runs if run.began_at)
     machines = list(dict.fromkeys(machine_text(run.manifest) for run in results.ok_runs))
+    planned = {run.key for run in results.runs}
+    refused = [run for run in results.others if run.key in planned and run.verdict != "ok"]
     return {
         "schema": _SCHEMA,
         "experiment": results.experiment,
@@ -117,15 +118,9 @@ def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
         "began": began[0] if began else "",
         "commits": sorted({str(run.manifest.get("commit") or "") for run in results.ok_runs}),
         "verdicts": results.verdicts(),
-        "refused": dict(sorted(Counter(run.verdict for run in _refused(results)).items())),
+        "refused": dict(sorted(Counter(run.verdict for run in refused).items())),
         "remarks": remarks.cautions(results, summary),
     }
-
-
-def _refused(results: Evidence) -> list[Run]:
-    """The attempts at planned runs that were repeated."""
-    planned = {run.key for run in results.runs}
-    return [run for run in results.others if run.key in planned and run.verdict != "ok"]
 
 
 def _small(value: Any, shown: set[str], section: str = "") -> Any:
