@@ -104,15 +104,6 @@ Rtnetlink.most_segments = lambda self, interface: 1
 """
 
 
-def test_clumps_in_a_queue_are_found(wrong_lab: WrongLab):
-    arms = {"clumps": {"protocol": "tcp"}}
-    altered = {"testbed.lab.kernel.rtnetlink": KERNEL}
-    results = wrong_lab.run(altered_by=altered, arms=arms, rounds=20)
-    gate = assert_invalid(results, "packet_bytes", where="--s1 from ", arm="clumps")
-    assert gate["value"] > 8_000
-    assert not gate["where"].endswith(" s1")  # clumps are a host's
-
-
 # While paths are measured, the switch's port to the server gets a new rate every 5 ms, by a normal
 # distribution whose standard deviation is a fifth of the configured rate. (Behind a link that
 # scatters, one of the same rate would smooth the flow. In front of it, that one holds back what is
@@ -190,22 +181,28 @@ def warm_up(network):
 
 
 @pytest.mark.parametrize("percent", [80, pytest.param(120, marks=pytest.mark.long)])
-def test_a_slow_link_an_odd_queue_and_lost_probes_are_found(wrong_lab: WrongLab, percent: int):
+def test_a_slow_link_an_odd_queue_lost_probes_and_clumps_are_found(
+    wrong_lab: WrongLab, percent: int
+):
     results = wrong_lab.run(
         altered_by={
             "testbed.lab.kernel.shaping": FIVE_PERCENT_SLOW,
-            "testbed.lab.kernel.rtnetlink": CHANGED_LIMIT.format(percent=percent),
+            "testbed.lab.kernel.rtnetlink": KERNEL + CHANGED_LIMIT.format(percent=percent),
             "testbed.verdict.calibration": DROPPING,
         },
         every_path=True,
-        rounds=3,
+        arms={"tcp": {"protocol": "tcp"}},
+        rounds=20,
     )
-    slow = assert_invalid(results, "rate_error", where="to server")
+    slow = assert_invalid(results, "rate_error", where="to server", arm="tcp")
     assert 0.045 < slow["value"] < 0.055
-    odd = assert_invalid(results, "queue_error", where="worker-1--s1 from worker-1")
+    odd = assert_invalid(results, "queue_error", where="worker-1--s1 from worker-1", arm="tcp")
     assert 0.1 < odd["value"] <= 0.21
-    lost = assert_invalid(results, "idle_loss", where="server")
+    lost = assert_invalid(results, "idle_loss", where="server", arm="tcp")
     assert 0.05 <= lost["value"] <= 0.2
+    clumps = assert_invalid(results, "packet_bytes", where="--s1 from ", arm="tcp")
+    assert clumps["value"] > 8_000
+    assert not clumps["where"].endswith(" s1")  # they are a host's
 
 
 def test_links_that_are_a_fifth_too_long_from_the_start_are_found(wrong_lab: WrongLab):
