@@ -62,11 +62,7 @@ class LinkControl:
         return link_counters.offered(port["interface"], port["pid"])
 
     def change(self, first: str, second: str, settings: Mapping[str, float]) -> None:
-        """Change several settings of a direction, by name; those that are not given stay.
-
-        Raises:
-            CommandError: no such link, or it cannot have one of them; then none has changed.
-        """
+        """Change settings of a direction by name; CommandError: it cannot, and none has changed."""
         self._require(first, second)
         way, now = (first, second), self.now(first, second)
         changes = {key: each for key, each in settings.items() if now[key] != each}

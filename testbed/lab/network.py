@@ -124,13 +124,7 @@ class Network:
     info: LabInfo = field(init=False)
 
     def build(self) -> None:
-        """Build hosts, switches and links, and start the relay of links if they need one.
-
-        Raises:
-            MissingCapabilityError: netem is wanted, which this kernel lacks, the relay has no room
-                for so long a delay, or a host's namespaces cannot be made.
-            CommandError: the kernel refuses something else.
-        """
+        """Build hosts, switches, links, and a relay; MissingCapabilityError: it cannot be here."""
         self.mininet = _build(self.topology, self.datapath, adjustable=self.adjustable)
         found = _describe(self.mininet)
         self.info = replace(found, data_ports=self.data_ports, datapath=self.datapath)
@@ -162,12 +156,7 @@ class Network:
             self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))
 
     def start(self) -> None:
-        """Start the switches (they connect to the controller) and shape every link.
-
-        Raises:
-            MissingCapabilityError: this kernel cannot do what a link asks for.
-            CommandError: the kernel refuses something else, or Open vSwitch uses another datapath.
-        """
+        """Start the switches and shape every link; MissingCapabilityError: it cannot be here."""
         self.mininet.start()
         if (used := datapath.in_use(self.info.switches)) != self.info.datapath:
             raise CommandError(f"Open vSwitch uses the {used} datapath, not {self.info.datapath}")

@@ -34,21 +34,12 @@ def clump_frames(*, rate_bps: float, link_rate_bps: float, frame_bytes: int) -> 
 
 
 class PacedFrames:
-    """Sends copies of one Ethernet frame into the output queue of an interface of this namespace.
-
-    Args:
-        interface: has the queue; its shaper sees these frames beside those of everybody else.
-        frame: the whole Ethernet frame.
-        rate_bps: bit/s of Ethernet frames.
-        link_rate_bps: the rate at which the queue drains.
-
-    Raises:
-        CommandError: the kernel refuses a part.
-    """
+    """Sends copies of one Ethernet frame into an output queue of this namespace."""
 
     def __init__(
         self, interface: str, frame: bytes, *, rate_bps: float, link_rate_bps: float
     ) -> None:
+        """Both rates are in bit/s of Ethernet frames; the queue drains at `link_rate_bps`."""
         self._frame = frame
         self.copies = clump_frames(
             rate_bps=rate_bps, link_rate_bps=link_rate_bps, frame_bytes=len(frame)

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from testbed.lab.kernel import netlink
-from testbed.verdict.store import ChunkedTable, index_names
+from testbed.verdict.store import ChunkedTable
 
 # Columns of a connection's state. The window is in bytes: segments times their size; the rate is
 # the kernel's latest sample of the delivery rate, 0 before the first; retransmits are segments sent
@@ -39,6 +39,21 @@ _TCP_INFO = struct.Struct("=16xI48xI8xI16xI16xQ32xQ")
 _ANSWER_BYTES = 2048
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as one of IPv6 (RFC 4291)
 _TIMEOUT_S = 1  # no answer of the kernel takes so long
+
+_AT_ONCE_BYTES = 1 << 16  # that are read of a log
+# The flows sampled at each tick; more if a flow would wait for more than _LONGEST_CYCLE ticks.
+FLOWS_PER_TICK = 6
+_LONGEST_CYCLE = 4
+# A search walks the kernel's whole table of sockets, so it is rare once all flows are found.
+_SEEK_S, _SEEK_AGAIN_S = 0.25, 5.0
+_CHUNK_ROWS = 20_000
+# How many hosts a search asks.
+_HOSTS_PER_SEARCH = 4
+_MOST_ANSWERS = 500
+COLUMNS = ("t_s", "host", "peer", "leg", "kind", "port", "peer_port", *STATE)
+_TEXTS = ("host", "peer", "leg", "kind")
+_DTYPE = [("t_s", "f8"), ("flow", "u4"), *((name, "f8") for name in STATE)]
+_LEGS = ("gather", "broadcast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +149,6 @@ def state_of(answer: bytes) -> tuple[float, ...] | None:
     return window * segment_bytes, rtt_us * 1e-6, rate * 8.0, retransmits, acked_bytes
 
 
-_AT_ONCE_BYTES = 1 << 16
-
-
 class Tail:
     """Follows one file that may not exist yet."""
 
@@ -167,24 +179,6 @@ class Tail:
                 continue
             if isinstance(record, dict):
                 yield record
-
-
-if TYPE_CHECKING:
-    import polars as pl
-
-# The flows sampled at each tick; more if a flow would wait for more than _MOST_TURNS ticks.
-FLOWS_PER_TICK = 6
-_MOST_TURNS = 4
-# A search walks the kernel's whole table of sockets, so it is rare once all flows are found.
-_SEEK_S, _SEEK_AGAIN_S = 0.25, 5.0
-_CHUNK_ROWS = 20_000
-# How many hosts a search asks.
-_HOSTS_PER_SEARCH = 4
-_MOST_ANSWERS = 500
-COLUMNS = ("t_s", "host", "peer", "leg", "kind", "port", "peer_port", *STATE)
-_TEXTS = ("host", "peer", "leg", "kind")
-_DTYPE = [("t_s", "f8"), ("flow", "u4"), *((name, "f8") for name in STATE)]
-_LEGS = ("gather", "broadcast")
 
 
 class Flow(NamedTuple):
@@ -229,11 +223,6 @@ class FlowSampler:
         self._seek_s = 0.0
 
     @property
-    def turns(self) -> int:
-        """The number of ticks in which each flow is sampled once."""
-        return min(_MOST_TURNS, max(1, -(-len(self._order) // FLOWS_PER_TICK)))
-
-    @property
     def stale_answers(self) -> int:
         """Answers that came too late and were dropped."""
         return sum(reader.stale_answers for reader in self._readers.values())
@@ -245,8 +234,8 @@ class FlowSampler:
         now_s = time.monotonic()
         if now_s >= self._seek_s:
             self._seek(now_s)
-        count, turn, turns = len(self._order), tick % self.turns, self.turns
-        for flow in self._order[count * turn // turns : count * (turn + 1) // turns]:
+        cycle = min(_LONGEST_CYCLE, max(1, -(-len(self._order) // FLOWS_PER_TICK)))
+        for flow in self._order[tick % cycle :: cycle]:
             now_s = time.monotonic()
             answer = self._reader(flow.host).ask(self._flows[flow])
             self._answers.append((now_s, flow, answer))
@@ -324,21 +313,11 @@ class FlowSampler:
             for log in logs
             if log.stat().st_size
         ]
-        known = list(self._numbers)
-        hosts, peers = [flow.host for flow in known], [flow.peer for flow in known]
         # The leg in which a host sends.
-        legs = [_LEGS[host == self._centre] if self._centre else "" for host in hosts]
-
-        def decode(frame: pl.DataFrame) -> pl.DataFrame:
-            return frame.with_columns(
-                index_names("flow", hosts).alias("host"),
-                index_names("flow", peers).alias("peer"),
-                index_names("flow", legs).alias("leg"),
-                pl.lit("tcp").alias("kind"),
-                index_names("flow", [flow.port for flow in known], pl.Float64).alias("port"),
-                index_names("flow", [flow.peer_port for flow in known], pl.Float64).alias(
-                    "peer_port"
-                ),
-            ).select(COLUMNS)
-
-        self.table.write(path, decode, further=further, last=last)
+        names = [
+            {"host": flow.host, "peer": flow.peer, "kind": "tcp"}
+            | {"leg": _LEGS[flow.host == self._centre] if self._centre else ""}
+            | {"port": float(flow.port), "peer_port": float(flow.peer_port)}
+            for flow in self._numbers
+        ]
+        self.table.write(path, "flow", names, schema, further=further, last=last)

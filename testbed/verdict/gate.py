@@ -17,24 +17,14 @@ STOPPING: tuple[Outcome, ...] = ("failed", "not measured")  # with these a run d
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was measured for a gate.
+    """What was measured for a gate."""
 
-    Attributes:
-        value: the worst; None: nothing was, or nothing had to be.
-        where: the link, path, process or impairment that it is about.
-        note: what the value leaves out; without a value and `missing`, why the gate does not apply.
-        missing: what should have been measured and was not.
-        key: the limit that counts; empty: the gate's only one.
-        limit: what passes, if that is more than the limit itself.
-        repeats: as of `Gate`.
-    """
-
-    value: float | None = None
+    value: float | None = None  # the worst; None: nothing was, or nothing had to be
     where: str = ""
-    note: str = ""
-    missing: str = ""
-    key: str = ""
-    limit: float | None = None
+    note: str = ""  # what the value leaves out; with neither it nor `missing`, why no gate applies
+    missing: str = ""  # what should have been measured and was not
+    key: str = ""  # the limit that counts; empty: the gate's only one
+    limit: float | None = None  # what passes, if that is more than the limit itself
     repeats: bool = False
 
 
@@ -88,10 +78,8 @@ class Gate:
 
 
 def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> list[Gate]:
-    """Compare a run with the limits of its experiment, by all gates or one.
-
-    `evidence` are what `Observation.judge` has collected, by the names of the judges' arguments.
-    """
+    """Compare a run with the limits of its experiment, by all gates or one."""
+    # `evidence` has what `Observation.judge` has collected, by the names of the judges' arguments.
     # Keys that are younger than the run's key are written only where they are not the default.
     limits = DEFAULTS | config["limits"]
     evidence |= {"config": config, "limits": limits}

@@ -101,10 +101,10 @@ class SettingsReader:
         """Add what differed during the training, unless an impairment or the user changed it."""
         if self._listener is None:
             return
-        heard, failures = self._listener.finish()
+        noted, failures = self._listener.finish()
         self.failures += failures
         known = {difference.value for difference in self.differences}
-        for at_s, link, end, settings in heard:
+        for at_s, link, end, settings in noted:
             spans = spans_of_changes(events, {link.first.node, link.second.node}, ("no",))
             spans += changes.spans((link.name, end.node))
             if any(began_s <= at_s <= ended_s for began_s, ended_s in spans):
@@ -157,7 +157,7 @@ class _Listener:
         return self
 
     def finish(self) -> tuple[list[_Change], list[str]]:
-        """What changed, and what could not be heard."""
+        """What changed, and what could not be read."""
         os.eventfd_write(self._stop, 1)
         self._thread.join()
         for opened, _ in self._sockets.values():
@@ -171,11 +171,11 @@ class _Listener:
             ready = [descriptor for descriptor, _ in self._poll.poll()]
             for descriptor in ready:
                 if descriptor in self._sockets:
-                    self._hear(*self._sockets[descriptor])
+                    self._read(*self._sockets[descriptor])
             if self._stop in ready:
                 return
 
-    def _hear(self, opened: netlink.Socket, pid: int | None) -> None:
+    def _read(self, opened: netlink.Socket, pid: int | None) -> None:
         now_s = time.monotonic()
         try:
             for kind, content in netlink.changes(opened):
@@ -184,7 +184,7 @@ class _Listener:
                 if place is not None and settings:
                     self._changes.append((now_s, *place, settings))
         except (OSError, CommandError, KeyError, struct.error) as error:
-            self._failures.append(f"during the training: changes were not heard: {error}")
+            self._failures.append(f"during the training: changes were not read: {error}")
 
 
 def _by_namespace(network: LabInfo) -> dict[int | None, list[tuple[LinkEnds, Port]]]:

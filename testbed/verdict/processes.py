@@ -17,7 +17,7 @@ from testbed.lab.kernel.process_status import (
     SYSTEM_TICKS,
     USER_TICKS,
 )
-from testbed.verdict.store import ChunkedTable, index_names
+from testbed.verdict.store import ChunkedTable
 
 # Processor time is counted in ticks of 10 ms, so more often would show no more.
 INTERVAL_S = 0.1
@@ -29,7 +29,7 @@ _SCANS_UNTIL_FINAL = 4
 _CHUNK_ROWS = 5_000
 _STOPPED = (b"T", b"t")
 _MOST_STOPS = 1000
-_DTYPE = [("t_s", "f8"), ("name", "u4"), ("pid", "i4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
+_DTYPE = [("t_s", "f8"), ("number", "u4"), ("pid", "i4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -187,15 +187,12 @@ class ProcessSampler:
 
     def write(self, path: Path, *, last: bool) -> None:
         """Write the samples so far to a parquet file; after the `last` time there are no more."""
-        names = list(self._numbers)
-        hosts = [self._hosts_of.get(name) for name in names]
-        self.table.write(
-            path,
-            lambda frame: frame.with_columns(
-                index_names("name", names), index_names("name", hosts).alias("host")
-            ),
-            last=last,
-        )
+        import polars as pl
+
+        schema = {"t_s": pl.Float64, "name": pl.String, "pid": pl.Int32, "cpu_s": pl.Float64}
+        schema |= {"rss_bytes": pl.Int64, "host": pl.String}
+        names = [{"name": name, "host": self._hosts_of.get(name)} for name in self._numbers]
+        self.table.write(path, "number", names, schema, last=last)
 
 
 def _namespace(pid: int) -> int:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,7 @@ from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
 from testbed.lab.kernel.netlink import HEADER, NetlinkError
 from testbed.lab.kernel.rtnetlink import GET_QDISC, NEW_QDISC, ROOT, TCMSG, interface_index
 from testbed.lab.paths import SERVER
-from testbed.verdict.store import ChunkedTable, index_names
-
-if TYPE_CHECKING:
-    import polars as pl
+from testbed.verdict.store import ChunkedTable
 
 # Columns of a reading.
 SENT_BYTES, SENT_PACKETS, BACKLOG_BYTES, BACKLOG_PACKETS, DROPS = range(5)
@@ -37,10 +34,10 @@ _TIMEOUT_S = 1  # no answer of the kernel takes so long
 # Answers kept until they are decoded.
 _KEPT = 32
 # The server's end, the broadcast's bottleneck, is read at every tick, and so are the switches',
-# which take one request. The other hosts take turns: so many per tick, or more if a host's turn
-# would otherwise come after more than _MOST_TURNS ticks.
+# which take one request. Of the other hosts so many are read per tick, or more if each would
+# otherwise be read in more than _LONGEST_CYCLE ticks only.
 OTHERS_PER_TICK = 4
-_MOST_TURNS = 4
+_LONGEST_CYCLE = 4
 _CHUNK_S = 10
 _TYPES = {
     "backlog_bytes": "u4",
@@ -200,8 +197,8 @@ class QueueSampler:
                 one = QueueReader([end["interface"]], end["pid"]), range(row, row + 1)
                 self._readers.append(one)
                 (always if end["node"] == SERVER else others).append(one)
-        self.turns = min(_MOST_TURNS, max(1, math.ceil(len(others) / OTHERS_PER_TICK)))
-        self._asked = [[*always, *others[turn :: self.turns]] for turn in range(self.turns)]
+        cycle = min(_LONGEST_CYCLE, max(1, math.ceil(len(others) / OTHERS_PER_TICK)))
+        self._asked = [[*always, *others[tick::cycle]] for tick in range(cycle)]
         rows = int(_CHUNK_S * rate_hz * sum(len(numbers) for _, numbers in self._asked[0]))
         self.table = ChunkedTable(folder, "queues", _DTYPE, chunk_rows=max(rows, 1000))
 
@@ -210,7 +207,7 @@ class QueueSampler:
         if tick % _KEPT == 0:
             self.decode()
         failure: OSError | None = None
-        for reader, _ in self._asked[tick % self.turns]:
+        for reader, _ in self._asked[tick % len(self._asked)]:
             try:
                 reader.capture()
             except OSError as error:  # the others will still answer
@@ -250,16 +247,9 @@ class QueueSampler:
     def write(self, path: Path, *, last: bool) -> None:
         """Write the samples so far to a parquet file; after the `last` time there are no more."""
         self.decode()
-        links, senders = ([end[key] for end in self.ends] for key in ("link", "from"))
+        import polars as pl
 
-        def decode(frame: pl.DataFrame) -> pl.DataFrame:
-            import polars as pl
-
-            return frame.select(
-                "t_s",
-                index_names("end", links).alias("link"),
-                index_names("end", senders).alias("from"),
-                pl.col(*_TYPES).cast(pl.Int64),
-            )
-
-        self.table.write(path, decode, last=last)
+        schema = {"t_s": pl.Float64, "link": pl.String, "from": pl.String}
+        schema |= dict.fromkeys(_TYPES, pl.Int64)
+        names = [{key: end[key] for key in ("link", "from")} for end in self.ends]
+        self.table.write(path, "end", names, schema, last=last)

@@ -5,7 +5,7 @@ Chunks are in numpy's own format, which costs next to nothing. A killed run leav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 CHUNKS = "chunks"  # folder below samples/
-Decode = Callable[["pl.DataFrame"], "pl.DataFrame"]
 
 
 class ChunkedTable:
-    """Rows of one structured type."""
+    """Rows of one structured type, in which a number may stand for several columns of names."""
 
     def __init__(self, folder: Path, name: str, dtype: Any, *, chunk_rows: int) -> None:
         self.name = name
@@ -58,13 +57,24 @@ class ChunkedTable:
     def write(
         self,
         path: Path,
-        decode: Decode,
+        number: str,
+        names: Sequence[Mapping[str, object]],
+        schema: Mapping[str, Any],
         *,
         further: Sequence[pl.LazyFrame] = (),
         last: bool = True,
     ) -> None:
-        """Join all chunks, decoded, and the frames of `further` into one parquet file."""
+        """Join all chunks and the frames of `further` into one parquet file of these columns."""
+        # The column `number` of a row tells which of `names` belong to it.
         import polars as pl
+
+        own = self._memory.dtype.names
+        new = {name: kind for name, kind in schema.items() if name not in own}
+        known = pl.DataFrame(names, new).with_row_index(number)
+
+        def decode(frame: pl.DataFrame) -> pl.DataFrame:
+            joined = frame.join(known, on=number, how="left", maintain_order="left")
+            return joined.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
         self._write()
         parts: list[pl.LazyFrame] = []
@@ -85,10 +95,3 @@ class ChunkedTable:
         temporary.replace(path)
         for part in made:
             part.unlink()
-
-
-def index_names(column: str, names: Sequence[object], dtype: Any = str) -> pl.Expr:
-    """A column of indices as what they stand for, names by default; null where that is None."""
-    import polars as pl
-
-    return pl.col(column).replace_strict(list(range(len(names))), list(names), return_dtype=dtype)
