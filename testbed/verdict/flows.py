@@ -49,7 +49,6 @@ _SEEK_S, _SEEK_AGAIN_S = 0.25, 5.0
 _CHUNK_ROWS = 20_000
 # How many hosts a search asks.
 _HOSTS_PER_SEARCH = 4
-_MOST_ANSWERS = 500
 COLUMNS = ("t_s", "host", "peer", "leg", "kind", "port", "peer_port", *STATE)
 _TEXTS = ("host", "peer", "leg", "kind")
 _DTYPE = [("t_s", "f8"), ("flow", "u4"), *((name, "f8") for name in STATE)]
@@ -219,7 +218,6 @@ class FlowSampler:
         self._order: list[Flow] = []
         self._numbers: dict[Flow, int] = {}
         self._used: set[tuple[str, str, str]] = set()  # host, peer, congestion control
-        self._answers: list[tuple[float, Flow, bytes]] = []
         self._seek_s = 0.0
 
     @property
@@ -237,27 +235,17 @@ class FlowSampler:
         cycle = min(_LONGEST_CYCLE, max(1, -(-len(self._order) // FLOWS_PER_TICK)))
         for flow in self._order[tick % cycle :: cycle]:
             now_s = time.monotonic()
-            answer = self._reader(flow.host).ask(self._flows[flow])
-            self._answers.append((now_s, flow, answer))
-        if len(self._answers) > _MOST_ANSWERS:
-            self._decode()
-
-    def _decode(self) -> None:
-        """Bring table and `latest` up to date with what the kernel has answered."""
-        if not self._answers:
-            return
-        answers, self._answers = self._answers, []
-        rows = []
-        for at_s, flow, answer in answers:
-            if (state := state_of(answer)) is not None:
-                rows.append((at_s, self._numbers.setdefault(flow, len(self._numbers)), *state))
-                self.latest[flow] = dict(zip(STATE, state, strict=True))
-            else:  # the connection is gone: perhaps there is another
-                self._seek_s = min(self._seek_s, time.monotonic() + _SEEK_S)
-                self._flows.pop(flow, None)
+            state = state_of(self._reader(flow.host).ask(self._flows[flow]))
+            if state is None:  # the connection is gone: perhaps there is another
+                self._seek_s = min(self._seek_s, now_s + _SEEK_S)
+                self._flows.pop(flow)
                 self.latest.pop(flow, None)
-        self._order = sorted(self._flows)
-        self.table.take(len(rows))[:] = rows
+            else:
+                number = self._numbers.setdefault(flow, len(self._numbers))
+                self.table.take(1)[0] = (now_s, number, *state)
+                self.latest[flow] = dict(zip(STATE, state, strict=True))
+        if len(self._order) > len(self._flows):
+            self._order = sorted(self._flows)
 
     def _seek(self, now_s: float) -> None:
         for _ in range(min(_HOSTS_PER_SEARCH, len(self._to_ask))):
@@ -288,7 +276,7 @@ class FlowSampler:
         return [dict(zip(keys, each, strict=True)) for each in sorted(self._used)]
 
     def look(self) -> None:
-        self._decode()
+        """Bring `latest` up to date with the logs of endpoints."""
         for name, tail in self._tails.items():
             newest: dict[str, bytes] = {}
             for line in tail.lines()[-64:]:
@@ -303,7 +291,6 @@ class FlowSampler:
         """Write the parquet file from the samples so far and the endpoints' logs."""
         import polars as pl
 
-        self._decode()
         schema: dict[str, Any] = {
             name: pl.String if name in _TEXTS else pl.Float64 for name in COLUMNS
         }

@@ -18,6 +18,7 @@ from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.openflow_statistics import Statistics
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.shared.messages import Messages
+from tests import own_network
 
 PORT = 6653
 
@@ -80,10 +81,7 @@ def _port(interface: str, bridge: str, number: int) -> None:
 
 def _host(name: str, addresses: dict[str, str], described: dict[str, Any]) -> dict[str, Any]:
     """A namespace with one interface, at the host's port of its bridge."""
-    pid = subprocess.Popen(["unshare", "--net", "sleep", "infinity"]).pid
-    own_space = Path("/proc/self/ns/net").readlink()
-    while Path(f"/proc/{pid}/ns/net").readlink() == own_space:
-        time.sleep(0.005)
+    pid = own_network.another().pid
     host, port = described[name], f"port-{name}"
     run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
     for words in (

@@ -6,9 +6,9 @@ The machines have the addresses 10.9.0.1 and following, on an interface `eth0`, 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from testbed.lab.kernel.commands import run
+from tests import own_network
 
 _PORT = 29400
 
@@ -20,9 +20,7 @@ def address(machine: int) -> str:
 
 def _machine(number: int) -> int:
     """The process that holds its namespace."""
-    pid = subprocess.Popen(["unshare", "--net", "sleep", "infinity"]).pid
-    while Path(f"/proc/{pid}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
-        os.sched_yield()
+    pid = own_network.another().pid
     port = f"port{number}"
     run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
     run(["ip", "link", "set", port, "master", "network", "up"])

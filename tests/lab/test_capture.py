@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from scapy.layers.inet import IP
 from scapy.utils import rdpcap
 
 from testbed.capture import reading
 from testbed.capture.layers import Control, Datagram, HelloBody
 from testbed.transport.core.messages import MessageType
-from tests.lab.conftest import SMALL, Results
+from tests.lab.conftest import Results
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 
-def run(tmp_path: Path, *arguments: str, **changes: Any) -> Results:
-    path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, **changes}))
-    words = ["run", str(path), "--out", str(tmp_path / "out"), *arguments]
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    return Results(done.returncode, done.stdout + done.stderr, tmp_path / "out")
-
-
-def test_captures_of_both_ends_agree_with_what_the_hosts_noted(tmp_path, capsys):
+def test_captures_of_both_ends_agree_with_what_the_hosts_noted(command, tmp_path, capsys):
     hit = {"kind": "loss", "host": "server", "leg": "gather", "rounds": [2], "q": 0.5}
-    results = run(
-        tmp_path,
-        "--pcap",
-        "server,worker-1",
-        impairments=[hit],
-        arms={"dblp": {"protocol": "dblp"}},
-    )
+    process = command("--pcap", "server,worker-1", impairments=[hit])
+    output, _ = process.communicate(timeout=100)
+    results = Results(process.returncode, output, tmp_path / "out")
     results.assert_trained()
     assert results.output.count("capture: ") == 2
     folder = results.run() / "pcap"

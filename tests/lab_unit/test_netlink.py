@@ -4,10 +4,7 @@ import errno
 import os
 import socket
 import struct
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +13,7 @@ from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.netlink import NetlinkError
 from testbed.lab.kernel.rtnetlink import ROOT, TCMSG, Message, Rtnetlink
 from testbed.verdict.flows import TcpReader
+from tests import own_network
 
 _GET_LINK = 18
 _ALL_LINKS = bytes(16)  # ifinfomsg
@@ -26,11 +24,7 @@ def elsewhere() -> Iterator[int]:
     """A process in a network namespace of its own."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    process = subprocess.Popen(["unshare", "--net", "sleep", "60"])
-    ours, theirs = (Path(f"/proc/{pid}/ns/net") for pid in ("self", process.pid))
-    deadline_s = time.monotonic() + 10
-    while theirs.readlink() == ours.readlink() and time.monotonic() < deadline_s:
-        time.sleep(0.001)
+    process = own_network.another()
     yield process.pid
     process.kill()
     process.wait()
