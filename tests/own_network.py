@@ -6,9 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from testbed.lab.kernel import rtnetlink
@@ -21,18 +19,6 @@ def printed(script: str, *arguments: str, before: Sequence[str] = ("unshare", "-
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def another() -> subprocess.Popen[bytes]:
-    """A process in a new network namespace, for the caller to kill."""
-    process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-    while _network(process.pid) == _network("self"):
-        time.sleep(0.001)
-    return process
-
-
-def _network(pid: int | str) -> Path:
-    return Path(f"/proc/{pid}/ns/net").readlink()
 
 
 def join(*pairs: tuple[str, str]) -> None:

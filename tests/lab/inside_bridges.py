@@ -12,13 +12,12 @@ from typing import Any
 import yaml
 
 from testbed.lab import sandbox
-from testbed.lab.kernel import shaping
+from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.openflow_statistics import Statistics
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.shared.messages import Messages
-from tests import own_network
 
 PORT = 6653
 
@@ -81,7 +80,7 @@ def _port(interface: str, bridge: str, number: int) -> None:
 
 def _host(name: str, addresses: dict[str, str], described: dict[str, Any]) -> dict[str, Any]:
     """A namespace with one interface, at the host's port of its bridge."""
-    pid = own_network.another().pid
+    pid = namespaces.hold(name)
     host, port = described[name], f"port-{name}"
     run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
     for words in (

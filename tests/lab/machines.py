@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 
+from testbed.lab.kernel import namespaces
 from testbed.lab.kernel.commands import run
-from tests import own_network
 
 _PORT = 29400
 
@@ -19,8 +19,8 @@ def address(machine: int) -> str:
 
 
 def _machine(number: int) -> int:
-    """The process that holds its namespace."""
-    pid = own_network.another().pid
+    """The thread that holds its namespace."""
+    pid = namespaces.hold(f"machine {number}")
     port = f"port{number}"
     run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
     run(["ip", "link", "set", port, "master", "network", "up"])
@@ -39,7 +39,7 @@ def inside(pid: int) -> list[str]:
 
 
 def build(count: int) -> list[int]:
-    """The machines: of each the process that holds its namespace. The bridge's port is `portN`."""
+    """The machines: of each the thread that holds its namespace. The bridge's port is `portN`."""
     run(["ip", "link", "add", "network", "type", "bridge"])
     run(["ip", "link", "set", "network", "up"])
     return [_machine(number) for number in range(count)]

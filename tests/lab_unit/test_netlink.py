@@ -4,30 +4,25 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 
-from testbed.lab.kernel import netlink, rtnetlink
+from testbed.lab.kernel import namespaces, netlink, rtnetlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.netlink import NetlinkError
 from testbed.lab.kernel.rtnetlink import ROOT, TCMSG, Message, Rtnetlink
 from testbed.verdict.flows import TcpReader
-from tests import own_network
 
 _GET_LINK = 18
 _ALL_LINKS = bytes(16)  # ifinfomsg
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[int]:
-    """A process in a network namespace of its own."""
+def elsewhere() -> int:
+    """A thread in a network namespace of its own."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    process = own_network.another()
-    yield process.pid
-    process.kill()
-    process.wait()
+    return namespaces.hold("elsewhere")
 
 
 def test_what_is_packed_is_found_again_whatever_its_length():
