@@ -33,7 +33,6 @@ class Slowed:
     ended_s: float
     stopped_s: float
     cycles: int
-    gone: bool
 
 
 class Guard:
@@ -70,13 +69,13 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
     """Let `pid` run for 1/`factor` of each few milliseconds, until `release` or end of input."""
     # The share is kept over the whole time: a stop that came late makes the next one longer.
     period_s = max(_PERIOD_S, factor * _SHORTEST_RUN_S)
-    stopped_s, cycles, gone = 0.0, 0, False
+    stopped_s, cycles = 0.0, 0
     began_s = time.monotonic()
     try:
         target = os.pidfd_open(pid)
     except ProcessLookupError:
         requests.say({"began_s": began_s})
-        return Slowed(began_s=began_s, ended_s=began_s, stopped_s=0.0, cycles=0, gone=True)
+        return Slowed(began_s=began_s, ended_s=began_s, stopped_s=0.0, cycles=0)
     guard.protect(pid)
     stopped_at_s = None
     try:
@@ -95,7 +94,7 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
             stopped_at_s = None
             running = running and _sleep(cycle_ends_s - time.monotonic(), requests)
     except ProcessLookupError:
-        gone = True
+        pass  # it has ended meanwhile
     finally:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(target, signal.SIGCONT)
@@ -104,7 +103,7 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
         os.close(target)
         guard.protect(0)
     ended_s = time.monotonic()
-    return Slowed(began_s=began_s, ended_s=ended_s, stopped_s=stopped_s, cycles=cycles, gone=gone)
+    return Slowed(began_s=began_s, ended_s=ended_s, stopped_s=stopped_s, cycles=cycles)
 
 
 def _sleep(duration_s: float, requests: Requests) -> bool:
