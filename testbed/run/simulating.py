@@ -196,7 +196,6 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         )
         model_and_data = ModelAndData(config)
         context = RunContext(
-            config=config,
             directory=directory,
             addresses={name: info.hosts[name].address for name in names},
             fair_shares_bps=paths.fair_shares_bps(description, names[1:]),

@@ -133,7 +133,6 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
 
     hosts = order["hosts"]
     return RunContext(
-        config=model_and_data.config,
         directory=directory,
         addresses={name: host["address"] for name, host in hosts.items()},
         fair_shares_bps=order["fair_shares_bps"],

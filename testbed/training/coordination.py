@@ -1,7 +1,6 @@
-"""Barriers between server and workers, out of band over a UNIX socket.
+"""Barriers between server and workers, as JSON lines over a UNIX socket.
 
-Barriers must not travel through the network under study. UNIX sockets cross network namespaces.
-Each message is one JSON line.
+They must not travel through the network under study; UNIX sockets cross network namespaces.
 """
 
 import json

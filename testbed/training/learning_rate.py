@@ -1,8 +1,7 @@
-"""Learning-rate schedules by name: the factor of the learning rate in each round.
+"""Learning-rate schedules by name: the factor of the learning rate in each round, without state.
 
-A schedule is a pure function of the round, so it needs no state: not when a run continues from a
-checkpoint, and not for the server's phase detector. To add one: a `Schedule` with a `_factor`
-method, and a line in `SCHEDULES`; or a file of your own, `schedule: {kind: ./mine.py}`.
+To add one: a `Schedule` with a `_factor` method, and a line in `SCHEDULES`; or a file of your own,
+`schedule: {kind: ./mine.py}`.
 """
 
 import math

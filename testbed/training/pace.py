@@ -1,8 +1,7 @@
 """The pace of iterations: the time that this machine needs, or a time that the experiment gives.
 
-A laptop computes slower than the paper's GPUs, and its emulated links are slower than theirs. Only
-the ratio of computing to communicating carries over. `paced` sets it: every worker waits until its
-iteration has taken the given time.
+A laptop and its emulated links are slower than the paper's. Only the ratio of computing to
+communicating carries over, which `paced` sets.
 """
 
 import math

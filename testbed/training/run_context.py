@@ -43,7 +43,7 @@ _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Where training happens: its clock, and what is joined; `THIS_MACHINE` or a simulation's."""
+    """Where training happens: its clock, and what is joined; this machine's or a simulation's."""
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -53,14 +53,10 @@ class Surroundings:
     learner: Callable[[Callable[[], Any]], Any] = lambda make: make()
 
 
-THIS_MACHINE = Surroundings()
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
     """One run as its training processes see it."""
 
-    config: dict[str, Any]
     directory: Path
     addresses: dict[str, str]
     fair_shares_bps: dict[str, float]
@@ -69,13 +65,12 @@ class RunContext:
     coordination_socket: Path
     session: int
     model_and_data: ModelAndData
-    surroundings: Surroundings = THIS_MACHINE
+    surroundings: Surroundings = Surroundings()
 
     @classmethod
     def without_network(cls, config: dict[str, Any], hosts: Sequence[str]) -> "RunContext":
         """For the learning alone, in one process: it has no addresses, sockets and files."""
         return cls(
-            config=config,
             directory=Path(),
             addresses=dict.fromkeys(hosts, ""),
             fair_shares_bps={},
@@ -85,6 +80,10 @@ class RunContext:
             session=0,
             model_and_data=ModelAndData(config),
         )
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.model_and_data.config
 
     @property
     def rounds(self) -> int:

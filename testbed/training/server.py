@@ -1,7 +1,4 @@
-"""The parameter server: gathers gradients, averages them, sets the phase, broadcasts the mean.
-
-It also runs and times the rounds.
-"""
+"""The parameter server: gathers, averages, sets the phase, broadcasts, and times the rounds."""
 
 import socket
 from collections.abc import Iterator, Mapping

@@ -32,7 +32,6 @@ def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
         },
     }
     return RunContext(
-        config=config,
         directory=Path("/nowhere"),
         addresses=HOSTS,
         fair_shares_bps={"worker-1": 4 * 10**7, "worker-2": 5 * 10**7},

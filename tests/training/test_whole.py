@@ -57,7 +57,6 @@ class Whole:
             (directory / name).mkdir(exist_ok=True)
         run_directory.write_json(directory / "config.json", config)
         self.context = RunContext(
-            config=config,
             directory=directory,
             addresses={"server": place.server_address, **place.addresses},
             fair_shares_bps=dict.fromkeys(place.addresses, 2e8),

@@ -1,7 +1,7 @@
 """The interface of data sets: stored examples that become tensors batch by batch.
 
-Arrays stay as they are stored (bytes for images and text) and are not modified, so that processes
-forked after loading share one copy. Torch is imported when the first batch is made.
+Arrays stay as they are stored, so that processes forked after loading share one copy. Torch is
+imported when the first batch is made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Progress = Any  # called with (name of the work, bytes or examples done, total)
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs or labels of the training or test part; `take` makes a tensor of some of them."""
+    """Inputs or labels of a part; `take` makes a tensor of some of them."""
 
     count: int
     take: Callable[[Chosen], Tensor]
@@ -143,7 +143,7 @@ class Dataset:
         input_shape: of one example: (channels, height, width), or (tokens,).
         groups: for each training example its class, or the package that a text is from; splits
             that are not identically distributed use it; shape (N,).
-        facts: recorded in the run directory: sizes, versions, and `sha256` of the data.
+        origin: for `facts`: its name, versions, and `sha256` of the data.
     """
 
     task: Task
@@ -154,7 +154,18 @@ class Dataset:
     test_inputs: Examples
     test_labels: Examples
     groups: NDArray[np.int64]
-    facts: dict[str, Any]
+    origin: dict[str, Any]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is recorded in the run directory."""
+        return {
+            "train_examples": len(self.train_inputs),
+            "test_examples": len(self.test_inputs),
+            "classes": self.classes,
+            "input_shape": list(self.input_shape),
+            **self.origin,
+        }
 
 
 class DatasetParameters(Section):
@@ -196,7 +207,7 @@ def images_dataset(
     test: tuple[NDArray[Any], NDArray[Any]],
     classes: int,
     source: str,
-    facts: dict[str, Any],
+    origin: dict[str, Any],
 ) -> Dataset:
     """Classification of stored images (N, channels, height, width) with labels from 0.
 
@@ -217,16 +228,7 @@ def images_dataset(
         test_inputs=images(test[0], mean, std),
         test_labels=numbers(test[1]),
         groups=train[1].astype(np.int64),
-        facts={
-            "train_examples": len(train[0]),
-            "test_examples": len(test[0]),
-            "classes": classes,
-            "input_shape": list(train[0].shape[1:]),
-            "mean": mean,
-            "std": std,
-            "sha256": digest(*train, *test),
-            **facts,
-        },
+        origin={"mean": mean, "std": std, "sha256": digest(*train, *test), **origin},
     )
 
 

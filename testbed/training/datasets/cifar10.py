@@ -72,7 +72,7 @@ class Parameters(DatasetParameters):
             test=_records(_TEST, files),
             classes=10,
             source="cifar10",
-            facts={"name": self.name, "verified": self.verify, "url": self.url},
+            origin={"name": self.name, "verified": self.verify, "url": self.url},
         )
 
     def train_count(self) -> int | None:

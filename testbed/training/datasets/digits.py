@@ -30,7 +30,7 @@ class Parameters(DatasetParameters):
             test=(images[test], labels[test]),
             classes=10,
             source="digits",
-            facts={"name": self.name, "scikit-learn": version},
+            origin={"name": self.name, "scikit-learn": version},
         )
 
     def train_count(self) -> int:

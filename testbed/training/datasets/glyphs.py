@@ -76,7 +76,7 @@ class Parameters(DatasetParameters):
             test=(images[test], labels[test]),
             classes=len(self.characters),
             source="glyphs",
-            facts={**self.model_dump(), **versions, "font_files": names},
+            origin={**self.model_dump(), **versions, "font_files": names},
         )
 
     def train_count(self) -> int:

@@ -42,7 +42,11 @@ class Parameters(DatasetParameters):
             test=(self._read(test[0]), test[1]),
             classes=len(classes),
             source=f"imagefolder {root}",
-            facts={"name": self.name, "class_names": classes, "pillow": metadata.version("pillow")},
+            origin={
+                "name": self.name,
+                "class_names": classes,
+                "pillow": metadata.version("pillow"),
+            },
         )
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:

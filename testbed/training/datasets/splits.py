@@ -110,10 +110,5 @@ def validating(dataset: Dataset, seed: int) -> Dataset:
         test_inputs=dataset.train_inputs.only(tests),
         test_labels=dataset.train_labels.only(tests),
         groups=dataset.groups[train],
-        facts={
-            **dataset.facts,
-            "train_examples": len(train),
-            "test_examples": len(tests),
-            "evaluated_on": "validation",
-        },
+        origin={**dataset.origin, "evaluated_on": "validation"},
     )

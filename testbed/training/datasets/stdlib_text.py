@@ -58,17 +58,13 @@ class Parameters(DatasetParameters):
             test_inputs=windows(test_text, test_starts, length, 0),
             test_labels=windows(test_text, test_starts, length, 1),
             groups=numbers[np.searchsorted(ends, train_starts, side="right")].astype(np.int64),
-            facts={
+            origin={
                 "name": self.name,
                 "python": platform.python_version(),
                 "files": len(files),
                 "test_files": len(test),
                 "train_characters": len(train_text),
                 "test_characters": len(test_text),
-                "train_examples": len(train_starts),
-                "test_examples": len(test_starts),
-                "classes": OTHER + 1,
-                "input_shape": [length],
                 "sha256": digest(train_text, test_text),
             },
         )

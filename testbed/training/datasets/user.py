@@ -51,14 +51,14 @@ class Parameters(DatasetParameters):
         classes = self.classes or 1 + max(
             int(labels.max(initial=1)) for labels in (train_labels, test_labels)
         )
-        facts = {"name": self.name, "arguments": self.arguments}
+        origin = {"name": self.name, "arguments": self.arguments}
         if train_labels.ndim == 1 and train_inputs.ndim == 4:
             return images_dataset(
                 train=(train_inputs, train_labels),
                 test=(test_inputs, test_labels),
                 classes=classes,
                 source=self.name,
-                facts=facts,
+                origin=origin,
             )
         self._check_sequences(train_inputs, train_labels, "training", classes)
         self._check_sequences(test_inputs, test_labels, "test", classes)
@@ -71,14 +71,7 @@ class Parameters(DatasetParameters):
             test_inputs=numbers(test_inputs),
             test_labels=numbers(test_labels),
             groups=train_labels[:, 0].astype(np.int64),
-            facts={
-                "train_examples": len(train_inputs),
-                "test_examples": len(test_inputs),
-                "classes": classes,
-                "input_shape": [train_inputs.shape[1]],
-                "sha256": digest(*arrays),
-                **facts,
-            },
+            origin={"sha256": digest(*arrays), **origin},
         )
 
     def _array(self, value: Any) -> NDArray[Any]:

@@ -5,10 +5,8 @@ file of your own, `model: ./mine.py`. The function returns a module that maps (e
 *input_shape) to logits (examples, classes), or token numbers (sequences, tokens) to (sequences,
 tokens, classes). Imports torch (when a model is built), `testbed.shared` and the data sets' cache.
 
-Every replica has the same initial weights, from the seed alone. A tensor that a model uses twice
-(GPT-2's output layer is its embedding) is one tensor in the gradient. Buffers, such as the running
-statistics of batch normalisation, are not sent. Each replica keeps those of its own data and uses
-them in its evaluation.
+A tensor that a model uses twice (GPT-2's output layer is its embedding) is one tensor in the
+gradient. Buffers, such as running statistics, are not sent: each replica keeps its own.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ DIGITS_CLASSES = 10
 DIGITS_SHAPE = (1, 8, 8)
 _IMAGENET = (1000, (3, 224, 224))
 _PACKAGES = ("torch", "transformers")
-_NO_DIMENSION = -1
 LayerMap = list[tuple[str, tuple[int, ...]]]
 
 
@@ -135,13 +132,21 @@ def cached_layers(
         "sources": {each.name: cache.file_digest(each) for each in sorted(sources)},
         **{each: _version(each) for each in _PACKAGES},
     }
+
+    def as_arrays() -> cache.Arrays:
+        names, shapes = zip(*make(), strict=True)
+        return {
+            "names": np.array(names),
+            "shapes": np.array([" ".join(map(str, shape)) for shape in shapes]),
+        }
+
     try:
-        kept = cache.arrays("layers", key, lambda: _as_arrays(make()))
+        kept = cache.arrays("layers", key, as_arrays)
     except InputError:  # there is no place to keep it, or its own, which is then told
         return make()
     return [
-        (str(each), tuple(int(size) for size in sizes if size != _NO_DIMENSION))
-        for each, sizes in zip(kept["names"], kept["shapes"], strict=True)
+        (str(name), tuple(map(int, str(shape).split())))
+        for name, shape in zip(kept["names"], kept["shapes"], strict=True)
     ]
 
 
@@ -150,14 +155,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""  # a model that needs it says so when it is built
-
-
-def _as_arrays(made: LayerMap) -> cache.Arrays:
-    most = max(len(shape) for _, shape in made)
-    shapes = np.full((len(made), most), _NO_DIMENSION, dtype=np.int64)
-    for row, (_, shape) in zip(shapes, made, strict=True):
-        row[: len(shape)] = shape
-    return {"names": np.array([name for name, _ in made]), "shapes": shapes}
 
 
 def _layer_map(name: str, classes: int, input_shape: tuple[int, ...]) -> LayerMap:

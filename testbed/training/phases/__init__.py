@@ -11,15 +11,15 @@ from typing import Annotated
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.training.detector import Detector, Observation
-from testbed.training.phases import accordion, accuracy_gain, gradient_norm, schedule
+from testbed.training.phases import rules, schedule
 from testbed.training.phases.base import DetectorParameters, observe
 
 DETECTORS: Registry[DetectorParameters] = Registry(
     "detector",
     {
-        "gradient-norm": gradient_norm.Parameters,
-        "accordion": accordion.Parameters,
-        "accuracy-gain": accuracy_gain.Parameters,
+        "gradient-norm": rules.GradientNormPhases,
+        "accordion": rules.AccordionPhases,
+        "accuracy-gain": rules.AccuracyGainPhases,
         "always-critical": schedule.AlwaysCritical,
         "never-critical": schedule.NeverCritical,
         "schedule": schedule.Parameters,
@@ -31,7 +31,7 @@ AnyPhases = Annotated[
     DetectorParameters,
     OneOf(DETECTORS, key="detector", base=DetectorParameters, default="gradient-norm"),
 ]
-DEFAULT = gradient_norm.Parameters()
+DEFAULT = rules.GradientNormPhases()
 
 __all__ = [
     "DEFAULT",

@@ -1,8 +1,4 @@
-"""The sections of phase detectors, which decide after each round whether training is critical.
-
-Write a `Parameters` section (what YAML may say) whose `create` makes a `Detector`. In this package
-it also needs a line in `DETECTORS`.
-"""
+"""The sections of phase detectors: what YAML may say, and a `create` that makes a `Detector`."""
 
 import numpy as np
 
