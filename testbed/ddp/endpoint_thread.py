@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,8 @@ class Part:
     """One end's part of one bucket, in one step; what only the owner knows begins with `rules`."""
 
     number: int  # counts the parts of this end; so the rounds of its endpoint
+    index: int  # of its tensor in the layout
+    layout: PayloadLayout
     owner: int  # the rank that averages it
     tolerance: float | StopRuleFactory  # of the first leg, where this side receives it
     own: Contribution | None = None  # None as long as this rank is late, where others have begun
@@ -115,9 +118,8 @@ class EndpointThread(ABC, threading.Thread):
         at_once: int,
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """Of `at_once` parts the first leg may be under way; of the second leg, as many as the
-        endpoint can hold. `on_failure` is called in the thread, which then ends.
-        """
+        # Of `at_once` parts the first leg may be under way; of the second leg, as many as the
+        # endpoint can hold. `on_failure` is called in the thread, which then ends.
         super().__init__(name=f"bounded-loss-{owner}", daemon=True)
         self.owner = owner
         self.layouts: tuple[PayloadLayout, ...] = config.layout.each
@@ -147,26 +149,30 @@ class EndpointThread(ABC, threading.Thread):
     ) -> None:
         """Begins with the next part. They come in the order of the layout, again and again."""
         # The values belong to this end until the part is done, and then are the mean.
-        index = self._posted % len(self.layouts)
-        layout, payload = self.layouts[index], values.view(np.uint8)
+        part = self._part(self._posted, tolerance)
+        layout, payload = part.layout, values.view(np.uint8)
         if len(payload) != layout.chunk_count * layout.chunk_bytes:  # its last chunk is shorter
-            payload = self._padded.setdefault(index, layout.new_buffer())
+            payload = self._padded.setdefault(part.index, layout.new_buffer())
             layout.floats(payload)[:] = values
-        given = Contribution(values, payload, turned, done)
-        self._new.append(Part(self._posted, self.owner, tolerance, given))
+        part.own = Contribution(values, payload, turned, done)
+        self._new.append(part)
         self._posted += 1
         self._endpoint.wake()
+
+    def _part(self, number: int, tolerance: float | StopRuleFactory) -> Part:
+        index = number % len(self.layouts)
+        return Part(number, index, self.layouts[index], self.owner, tolerance)
 
     def go_on_at(self, part: int) -> None:
         """The next part that is posted has this number."""
         self._posted = part
 
     @abstractmethod
-    def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
+    def _begin(self, part: Part) -> Posted:
         """The first leg."""
 
     @abstractmethod
-    def _turn(self, endpoint: Endpoint, part: Part) -> Posted:
+    def _turn(self, part: Part) -> Posted:
         """The second leg, after the first."""
 
     def _lose(self, peer: str, reason: str) -> None:
@@ -177,14 +183,14 @@ class EndpointThread(ABC, threading.Thread):
         """What this rank gives to a part, with what it owes; to be called once."""
         assert part.own is not None
         if self.residuals:
-            self.residuals[self._index(part)].add_to(part.own.payload)
+            self.residuals[part.index].add_to(part.own.payload)
         return part.own.payload
 
     def _note(self, part: Part, received: NDArray[np.bool_] | None) -> None:
         """These chunks of what it gave count in the mean; None: all."""
         if self.residuals:
             assert part.own is not None
-            self.residuals[self._index(part)].note(part.own.payload, received)
+            self.residuals[part.index].note(part.own.payload, received)
 
     def stop(self) -> None:
         """Lets the thread end, and with it the endpoint; what was said before still arrives."""
@@ -215,11 +221,7 @@ class EndpointThread(ABC, threading.Thread):
     def _wait(self) -> None:
         self._endpoint.poll(_LOOK_S)
 
-    def _index(self, part: Part) -> int:
-        return part.number % len(self.layouts)
-
     def _advance(self) -> None:
-        endpoint = self._endpoint
         self._look_for_lost()
         self._spreading = [each for each in self._spreading if not each.over]
         # In order, since numbers ascend in both directions.
@@ -231,18 +233,18 @@ class EndpointThread(ABC, threading.Thread):
             part.turned_s = time.monotonic()
             if part.own is not None:
                 part.own.turned()
-            part.legs.append(self._turn(endpoint, part))
+            part.legs.append(self._turn(part))
             self._spreading.append(part.legs[1])
         self._look_for_lost()
         for part in [each for each in self._under_way if len(each.legs) == 2]:
             if part.own is not None and part.legs[1].done:
                 self._under_way.remove(part)
-                if (index := self._index(part)) in self._padded:
-                    part.own.values[:] = self.layouts[index].floats(part.own.payload)
+                if part.index in self._padded:
+                    part.own.values[:] = part.layout.floats(part.own.payload)
                 part.own.done(part)
         first = sum(len(part.legs) == 1 for part in self._under_way)
         while first < self._at_once and (begun := self._next()) is not None:
-            begun.legs.append(self._begin(endpoint, begun))
+            begun.legs.append(self._begin(begun))
             self._under_way.append(begun)
             first += 1
 
@@ -265,20 +267,22 @@ class EndpointThread(ABC, threading.Thread):
 class WorkerThread(EndpointThread):
     """The end of another rank."""
 
-    def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
+    def _begin(self, part: Part) -> Posted:
         payload = self._payload(part)
-        elements = self.layouts[self._index(part)].floats(payload)
+        elements = part.layout.floats(payload)
         # All ranks are to see that a gradient is not finite, whichever chunks are lost.
         if part.tolerance != 0.0 and not all_finite(elements):
             elements[:] = np.nan
-        return Posted([endpoint.post_send(Leg.GATHER.transfer(part.number), {SERVER: payload})])
+        return Posted(
+            [self._endpoint.post_send(Leg.GATHER.transfer(part.number), {SERVER: payload})]
+        )
 
-    def _turn(self, endpoint: Endpoint, part: Part) -> Posted:
+    def _turn(self, part: Part) -> Posted:
         self._note(part, part.legs[0].reports[SERVER].received)
         # Complete, so that all replicas get the same.
         assert part.own is not None
         into = {SERVER: part.own.payload}
-        return Posted([endpoint.post_receive(Leg.BROADCAST.transfer(part.number), 0.0, into)])
+        return Posted([self._endpoint.post_receive(Leg.BROADCAST.transfer(part.number), 0.0, into)])
 
 
 def _always(rule: StopRule) -> StopRuleFactory:
@@ -293,15 +297,14 @@ class OwnerThread(EndpointThread):
         config: EndpointConfig,
         filling: Filling,
         *,
-        owner: int,
         at_once: int,
         world: int,
         late_share: float,
         min_ranks: int,
-        on_failure: Callable[[int, Exception], None],
+        **common: Any,
     ) -> None:
         """As `EndpointThread`; `late_share` and `min_ranks` as `BoundedLoss` says."""
-        super().__init__(config, filling, owner=owner, at_once=at_once, on_failure=on_failure)
+        super().__init__(config, filling, at_once=at_once, **common)
         self._world = world
         self._min_ranks = min_ranks
         self._lateness = Lateness(late_share)
@@ -389,7 +392,7 @@ class OwnerThread(EndpointThread):
             following = Leg.GATHER.transfer(self._begun)
             if not (self._may_run_ahead and self._endpoint.begun(following)):
                 return None
-            part = Part(self._begun, self.owner, self._tolerance)
+            part = self._part(self._begun, self._tolerance)
         while self._readmitted and self._readmitted[0][0] <= part.number:
             self._lost.pop(name_of(self._readmitted.popleft()[1]), None)
         self._begun = part.number + 1
@@ -403,28 +406,27 @@ class OwnerThread(EndpointThread):
         part.own, self._tolerance = came.own, came.tolerance
         self._payload(part)
         if part.mean is not None:
-            self._note(part, np.zeros(self.layouts[self._index(part)].chunk_count, dtype=np.bool_))
+            self._note(part, np.zeros(part.layout.chunk_count, dtype=np.bool_))
             part.own.payload[:] = part.mean
             part.own.turned()
 
     # The gradients.
 
-    def _begin(self, endpoint: Endpoint, part: Part) -> Posted:
-        index, transfer = self._index(part), Leg.GATHER.transfer(part.number)
+    def _begin(self, part: Part) -> Posted:
+        transfer = Leg.GATHER.transfer(part.number)
         if part.own is not None:
             self._payload(part)
         handles = []
         for rank, peer in self._present():
-            rule = part.rules[rank] = patient(part.tolerance, self.layouts[index])
+            rule = part.rules[rank] = patient(part.tolerance, part.layout)
             into = {peer: self._place(part, peer)}
-            handles.append(endpoint.post_receive(transfer, _always(rule), into))
+            handles.append(self._endpoint.post_receive(transfer, _always(rule), into))
         return Posted(handles)
 
     def _place(self, part: Part, peer: str) -> NDArray[np.uint8]:
         """Where a peer's gradient arrives. A later part that uses it waits for this one's mean."""
-        layout = self.layouts[self._index(part)]
         place = self._gathered[part.number % len(self._gathered)]
-        return place[peer][: layout.chunk_count * layout.chunk_bytes]
+        return place[peer][: part.layout.chunk_count * part.layout.chunk_bytes]
 
     def _present(self) -> list[tuple[int, str]]:
         """The other ranks that are not lost, and their names."""
@@ -435,11 +437,11 @@ class OwnerThread(EndpointThread):
         """Whoever comes after the first gradient is waited for."""
         if part.began_s is not None or not (part.own or part.legs[0].reports):
             return
-        part.began_s, index = time.monotonic(), self._index(part)
+        part.began_s = time.monotonic()
         for rank, rule in part.rules.items():
-            rule.wait_until(part.began_s + self._lateness.patience_s(rank, index))
+            rule.wait_until(part.began_s + self._lateness.patience_s(rank, part.index))
         if part.own is None:
-            part.own_until_s = part.began_s + self._lateness.patience_s(self.owner, index)
+            part.own_until_s = part.began_s + self._lateness.patience_s(self.owner, part.index)
 
     def _is_ready(self, part: Part) -> bool:
         if part.own is not None:
@@ -449,12 +451,10 @@ class OwnerThread(EndpointThread):
 
     # The mean.
 
-    def _turn(self, endpoint: Endpoint, part: Part) -> Posted:
-        index = self._index(part)
-        layout, own = self.layouts[index], part.own is not None
+    def _turn(self, part: Part) -> Posted:
         buffers, masks = [], []
         for rank in range(self._world):  # sums of floats must not depend on who came first
-            if (gradient := self._gradient(part, rank, index)) is None:
+            if (gradient := self._gradient(part, rank)) is None:
                 part.lost.add(rank)  # the mean is of those that are there
                 continue
             buffers.append(gradient[0])
@@ -462,35 +462,37 @@ class OwnerThread(EndpointThread):
         if part.own is not None:
             mean = part.own.payload
         else:
-            mean = part.mean = layout.new_buffer()
-        estimate_mean(self._filling, layout, buffers, masks, out=mean)
-        if own:
+            mean = part.mean = part.layout.new_buffer()
+        estimate_mean(self._filling, part.layout, buffers, masks, out=mean)
+        if part.own is not None:
             self._note(part, None)
         present = {peer for _, peer in self._present()}
         late = present & {name_of(rank) for rank in part.late}
         transfer = Leg.BROADCAST.transfer(part.number)
         # A late rank may take it when the training uses that memory already.
-        kept = mean.copy() if late and own else mean
+        kept = mean.copy() if late and part.own is not None else mean
         return Posted(
             *(
-                [endpoint.post_send(transfer, dict.fromkeys(sorted(peers), sent))] if peers else []
+                [self._endpoint.post_send(transfer, dict.fromkeys(sorted(peers), sent))]
+                if peers
+                else []
                 for peers, sent in ((present - late, mean), (late, kept))
             )
         )
 
     def _gradient(
-        self, part: Part, rank: int, index: int
+        self, part: Part, rank: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]] | None:
         """What has come of a rank's: the buffer, and which chunks; None where it is lost."""
         assert part.began_s is not None
-        count, late = self.layouts[index].chunk_count, False
+        count, late = part.layout.chunk_count, False
         if rank == self.owner:
             here = np.full(count, part.own is not None)
             came_s, late = time.monotonic(), part.own is None
             if part.own is not None:
                 came_s, buffer = part.own.at_s, part.own.payload
             else:
-                buffer = self.layouts[index].new_buffer()
+                buffer = part.layout.new_buffer()
         else:
             if (report := part.legs[0].reports.get(name_of(rank))) is None:
                 return None
@@ -499,7 +501,7 @@ class OwnerThread(EndpointThread):
             came_s, late = report.ended_s, part.rules[rank].late
         took_s = max(0.0, came_s - part.began_s)
         part.waited_s[rank] = took_s
-        self._lateness.note(rank, index, took_s, late=late)
+        self._lateness.note(rank, part.index, took_s, late=late)
         if late:
             part.late.add(rank)
         return buffer, here

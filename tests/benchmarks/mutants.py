@@ -34,7 +34,7 @@ PER_ROOM = 100
 # Those of the transport without sockets, and of the hook what takes seconds.
 _SOCKETS = ("endpoint", "tcp", "tls", "stream", "udp_socket", "path_mtu", "forked", "package")
 _DDP = (
-    *("plan", "residuals", "average", "rounds", "equal_to_ddp", "loss", "phase", "lateness"),
+    *("parts", "average", "rounds", "equal_to_ddp", "loss", "phase", "lateness"),
     *("shapes", "step_log", "settings", "endpoint_thread", "failures", "mixed_precision"),
     *("overlap", "coming_back"),
 )

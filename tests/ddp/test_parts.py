@@ -1,8 +1,9 @@
-"""What is owed of one part."""
+"""Parts of buckets: who averages which, in payloads that need no copy, and what is owed of one."""
 
 import numpy as np
 import pytest
 
+from testbed.ddp.plan import shard
 from testbed.ddp.residuals import Residual
 from testbed.transport import PayloadLayout
 
@@ -54,3 +55,13 @@ def test_a_debt_follows_the_scale_and_stays_finite():
     residual.scale(1e300)
     assert np.isfinite(residual.values).all()
     assert np.isfinite(LAYOUT.floats(LAYOUT.new_buffer()) + 1000 * residual.values).all()
+
+
+@pytest.mark.parametrize("elements", [1, 99, 100, 101, 1000, 12_345])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_parts_cover_a_bucket_and_only_the_last_is_not_of_whole_chunks(elements, count):
+    parts = [shard(elements, place, count, chunk_bytes=400) for place in range(count)]
+    assert [at for part in parts for at in range(part.start, part.stop)] == list(range(elements))
+    there = [part for part in parts if part.stop > part.start]
+    assert all((part.stop - part.start) % 100 == 0 for part in there[:-1])
+    assert max(part.stop - part.start for part in parts) < elements / count + 2 * 100
