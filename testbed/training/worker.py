@@ -82,9 +82,9 @@ class _Worker:
             sleep=context.surroundings.sleep,
         )
         computed_s = self._now_s()
-        measured = self._vectors is not None and context.measures_after(number)
-        if self._vectors is not None and measured:
-            self._vectors.gradients[self._name][:] = gradient
+        vectors = self._vectors if context.measures_after(number) else None
+        if vectors is not None:
+            vectors.gradients[self._name][:] = gradient
         self._follower.reach("gather")
         self._follower.wait("gather")
         sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
@@ -104,9 +104,9 @@ class _Worker:
         self._trained_s += ended_s - began_s
         self._follower.reach("updated")
 
-        if self._vectors is not None and measured:
-            self._vectors.updates[self._name][:] = layout.floats(self._update)
-            self._learner.weights(self._vectors.weights[self._name])
+        if vectors is not None:
+            vectors.updates[self._name][:] = layout.floats(self._update)
+            self._learner.weights(vectors.weights[self._name])
         self._transfers.write(number, "gather", [sent])
         self._transfers.write(number, "broadcast", [report])
         self._congestion.flush()
