@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,14 +84,19 @@ class Description(Section):
         for key, (switch, _) in ends.items():
             if switch not in self.switches:
                 raise ValueError(f"{key}.switch: {switch!r}: {one_of(switch, self.switches)}")
-        _apart({f"switches.{name}": each for name, each in self.switches.items()}, "datapath id")
-        _apart({f"hosts.{name}.mac": host.mac for name, host in self.hosts.items()}, "MAC address")
         for index, link in enumerate(self.links):
             if link.first.switch == link.second.switch:
                 raise ValueError(f"links.{index}: leads from {link.first.switch!r} to itself")
-        _apart({key: f"port {port} of {switch}" for key, (switch, port) in ends.items()}, "place")
-        if both := set(self.switches) & set(self.hosts):
-            raise ValueError(f"hosts.{min(both)}: a switch has this name too")
+        things = [(key, f"port {port} of {switch}") for key, (switch, port) in ends.items()]
+        for name, number in self.switches.items():
+            things += [(f"switches.{name}", each) for each in (f"datapath id {number}", name)]
+        for name, host in self.hosts.items():
+            things += [(f"hosts.{name}", each) for each in (f"MAC address {host.mac}", name)]
+        owners: dict[str, str] = {}
+        for key, thing in things:
+            if thing in owners:
+                raise ValueError(f"{key}: {thing}: {owners[thing]} has this, too")
+            owners[thing] = key
 
     def _network(self) -> dict[str, Any]:
         def end(node: str, port: int) -> dict[str, Any]:
@@ -129,15 +133,6 @@ class Description(Section):
         return {"switches": dict(self.switches), "hosts": hosts, "links": links}
 
 
-def _apart(values: Mapping[str, object], what: str) -> None:
-    """Raises ValueError where two keys have the same value."""
-    owners: dict[object, str] = {}
-    for key, value in values.items():
-        if value in owners:
-            raise ValueError(f"{key}: {value} is the {what} of {owners[value]} too")
-        owners[value] = key
-
-
 def read(path: Path) -> dict[str, Any]:
     """Read the file: returns `network`, `impairments`, `log`, and in a lab `socket`."""
     document = yaml_input.read(path) if path.suffix in yaml_input.SUFFIXES else _json(path)
@@ -150,10 +145,8 @@ def read(path: Path) -> dict[str, Any]:
         return description.document(folder)
     except ValidationError as error:
         raise problems.input_error(error, Description, f"{path}: ") from None
-    except InputError as error:
+    except ValueError as error:  # InputError has a line for each problem
         raise InputError(*(f"{path}: {each}" for each in error.args)) from None
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -110,7 +110,9 @@ class Burst(Impairment[BurstParameters]):
         host = lab.network["hosts"].get(at.receiver.node)
         # Other bursts and the calibration send frames of this type through the same ports.
         source = (_SOURCE_MACS + lab.unique()).to_bytes(6).hex(":")
-        self._frame = _frame(host["mac"] if host else _NOBODY_MAC, source, parameters.frame_bytes)
+        addresses = (host["mac"] if host else _NOBODY_MAC) + source
+        frame = bytes.fromhex(addresses.replace(":", "")) + struct.pack("!H", OWN_ETHERTYPE)
+        self._frame = frame.ljust(parameters.frame_bytes, b"\0")
         rate_bps = at.rate_bps * parameters.rate_factor
         self._frames_per_s = rate_bps / (8 * parameters.frame_bytes)
         self._paced: PacedFrames | None = None
@@ -177,8 +179,3 @@ class Burst(Impairment[BurstParameters]):
             else:
                 self._frames_missed += copies
             frames -= copies
-
-
-def _frame(destination: str, source: str, size_bytes: int) -> bytes:
-    addresses = bytes.fromhex((destination + source).replace(":", ""))
-    return (addresses + struct.pack("!H", OWN_ETHERTYPE)).ljust(size_bytes, b"\0")

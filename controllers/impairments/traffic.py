@@ -173,15 +173,6 @@ class HostBurst(Impairment[HostBurstParameters]):
         return arrived
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Flow:
-    """The kernel's values for one connection, as opposed to the configured ones."""
-
-    congestion_control: str
-    acknowledged_bytes: int
-    segments_sent: int
-
-
 class BackgroundParameters(HostToHostParameters):
     """Long TCP flows between two hosts, by iperf3, with a chosen congestion control.
     `bitrate_bps` limits all `streams` together (payload, as iperf3 counts).
@@ -225,7 +216,6 @@ class Background(Impairment[BackgroundParameters]):
     def __init__(self, parameters: BackgroundParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         self._receiver, self._sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]
-        self._flows: list[_Flow] = []
         self._lasted_s = 0.0
         self._prepared: _Pair | None = self._prepare()
 
@@ -243,11 +233,15 @@ class Background(Impairment[BackgroundParameters]):
         client = self._pair.client
         if client.ended:
             raise HelperError(f"{self.parameters.label}: iperf3 ended early: {_error(client)}")
-        self._flows = []
+        self._segments: list[int] = []  # of each connection, as the kernel counts
+        self._acknowledged_bytes = 0
+        self._controls: set[str] = set()
         for number, each in enumerate(sockets_of(client.pid, socket.AF_INET)):
             with each:  # a duplicate of iperf3's socket
-                self._flows.append(_look(each))
+                self._segments.append(tcp_counts(each).segments_sent)
                 if number:  # the first is iperf3's control connection
+                    self._acknowledged_bytes += _acknowledged_bytes(each)
+                    self._controls.add(get_congestion_control(each))
                     # Data that waits in the socket would otherwise be sent after the end.
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
         run_at_once(client.pid)  # it must stop now, not when training leaves it a processor
@@ -261,29 +255,24 @@ class Background(Impairment[BackgroundParameters]):
         self._pair.client.close()
         sent = self._sent.get("end", {}).get("sum_sent", {})
         arrived = received.get("end", {}).get("sum_received", {})
-        data = self._flows[1:]
-        acknowledged = sum(flow.acknowledged_bytes for flow in data)
         details: dict[str, float | int | str] = {
             "from": self.parameters.from_,
-            "streams": len(data),
-            "congestion_control": ",".join(sorted({flow.congestion_control for flow in data})),
-            "acknowledged_bytes": acknowledged,
+            "streams": len(self._segments[1:]),
+            "congestion_control": ",".join(sorted(self._controls)),
+            "acknowledged_bytes": self._acknowledged_bytes,
         }
         # A missing report is left out, and what depends on it.
         if sent:
             flowed_s = float(sent["seconds"])
             details["flowed_s"] = flowed_s
             details["connected_after_s"] = self._lasted_s - flowed_s
-            details["goodput_bps"] = acknowledged * 8 / flowed_s if flowed_s > 0 else 0.0
+            bits = self._acknowledged_bytes * 8
+            details["goodput_bps"] = bits / flowed_s if flowed_s > 0 else 0.0
             details["iperf3_sent_bps"] = float(sent["bits_per_second"])
             details["iperf3_retransmits"] = int(sent.get("retransmits", 0))
         if arrived:
             details["iperf3_received_bps"] = float(arrived["bits_per_second"])
-        return Effect(
-            met=sum(flow.segments_sent for flow in data),
-            frames_sent=sum(flow.segments_sent for flow in self._flows),
-            details=details,
-        )
+        return Effect(met=sum(self._segments[1:]), frames_sent=sum(self._segments), details=details)
 
     def _prepare(self) -> _Pair:
         """Start a server for one test on a free port, and a client that waits for its begin."""
@@ -322,14 +311,10 @@ class Background(Impairment[BackgroundParameters]):
             self.lab.sleep(_LOOK_EVERY_S)
 
 
-def _look(connection: socket.socket) -> _Flow:
+def _acknowledged_bytes(connection: socket.socket) -> int:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     layout, offset = _BYTES_ACKED
-    return _Flow(
-        congestion_control=get_congestion_control(connection),
-        acknowledged_bytes=layout.unpack_from(info, offset)[0],
-        segments_sent=tcp_counts(connection).segments_sent,
-    )
+    return int(layout.unpack_from(info, offset)[0])
 
 
 def _listens(pid: int) -> bool:
