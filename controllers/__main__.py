@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import ipaddress
+import os
 import sys
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def main() -> None:
         "whoever reaches it can pose as a switch (default: %(default)s)",
     )
     arguments, others = parser.parse_known_args(sys.argv[1:])
-    framework_choice.choose(arguments.framework)
+    os.environ[framework_choice.ENVIRONMENT_VARIABLE] = arguments.framework
     if arguments.when_told:
         with python_module.large_imports():
             importlib.import_module("controllers.app")

@@ -230,8 +230,27 @@ class LabController(Application):
     # The UNIX socket
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        changed = self._link(request) if request["do"] == "link" else {}
-        return {"active": self._obey(request), **changed}
+        do, runner = request["do"], self._runner
+        # Both use this machine's clock, so the time in the socket counts as lateness too.
+        at_s = request.get("at_s") or time.monotonic()
+        if do == "begin":
+            return {"active": runner.leg_begins(request["round"], request["leg"], at_s)}
+        if do == "end":
+            return {"active": runner.leg_ends(request["round"], request["leg"], at_s)}
+        changed = {}
+        if do == "wait-ready":
+            self._ready.wait()
+            while not self._routing.is_settled:  # a port came up meanwhile
+                hub.sleep(_POLL_S)
+        elif do == "link":
+            changed = self._link(request)
+        elif do == "processes":
+            self._lab.processes.update(request["pids"])
+        elif do == "start":
+            runner.start(at_s)
+        else:
+            runner.finish(at_s)
+        return {"active": runner.active, **changed}
 
     def _link(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change a direction of a link, if anything of it is to be set; tell what it is now."""
@@ -240,24 +259,3 @@ class LabController(Application):
         self._lab.links.change(*way, request["set"])
         times = {"sent_s": sent_s, "acknowledged_s": time.monotonic()}
         return {"now": self._lab.links.now(*way), **times}
-
-    def _obey(self, request: dict[str, Any]) -> list[str]:
-        # Both use this machine's clock, so the time in the socket counts as lateness too.
-        at_s = request.get("at_s") or time.monotonic()
-        if request["do"] == "wait-ready":
-            self._ready.wait()
-            while not self._routing.is_settled:  # a port came up meanwhile
-                hub.sleep(_POLL_S)
-        elif request["do"] == "link":
-            return self._runner.active
-        elif request["do"] == "processes":
-            self._lab.processes.update(request["pids"])
-        elif request["do"] == "start":
-            self._runner.start(at_s)
-        elif request["do"] == "begin":
-            return self._runner.leg_begins(request["round"], request["leg"], at_s)
-        elif request["do"] == "end":
-            return self._runner.leg_ends(request["round"], request["leg"], at_s)
-        else:
-            self._runner.finish(at_s)
-        return self._runner.active

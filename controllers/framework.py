@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import signal
-import socket
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ os.environ["OSKEN_HUB_TYPE"] = os.environ["RYU_HUB_TYPE"] = "eventlet"
 FRAMEWORK = os.environ.get(ENVIRONMENT_VARIABLE) or preferred()
 _PACKAGE = FRAMEWORKS[FRAMEWORK]
 _ECHO_S = 5.0
+_LOOK_S = 0.05
 
 
 def module_of_framework(name: str) -> Any:
@@ -106,20 +106,14 @@ def string_option(name: str, help_text: str) -> None:
 
 def until_signal(*numbers: int) -> int:
     """Wait, while other green threads run, until one of these signals comes; return its number."""
-    receiving, sending = socket.socketpair()
-    for each in (receiving, sending):
-        each.setblocking(False)
-    # Handlers run between instructions, and an idle process has none: the socket wakes it.
-    signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
+    came: list[int] = []
     for number in numbers:
-        signal.signal(number, lambda *_: None)
-    while True:
-        eventlet.hubs.trampoline(receiving, read=True)
-        came = receiving.recv(1)[0]
-        if came in numbers:
-            for number in numbers:
-                signal.signal(number, signal.SIG_DFL)  # the second one ends at once
-            return came
+        signal.signal(number, lambda number, _: came.append(number))
+    while not came:
+        hub.sleep(_LOOK_S)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)  # the second one ends at once
+    return came[0]
 
 
 def run_application(module: str, arguments: Sequence[str]) -> None:

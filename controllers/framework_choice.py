@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -31,13 +30,6 @@ def why_missing(framework: str) -> str:
     if framework == "ryu" and _WITHOUT_RYU.is_file():
         return " ".join(_WITHOUT_RYU.read_text(encoding="utf-8").split())
     return "not installed"
-
-
-def choose(framework: str) -> None:
-    """Choose for this process; call it before `controllers.framework` is imported."""
-    if framework not in FRAMEWORKS:
-        raise ValueError(f"{framework!r} is no SDN framework; valid: {', '.join(FRAMEWORKS)}")
-    os.environ[ENVIRONMENT_VARIABLE] = framework
 
 
 def describe(framework: str) -> dict[str, str | None]:

@@ -319,14 +319,13 @@ class ImpairmentParameters(BaseModel):
     @model_validator(mode="after")
     def _instants_are_apart(self) -> ImpairmentParameters:
         valid = f"it lasts {self.longest_s:g} s; valid: {self.apart_s:g} s apart or more"
+        least_s = self.apart_s - 1e-6
         if isinstance(self.at_s, list):
-            instants = sorted(self.at_s)
-            for before, after in itertools.pairwise(instants):
-                if after - before < self.apart_s - 1e-6:
+            for before, after in itertools.pairwise(sorted(self.at_s)):
+                if after - before < least_s:
                     raise ValueError(f"at_s: {before:g} and {after:g} overlap, or nearly: {valid}")
-        every = getattr(self.at_s, "every", None)
-        if every is not None and every < self.apart_s - 1e-6:
-            raise ValueError(f"at_s.every: {every:g}: {valid}")
+        if isinstance(self.at_s, EverySeconds) and self.at_s.every < least_s:
+            raise ValueError(f"at_s.every: {self.at_s.every:g}: {valid}")
         return self
 
     @property

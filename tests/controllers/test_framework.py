@@ -61,8 +61,8 @@ FAILING = {
     "handler": "set_ev_cls(Event)(boom)(None)",
 }
 PROGRAM = """
-from controllers import framework_choice
-framework_choice.choose({framework!r})
+import os
+os.environ["LAB_CONTROLLER_FRAMEWORK"] = {framework!r}
 from controllers.framework import hub, set_ev_cls
 
 class Event:
