@@ -27,8 +27,7 @@ from testbed.lab.paced_frames import clump_frames
 from testbed.run.simulated_access import SimulatedAccess
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
-from testbed.simulate.train import Batch, Train, depart
+from testbed.simulate.link import Batch, Link, Train, depart
 
 _TICK_S = 0.001
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)

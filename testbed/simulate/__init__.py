@@ -1,6 +1,6 @@
 """The transport in virtual time: its own `Connection` objects, driven over links that misbehave.
 
-`engine` has the clock, `train` what travels, `link` what carries it, `way` a path of links and
+`engine` has the clock, `link` what travels and what carries it, `way` a path of links and
 `arrivals` its end. `party` drives one connection as `testbed.transport.net` does with sockets, and
 `cluster` joins a server and its workers. `endpoint` is the transport's for programs that block:
 `tasks` runs these, one at a time, and has their other sockets. A run repeats itself

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
-from testbed.simulate.train import Pool, Train
+from testbed.simulate.link import Link, Pool, Train
 
 # Of so many datagrams that arrive one after another: which are kept, shape (count,).
 Filter = Callable[[int], NDArray[np.bool_]]

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from testbed.simulate import headers
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Alarm, Simulation
-from testbed.simulate.link import Link
+from testbed.simulate.link import Batch, Link, Pool, Train, depart
 from testbed.simulate.processor import Processor
-from testbed.simulate.train import Batch, Pool, Train, depart
 from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
-from testbed.simulate.train import Spray
+from testbed.simulate.link import Link, Spray
 
 Frame = NDArray[np.uint8]  # one datagram, shape (datagram bytes,)
 

@@ -7,8 +7,7 @@ import pytest
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.gate import Gate
-from testbed.simulate.link import Link
-from testbed.simulate.train import Batch, depart
+from testbed.simulate.link import Batch, Link, depart
 from tests.simulate.trains import SIZE_BYTES, Sinks, feed, poisson
 
 SERVICE_S = SIZE_BYTES * 8 / 8e6  # at 8 Mbit/s: a millisecond

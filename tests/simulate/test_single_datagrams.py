@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
-from testbed.simulate.train import Batch, depart
+from testbed.simulate.link import Batch, Link, depart
 
 
 @dataclass(kw_only=True)

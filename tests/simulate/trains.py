@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from testbed.simulate.train import Batch, depart
+from testbed.simulate.link import Batch, depart
 
 SIZE_BYTES = 1000
 
