@@ -106,6 +106,9 @@ def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, monkeypatch,
     assert status == 0 and INVALID_INCLUDED in out and "84.8" in out
     status, _, err = in_process(monkeypatch, capsys, *words, "--include-invalid", "--readme")
     assert status == 2 and "--include-invalid: valid without --readme" in err
+    with edited(run / "config.json") as document:
+        document["impairments"] = [{"kind": "./mine.py"}]  # the simulator has none of these
+    assert "./lab simulate" not in in_process(monkeypatch, capsys, *words)[1]
 
 
 def same(left: object, right: object) -> bool:
