@@ -2,8 +2,9 @@
 
 To add one: a file here with an `ImpairmentParameters` and an `Impairment[ThoseParameters]`
 (`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`; or a file of your
-own, `kind: ./mine.py`. A kind that drops packets in a switch, or changes its flow entries, is also
-accounted for in `testbed.verdict.conservation`. May import `testbed.lab` and `testbed.shared`.
+own, `kind: ./mine.py`. One that asks nothing but what `LabAccess` has in virtual time is simulated
+by its name in `testbed.run.simulated_impairments`. A kind that drops packets in a switch, or
+changes its flow entries, is also accounted for in `testbed.verdict.conservation`.
 """
 
 from __future__ import annotations
