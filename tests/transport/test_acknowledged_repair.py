@@ -11,9 +11,7 @@ from testbed.transport.core.wire import SEND_INDEX_MODULUS
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS
 from testbed.transport.policies.repair.acknowledged_sender import Scoreboard, SendQueue
-from tests.transport.transfer_parts import Recorder
-from tests.transport.two_parties import Two
-from tests.transport.virtual import Network, layout_of, random_payload, transfer
+from tests.transport.virtual import Network, Recorder, Two, layout_of, random_payload, transfer
 
 
 def indices(*values):

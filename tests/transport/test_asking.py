@@ -1,4 +1,4 @@
-"""Which datagrams of a batch ask for an ACK."""
+"""When a sender asks for an answer, and when a side doubts that one gets through."""
 
 import math
 from typing import Any
@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 from testbed.transport import SendingPath
+from testbed.transport.core.messages import Ack, MessageType
+from testbed.transport.core.order import Arranger
+from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Repair, SenderRepair
 from testbed.transport.core.wire import ACK_REQUESTED, SEND_INDEX_MODULUS, fields, wire_bytes
-from tests.transport.transfer_parts import Recorder, new_sender
-from tests.transport.virtual import layout_of
+from testbed.transport.policies.repair import REPAIRS
+from tests.transport.test_bounded_energy import ARM, CHUNKS, Rounds
+from tests.transport.virtual import DELAY_S, TIMEOUT_S, Recorder, Two, layout_of, new_sender
+
+# Which datagrams of a batch ask for an ACK.
 
 
 class Wanting(SenderRepair):
@@ -87,3 +93,150 @@ def test_which_of_a_batch_ask(window, waiting, places):
     asked, _, count = asking(window=window, waiting=waiting)
     assert asked == places
     assert count < 5000
+
+
+# Who sends what is worth most asks when its first datagrams have no answer.
+
+
+EARLY_CHUNKS, USUAL_S = 100, 1e-3
+
+
+def early_sender(estimates):
+    arrange = Arranger(np.arange(EARLY_CHUNKS), np.full(EARLY_CHUNKS, 100, np.uint8), 40)
+    repair = REPAIRS.create("streaming:lost_first=true")
+    return repair.sender(transfer=2, chunk_count=EARLY_CHUNKS, arrange=arrange, estimates=estimates)
+
+
+def answer(probed, *arrived):
+    seen = np.zeros(max(arrived, default=-1) + 1, dtype=np.bool_)
+    seen[list(arrived)] = True
+    ack = Ack(first=0, arrived=seen, echo=None, held_s=0.0, probed=probed, at_once=True)
+    return ack.message(2)
+
+
+def known_path():
+    """Estimates after five transfers whose first datagrams had an answer after 1 ms."""
+    estimates = PathEstimates()
+    for number in range(5):
+        one = early_sender(estimates)
+        one.on_sent(8, float(number))
+        one.on_message(answer(0, 0, 7), number + USUAL_S)
+    return estimates
+
+
+def probes(one):
+    return [message for message in one.outbox if message.type is MessageType.PROBE]
+
+
+def test_it_asks_when_nothing_has_come_for_twice_the_usual_time_though_more_is_to_be_sent():
+    one = early_sender(known_path())
+    one.on_sent(8, 10.0)
+    at_s = one.deadline_s()
+    assert at_s == pytest.approx(10.0 + 2 * USUAL_S + 2e-3)
+    one.on_sent(8, 10.003)
+    assert one.deadline_s() == at_s
+    one.on_deadline(at_s)
+    assert len(probes(one)) == 1
+    assert one.was_silent
+    assert one.remaining  # it goes on sending meanwhile
+    one.on_message(answer(16), at_s + USUAL_S)
+    assert one.estimates.loss > 0.5
+    # What is lost is sent again, the first in the order first; and after a silence it asks again.
+    assert one.upcoming(1).tolist() == [0]
+    one.outbox.clear()
+    later_s = one.deadline_s()
+    assert later_s <= at_s + USUAL_S + 2 * USUAL_S + 2e-3
+    one.on_deadline(at_s + USUAL_S + 2 * USUAL_S + 2e-3)
+    assert len(probes(one)) == 1
+
+
+def test_it_does_not_ask_when_the_first_datagrams_were_answered():
+    one = early_sender(known_path())
+    one.on_sent(8, 10.0)
+    one.on_message(answer(0, *range(8)), 10.001)
+    one.on_sent(8, 10.003)
+    assert one.deadline_s() is None
+    assert not probes(one)
+
+
+# Doubt.
+
+
+NO_DOUBT = (math.inf, math.inf)
+BEFORE = -math.inf
+
+
+def until_asked(two):
+    """Runs until the worker has asked; returns when."""
+    (sender,) = two.worker.connection.outgoing.senders.values()
+    two.simulation.run(done=lambda: sender.asked_s is not None, limit=10_000)
+    return sender.asked_s
+
+
+def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms():
+    two = Two()
+    two.receive(0)
+    two.send(0)
+    asked_s = until_asked(two)
+    connection = two.worker.connection
+    # No round trip is known yet, so it is taken for 10 ms.
+    assert connection.doubt(BEFORE) == pytest.approx((asked_s + 0.022, asked_s))
+    two.run()
+    assert connection.doubt(BEFORE) == NO_DOUBT
+    two.receive(2)
+    two.send(2)
+    asked_s = until_asked(two)
+    due_s, since_s = connection.doubt(BEFORE)
+    assert since_s == asked_s
+    assert asked_s + 4 * DELAY_S + 2e-3 <= due_s < asked_s + 5 * DELAY_S + 2e-3
+
+
+def test_an_answer_to_a_question_that_was_due_to_a_silence_is_overdue_at_once():
+    two = Two()
+    two.receive(0)
+    two.send(0)
+    asked_s = until_asked(two)
+    two.worker.connection.outgoing.senders[0]._repair.was_silent = True
+    assert two.worker.connection.doubt(BEFORE) == (asked_s, asked_s)
+
+
+def test_a_doubt_is_told_of_what_was_asked_later_only():
+    two = Two()
+    two.receive(0)
+    two.send(0)
+    asked_s = until_asked(two)
+    assert two.worker.connection.doubt(asked_s) == NO_DOUBT
+
+
+def test_whoever_is_told_to_hold_does_not_doubt():
+    two = Two()
+    two.send(0)
+    until_asked(two)
+    two.run(until_s=TIMEOUT_S / 2)
+    assert two.worker.connection.outgoing.held
+    assert two.worker.connection.doubt(BEFORE) == NO_DOUBT
+
+
+def test_data_without_what_they_are_worth_are_a_doubt_after_2_ms_and_more_for_long_payloads():
+    rounds = Rounds()
+    rounds.round()
+    number, now_s = 2, 1 + rounds.simulation.now_s
+    worker, server = rounds.worker.connection, rounds.server.connection
+    rule = ARM.gather.stop_rule(False)(rounds.layout)
+    server.post_receive(number, rule, rounds.layout.new_buffer(), now_s)
+    worker.post_send(number, rounds.sent[0], now_s)
+    assert server.doubt(BEFORE) == NO_DOUBT
+    server.on_datagrams(worker.offer(now_s).copy(), now_s)
+    assert server.doubt(BEFORE) == pytest.approx((now_s + 2e-3 + 1e-6 * CHUNKS, now_s))
+    server.on_control(worker.control(), now_s + 1e-3)
+    assert server.doubt(BEFORE) == NO_DOUBT
+
+
+def test_an_order_that_tells_no_worth_makes_nobody_wait_for_it():
+    two = Two()
+    two.receive(0)
+    two.send(0)
+    two.run(until_s=0.9 * DELAY_S + 1e-3)
+    assert two.server.connection.doubt(BEFORE) == NO_DOUBT
+    two.run()
+    assert two.intact == [0]

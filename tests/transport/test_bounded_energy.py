@@ -1,24 +1,529 @@
-"""The protocol `bounded-energy`, gather after gather in virtual time."""
+"""The protocol `bounded-energy`: worth, order, stop rule, and gather after gather."""
+
+import math
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from testbed.transport import (
-    Leg,
-    PayloadLayout,
-    preset,
-)
-from testbed.transport.core.tolerance import StopRule
+from testbed.transport import Leg, PayloadLayout, ProtocolError, preset
+from testbed.transport.core import worth
+from testbed.transport.core.connection_settings import ConnectionSettings
+from testbed.transport.core.events import TransferDone
+from testbed.transport.core.incoming import Incoming
+from testbed.transport.core.messages import ControlMessage, MessageType
+from testbed.transport.core.order import Arranger
+from testbed.transport.core.tolerance import Lookback, Slowest, StopRule
 from testbed.transport.policies.congestion import FixedRate
-from tests.transport.energy_rounds import (
-    CHUNKS,
-    FLOOR,
-    ROUNDS,
-    SHARE,
-    Rounds,
+from testbed.transport.policies.order import ORDERS, ByEnergy, InOrder, OrderContext
+from testbed.transport.policies.repair import Passes
+from testbed.transport.policies.tolerance import BoundedEnergy
+from tests.transport.virtual import (
+    SESSION,
+    Two,
+    all_frames,
+    ended,
+    layout_of,
+    new_receiver,
+    progress,
+    random_payload,
 )
-from tests.transport.two_parties import Two
-from tests.transport.virtual import random_payload
+
+CHUNKS, FLOOR, SHARE, ROUNDS = 100, 0.05, 0.9, 7
+ARM = preset("bounded-energy", floor=FLOOR, share=SHARE, at_most=1, within_rounds=ROUNDS)
+
+
+def energies(layout, payload):
+    return np.square(layout.rows(payload).view("<f4").astype(np.float64)).sum(axis=1)
+
+
+def must_of(arranger):
+    assert arranger.worth is not None
+    return arranger.worth >= worth.MUST
+
+
+class Rounds(Two):
+    """One gather after another; payloads whose chunks differ in energy as widely as `spread`."""
+
+    def __init__(self, *, spread=1.0, arm=ARM, **settings):
+        order = ORDERS.create(arm.order)
+        super().__init__(chunks=CHUNKS, repair=arm.repair, order=order, **settings)
+        self.spread = spread
+        self.reports = []
+        self.took_s = []
+
+    def round(self, loss=0.0, *, policy=ARM.gather, number=None, scale=1.0):
+        number = len(self.reports) if number is None else number
+        transfer, began_s = Leg.GATHER.transfer(number), self.simulation.now_s
+        self.link.loss = loss
+        payload = random_payload(self.layout, transfer)
+        factors = np.random.default_rng(transfer).standard_normal(CHUNKS) * self.spread
+        rows = self.layout.rows(payload).view("<f4")
+        rows *= scale * np.exp(factors)[:, np.newaxis].astype(np.float32)
+        self.receive(transfer, rule=policy.stop_rule(False)(self.layout))
+        self.send(transfer, payload)
+        both = (self.worker, self.server)
+        self.simulation.run(
+            done=lambda: all(transfer in ended(party) for party in both), limit=400_000
+        )
+        received, sent = (
+            next(e.report for e in reversed(party.events) if isinstance(e, TransferDone))
+            for party in (self.server, self.worker)
+        )
+        self.took_s.append(received.ended_s - began_s)
+        self.reports.append(sent)
+        energy = energies(self.layout, payload)
+        return float(energy[self.reports[-1].received].sum() / max(energy.sum(), 1e-300))
+
+
+# What chunks are worth.
+
+
+@given(st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=1, max_size=50))
+def test_an_energy_lies_between_the_bounds_of_its_byte(energies):
+    energy = np.array(energies)
+    coded = worth.encode(energy)
+    assert (worth.LEAST[coded] * energy.max() <= energy).all()
+    assert (energy <= worth.MOST[coded] * energy.max()).all()
+    assert (coded < worth.MUST).all()
+
+
+def test_what_is_no_number_must_arrive_and_zeros_are_worth_nothing():
+    rows = np.ones((4, 8), "<f4")
+    rows[1], rows[2, 3], rows[3, 0] = 0, np.nan, 3e38
+    coded = worth.encode(worth.energies(rows.view(np.uint8)))
+    assert coded.tolist() == [1, 0, worth.MUST, worth.MUST - 1]
+
+
+def test_what_chunks_are_worth_may_come_before_it_is_asked_for():
+    rounds = Rounds()
+    transfer, payload = 0, random_payload(rounds.layout)
+    rounds.worker.connection.post_send(transfer, payload, 0.0)
+    rounds.worker.work()
+    rounds.run(until_s=1.0)
+    into = rounds.layout.new_buffer()
+    rule = ARM.gather.stop_rule(False)(rounds.layout)
+    rounds.server.connection.post_receive(transfer, rule, into, 1.0)
+    rounds.server.work()
+    assert ended(rounds.server) == [transfer]  # at once: all that is needed lay there
+
+
+def test_it_is_said_once_and_of_each_chunk():
+    layout = layout_of(3)
+    receiver, _ = new_receiver(layout, rule=BoundedEnergy().stop_rule(False)(layout))
+    with pytest.raises(ProtocolError, match="WORTH with a body of 2 bytes; valid: 3"):
+        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\1\1"), 0.0)
+    receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
+    with pytest.raises(ProtocolError, match="valid: 3, once a transfer"):
+        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
+    receiver.on_datagrams(all_frames(layout), 0.0)
+    assert receiver.stopped
+
+
+def unasked(*bodies, **settings):
+    """A server that was told of so many transfers what nobody has asked for: transfer and body."""
+    rounds = Rounds(**settings)
+    for transfer, body in bodies:
+        message = ControlMessage(MessageType.WORTH, transfer, body)
+        rounds.server.connection.on_control(message.encode(), 0.0)
+    return rounds.server.connection
+
+
+def post(connection, transfer):
+    layout = layout_of(CHUNKS)
+    connection.post_receive(transfer, ARM.gather.stop_rule(False)(layout), layout.new_buffer(), 0.0)
+
+
+WORTH = b"\177" * CHUNKS
+
+
+def test_worth_of_a_transfer_that_is_skipped_is_refused():
+    connection = unasked((2, WORTH))
+    assert connection.lost is None
+    post(connection, 4)
+    assert "it sends transfer 2, which this side has skipped: it is at 4" in str(connection.lost)
+
+
+@pytest.mark.parametrize("bodies", [[WORTH, WORTH], [WORTH[1:]]])
+def test_worth_that_no_transfer_would_take_is_refused_before_it_is_asked_for(bodies):
+    connection = unasked(*((2, body) for body in bodies))
+    assert f"bytes; valid: {CHUNKS}, once a transfer" in str(connection.lost)
+
+
+def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
+    three = [(number, WORTH) for number in (2, 4, 6)]
+    connection = unasked(*three, transfers_in_flight=2)
+    assert "WORTHs for 3 transfers that nobody asked for; valid: at most 2" in str(connection.lost)
+    connection = unasked(*three[:2], transfers_in_flight=2)
+    assert connection.lost is None
+    post(connection, 2)  # which makes room
+    connection.on_control(ControlMessage(MessageType.WORTH, 6, WORTH).encode(), 0.0)
+    assert connection.lost is None
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 10_000))
+def test_per_tensor_each_counts_for_its_elements(sizes, seed):
+    draws = np.random.default_rng(seed)
+    layout = PayloadLayout([(str(place), size) for place, size in enumerate(sizes)], 32)
+    buffer = layout.new_buffer()
+    floats = layout.floats(buffer)
+    scales = 10.0 ** draws.integers(-6, 6, len(sizes))
+    floats[:] = draws.uniform(1, 2, len(floats)) * np.repeat(scales, sizes)
+    rows = layout.rows(buffer)
+    energies = worth.by_tensor(worth.energies(rows), rows, layout)
+    parts = np.square(floats, dtype=np.float64)
+    expected = np.zeros(layout.chunk_count)
+    ends = np.cumsum(sizes)
+    for end, size in zip(ends, sizes, strict=True):
+        part = slice(end - size, end)
+        chunk = np.arange(end - size, end) // layout.elements_per_chunk
+        np.add.at(expected, chunk, parts[part] / parts[part].mean())
+    assert energies == pytest.approx(expected, rel=1e-5)
+
+
+def test_per_tensor_a_nan_spoils_its_own_chunk_and_zeros_are_nothing():
+    layout = PayloadLayout([("broken", 16), ("still", 16), ("sound", 16)], 32)
+    buffer = layout.new_buffer()
+    floats = layout.floats(buffer)
+    floats[:16], floats[32:] = 3.0, 1e-9
+    floats[2] = np.nan
+    rows = layout.rows(buffer)
+    energies = worth.by_tensor(worth.energies(rows), rows, layout)
+    assert np.isnan(energies[0])
+    assert energies[1:] == pytest.approx([16, 0, 0, 8, 8], rel=1e-5)
+
+
+# The order: which chunks must arrive, which are urgent, and which go first.
+
+
+@given(st.integers(0, 1000), st.integers(1, 40))
+def test_each_chunk_must_arrive_once_in_so_many_rounds(first, within):
+    layout, musts = layout_of(50), np.zeros(50, np.int64)
+    order = ByEnergy(floor=1e-9, within_rounds=within)
+    payload = random_payload(layout)
+    for number in range(first, first + within):
+        context = OrderContext(
+            transfer=Leg.GATHER.transfer(number), layout=layout, rows=layout.rows(payload)
+        )
+        arranger = order.arranger(context)
+        musts += must_of(arranger)
+        assert np.array_equal(arranger(np.arange(50)), order.permutation(context))
+    assert (musts >= 1).all()
+    assert np.count_nonzero(musts > 1) <= 1  # the floor is one chunk here
+
+
+@pytest.mark.parametrize(("layouts", "within"), [(2, 60), (61, 61), (4, 8)])
+def test_each_layout_has_turns_of_its_own(layouts, within):
+    layout, musts = layout_of(122), np.zeros(122, np.int64)
+    order = ByEnergy(floor=1e-9, within_rounds=within)
+    rows = layout.rows(random_payload(layout))
+    for step in range(within):  # the layout's own rounds are all `layouts` rounds
+        number = Leg.GATHER.transfer(layouts * step + 1)
+        context = OrderContext(transfer=number, layout=layout, rows=rows, layouts=layouts)
+        musts += must_of(order.arranger(context))
+    assert (musts >= 1).all()
+
+
+@given(st.integers(0, 1000), st.floats(0.01, 1.0))
+def test_what_must_arrive_holds_the_floor_and_goes_first(seed, floor):
+    layout, payload = layout_of(60), random_payload(layout_of(60), seed)
+    context = OrderContext(transfer=0, layout=layout, rows=layout.rows(payload))
+    arranger = ByEnergy(floor=floor, within_rounds=1000).arranger(context)
+    energy = energies(layout, payload)
+    must = must_of(arranger)
+    assert energy[must].sum() >= floor * energy.sum() * (1 - 1e-9)
+    ranked = arranger(np.arange(60))
+    assert must[ranked][: must.sum()].all()
+    assert (np.diff(energy[ranked[must.sum() :]]) <= 0.13 * energy.max()).all()
+
+
+def context_of(number, **more):
+    layout = layout_of(50)
+    return OrderContext(
+        transfer=Leg.GATHER.transfer(number),
+        layout=layout,
+        rows=layout.rows(random_payload(layout)),
+        **more,
+    )
+
+
+def worth_of(order, context):
+    values = order.arranger(context).worth
+    assert values is not None
+    return values
+
+
+def test_what_did_not_come_must_come_in_the_next_round_and_at_its_turn_in_any_case():
+    order = ByEnergy(floor=1e-9, within_rounds=50)  # in round n the chunk n has its turn
+    overdue = np.isin(np.arange(50), [7, 8])
+    usual = worth_of(order, context_of(8))
+    now = worth_of(order, context_of(8, overdue=overdue))
+    assert now[7] == usual[7] | worth.MUST > usual[7]
+    assert now[8] == worth.MUST < usual[8]
+    assert np.array_equal(now[9:], usual[9:])
+
+
+def test_one_peer_is_sent_again_what_holds_the_floor_and_several_what_all_must_have():
+    order = ByEnergy(floor=0.1, within_rounds=50)
+    alone, shared = (order.arranger(context_of(8, shared=shared)) for shared in (False, True))
+    assert np.array_equal(must_of(alone), must_of(shared))
+    assert np.array_equal(shared.urgent, must_of(shared))
+    energy = energies(layout_of(50), random_payload(layout_of(50)))
+    first = shared(np.arange(50))
+    assert not alone.urgent[8]  # it has its turn
+    assert shared.urgent[8]
+    assert energy[alone.urgent].sum() >= 0.3 * energy.sum() > energy[must_of(alone)].sum()
+    assert must_of(alone)[first[0]]
+
+
+# The stop rule: what a receiver has when it stops, and when it is late.
+
+
+FIRST = [True, False, False, False]  # the chunk that is there, of four
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 1.0), st.booleans())
+@example(107, 0.9296875, False)
+def test_it_never_stops_above_its_bound(seed, share, late):
+    draws = np.random.default_rng(seed)
+    energy = np.exp(3 * draws.standard_normal(80))
+    values = worth.encode(energy)
+    values[draws.integers(0, 80, 3)] |= worth.MUST
+    layout = layout_of(80)
+    rule = BoundedEnergy(share=share, patience=2.0).stop_rule(False)(layout)
+    received = np.zeros(80, np.bool_)
+    for chunk in draws.permutation(80):
+        received[chunk] = True
+        slowest = [(10.0 if count % 4 else 99.0, count) for count in range(1, 161)]
+        now_s = 20.0 if late else 19.9
+        state = progress(received, now_s=now_s, worth=values, first_sign_s=0.0, slowest=slowest)
+        least = rule.missing(state)
+        whole = received[values >= worth.MUST].all()
+        enough = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
+        if rule.satisfied(state):
+            assert whole
+            assert late or enough
+            return
+        assert least is not None
+        assert not (late and whole)
+        # It may lack what the bytes do not tell, but no more: a step above for what is missing,
+        # and a step below for what is there.
+        assert not whole or energy[~received].sum() * 1.27 >= (1 - share) * energy.sum()
+    raise AssertionError("it lacks nothing")
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 1.0), st.floats(0.0, 3.0))
+def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
+    seed, at_most, spread
+):
+    draws = np.random.default_rng(seed)
+    energy = np.exp(spread * draws.standard_normal(80))
+    values = worth.encode(energy)
+    policy = BoundedEnergy(share=0.95, at_most=at_most)
+    most = math.ceil(at_most * 80)
+
+    def needed(order):
+        rule, received = policy.stop_rule(False)(layout_of(80)), np.zeros(80, np.bool_)
+        for count, chunk in enumerate(order, start=1):
+            received[chunk] = True
+            if rule.satisfied(progress(received, worth=values)):
+                return count, energy[received].sum() / energy.sum()
+        raise AssertionError("it lacks something")
+
+    largest_first = worth.by_worth(values)
+    count, held = needed(largest_first)
+    assert count == min(most, worth.enough(values, 0.95)[0])
+    # A byte is rounded to a sixth of a power of two.
+    assert needed(draws.permutation(80))[1] >= held / 1.27
+    fewest, _ = needed(largest_first[::-1])
+    assert fewest >= count
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 1.0))
+def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
+    draws = np.random.default_rng(seed)
+    energy = np.exp(3 * draws.standard_normal(80))
+    values = worth.encode(energy)
+    values[draws.integers(0, 80, 3)] |= worth.MUST  # no late one waits for these
+    last = int(draws.integers(0, 80))
+    values[last] = worth.MUST  # but for this one
+    rule = BoundedEnergy(floor=floor).stop_rule(False)(layout_of(80))
+    received = np.zeros(80, np.bool_)
+    slowest = [(1.0, count) for count in range(1, 161)]
+    for chunk in draws.permutation(80):
+        received[chunk] = True
+        state = progress(received, now_s=100.0, worth=values, first_sign_s=0.0, slowest=slowest)
+        least = rule.missing(state)
+        if rule.satisfied(state):
+            assert least == 0
+            assert received[last]
+            assert energy[received].sum() >= floor * energy.sum() * (1 - 1e-9)
+            return
+        assert least == 1
+        lacking = energy[~received & (np.arange(80) != last)].sum()
+        assert not received[last] or lacking * 1.27 >= (1 - floor) * energy.sum() - energy[last]
+    raise AssertionError("it lacks nothing")
+
+
+def test_it_says_at_the_least_how_many_more_must_come():
+    rule = BoundedEnergy(share=0.5).stop_rule(False)(layout_of(4))
+    values = np.array([0, 127, 127, 127 | worth.MUST], np.uint8)
+
+    def having(*received, worth=values):
+        return progress(np.isin(np.arange(4), received), worth=worth)
+
+    assert rule.missing(having(0, worth=None)) == 3
+    assert not rule.satisfied(having(0, 1, 2, worth=None))
+    assert rule.missing(having()) == 2
+    assert rule.missing(having(1, 2)) == 1
+    assert not rule.satisfied(having(1, 2))
+    assert rule.satisfied(having(1, 3))
+
+
+def late_progress(recent):
+    """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
+    values = np.array([worth.MUST | 90, 90, 90, 90], np.uint8)
+    at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
+    return progress(FIRST, **at_s, worth=values, slowest=recent)
+
+
+def test_when_it_is_late_is_decided_once():
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    recent: list[tuple[float, int]] = []
+    state = late_progress(recent)
+    assert rule.deadline_s(state) is None
+    recent.append((1.0, 4))
+    assert rule.deadline_s(state) == 6.0
+    recent[:] = [(9.0, 4)]  # others that end meanwhile change nothing
+    assert rule.deadline_s(state) == 6.0
+    assert rule.satisfied(replace(state, now_s=6.0))
+
+
+@pytest.mark.parametrize(
+    ("took", "late_s"),
+    [((1.0, 2), 8.0), ((1.0, 4), 6.0), ((1.0, 8), 6.0), ((1.0, 1), None), ((1.0, 9), None)],
+)
+def test_one_that_had_fewer_chunks_counts_as_if_it_had_gone_on(took, late_s):
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    assert rule.deadline_s(late_progress([took])) == late_s
+
+
+def test_a_transfer_is_not_late_because_it_was_asked_for_late():
+    layout = layout_of(4)
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    lookback = Lookback()
+    lookback.note(0, (1.0, 4))
+    receiver, _ = new_receiver(layout, rule=None, lookback=lookback)
+    receiver.on_datagrams(all_frames(layout)[:1], 0.0)
+    receiver.adopt(layout.new_buffer(), rule, 10.0)
+    body = bytes([worth.MUST | 90, 90, 90, 90])
+    receiver.on_message(ControlMessage(MessageType.WORTH, 6, body), 10.0)
+    assert not receiver.stopped
+    assert receiver.next_deadline_s() == 12.0
+    receiver.on_deadline(12.0)
+    assert receiver.stopped
+    assert receiver.took is None  # nor does it tell how long others take
+
+
+@pytest.mark.parametrize(("early", "took"), [(0, (13.0, 4)), (1, (3.0, 3)), (4, None)])
+def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, took):
+    layout = layout_of(4)
+    receiver, _ = new_receiver(layout, rule=None)
+    receiver.on_message(ControlMessage(MessageType.WORTH, 6, bytes([90] * 4)), 0.0)
+    receiver.on_datagrams(all_frames(layout)[:early], 0.0)
+    posted_s = 10.0 if early else 0.0
+    receiver.adopt(layout.new_buffer(), BoundedEnergy().stop_rule(False)(layout), posted_s)
+    if early < 4:
+        receiver.on_datagrams(all_frames(layout)[early:], 13.0)
+    assert receiver.stopped
+    assert receiver.took == took
+
+
+def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
+    # The other peer takes ten times as long: what this one gives up before that wins nothing.
+    slowest = Slowest()
+    quick, slow = Lookback(slowest=slowest), Lookback(slowest=slowest)
+    for transfer in range(8):
+        slow.note(transfer, (10.0, 4))
+        quick.note(transfer, (1.0, 4))
+    quick.note(8, (1.0, 4))  # of the present round, whose slowest is not known
+    layout = layout_of(4)
+    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    receiver, _ = new_receiver(layout, number=8, rule=rule, lookback=quick)
+    body = bytes([worth.MUST | 90, 90, 90, 90])
+    receiver.on_message(ControlMessage(MessageType.WORTH, 8, body), 0.0)
+    assert receiver.next_deadline_s() == 20.0
+
+
+def test_one_that_was_cut_short_does_not_stand_for_the_round():
+    slowest = Slowest()
+    for took in ((2.0, 10), (9.0, 4), (3.0, 8)):
+        slowest.note(0, took)
+    assert list(slowest.before(1)) == [(3.0, 8)]
+    slowest.note(0, (1.0, 40))
+    assert list(slowest.before(1)) == [(1.0, 40)]
+
+
+class Slow:
+    """A peer, with its transfers that are under way."""
+
+    def __init__(self) -> None:
+        self.receivers: dict[int, None] = {}
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_transfers_that_may_be_under_way_with_others_do_not_count(in_flight):
+    # The quick peer is as far ahead as it may be; the slow one takes three times as long.
+    slowest, slow = Slowest(in_flight=in_flight), Slow()
+    slowest.join(slow)
+    for transfer in range(40):
+        slow.receivers[transfer] = None
+        slowest.note(transfer, (1.0, 4))
+        if transfer >= in_flight - 1:
+            slowest.note(transfer - in_flight + 1, (3.0, 4))
+            del slow.receivers[transfer - in_flight + 1]
+        assert set(slowest.before(transfer + 1)) <= {(3.0, 4)}
+    assert len(slowest.before(40)) >= 16
+    slow.receivers.clear()
+    assert (1.0, 4) in slowest.before(40) or in_flight == 1  # none is under way any more
+    slow.receivers[0] = None  # it was lost in an early one
+    assert len(slowest.before(40)) >= 16
+
+
+def test_all_connections_of_a_side_look_back_on_the_slowest():
+    layout = layout_of(4)
+    settings = ConnectionSettings(
+        session=SESSION, layout=layout, repair=Passes(), order=InOrder(), transfers_in_flight=2
+    )
+    one, other = (Incoming(peer, settings, [], Counter()) for peer in ("a", "b"))
+    for transfer in range(8):
+        one._lookback.note(transfer, (5.0, 4))
+    make = BoundedEnergy().stop_rule(False)
+    other.post(8, make(layout), layout.new_buffer(), 0.0)
+    assert list(other.receivers[8]._progress().slowest) == [(5.0, 4)] * 8
+    one.post(9, make(layout), layout.new_buffer(), 0.0)
+    one._lookback.note(8, (5.0, 4))  # it is still under way with the other
+    assert list(one.receivers[9]._progress().slowest) == [(5.0, 4)] * 8
+
+
+@pytest.mark.parametrize("per", ["payload", "tensor"])
+def test_the_preset_says_against_what_energy_is_measured(per):
+    layout = PayloadLayout([("large", 4), ("small", 4)], 16)
+    buffer = layout.new_buffer()
+    layout.floats(buffer)[:] = [9.0, 9.0, 9.0, 9.0, 0.1, 0.1, 0.1, 0.1]
+    order = ORDERS.create(preset("bounded-energy", per=per).order, seed=0)
+    arrange = order.arranger(OrderContext(transfer=2, layout=layout, rows=layout.rows(buffer)))
+    assert isinstance(arrange, Arranger) and arrange.worth is not None
+    values = arrange.worth
+    small, large = values[1] & ~np.uint8(worth.MUST), values[0] & ~np.uint8(worth.MUST)
+    assert large == worth.MUST - 1
+    assert (small == large) == (per == "tensor")
+
+
+# Gather after gather in virtual time.
 
 
 @pytest.mark.parametrize(("layouts", "remembered"), [(1, 16), (20, 320), (40, 512)])

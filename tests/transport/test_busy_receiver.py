@@ -13,7 +13,7 @@ import pytest
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import Bbr
-from tests.transport.two_parties import Two, ended
+from tests.transport.virtual import Two, ended
 
 RATE_BPS, DELAY_S, BUSY_S = 1e9, 50e-6, 10e-3
 CHUNK_BYTES, CHUNKS = 1400, 500

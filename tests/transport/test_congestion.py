@@ -1,10 +1,22 @@
-"""What all congestion controls have in common: options, and what they measure."""
+"""Each congestion control, fed with hand-made feedback; and what they measure."""
 
+import itertools
 import math
+from typing import Generic, TypeVar
 
 import pytest
 
 from testbed.transport.core.congestion import Feedback
+from testbed.transport.policies.congestion import (
+    CONGESTION_CONTROLS,
+    Bbr,
+    CongestionControl,
+    Cubic,
+    Ltp,
+    Reno,
+    Timely,
+)
+from testbed.transport.policies.congestion.bbr import PACING_SHARE, STARTUP_GAIN, BbrState
 from testbed.transport.policies.congestion.path import (
     DeliveryPlateau,
     MaxFilter,
@@ -12,11 +24,59 @@ from testbed.transport.policies.congestion.path import (
     Plateau,
 )
 from testbed.transport.protocols import NEED_RATE
-from tests.transport.congestion_rounds import (
-    ALL,
-    SIZE,
-    create,
-)
+from tests.shared.entries import every
+
+C = TypeVar("C", bound=CongestionControl)
+SIZE = 1514
+RTT_S = 100e-6  # of a local network
+LOSS_BASED = [
+    pytest.param(Reno, {}, 0.5, id="reno"),
+    pytest.param(Cubic, {}, 0.7, id="cubic"),
+]
+ALL = every(CONGESTION_CONTROLS, "fixed", rate_bps=50e6, datagram_bytes=SIZE)
+
+
+def create(text: str) -> CongestionControl:
+    return CONGESTION_CONTROLS.create(text, rate_bps=50e6, datagram_bytes=SIZE)
+
+
+class Rounds(Generic[C]):
+    """Answers whole windows: each round, what the window admits is sent and then reported."""
+
+    def __init__(self, control: C, *, rtt_s: float = RTT_S) -> None:
+        self.control = control
+        self.now_s = 5.0
+        self.rtt_s = rtt_s
+        control.on_transfer_begin(self.now_s)
+
+    def round(self, *, lost: int = 0, sent: int | None = None, limited: bool = False) -> None:
+        """One round trip in which `lost` datagrams are lost."""
+        count = int(self.control.window_bytes // SIZE) if sent is None else sent
+        sent_s = self.now_s
+        self.control.on_sent(count * SIZE, sent_s)
+        self.now_s += self.rtt_s
+        delivered = count - lost
+        self.control.on_feedback(
+            Feedback(
+                now_s=self.now_s,
+                delivered_bytes=delivered * SIZE,
+                lost_bytes=lost * SIZE,
+                in_flight_bytes=0,
+                rtt_s=self.rtt_s if delivered else None,
+                app_limited=limited,
+                newest_lost_sent_s=sent_s if lost else None,
+            )
+        )
+
+    @property
+    def window(self) -> float:
+        control = self.control
+        if isinstance(control, Reno):
+            return control._window / SIZE
+        return control.window_bytes / SIZE
+
+
+# What they have in common: options, and measurements.
 
 
 @pytest.mark.parametrize(
@@ -125,3 +185,406 @@ def test_growth_is_futile_behind_a_full_queue_and_not_under_random_loss(loss, fu
         delivered = 100.0 if loss is None else before * (1 - loss)
         verdicts.append(check.plateau_bps(rate, delivered, Plateau(growth=1.25, gain=1.1)))
     assert any(verdict is not None for verdict in verdicts) == futile
+
+
+# Reno and CUBIC.
+
+
+EACH = pytest.mark.parametrize(("kind", "options", "beta"), LOSS_BASED)
+
+
+@EACH
+def test_slow_start_doubles_each_round_trip(kind, options, beta):
+    rounds = Rounds(kind(**options))
+    windows = [rounds.window]
+    for _ in range(5):
+        rounds.round()
+        windows.append(rounds.window)
+    assert windows == [10 * 2**n for n in range(6)]
+
+
+@EACH
+def test_a_loss_cuts_the_window_by_the_specified_factor_once_per_round_trip(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control)
+    for _ in range(3):
+        rounds.round()
+    sent_s = rounds.now_s
+    for late_s in (RTT_S, 1.2 * RTT_S, 1.9 * RTT_S):  # three reports about the same flight
+        control.on_feedback(
+            Feedback(
+                now_s=sent_s + late_s,
+                delivered_bytes=SIZE,
+                lost_bytes=SIZE,
+                in_flight_bytes=70 * SIZE,
+                rtt_s=late_s,
+                newest_lost_sent_s=sent_s,
+            )
+        )
+        assert rounds.window == pytest.approx(80 * beta)
+    assert not control.slow_start
+    rounds.now_s = sent_s + 2 * RTT_S
+    rounds.round(lost=1)  # sent after the cut: a loss of its own
+    assert rounds.window == pytest.approx(80 * beta**2)
+
+
+@EACH
+def test_when_nothing_arrives_the_window_falls_to_two_datagrams_and_stays_open(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control)
+    for _ in range(6):
+        rounds.round()
+    for _ in range(40):
+        rounds.round(lost=int(rounds.window))
+        assert rounds.window >= 2
+    assert rounds.window == 2
+    assert math.isfinite(control.rate_bps)
+    assert control.rate_bps > 0
+    rounds.round()
+    assert rounds.window > 2  # and it recovers at once
+
+
+@EACH
+def test_a_window_that_is_not_used_does_not_grow(kind, options, beta):
+    rounds = Rounds(kind(**options))
+    rounds.round()
+    rounds.round(sent=3)  # the round before has shown that there is room
+    before = rounds.window
+    for _ in range(20):
+        rounds.round(sent=3)
+    rounds.round(sent=20, limited=True)
+    assert rounds.window == before
+
+
+@EACH
+def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control)
+    for _ in range(4):
+        rounds.round()
+    rounds.round(lost=1)
+    window_bytes, threshold_bytes = control.window_bytes, control._threshold
+    rounds.now_s += 30.0
+    control.on_transfer_begin(rounds.now_s)
+    assert control.window_bytes == window_bytes
+    assert control._threshold == threshold_bytes
+    assert control.path.min_rtt_s == RTT_S
+    # The first window is spread over most of a round trip.
+    assert control.window_bytes * 8 / control.rate_bps == pytest.approx(RTT_S / 1.2)
+    rounds.round(lost=1)  # a loss after the pause counts, whatever happened before it
+    assert rounds.window < window_bytes / SIZE
+
+
+@EACH
+def test_the_pace_follows_a_round_trip_that_falls_because_the_queue_is_gone(kind, options, beta):
+    control = kind(**options)
+    rounds = Rounds(control, rtt_s=2 * RTT_S)
+    for _ in range(5):
+        rounds.round()
+    rounds.round(lost=1)
+    rounds.rtt_s = RTT_S
+    rounds.round()
+    assert control.rate_bps == pytest.approx(1.2 * rounds.window * SIZE * 8 / RTT_S)
+
+
+def test_losses_of_unknown_age_count_once_per_round_trip():
+    control = Reno()
+    rounds = Rounds(control)
+    for _ in range(3):
+        rounds.round()
+    for step in range(4):
+        control.on_feedback(
+            Feedback(
+                now_s=rounds.now_s + (1 + step / 5) * RTT_S,
+                delivered_bytes=SIZE,
+                lost_bytes=SIZE,
+                in_flight_bytes=50 * SIZE,
+                rtt_s=RTT_S,
+            )
+        )
+    assert rounds.window == 40
+
+
+def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
+    rounds = Rounds(Reno())
+    for _ in range(3):
+        rounds.round()
+    rounds.round(lost=1)
+    windows = []
+    for _ in range(5):
+        rounds.round()
+        windows.append(rounds.window)
+    growth = [later - earlier for earlier, later in itertools.pairwise(windows)]
+    assert all(0.95 < step <= 1.0 for step in growth)
+
+
+def test_cubic_follows_the_function_of_the_rfc_on_a_long_path():
+    rtt_s = 0.1
+    control = Cubic()
+    rounds = Rounds(control, rtt_s=rtt_s)
+    for _ in range(6):
+        rounds.round()
+    rounds.round(lost=1)
+    w_max, start = 640.0, 640 * 0.7
+    k_s = ((w_max - start) / 0.4) ** (1 / 3)
+    rounds.round()  # the epoch begins with the first growth
+    began_s = rounds.now_s
+    while rounds.now_s < began_s + 1.3 * k_s:
+        expected = 0.4 * (rounds.now_s + rtt_s - began_s - k_s) ** 3 + w_max
+        assert rounds.window == pytest.approx(expected, rel=0.02)
+        rounds.round()
+
+
+def test_cubic_is_as_fast_as_reno_on_a_short_path():
+    cubic, reno = Rounds(Cubic()), Rounds(Reno())
+    for rounds in (cubic, reno):
+        for _ in range(4):
+            rounds.round()
+        rounds.round(lost=1)
+        for _ in range(300):
+            rounds.round()
+    assert cubic.window > 0.9 * reno.window
+
+
+def test_cubic_aims_lower_after_two_losses():
+    control = Cubic()
+    rounds = Rounds(control)
+    for _ in range(4):
+        rounds.round()
+    rounds.round(lost=1)
+    rounds.round(lost=1)
+    assert control._w_max == pytest.approx(112 * (1 + 0.7) / 2)
+
+
+def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
+    rtt_s = 0.05
+    control = Cubic()
+    rounds = Rounds(control, rtt_s=rtt_s)
+    for _ in range(5):
+        rounds.round()
+    rounds.round(lost=1)
+    for _ in range(5):
+        rounds.round()
+    before = rounds.window
+    rounds.now_s += 60.0
+    control.on_transfer_begin(rounds.now_s)
+    rounds.round()
+    assert rounds.window < 1.1 * before
+
+
+# TIMELY.
+
+
+def timely() -> Rounds[Timely]:
+    """Past its start, at 100 Mbit/s, with thresholds of 2 and 4 ms."""
+    control = Timely(t_low_s=2e-3, t_high_s=4e-3, min_rtt_s=1e-3, step_bps=1e6)
+    rounds = Rounds(control, rtt_s=1e-3)
+    rounds.round(sent=10)
+    control.starting = False
+    control._rate = 100e6
+    control._previous_s = 1e-3
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("rtts_s", "rate_bps"),
+    [
+        ([1e-3], 101e6),
+        ([8e-3], 100e6 * (1 - 0.8 * (1 - 4 / 8))),
+        ([2.5e-3], 100e6 * 0.5),  # no cut is deeper than a half
+        ([2.5e-3, 2.5e-3], 50e6),  # of data sent before the rate fell
+        ([2.5e-3] * 3, 50e6 * (1 - 0.8 * 0.125**2 * 1.5 * 0.875)),
+    ],
+)
+def test_timely_steps_as_algorithm_1_says(rtts_s, rate_bps):
+    rounds = timely()
+    for rtt_s in rtts_s:
+        rounds.rtt_s = rtt_s
+        rounds.round(sent=10)
+    assert rounds.control.rate_bps == pytest.approx(rate_bps)
+
+
+def test_timely_s_hyperactive_increase_is_five_steps():
+    rounds = timely()
+    rates = []
+    rounds.rtt_s = 2.5e-3
+    rounds.round(sent=100)
+    for n in range(9):
+        rounds.rtt_s = 2.4e-3 - n * 1e-5
+        rounds.round(sent=100)
+        rates.append(rounds.control.rate_bps)
+    steps = [later - earlier for earlier, later in itertools.pairwise(rates)]
+    assert steps[1:] == pytest.approx([1e6] * 4 + [5e6] * 3)
+
+
+def test_timely_ignores_losses_without_a_queue_and_heeds_them_with_one():
+    rounds = timely()
+    rounds.round(sent=10, lost=3)
+    assert rounds.control.rate_bps == pytest.approx(101e6)
+    rounds.rtt_s = 3e-3
+    rounds.round(sent=10, lost=3)
+    assert rounds.control.rate_bps == pytest.approx(101e6 * 0.8)
+
+
+def test_timely_doubles_its_rate_at_the_start_until_a_queue_shows():
+    control = Timely()
+    rounds = Rounds(control, rtt_s=1e-3)
+    rounds.round(sent=10)
+    rates = [control.rate_bps]
+    for n in range(4):
+        rounds.round(sent=10 * 2**n)
+        rates.append(control.rate_bps)
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 2, 4, 8, 16])
+    rounds.rtt_s = 2e-3
+    rounds.round(sent=320)
+    assert control.rate_bps == pytest.approx(rates[-1] / 2)
+    assert not control.starting
+
+
+def test_timely_keeps_its_rate_over_a_pause_and_takes_no_gradient_across_it():
+    rounds = timely()
+    rounds.rtt_s = 3e-3
+    rounds.round(sent=100)
+    rate_bps = rounds.control.rate_bps
+    rounds.now_s += 10
+    rounds.control.on_transfer_begin(rounds.now_s)
+    assert rounds.control.rate_bps == rate_bps
+    rounds.rtt_s = 3.9e-3
+    rounds.round(sent=100)
+    assert rounds.control.rate_bps == pytest.approx(rate_bps + 1e6)
+
+
+# BBR and LTP.
+
+
+def filled(kind: type[Bbr], *, sent: int = 100) -> Rounds[Bbr]:
+    """A model that has found 100 datagrams per millisecond."""
+    rounds = Rounds(kind(), rtt_s=1e-3)
+    for _ in range(8):
+        rounds.round(sent=sent)
+    return rounds
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_bbr_goes_through_its_states(kind):
+    control = kind()
+    rounds = Rounds(control, rtt_s=1e-3)
+    sizes = [10, 20, 40, 80, 120, 120, 120, 120]
+    states = []
+    for size in sizes:
+        assert control.pacing_gain == pytest.approx(2 / math.log(2))
+        rounds.round(sent=size)
+        states.append(control.state)
+    # In one step through DRAIN: nothing is in flight between these rounds.
+    assert states == [BbrState.STARTUP] * 7 + [BbrState.PROBE_BW]
+    assert control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 1e-3)
+    assert control.bdp_bytes == pytest.approx(120 * SIZE)
+    gains = []
+    for _ in range(16):
+        rounds.round(sent=120, lost=control.pacing_gain > 1)  # probing overflows the queue
+        rounds.now_s += 0.1e-3
+        gains.append(control.pacing_gain)
+    assert {1.25, 0.75, 1.0} == set(gains)
+    assert gains[gains.index(1.25) + 1] == 0.75
+
+
+def test_bbr_s_window_is_twice_the_product_and_what_one_report_settles():
+    control = filled(Bbr).control
+    assert control.window_bytes == pytest.approx((2 * 100 + 100) * SIZE)
+
+
+def test_bbr_forgets_a_bandwidth_that_was_measured_over_the_delay_of_a_busy_receiver():
+    rounds = Rounds(Bbr(datagram_bytes=SIZE), rtt_s=1.0)
+    rounds.round(sent=10, lost=9)
+    assert rounds.control.bandwidth_bps == pytest.approx(SIZE * 8 / 1.0)
+    rounds.rtt_s = 0.01
+    rounds.round(sent=10, lost=9)
+    assert rounds.control.bandwidth_bps == 0
+    assert rounds.control.rate_bps == pytest.approx(STARTUP_GAIN * 10 * SIZE * 8 / 0.01)
+
+
+def test_bbr_counts_a_limited_sample_only_if_it_is_larger():
+    rounds = filled(Bbr)
+    bandwidth_bps = rounds.control.bandwidth_bps
+    for _ in range(20):
+        rounds.round(sent=5, limited=True)
+    assert rounds.control.bandwidth_bps == bandwidth_bps
+    rounds.round(sent=200, limited=True)
+    assert rounds.control.bandwidth_bps == pytest.approx(2 * bandwidth_bps)
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_bbr_probes_the_round_trip_when_the_minimum_is_old(kind):
+    rounds = filled(kind)
+    control = rounds.control
+    rounds.rtt_s = 1.2e-3
+    for _ in range(850):
+        rounds.round(sent=100)
+        if control.state is BbrState.PROBE_RTT:
+            break
+    assert control.state is BbrState.PROBE_RTT
+    assert control.window_bytes == 4 * SIZE
+    began_s = rounds.now_s
+    while control.state is BbrState.PROBE_RTT:
+        rounds.round(sent=4)
+    assert rounds.now_s - began_s == pytest.approx(10e-3, abs=3e-3)
+    assert control.path.min_rtt_s == 1.2e-3
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_bbr_restarts_after_a_pause_at_the_bandwidth_and_without_a_probe(kind):
+    rounds = filled(kind)
+    control = rounds.control
+    bandwidth_bps = control.bandwidth_bps
+    for _ in range(3):
+        rounds.now_s += 60.0
+        control.on_transfer_begin(rounds.now_s)
+        assert control.rate_bps == pytest.approx(PACING_SHARE * bandwidth_bps)
+        rounds.round(sent=100)
+        assert control.state is BbrState.PROBE_BW
+        assert control.bandwidth_bps == pytest.approx(bandwidth_bps)
+
+
+def test_ltp_counts_what_was_lost_without_a_queue_and_bbr_ignores_it_for_two_seconds():
+    rates = []
+    for kind in (Bbr, Ltp):
+        rounds = filled(kind)
+        for count in (1990, 30):
+            for _ in range(count):
+                rounds.round(sent=100, lost=40)
+            rates.append(rounds.control.bandwidth_bps / (100 * SIZE * 8 / 1e-3))
+    assert rates == pytest.approx([1.0, 0.6, 1.0, 1.0])
+
+
+def test_bbr_takes_round_trips_that_vary_by_a_hundredth_for_no_queue():
+    rounds = filled(Bbr)
+    bandwidth_bps = rounds.control.bandwidth_bps
+    for n in range(200):
+        rounds.rtt_s = 1e-3 * (1 + 0.01 * (n % 2))
+        rounds.round(sent=100, lost=90)
+    assert rounds.control.bandwidth_bps >= 0.98 * bandwidth_bps
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_losses_behind_a_queue_are_not_excused(kind):
+    rounds = filled(kind)
+    rounds.rtt_s = 2e-3
+    for _ in range(40):
+        rounds.round(sent=200, lost=80)
+    assert rounds.control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 2e-3)
+
+
+def test_bbr_seeks_the_bandwidth_anew_when_losses_end_that_it_has_believed():
+    rounds = filled(Bbr)
+    for _ in range(2100):
+        rounds.round(sent=100, lost=90)
+    assert rounds.control.bandwidth_bps == pytest.approx(10 * SIZE * 8 / 1e-3)
+    rounds.round(sent=20)
+    assert rounds.control.state is BbrState.STARTUP
+
+
+@pytest.mark.parametrize("kind", [Bbr, Ltp])
+def test_a_report_after_a_silence_does_not_widen_bbrs_window_beyond_three_products(kind):
+    rounds = filled(kind)
+    rounds.round(sent=1000)
+    assert rounds.control.window_bytes <= 3 * rounds.control.bdp_bytes

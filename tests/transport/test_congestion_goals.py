@@ -1,12 +1,235 @@
 """What the congestion controls must reach under the real sender and receiver, in virtual time."""
 
+import copy
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from testbed.bench.transport.records import jain
-from testbed.transport.policies.congestion import Bbr
-from tests.transport.link_transfers import DATAGRAM_BYTES, Scenario, back_after, burst
+from testbed.simulate.engine import Simulation
+from testbed.simulate.link import Link
+from testbed.simulate.party import link_up
+from testbed.simulate.way import Way
+from testbed.transport import PayloadLayout, SendingPath
+from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.events import Event, TransferDone
+from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.policies.congestion import (
+    CONGESTION_CONTROLS,
+    Bbr,
+    CompensatedRate,
+    CongestionControl,
+    FixedRate,
+    Reno,
+)
+from testbed.transport.policies.repair import REPAIRS
+from tests.transport.virtual import (
+    Network,
+    Outcome,
+    bernoulli,
+    connections,
+    layout_of,
+    random_payload,
+    transfer,
+)
+
+DATAGRAM_BYTES = 1514
+# By how far the share of a single round trip may fall short where the mean of five does not.
+_ROUND_SLACK = 0.05
+
+
+class TransferFlow:
+    """One payload after another between two connections.
+
+    Attributes:
+        ended_s: when each transfer's STOP reached the sender.
+        intact: whether every chunk that was received so far is right.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        links: Sequence[Link],
+        congestion: CongestionControl,
+        *,
+        repair: str,
+        layout: PayloadLayout,
+        payload: NDArray[np.uint8],
+        return_delay_s: float,
+        transfers: int = 1,
+        pause_s: float = 0.0,
+        tolerance: float = 0.0,
+        queue_bytes: float = math.inf,
+    ) -> None:
+        """Control messages back take `return_delay_s`."""
+        self.congestion = congestion
+        self.ended_s: list[float] = []
+        self.intact = True
+        self.path = SendingPath(
+            congestion=congestion, chunk_bytes=layout.chunk_bytes, queue_bytes=queue_bytes
+        )
+        self._simulation = simulation
+        self._layout = layout
+        self._payload = payload
+        self._transfers = transfers
+        self._pause_s = pause_s
+        self._rule = FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
+        self._into = layout.new_buffer()
+        self._before = 0  # chunks of the transfers that have ended
+        self._worker, self._server = connections(
+            simulation,
+            (Way(links), Way([], control_delay_s=return_delay_s)),
+            layout,
+            repair=REPAIRS.create(repair),
+            path=self.path,
+        )
+        link_up(self._worker, self._server)
+        self._worker.on_event, self._server.on_event = self._on_sent, self._on_received
+
+    @property
+    def delivered(self) -> int:
+        """Chunks that the receiver has of all transfers together."""
+        receivers = self._server.connection.incoming.receivers.values()
+        return self._before + sum(receiver.received_count for receiver in receivers)
+
+    @property
+    def done(self) -> bool:
+        return len(self.ended_s) == self._transfers
+
+    def start(self, now_s: float) -> None:
+        """Begins the first transfer at `now_s`."""
+        self._simulation.at(now_s, self._begin)
+
+    def _begin(self) -> None:
+        now_s, number = self._simulation.now_s, len(self.ended_s)
+        self._into[:] = 0
+        self._server.connection.post_receive(number, self._rule, self._into, now_s)
+        self._worker.connection.post_send(number, self._payload, now_s)
+        self._server.work()
+        self._worker.work()
+
+    def _on_received(self, event: Event) -> None:
+        assert isinstance(event, TransferDone) and event.report.received is not None
+        here = event.report.received
+        self._before += int(here.sum())
+        rows, sent = self._layout.rows(self._into), self._layout.rows(self._payload)
+        self.intact = self.intact and np.array_equal(rows[here], sent[here])
+
+    def _on_sent(self, event: Event) -> None:
+        assert isinstance(event, TransferDone)
+        self.ended_s.append(self._simulation.now_s)
+        if not self.done:
+            self._simulation.at(self._simulation.now_s + self._pause_s, self._begin)
+
+
+class Scenario:
+    """Flows of one kind through a bottleneck that holds `queue` bandwidth-delay products.
+
+    Attributes:
+        link: the bottleneck; its `loss` can be set.
+        flows: in the order of their starts, which are `stagger_s` apart; by default without end.
+    """
+
+    def __init__(
+        self,
+        control: str,
+        repair: str = "selective",
+        *,
+        rate_bps: float,
+        rtt_s: float,
+        flows: int = 1,
+        stagger_s: float = 0.0,
+        queue: float = 2.0,
+        loss: float = 0.0,
+        chunks: int = 100_000,
+        **settings: float,
+    ) -> None:
+        self.simulation = Simulation()
+        self.rate_bps = rate_bps
+        self.rtt_s = rtt_s
+        self.product_bytes = rate_bps * rtt_s / 8
+        self.link = Link(
+            self.simulation,
+            rate_bps=rate_bps,
+            delay_s=rtt_s / 2,
+            queue_bytes=queue * self.product_bytes,
+            loss=loss,
+            seed=1,
+        )
+        layout = layout_of(chunks, chunk_bytes=1456)
+        payload = random_payload(layout)
+        self.flows = []
+        for number in range(flows):
+            flow = TransferFlow(
+                self.simulation,
+                [self.link],
+                CONGESTION_CONTROLS.create(
+                    control, rate_bps=rate_bps / flows, datagram_bytes=DATAGRAM_BYTES
+                ),
+                repair=repair,
+                layout=layout,
+                payload=payload,
+                return_delay_s=rtt_s / 2,
+                **settings,  # type: ignore[arg-type]
+            )
+            flow.start(number * stagger_s)
+            self.flows.append(flow)
+
+    @property
+    def busy_s(self) -> float:
+        """For how long the bottleneck has sent until now."""
+        left_bytes = self.link.queued_bytes  # first: it serves
+        entered = self.link.sent - self.link.dropped
+        return (entered * DATAGRAM_BYTES - left_bytes) * 8 / self.link.rate_bps
+
+    def run(self, round_trips: float) -> list[float]:
+        """The share of the rate that came out of the bottleneck in each round trip from now on."""
+        shares = []
+        for _ in range(math.ceil(round_trips)):
+            busy_s, lost = self.busy_s, self.link.lost
+            self.simulation.run(until_s=self.simulation.now_s + self.rtt_s)
+            lost_s = (self.link.lost - lost) * DATAGRAM_BYTES * 8 / self.link.rate_bps
+            shares.append((self.busy_s - busy_s - lost_s) / self.rtt_s)
+        return shares
+
+    def run_watching_queue(self, round_trips: int) -> tuple[float, float]:
+        """The mean share, and the mean queue in bandwidth-delay products."""
+        shares, queues = [], []
+        for _ in range(round_trips):
+            shares += self.run(1)
+            queues.append(self.link.queued_bytes / self.product_bytes)
+        return statistics.mean(shares), statistics.mean(queues)
+
+    def end(self) -> None:
+        """Runs until all transfers have ended, and are right."""
+        self.simulation.run(until_s=60.0, done=lambda: all(flow.done for flow in self.flows))
+        assert all(flow.done and flow.intact for flow in self.flows)
+
+
+def burst(scenario: Scenario, *, loss: float, round_trips: float, before: float = 100) -> None:
+    """Lets the flows settle for `before` round trips, then loses so much of what comes out."""
+    scenario.run(before)
+    scenario.link.loss = loss
+    scenario.run(round_trips)
+    scenario.link.loss = 0.0
+
+
+def back_after(shares: list[float], *, level: float = 0.95) -> int | None:
+    """The round trip from which on five in a row deliver `level`, on average; None for never."""
+    for begin in range(len(shares) - 4):
+        five = shares[begin : begin + 5]
+        if sum(five) / 5 >= level and five[0] >= level - _ROUND_SLACK:
+            return begin
+    return None
+
 
 RATES_BPS = {0.01: 50e6, 0.05: 20e6}  # by round trip: products of 41 and 83 datagrams
 CONTROLS = ["timely", "reno", "cubic", "bbr", "ltp"]
@@ -195,3 +418,162 @@ def test_incast_of_eight_completes_fairly_and_keeps_the_bottleneck_busy(name):
     assert scenario.busy_s / scenario.simulation.now_s >= 0.93
     scenario.end()
     assert jain([1 / flow.ended_s[-1] for flow in scenario.flows]) >= 0.9
+
+
+# A rate that makes up for losses which no queue causes.
+
+
+SHARE_BPS = 33e6
+
+
+def feedback(lost_share, queueing=False, sent=160):
+    return Feedback(
+        now_s=1.0,
+        delivered_bytes=1514,
+        lost_bytes=1514,
+        in_flight_bytes=0,
+        lost_share=lost_share,
+        queueing=queueing,
+        sent_bytes=sent * 1514,
+        enough_bytes=100 * 1514,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost_share", "times"),
+    [(0.0, 1.0), (1e-9, 1.0), (0.2, 1.25), (0.5, 2.0), (0.9, 3.0), (1.0, 3.0)],
+)
+def test_of_a_late_transfer_as_much_arrives_as_without_loss_up_to_a_bound(lost_share, times):
+    control = CompensatedRate(rate_bps=SHARE_BPS)
+    assert control.steady
+    control.on_feedback(feedback(lost_share))
+    assert control.rate_bps == pytest.approx(times * SHARE_BPS)
+    assert control.steady == (times == 1)
+    control.on_feedback(feedback(lost_share, queueing=True))
+    assert control.rate_bps == SHARE_BPS
+
+
+def test_each_transfer_begins_at_its_own_rate_and_keeps_to_it_until_it_is_late():
+    control = CompensatedRate(rate_bps=SHARE_BPS, most=10)
+    control.on_feedback(feedback(0.9))
+    assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
+    control.on_transfer_begin(2.0)
+    assert control.rate_bps == SHARE_BPS
+    control.on_feedback(feedback(0.9, sent=149))
+    assert control.rate_bps == SHARE_BPS
+    assert not control.steady
+    control.on_sent(2 * 1514, 2.1)  # it needs no answer to know that it is late
+    assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
+
+
+@pytest.mark.parametrize(
+    ("full_s", "latest_s", "may"),
+    [
+        (0.012, 0.0021, False),  # half of the smallest and 2 ms more are 2.1 ms
+        (0.012, 0.0024, True),
+        (0.0012, 0.0007, False),  # half of the full queue are 0.6 ms
+        (0.0012, 0.0009, True),
+    ],
+)
+def test_a_queue_may_cause_losses_that_half_fills_it(full_s, latest_s, may):
+    known = PathEstimates()
+    assert known.may_queue(full_s)  # nobody knows
+    known.on_round_trip(0.0002)
+    assert not known.may_queue(full_s)
+    known.on_round_trip(latest_s)
+    assert known.may_queue(full_s) == may
+
+
+def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
+    """What a transfer of 200 chunks takes after three calm ones: datagrams, and seconds.
+
+    `rivals` of the same kind send to the same link; its queue holds 50 kB for each.
+    """
+    simulation, flows = Simulation(), []
+    queue_bytes = 50_000 * (1 + rivals)
+    link = Link(simulation, rate_bps=100e6, delay_s=1e-4, queue_bytes=queue_bytes, seed=3)
+    layout = PayloadLayout([("weights", 72_000)])
+    for kind in (control, *(copy.deepcopy(control) for _ in range(rivals))):
+        flow = TransferFlow(
+            simulation,
+            [link],
+            kind,
+            repair="streaming:lost_first=true",
+            layout=layout,
+            payload=random_payload(layout, 1),
+            return_delay_s=1e-4,
+            transfers=4,
+            pause_s=0.01,
+            queue_bytes=50_000,
+        )
+        flow.start(0.0)
+        flows.append(flow)
+    simulation.run(done=lambda: all(len(flow.ended_s) == 3 for flow in flows), limit=10**6)
+    calm, began_s = link.sent, simulation.now_s
+    link.loss = loss
+    link.set_rate(link_bps)
+    simulation.run(done=lambda: all(flow.done for flow in flows), limit=10**6)
+    assert all(flow.intact for flow in flows)
+    assert link.dropped > 0 or link_bps == 100e6
+    return link.sent + link.dropped - calm, max(flow.ended_s[3] for flow in flows) - began_s
+
+
+def test_losses_without_a_queue_cost_less_time():
+    _, fixed_s = sent_and_took_s(FixedRate(rate_bps=SHARE_BPS), loss=0.9)
+    _, took_s = sent_and_took_s(CompensatedRate(rate_bps=SHARE_BPS), loss=0.9)
+    assert took_s < 0.5 * fixed_s
+
+
+@pytest.mark.parametrize(("link_bps", "rivals"), [(10e6, 0), (30e6, 2)])
+def test_losses_of_a_full_queue_are_answered_by_few_more_datagrams(link_bps, rivals):
+    sent, took_s = sent_and_took_s(FixedRate(rate_bps=32e6), link_bps=link_bps, rivals=rivals)
+    more, also_s = sent_and_took_s(CompensatedRate(rate_bps=32e6), link_bps=link_bps, rivals=rivals)
+    assert more < 1.2 * sent
+    assert also_s < 1.1 * took_s
+
+
+# How often a control hears feedback, as its page says.
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/congestion-control.md"
+KINDS = {"a rate alone (`fixed`)": "rate", "a window (`reno`)": "window"}
+LOSSES = (0.0, 0.1, 0.5)
+PAGE_LAYOUT = PayloadLayout([("weights", 139 * 364)], 1456)
+
+
+def one_transfer(repair: str, kind: str, loss: float) -> tuple[list[Feedback], Outcome]:
+    control: CongestionControl = (
+        FixedRate(rate_bps=97e6) if kind == "rate" else Reno(datagram_bytes=1514)
+    )
+    heard: list[Feedback] = []
+    hear = control.on_feedback
+
+    def on_feedback(feedback: Feedback) -> None:
+        heard.append(feedback)
+        hear(feedback)
+
+    control.on_feedback = on_feedback  # type: ignore[method-assign]
+    network = Network(
+        survives=bernoulli(loss, 1), rate_bps=100e6, queue_bytes=150_000, delay_s=0.005
+    )
+    outcome = transfer(
+        random_payload(PAGE_LAYOUT),
+        PAGE_LAYOUT,
+        network=network,
+        congestion=control,
+        repair=REPAIRS.create(repair),
+    )
+    return heard, outcome
+
+
+def test_the_page_s_table_is_what_happens():
+    rows = [
+        f"| `{repair}` | {words} | "
+        + " | ".join(str(len(one_transfer(repair, kind, loss)[0])) for loss in LOSSES)
+        + " |"
+        for repair in ("passes", "selective", "streaming")
+        for words, kind in KINDS.items()
+    ]
+    _, _, shown = PAGE.read_text(encoding="utf-8").partition("<!-- feedback:")
+    table = [line for line in shown.splitlines() if re.match(r"\| `", line)]
+    assert table == rows, "\n" + "\n".join(rows)

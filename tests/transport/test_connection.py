@@ -25,9 +25,7 @@ from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import InOrder
 from testbed.transport.policies.repair import Passes
 from tests.transport.test_hot_path import BOTH
-from tests.transport.transfer_parts import all_frames
-from tests.transport.two_parties import Two, ended, gone
-from tests.transport.virtual import SESSION, layout_of, random_payload
+from tests.transport.virtual import SESSION, Two, all_frames, ended, gone, layout_of, random_payload
 
 
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])

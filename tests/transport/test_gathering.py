@@ -18,10 +18,8 @@ from testbed.transport.net.carriers import UdpCarrier
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.repair import REPAIRS
 from tests.transport.loopback import site
-from tests.transport.routine_parts import data_of
-from tests.transport.transfer_parts import all_frames, new_receiver, new_sender
-from tests.transport.two_parties import Two
-from tests.transport.virtual import layout_of
+from tests.transport.test_routine import data_of
+from tests.transport.virtual import Two, all_frames, layout_of, new_receiver, new_sender
 
 PER_S = 8000  # datagrams: 97 Mbit/s
 
@@ -180,7 +178,7 @@ def test_what_the_control_stream_calls_for_is_read_at_once_and_counts_as_having_
     assert connection.waited == [False, True]
 
 
-def transfer_parts(rule, repair="streaming"):
+def sender_and_receiver(rule, repair="streaming"):
     """A sender's datagrams, and the receiver that takes them."""
     layout = layout_of(40, chunk_bytes=64, last_elements=16)
     repair = REPAIRS.create(repair)
@@ -193,15 +191,15 @@ def test_only_a_rule_that_says_what_is_missing_lets_arrivals_gather():
         def satisfied(self, progress):
             return False
 
-    sender, receiver = transfer_parts(FractionRule(chunk_count=40, tolerance=0.25))
+    sender, receiver = sender_and_receiver(FractionRule(chunk_count=40, tolerance=0.25))
     receiver.on_datagrams(sender.offer(0.0)[:8], 0.0)
     assert receiver.missing == 22
     for now_s in range(4):
         receiver.on_datagrams(sender.offer(now_s), now_s)
         sender.sent(8, now_s)
     assert (receiver.received_count, receiver.stopped, receiver.missing) == (32, True, 0)
-    assert transfer_parts(Asked())[1].missing == 0
-    assert transfer_parts(None)[1].missing == 0  # it came early, and has no rule yet
+    assert sender_and_receiver(Asked())[1].missing == 0
+    assert sender_and_receiver(None)[1].missing == 0  # it came early, and has no rule yet
 
 
 class ShortBuffer(FakeSocket):

@@ -1,14 +1,26 @@
-"""Payload layouts: buffers, masks, and the binary form that peers exchange."""
+"""The forms of payloads, datagrams and errors."""
 
 import contextlib
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import PayloadLayout, ProtocolError
+from testbed.transport import PayloadLayout
+from testbed.transport.core.errors import PeerLost, ProtocolError
 from testbed.transport.core.layout import MAX_CHUNKS
+from testbed.transport.core.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
+from testbed.transport.core.wire import (
+    DEFAULT_CHUNK_BYTES,
+    HEADER_BYTES,
+    check_chunk_bytes,
+    datagram_dtype,
+    fields,
+    new_frames,
+    wire_bytes,
+)
 
 layouts = st.builds(
     PayloadLayout,
@@ -132,3 +144,53 @@ def test_the_longest_name_and_the_most_chunks_are_taken():
 def test_foreign_buffers_are_refused(buffer):
     with pytest.raises(ValueError, match="valid: 16 contiguous uint8"):
         PayloadLayout([("a", 3)], 16).rows(buffer)
+
+
+# Datagrams.
+
+
+def test_header_is_sixteen_bytes_in_network_order():
+    frames = new_frames(1, 8)
+    record = fields(frames, 8)
+    record["session"] = 0x01020304
+    record["sequence"] = 0x05060708
+    record["transfer"] = 0x090A0B0C
+    record["length"] = 0x0D0E
+    record["stamp"] = 0x0F10
+    record["chunk"] = 0xFF
+    assert frames.tobytes() == bytes(range(1, 17)) + b"\xff" * 8
+
+
+def test_default_datagram_fills_an_mtu_of_1500():
+    assert HEADER_BYTES + DEFAULT_CHUNK_BYTES + 8 + 20 == 1500
+    assert datagram_dtype(DEFAULT_CHUNK_BYTES).itemsize == 1472
+    assert wire_bytes(2, DEFAULT_CHUNK_BYTES) == 2 * 1514
+
+
+@pytest.mark.parametrize("size", [0, -4, 2, 1457, 65496])
+def test_chunk_sizes_that_cut_floats_or_do_not_fit_are_refused(size):
+    with pytest.raises(ValueError, match=f"chunk_bytes is {size}; .* of 4 from 4 to 65488$"):
+        check_chunk_bytes(size)
+
+
+# States and errors.
+
+
+def test_stopped_is_final_and_possible_in_every_state_and_what_is_missing_is_named():
+    for (state, _), after in SENDER_TRANSITIONS.items():
+        assert state is not SenderState.STOPPED or after is SenderState.STOPPED
+    for state in SenderState:
+        assert SENDER_TRANSITIONS[state, SenderEvent.STOP] is SenderState.STOPPED
+    machine = Machine(SenderState.ASKING, SENDER_TRANSITIONS)
+    with pytest.raises(ProtocolError, match="RAN_DRY is not possible while ASKING"):
+        machine.on(SenderEvent.RAN_DRY)
+    assert machine.state is SenderState.ASKING
+
+
+def test_a_lost_peer_and_the_reason_survive_the_way_between_processes():
+    for error in (
+        lost := PeerLost("worker-1", "silent for 30 s"),
+        pickle.loads(pickle.dumps(lost)),
+    ):
+        assert (error.peer, error.reason) == ("worker-1", "silent for 30 s")
+        assert str(error) == "lost worker-1: silent for 30 s"

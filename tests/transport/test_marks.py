@@ -14,7 +14,7 @@ from testbed.transport.core.order import MarkedOrder
 from testbed.transport.core.wire import fields
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.order import InOrder, LayerAndMagnitude, Shuffled, sending_order
-from tests.transport.routine_parts import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
+from tests.transport.test_routine import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
 from tests.transport.virtual import layout_of
 
 BLOCK = 64

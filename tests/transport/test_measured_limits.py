@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.tolerance import StopRule, required_chunks
 from testbed.transport.policies.tolerance import EarlyClose
-from tests.transport import transfer_parts
-from tests.transport.two_parties import DELAY_S, Two
-from tests.transport.virtual import layout_of, random_payload
+from tests.transport import virtual
+from tests.transport.virtual import DELAY_S, Two, layout_of, random_payload
 
 CHUNKS = 20
 LAYOUT = layout_of(CHUNKS)
@@ -23,7 +22,7 @@ HIT = [(0.1, CHUNKS)] * 3 + [(0.4, CHUNKS)]
 
 def progress(received, *, now_s=FIRST_S, **known):
     came = np.arange(CHUNKS) < received
-    return transfer_parts.progress(came, now_s=now_s, first_s=FIRST_S, last_s=FIRST_S, **known)
+    return virtual.progress(came, now_s=now_s, first_s=FIRST_S, last_s=FIRST_S, **known)
 
 
 def limits(recent, *, round_trip_s=None, tolerance=0.4, **options):

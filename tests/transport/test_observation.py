@@ -12,8 +12,7 @@ from testbed.transport.core.events import OBSERVATION_INTERVAL_S
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_arrivals
 from testbed.transport.policies.congestion import FixedRate
 from tests.transport.loopback import in_thread, site
-from tests.transport.transfer_parts import new_sender
-from tests.transport.virtual import layout_of
+from tests.transport.virtual import layout_of, new_sender
 
 
 def test_a_sender_is_observed_at_most_every_interval_and_a_receiver_not_at_all():

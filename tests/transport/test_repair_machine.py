@@ -12,8 +12,7 @@ from testbed.transport import SendingPath
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.tolerance import required_chunks
 from testbed.transport.policies.repair import REPAIRS
-from tests.transport.transfer_parts import Recorder, new_receiver, new_sender
-from tests.transport.virtual import layout_of, random_payload
+from tests.transport.virtual import Recorder, layout_of, new_receiver, new_sender, random_payload
 
 _WIRE_BYTES = 32 + 42  # a datagram of layout_of's chunks
 

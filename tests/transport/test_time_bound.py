@@ -9,9 +9,8 @@ from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Once
 from testbed.transport.policies.tolerance import EarlyClose, TimeBound
-from tests.transport import transfer_parts
-from tests.transport.two_parties import DELAY_S, Two, ended, gone
-from tests.transport.virtual import layout_of
+from tests.transport import virtual
+from tests.transport.virtual import DELAY_S, Two, ended, gone, layout_of
 
 CHUNKS = 200
 LAYOUT = layout_of(CHUNKS)
@@ -20,7 +19,7 @@ ARM = preset("optireduce", warm_up=WARM_UP)
 
 
 def progress(received, *, first_s=0.0, earliest=(), recent=(), **known):
-    return transfer_parts.progress(
+    return virtual.progress(
         np.arange(CHUNKS) < received,
         first_s=first_s,
         last_s=first_s,
@@ -179,8 +178,8 @@ def test_what_a_rule_still_wants_when_its_time_is_over_is_repaired():
 def test_a_question_that_waits_is_answered_although_a_chunk_comes_just_when_the_time_is_over():
     layout = layout_of(10)
     rule = EarlyClose(0.2, 1.0).stop_rule(critical=False)(layout)
-    receiver, _ = transfer_parts.new_receiver(layout, rule=rule, repair=Once())
-    frames = transfer_parts.all_frames(layout)
+    receiver, _ = virtual.new_receiver(layout, rule=rule, repair=Once())
+    frames = virtual.all_frames(layout)
     receiver.on_datagrams(frames[:3], 0.0)
     receiver.on_message(ControlMessage(MessageType.PROBE, 6, PASS.pack(1, True)), 0.5)
     assert not receiver.poll_messages()

@@ -1,19 +1,20 @@
-"""Tolerance policies and stop rules."""
+"""Tolerance policies and their stop rules."""
 
+import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import (
-    POLICIES,
-    Fixed,
-    Phased,
-    as_policy,
-)
+from testbed.transport import POLICIES, Fixed, PayloadLayout, Phased, SendingPath, as_policy
 from testbed.transport.core.tolerance import required_chunks
+from testbed.transport.core.wire import wire_bytes
+from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly, TensorBounds
 from tests.shared.entries import listed
+from tests.transport.virtual import Network, layout_of, progress, random_payload, transfer
 
 
 @pytest.mark.parametrize(
@@ -83,5 +84,286 @@ def test_a_policy_may_be_written_in_any_form(value):
     ],
 )
 def test_mistakes_are_answered_with_what_is_valid(value, named):
+    with pytest.raises(ValueError, match=named):
+        as_policy(value)
+
+
+# Chunks of 4 elements: 0 a | 1 a,b | 2,3 b | 4 b,c.
+TENSORS = PayloadLayout([("x.a", 6), ("x.b", 11), ("y.c", 3)], 16)
+CLOSE = {"policy": "early-close", "tolerance": 0.1, "deadline_s": 1}
+
+
+def but(*missing, chunks=5):
+    return [chunk not in missing for chunk in range(chunks)]
+
+
+# Per layer.
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.1, 0.1, 0.1]),
+        ({"first": 0.3}, [0.3, 0.3, 0.1]),
+        ({"last": 0.0}, [0.1, 0.1, 0.0]),
+        ({"tensors": {"x.*": 0.4, "*.b": 0.2}}, [0.4, 0.2, 0.1]),
+        ({"tensors": "*.b@0.2;x.*@0.4", "first": 0.3}, [0.3, 0.2, 0.1]),
+    ],
+)
+def test_exceptions_replace_the_default_and_the_strictest_of_several_holds(options, expected):
+    assert PerLayer(0.1, **options).bounds(TENSORS) == expected
+
+
+@pytest.mark.parametrize(
+    ("missing", "enough"),
+    [
+        ((), True),
+        ((0,), True),  # 4 of a's 6 may be missing
+        ((1,), True),  # 2 of a, 2 of b
+        ((0, 1), False),  # all of a
+        ((2,), True),
+        ((1, 2), True),  # 2 of a, 6 of b
+        ((2, 3), False),  # 8 of b's 11, of which 6 may be missing
+        ((4,), False),  # c must arrive, and chunk 4 carries it
+    ],
+)
+def test_a_chunk_that_spans_tensors_obeys_the_strictest(missing, enough):
+    policy = PerLayer(0.6, tensors={"x.a": 0.7, "y.c": 0})
+    rule = policy.stop_rule(critical=False)(TENSORS)
+    assert rule.satisfied(progress(but(*missing))) is enough
+
+
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    bounds=st.lists(st.integers(0, 99), min_size=6, max_size=6),
+    seed=st.integers(0, 1000),
+)
+def test_no_tensor_ever_loses_more_than_its_bound(counts, bounds, seed):
+    layout = PayloadLayout([(f"t{i}", n) for i, n in enumerate([*counts, 1])], 16)
+    percent = dict(zip([name for name, _ in layout.tensors], bounds, strict=False))
+    named = {name: bound / 100 for name, bound in percent.items()}
+    rule = PerLayer(0.5, tensors=named).stop_rule(critical=True)(layout)
+    generator = np.random.default_rng(seed)
+    received = np.zeros(layout.chunk_count, dtype=np.bool_)
+    for chunk in generator.permutation(layout.chunk_count):
+        stopped = rule.satisfied(progress(received))
+        missing = ~layout.element_mask(received)
+        at = 0
+        within = True
+        for name, count in layout.tensors:
+            within = within and 100 * int(missing[at : at + count].sum()) <= percent[name] * count
+            at += count
+        # Nothing is waited for in vain, but one chunk at least is always wanted.
+        assert stopped == (within and received.any())
+        received[chunk] = True
+    assert rule.satisfied(progress(received))
+
+
+class CountingBounds(TensorBounds):
+    """Counts its looks at the whole transfer."""
+
+    looks = 0
+
+    def _look(self, state):
+        self.looks += 1
+        return super()._look(state)
+
+
+@pytest.mark.parametrize("order", ["in-order", "shuffled"])
+@pytest.mark.parametrize(
+    ("bounds", "late"), [([0.1, 0.1, 0.1], ()), ([0.1, 0.0, 0.1], (20_001,)), ([0.4, 0.0, 0.1], ())]
+)
+def test_few_looks_at_the_whole_transfer_find_its_end(bounds, late, order):
+    """Also while one chunk that must arrive is late, and others come one by one."""
+    layout = PayloadLayout([("a", 80_000), ("b", 16), ("c", 80_000)], 16)
+    rule = CountingBounds(layout=layout, bounds=bounds)
+    generator = np.random.default_rng(3)
+    chunks = np.arange(layout.chunk_count)
+    if order == "shuffled":
+        chunks = generator.permutation(chunks)
+    chunks = np.concatenate([chunks[~np.isin(chunks, late)], np.array(late, dtype=np.int64)])
+    received = np.zeros(layout.chunk_count, dtype=np.bool_)
+    steps = []
+    for count, chunk in enumerate(chunks, start=1):
+        received[chunk] = True
+        state = progress(received)
+        if rule.satisfied(state):
+            break
+        steps.append(count + rule.missing(state))
+    assert rule.looks < 20
+    assert max(steps) <= count  # it never takes more to be missing than are
+    assert min(count + 1 - step for step in steps) >= 1
+    for enough in (True, False):
+        received[chunks[count - 1]] = enough
+        fresh = TensorBounds(layout=layout, bounds=bounds)
+        assert fresh.satisfied(progress(received)) is enough
+
+
+def test_a_bound_for_a_tensor_that_does_not_exist_is_answered_with_the_names():
+    policy = PerLayer(0.1, tensors={"z.*": 0.2})
+    with pytest.raises(ValueError, match=r"no tensor is called 'z.\*'; there are x.a, x.b, y.c"):
+        policy.stop_rule(critical=False)(TENSORS)
+
+
+# Early close.
+
+
+@pytest.mark.parametrize(
+    ("missing", "now_s", "must", "answer"),
+    [
+        ((3, 4), 2.0999, "", (False, 2.1)),  # before the deadline the fraction is not enough
+        ((3, 4), 2.1, "", (True, None)),
+        ((2, 3, 4), 9.0, "", (False, None)),  # after it the fraction is still needed
+        ((4,), 9.0, "y.*", (False, None)),  # what must be delivered is waited for
+        ((0, 3), 9.0, "y.*", (True, None)),
+    ],
+)
+def test_from_the_deadline_on_the_fraction_and_what_must_arrive_are_enough(
+    missing, now_s, must, answer
+):
+    rule = EarlyClose(0.4, 0.1, must=must).stop_rule(critical=False)(TENSORS)
+    state = progress(but(*missing), now_s=now_s, first_s=2.0)
+    assert (rule.satisfied(state), rule.deadline_s(state)) == answer
+
+
+def test_the_deadline_counts_from_the_first_chunk():
+    rule = EarlyClose(0.4, 0.1).stop_rule(critical=False)(TENSORS)
+    nothing = progress(but(0, 1, 2, 3, 4), now_s=50.0, first_s=None, last_s=None)
+    assert not rule.satisfied(nothing)
+    assert rule.deadline_s(nothing) is None
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "lost_before_nth", "received"),
+    [
+        (0.5, 10**9, 80),  # the rest never comes: closed at the deadline
+        (5.0, 3, 100),  # the rest comes in time: nothing is given up
+    ],
+)
+def test_a_transfer_closes_at_the_deadline_or_when_all_is_here(
+    deadline_s, lost_before_nth, received
+):
+    layout = layout_of(100)
+    network = Network(survives=lambda sequence, nth: sequence < 80 or nth >= lost_before_nth)
+    rule = EarlyClose(0.2, deadline_s).stop_rule(critical=False)(layout)
+    outcome = transfer(random_payload(layout), layout, rule=rule, network=network)
+    report = outcome.receiver.report("x")
+    assert report.chunks_received == received
+    if received == 80:
+        assert report.duration_s == pytest.approx(deadline_s, abs=1e-6)
+    else:
+        assert report.duration_s < deadline_s
+
+
+# Quick losses only.
+
+
+def quick_rule(tolerance=0.4, layout=TENSORS):
+    return QuickLossOnly(tolerance, quiet_s=0.02).stop_rule(critical=False)(layout)
+
+
+def test_within_the_bound_a_silence_ends_the_transfer():
+    rule = quick_rule()
+    assert not rule.satisfied(progress(but(3, 4), now_s=1.0, last_s=1.0))
+    assert rule.deadline_s(progress(but(3, 4), now_s=1.0, last_s=1.0)) == 1.02
+    assert not rule.satisfied(progress(but(3, 4), now_s=1.0199, last_s=1.0))
+    assert rule.satisfied(progress(but(3, 4), now_s=1.02, last_s=1.0))
+
+
+def test_within_the_bound_a_question_ends_the_transfer():
+    rule = quick_rule()
+    assert not rule.satisfied(progress(but(3, 4), now_s=1.0, last_s=1.0))
+    assert rule.satisfied(progress(but(3, 4), now_s=1.001, last_s=1.0, probes=1))
+
+
+def test_outside_the_bound_neither_ends_it_and_no_deadline_is_set():
+    rule = quick_rule()
+    state = progress(but(2, 3, 4), now_s=9.0, last_s=1.0, probes=4)
+    assert not rule.satisfied(state)
+    assert rule.deadline_s(state) is None
+
+
+def test_a_question_from_before_the_last_chunk_does_not_count():
+    rule = quick_rule()
+    assert not rule.satisfied(progress(but(2, 3, 4), now_s=1.0, last_s=1.0))
+    assert not rule.satisfied(progress(but(2, 3, 4), now_s=1.001, last_s=1.0, probes=1))
+    assert not rule.satisfied(progress(but(3, 4), now_s=1.002, last_s=1.002, probes=1))
+    assert rule.satisfied(progress(but(3, 4), now_s=1.003, last_s=1.002, probes=2))
+
+
+def test_a_transfer_gives_up_its_tail_within_the_bound():
+    layout = layout_of(100)
+
+    def received(first_lost):
+        network = Network(survives=lambda sequence, nth: sequence < first_lost or nth >= 2)
+        rule = quick_rule(0.1, layout)
+        outcome = transfer(random_payload(layout), layout, rule=rule, network=network)
+        return outcome.receiver.received_count
+
+    assert received(95) == 95
+    assert received(85) >= 90
+
+
+def test_a_question_within_a_pass_does_not_end_a_transfer():
+    layout = layout_of(100)
+    path = SendingPath(
+        congestion=FixedRate(rate_bps=math.inf),
+        chunk_bytes=layout.chunk_bytes,
+        receive_buffer_bytes=8 * wire_bytes(1, layout.chunk_bytes),
+    )
+    rule = QuickLossOnly(0.4, 1.0).stop_rule(critical=False)(layout)
+    outcome = transfer(random_payload(layout), layout, rule=rule, path=path)
+    assert outcome.receiver.received_count == 100
+
+
+# What users write.
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Fixed(0.1 + 0.2),
+        Phased(low=0.008, high=0.408),
+        PerLayer(0.1),
+        PerLayer(0.1, first=0.2, last=0.0, tensors={"*.bias": 0, "conv[0-9].w": 1 / 3}),
+        EarlyClose(0.1, 0.05),
+        EarlyClose(0.1, 1e-4, must=["*.bias", "head.*"]),
+        EarlyClose(0.1, 0.05, patience=1.5),
+        EarlyClose(0.1, 0.05, patience=1, epoch_rounds=8),
+        QuickLossOnly(0.1, 0.02),
+    ],
+)
+def test_the_text_of_a_policy_builds_it_again(policy):
+    assert as_policy(str(policy)) == policy
+
+
+def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
+    for critical in (True, False):
+        assert PerLayer(0.1, first=0.3, tensors={"a": 0.2}).tolerance(critical) == 0.3
+        assert PerLayer(0.0).tolerance(critical) == 0.0
+        assert EarlyClose(0.2, 1).tolerance(critical) == 0.2
+        assert QuickLossOnly(0.2, 1).tolerance(critical) == 0.2
+    assert PerLayer(0.0) != Fixed(0)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("per-layer:default=1", "default is 1"),
+        ("per-layer:default=0.1,first=x", "first is 'x'"),
+        ("per-layer:default=0.1,tensors=a@b", "not of the form GLOB@TOLERANCE"),
+        ("per-layer:default=0.1,tensors=5", "GLOB@TOLERANCE"),
+        ("per-layer:default=0.1,tensors=a@1.5", "tensors: a is 1.5; valid: 0"),
+        ("early-close:tolerance=0.1,deadline_s=0", "deadline_s is 0; valid: seconds, above 0"),
+        ({**CLOSE, "deadline_s": math.nan}, "deadline_s is nan"),
+        ("early-close:tolerance=0.1,deadline_s=1,patience=0.9", "patience is 0.9; valid: 1 or"),
+        ({**CLOSE, "epoch_rounds": 17}, "epoch_rounds is 17; valid: a whole number, 1 to 16"),
+        ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=0", "epoch_rounds is 0"),
+        ("early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or globs"),
+        ("quick-loss-only:tolerance=2,quiet_s=1", "tolerance is 2"),
+        ("quick-loss-only:tolerance=0.1,quiet_s=-1", "quiet_s is -1"),
+    ],
+)
+def test_mistakes_in_options_are_answered_with_what_is_valid(value, named):
     with pytest.raises(ValueError, match=named):
         as_policy(value)

@@ -12,10 +12,9 @@ from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream
 from tests.transport.loopback import joined, site, tcp_pair
-from tests.transport.routine_parts import data_of
 from tests.transport.test_gathering import FakeSocket, OneSender
-from tests.transport.two_parties import Two
-from tests.transport.virtual import SESSION, random_payload
+from tests.transport.test_routine import data_of
+from tests.transport.virtual import SESSION, Two, random_payload
 
 EMPTY_ACK = Ack(first=0, arrived=np.zeros(0, np.bool_), echo=None, held_s=0, probed=0).message(0)
 

@@ -12,8 +12,7 @@ import pytest
 from testbed.transport.net.driver import Driver, Waiter
 from testbed.transport.net.link import NO_DATA, DataChannel, Link
 from tests.transport.loopback import both, in_thread, joined, site
-from tests.transport.two_parties import TIMEOUT_S, Two, gone
-from tests.transport.virtual import random_payload
+from tests.transport.virtual import TIMEOUT_S, Two, gone, random_payload
 
 
 class Stream:

@@ -1,4 +1,8 @@
-"""One transfer between two connections in virtual time, over a network that misbehaves as told."""
+"""Transfers in virtual time, over a network that misbehaves as told; and their parts by themselves.
+
+`transfer` is one from end to end. `Two` are a worker and a server that have joined, for several.
+`new_sender` and `new_receiver` are for tests that speak to one half of a transfer.
+"""
 
 import math
 from collections.abc import Callable
@@ -13,19 +17,20 @@ from testbed.simulate.link import Link
 from testbed.simulate.party import Party, link_up
 from testbed.simulate.way import Way
 from testbed.transport import PayloadLayout, SendingPath, StopRule
-from testbed.transport.core.congestion import CongestionControl
+from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings, LeaveOut
+from testbed.transport.core.events import PeerGone, TransferDone
 from testbed.transport.core.incoming import Receiver
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.order import ChunkOrder
 from testbed.transport.core.outgoing import Sender
 from testbed.transport.core.repair import Repair
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.core.wire import CHUNK_BITS
-from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.core.tolerance import FractionRule, Progress
+from testbed.transport.core.wire import CHUNK_BITS, wire_bytes
+from testbed.transport.policies.congestion import CONGESTION_CONTROLS, FixedRate
 from testbed.transport.policies.order import InOrder
-from testbed.transport.policies.repair import Passes
+from testbed.transport.policies.repair import REPAIRS, Passes
 
 Bytes = NDArray[np.uint8]
 SESSION = 0xC0FFEE
@@ -230,3 +235,177 @@ def transfer(
     ended_s = simulation.run(done=lambda: bool(sending.events), limit=limit)
     assert sender.stopped, "both sides wait for ever"
     return Outcome(sender, receiver, into, ended_s, sending.batches)
+
+
+DELAY_S = 0.005
+TIMEOUT_S = 5.0
+
+
+class Two:
+    """A worker that sends and a server that receives."""
+
+    def __init__(
+        self,
+        *,
+        chunks=100,
+        loss=0.0,
+        repair="passes",
+        congestion="fixed",
+        rate_bps=10e6,
+        seed=0,
+        delay_s=DELAY_S,
+        chunk_bytes=16,
+        layout=None,
+        receive_buffer_bytes=math.inf,
+        **settings,
+    ) -> None:
+        self.simulation = Simulation()
+        self.layout = layout or layout_of(chunks, chunk_bytes=chunk_bytes)
+        self.link = Link(self.simulation, rate_bps=math.inf, delay_s=delay_s, loss=loss, seed=seed)
+        there, back = Way([self.link]), Way([], control_delay_s=delay_s)
+        self.path = SendingPath(
+            congestion=CONGESTION_CONTROLS.create(
+                congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, chunk_bytes)
+            ),
+            chunk_bytes=self.layout.chunk_bytes,
+            receive_buffer_bytes=receive_buffer_bytes,
+        )
+        self.worker, self.server = connections(
+            self.simulation,
+            (there, back),
+            self.layout,
+            repair=REPAIRS.create(repair),
+            path=self.path,
+            **{"peer_timeout_s": TIMEOUT_S, **settings},
+        )
+        self.into: dict[int, Bytes] = {}
+        self.sent: dict[int, Bytes] = {}
+        link_up(self.worker, self.server)
+
+    def send(self, transfer: int, payload: Bytes | None = None) -> None:
+        self.sent[transfer] = random_payload(self.layout, transfer) if payload is None else payload
+        now_s = self.simulation.now_s
+        self.worker.connection.post_send(transfer, self.sent[transfer], now_s)
+        self.worker.work()
+
+    def receive(
+        self,
+        transfer: int,
+        tolerance: float = 0.0,
+        rule: StopRule | None = None,
+        layout: PayloadLayout | None = None,
+    ) -> None:
+        layout = layout or self.layout
+        self.into[transfer] = layout.new_buffer()
+        rule = rule or FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
+        now_s = self.simulation.now_s
+        self.server.connection.post_receive(transfer, rule, self.into[transfer], now_s)
+        self.server.work()
+
+    def carry(self, *transfers: int) -> None:
+        """Asks for these and sends them, and runs until nothing happens."""
+        for transfer in transfers:
+            self.receive(transfer)
+            self.send(transfer)
+        self.run()
+
+    def run(self, until_s: float = math.inf) -> None:
+        self.simulation.run(until_s=until_s, limit=200_000)
+
+    @property
+    def intact(self) -> list[int]:
+        """The transfers that have arrived whole."""
+        return [
+            number
+            for number, into in self.into.items()
+            if number in self.sent and np.array_equal(into, self.sent[number])
+        ]
+
+
+def ended(party: Party) -> list[int]:
+    return [event.transfer for event in party.events if isinstance(event, TransferDone)]
+
+
+def gone(party: Party) -> str:
+    """Why the connection has ended, empty while it has not."""
+    reasons = [event.reason for event in party.events if isinstance(event, PeerGone)]
+    return reasons[0] if reasons else ""
+
+
+def settings_of(layout, repair=None, order=None, **settings):
+    """What both sides of these tests share."""
+    common = {"repair": repair or Passes(), "order": order or InOrder(), **settings}
+    return ConnectionSettings(session=SESSION, layout=layout, **common)
+
+
+def new_sender(
+    layout, *, rate_bps=10e6, number=6, path=None, repair=None, order=None, payload=None, now_s=0.0
+):
+    control = FixedRate(rate_bps=rate_bps)
+    return Sender(
+        settings=settings_of(layout, repair, order),
+        transfer=number,
+        payload=random_payload(layout) if payload is None else payload,
+        path=path or SendingPath(congestion=control, chunk_bytes=layout.chunk_bytes),
+        now_s=now_s,
+    )
+
+
+def new_receiver(layout, *, tolerance=0.0, number=6, repair=None, **settings):
+    into = layout.new_buffer()
+    rule = FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
+    receiver = Receiver(
+        settings=settings_of(layout, repair),
+        transfer=number,
+        into=into,
+        now_s=0.0,
+        **{"rule": rule, **settings},
+    )
+    return receiver, into
+
+
+class Recorder(CongestionControl):
+    """Limits as told; keeps what it hears."""
+
+    def __init__(self, *, rate_bps: float = 10e6, window_bytes: float = math.inf) -> None:
+        self._limits = rate_bps, window_bytes
+        self.sent: list[int] = []
+        self.heard: list[Feedback] = []
+
+    @property
+    def rate_bps(self) -> float:
+        return self._limits[0]
+
+    @property
+    def window_bytes(self) -> float:
+        return self._limits[1]
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.sent.append(sent_bytes)
+
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.heard.append(feedback)
+
+
+def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **known):
+    """What a rule sees of a transfer of which these chunks are there."""
+    received = np.asarray(received, np.bool_)
+    return Progress(
+        received=received,
+        received_count=int(received.sum()),
+        now_s=now_s,
+        first_arrival_s=first_s,
+        last_arrival_s=last_s,
+        probes=probes,
+        **known,
+    )
+
+
+def all_frames(layout, number=6):
+    """Every datagram of the transfer, in order."""
+    sender = new_sender(layout, rate_bps=math.inf, number=number)
+    parts = []
+    while len(frames := sender.offer(0.0)):
+        parts.append(frames.copy())
+        sender.sent(len(frames), 0.0)
+    return np.concatenate(parts)
