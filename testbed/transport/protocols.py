@@ -37,8 +37,20 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
 }
 
 
-# What kernel TCP does by itself, and what stands there when a configuration does not name it.
-_OF_UDP = {"repair": "passes", "order": "in-order", "marks": NONE}
+_BY_ITSELF = "kernel TCP has its own way of repair and order, and no marks: leave it out"
+# By carrier, which settings say nothing there, and why.
+_SENSELESS: Mapping[str, Mapping[str, str]] = {
+    "tcp": {
+        **dict.fromkeys(("repair", "order", "marks"), _BY_ITSELF),
+        "control": "it hurries the control messages of our own transport: leave it out",
+    },
+    "udp": {
+        "keep": "our own transport's receivers decide what to give up: leave it out, or choose the "
+        "carrier tcp",
+        "coding": "our own transport sends chunks as they are: leave it out, or choose the carrier "
+        "tcp",
+    },
+}
 _CHOICES = {
     "carrier": ("udp", "tcp"),
     "control": ("tcp", "hedged"),
@@ -99,11 +111,11 @@ class ProtocolConfig:
     carrier: Literal["udp", "tcp"] = "udp"
     gather: TolerancePolicy = Fixed(0)  # noqa: RUF009 - immutable
     broadcast: TolerancePolicy = Fixed(0)  # noqa: RUF009 - immutable
-    repair: str = _OF_UDP["repair"]
-    order: str = _OF_UDP["order"]
+    repair: str = "passes"
+    order: str = "in-order"
     congestion_control: str = "fixed"
     control: Literal["tcp", "hedged"] = "tcp"
-    marks: str = _OF_UDP["marks"]
+    marks: str = NONE
     keep: float = 1.0
     coding: Literal["plain", "two-values"] = "plain"
 
@@ -121,45 +133,33 @@ class ProtocolConfig:
             key = leg.name.lower()
             with _named(key):
                 object.__setattr__(self, key, as_policy(getattr(self, key)))
+        for key, why in _SENSELESS[self.carrier].items():
+            if (given := getattr(self, key)) != type(self).__dataclass_fields__[key].default:
+                raise ValueError(f"{key} is {shown(given)}; {why}")
         if self.carrier == "tcp":
-            for leg in Leg:
-                if self.policy(leg) != Fixed(0):
-                    key = leg.name.lower()
-                    raise ValueError(f"{key}: kernel TCP is reliable; its tolerances must be 0")
-            for axis, default in _OF_UDP.items():
-                if getattr(self, axis) != default:
-                    raise ValueError(
-                        f"{axis} is {shown(getattr(self, axis))}; "
-                        "kernel TCP has its own way of repair and order, and no marks: leave it out"
-                    )
-            if self.control != "tcp":
-                raise ValueError(
-                    f"control is {self.control}; it hurries the control messages of our own "
-                    "transport: leave it out"
-                )
-            name: Any = self.congestion_control
-            if isinstance(name, Mapping) and set(name) == {"name"}:
-                name = name["name"]
-            if not (isinstance(name, str) and name.isidentifier()):
-                raise ValueError(
-                    f"congestion_control is {shown(name)}; "
-                    "valid: the kernel's name of an algorithm, such as cubic, without options"
-                )
-            object.__setattr__(self, "congestion_control", name)
-            return
-        if self.keep != 1:
+            self._check_tcp()
+        else:
+            self._check_udp()
+
+    def _check_tcp(self) -> None:
+        for leg in Leg:
+            if self.policy(leg) != Fixed(0):
+                key = leg.name.lower()
+                raise ValueError(f"{key}: kernel TCP is reliable; its tolerances must be 0")
+        name: Any = self.congestion_control
+        if isinstance(name, Mapping) and set(name) == {"name"}:
+            name = name["name"]
+        if not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(
-                f"keep is {self.keep}; our own transport's receivers decide what to give up: leave "
-                "it out, or choose the carrier tcp"
+                f"congestion_control is {shown(name)}; "
+                "valid: the kernel's name of an algorithm, such as cubic, without options"
             )
-        if self.coding != "plain":
-            raise ValueError(
-                f"coding is {self.coding}; our own transport sends chunks as they are: leave it "
-                "out, or choose the carrier tcp"
-            )
+        object.__setattr__(self, "congestion_control", name)
+
+    def _check_udp(self) -> None:
         # Building each part once finds unknown names and options before a socket is opened.
         supplied = {"order": {"seed": 0}, "congestion_control": _TYPICAL_LINK}
-        for axis in (*_OF_UDP, "congestion_control"):
+        for axis in ("repair", "order", "marks", "congestion_control"):
             with _named(axis):
                 text = REGISTRIES[axis].text(getattr(self, axis))
                 object.__setattr__(self, axis, text)
@@ -170,14 +170,13 @@ class ProtocolConfig:
                 f"marks is {shown(self.marks)}, and {self.order.partition(':')[0]} tells the "
                 f"receiver of an order that marks would change; valid: {NONE}, or another order"
             )
-        if not tells_worth:
-            for leg in Leg:
-                if self.policy(leg).needs_worth:
-                    policy = str(self.policy(leg)).partition(":")[0]
-                    raise ValueError(
-                        f"{leg.name.lower()}: {policy} needs an order that tells what chunks are "
-                        f"worth, and {self.order} does not; valid: by-energy"
-                    )
+        for leg in Leg:
+            if self.policy(leg).needs_worth and not tells_worth:
+                policy = str(self.policy(leg)).partition(":")[0]
+                raise ValueError(
+                    f"{leg.name.lower()}: {policy} needs an order that tells what chunks are "
+                    f"worth, and {self.order} does not; valid: by-energy"
+                )
 
     @property
     def needs_rate(self) -> bool:

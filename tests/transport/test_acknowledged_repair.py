@@ -83,19 +83,6 @@ def test_what_is_taken_out_of_turn_waits_no_more_lost_or_not(lost_first):
     assert sorted(queue.peek(10).tolist()) == [2, 3, 5]
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("streaming:residual=0", "residual is 0"),
-        ("streaming:interval_s=0", "interval_s is 0"),
-        ("selective:overhead=2", "overhead is 2"),
-    ],
-)
-def test_senseless_options_are_refused(text, named):
-    with pytest.raises(ValueError, match=named):
-        REPAIRS.create(text)
-
-
 def outcome_of(repair, chunks, *, rate_bps=10e6, path=None, **settings):
     layout = layout_of(chunks)
     return transfer(

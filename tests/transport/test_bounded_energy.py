@@ -603,22 +603,6 @@ def test_a_second_in_which_nearly_all_is_lost_ends():
     assert rounds.round(number=101) >= SHARE
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "says"),
-    [
-        ("bounded-energy", {"order": "shuffled"}, "gather: .*needs an order that tells"),
-        ("bounded-energy", {"floor": 0.0}, "floor is 0.0; valid: above 0, up to 1"),
-        ("bounded-energy", {"at_most": 0}, "at_most is 0; valid: above 0, up to 1"),
-        ("bounded-energy", {"patience": 0.9}, "patience is 0.9; valid: 1 or more"),
-        ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: a whole number, 1"),
-        ("dblp", {"gather": "bounded-energy"}, ".*valid: by-energy"),
-    ],
-)
-def test_what_does_not_fit_is_said(name, changes, says):
-    with pytest.raises(ValueError, match=f"^{says}"):
-        preset(name, **changes)
-
-
 def several(loss, order=None):
     """Eight calm rounds, and sixteen that lose; by default the order of the preset."""
     arm = preset("bounded-energy", **({} if order is None else {"order": order}))

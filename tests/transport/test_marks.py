@@ -169,17 +169,3 @@ def test_marks_are_a_setting_of_protocols_that_others_need_not_have():
     assert described.pop("marks") == "layer-and-magnitude"
     assert described == preset("mlt", name="mlt-marked").describe()
     assert isinstance(sending_order("in-order", "none", seed=0), InOrder)
-
-
-@pytest.mark.parametrize(
-    ("name", "marks", "message"),
-    [
-        ("dblp", "layer", "marks: unknown kind of marks 'layer'; valid: none, layer-and-magnitude"),
-        ("dblp", "layer-and-magnitude:back=2", "back is 2; valid: 0 to 1"),
-        ("tcp", "layer-and-magnitude", "kernel TCP has its own way .*, and no marks"),
-        ("bounded-energy", "layer-and-magnitude", "by-energy tells .* that marks would change"),
-    ],
-)
-def test_marks_that_make_no_sense_are_refused(name, marks, message):
-    with pytest.raises(ValueError, match=message):
-        preset(name, marks=marks)

@@ -126,22 +126,6 @@ def test_layers_go_by_priority_and_a_shared_chunk_with_the_more_urgent(options, 
     assert order_of(f"layer-priority:{options}") == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("rotating:share=1.5", "share is 1.5"),
-        ("shuffled:seed=-1", "seed is -1"),
-        ("largest-magnitude-first:by=sum", "valid: mean, max"),
-        ("layer-priority", "needs tensors=GLOB;GLOB or reverse=true"),
-        ("layer-priority:tensors=3", "valid: names or globs"),
-        ("layer-priority:tensors=a;a", "given twice"),
-    ],
-)
-def test_mistakes_are_answered_with_what_is_valid(text, named):
-    with pytest.raises(ValueError, match=named):
-        ORDERS.create(text)
-
-
 def test_a_name_that_fits_no_tensor_is_answered_with_the_names():
     with pytest.raises(ValueError, match=r"called 'head'; there are a, empty, b.weight, b.bias, c"):
         order_of("layer-priority:tensors=head")

@@ -1,5 +1,6 @@
 """Protocol configurations and presets."""
 
+import math
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from testbed.transport import (
     ProtocolConfig,
     preset,
 )
+from testbed.transport.core.errors import check_number
 from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly, TimeBound
+from testbed.transport.protocols import REGISTRIES
 from tests.transport.loopback import site
 
 
@@ -67,24 +70,77 @@ def test_overrides_reach_the_preset_and_its_fields():
     [
         ("dbpl", {}, "valid: dblp, dblp-stream, fixed-low, .*, tcp"),
         ("dblp", {"lo": 0.1}, "valid: low, high, name"),
-        ("dblp", {"low": 1}, "low is 1"),
-        ("optireduce", {"warm_up": True}, "warm_up is true; valid: a whole number, 1 to 64"),
-        ("dblp", {"order": "rotating:share=2"}, "share is 2"),
+        ("dblp", {"low": 0.5}, "low is 0.5, above high"),
         ("dblp", {"congestion_control": "fixt"}, "valid: fixed"),
-        ("dblp", {"congestion_control": "fixed:rate_bps=0"}, "above 0"),
-        ("dblp", {"carrier": "sctp"}, "valid: udp, tcp"),
+        ("dblp", {"carrier": "sctp"}, "carrier is 'sctp'; valid: udp, tcp"),
+        ("dblp", {"coding": "two-values"}, "coding is 'two-values'; our own transport sends"),
+        ("dblp", {"gather": {"tolerance": 0.1}}, "gather: .* needs the key 'policy'"),
+        ("dblp", {"gather": "bounded-energy"}, "gather: .* needs an order that tells"),
+        ("bounded-energy", {"marks": "layer-and-magnitude"}, "by-energy tells .* would change"),
+        ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: a whole number, 1 or"),
         ("tcp", {"gather": 0.1}, "reliable"),
         ("tcp", {"control": "hedged"}, "leave it out"),
-        ("dblp", {"coding": "two-values"}, "coding is two-values; our own transport sends chunks"),
-        ("one-bit", {"coding": "bits"}, "coding is 'bits'; valid: plain, two-values"),
-        ("one-bit", {"keep": 0.5}, r"keep is 0\.5; coding two-values sends all chunks: keep: 1"),
-        ("dblp", {"control": "quic"}, "control is 'quic'; valid: tcp, hedged"),
+        ("tcp", {"marks": "layer-and-magnitude"}, "kernel TCP has its own way .*, and no marks"),
         ("tcp", {"congestion_control": "fixed:rate_bps=1"}, "kernel's name"),
+        ("one-bit", {"keep": 0.5}, r"keep is 0\.5; coding two-values sends all chunks: keep: 1"),
     ],
 )
-def test_mistakes_are_answered_with_what_is_valid(name, overrides, named):
+def test_protocols_that_cannot_be_are_answered_with_what_is_valid(name, overrides, named):
     with pytest.raises(ValueError, match=named):
         preset(name, **overrides)
+
+
+@pytest.mark.parametrize(
+    ("axis", "text", "named"),
+    [
+        ("gather", "fixd:tolerance=0.1", "did you mean 'fixed'"),
+        ("gather", "fixed", "needs the option tolerance"),
+        ("gather", "fixed:tolerance=1", "tolerance is 1; valid: 0"),
+        ("gather", "per-layer:default=0.1,first=x", "first is 'x'"),
+        ("gather", "per-layer:default=0.1,tensors=a@b", "not of the form GLOB@TOLERANCE"),
+        ("gather", "per-layer:default=0.1,tensors=5", "GLOB@TOLERANCE"),
+        ("gather", "per-layer:default=0.1,tensors=a@1.5", "tensors: a is 1.5; valid: 0"),
+        ("gather", "early-close:tolerance=0.1,deadline_s=0", "deadline_s is 0; valid: seconds, ab"),
+        ("gather", "early-close:tolerance=0.1,deadline_s=1,patience=0.9", "patience is 0.9"),
+        ("gather", "early-close:tolerance=0.1,deadline_s=1,epoch_rounds=17", "epoch_rounds is 17"),
+        ("gather", "early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or"),
+        ("gather", "quick-loss-only:tolerance=0.1,quiet_s=-1", "quiet_s is -1"),
+        ("gather", "time-bound:warm_up=65", "warm_up is 65; valid: a whole number, 1 to 64"),
+        ("gather", "time-bound:quantile=0", "quantile is 0; valid: above 0, up to 1"),
+        ("gather", "time-bound:wait=2", "wait is 2"),
+        ("gather", "bounded-energy:at_most=0", "at_most is 0"),
+        ("gather", "bounded-energy:patience=0.9", "patience is 0.9; valid: 1 or more"),
+        ("repair", "streaming:residual=0", "residual is 0"),
+        ("repair", "streaming:interval_s=0", "interval_s is 0"),
+        ("repair", "selective:overhead=2", "overhead is 2"),
+        ("repair", "passes:walk_s_per_chunk=-1", "walk_s_per_chunk is -1; valid: 0 to 1"),
+        ("repair", "passes:poll_every=100", "poll_s is 0.0; valid: both"),
+        ("order", "rotating:share=1.5", "share is 1.5; valid: above 0, below 1"),
+        ("order", "shuffled:seed=-1", "seed is -1"),
+        ("order", "largest-magnitude-first:by=sum", "valid: mean, max"),
+        ("order", "layer-priority", "needs tensors=GLOB;GLOB or reverse=true"),
+        ("order", "layer-priority:tensors=a;a", "given twice"),
+        ("order", "by-energy:floor=0", "floor is 0; valid: above 0, up to 1"),
+        ("marks", "layer", "unknown kind of marks 'layer'; valid: none, layer-and-magnitude"),
+        ("marks", "layer-and-magnitude:back=2", "back is 2; valid: 0 to 1"),
+        ("congestion_control", "fixed:rate_bps=0", "above 0"),
+        ("congestion_control", "compensated:rate_bps=1,most=101", "most is 101; valid: 1 to 100"),
+        ("congestion_control", "cubic:beta=1.5", "beta is 1.5; valid: above 0, up to 0.99"),
+        ("congestion_control", "reno:initial_window=0", "initial_window is 0"),
+        ("congestion_control", "timely:t_low_s=-1", "t_low_s is -1"),
+        ("congestion_control", "timely:t_low_s=2e-3,t_high_s=1e-3", "valid: at least t_low_s"),
+    ],
+)
+def test_options_that_cannot_be_are_answered_with_what_is_valid(axis, text, named):
+    with pytest.raises(ValueError, match=named):
+        REGISTRIES[axis].create(text)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, math.nan, math.inf, 1.5])
+def test_only_finite_numbers_in_the_range_are_numbers_and_only_whole_ones_are_whole(value):
+    check_number("wait", 1, above=0, most=1, whole=True)
+    with pytest.raises(ValueError, match=r"^wait is .*; valid: a whole number, above 0, up to 1$"):
+        check_number("wait", value, above=0, most=1, whole=True)
 
 
 @pytest.mark.parametrize("name", [*PRESETS, "tcp-reno"])

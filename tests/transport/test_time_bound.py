@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from testbed.transport import as_policy, preset
+from testbed.transport import preset
 from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.policies.congestion import FixedRate
@@ -80,22 +80,6 @@ def test_the_end_of_a_transfer_is_a_sign_where_no_chunk_has_come():
 def test_the_first_chunk_must_be_noticed_at_once():
     assert rule().missing(progress(0, now_s=0.0, first_s=None)) is None
     assert rule().missing(progress(5, now_s=0.0)) == CHUNKS - 5
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("warm_up=0", "warm_up is 0; valid: a whole number, 1 to 64"),
-        ("warm_up=65", "warm_up is 65"),
-        ("quantile=0", "quantile is 0; valid: above 0, up to 1"),
-        ("wait=2", "wait is 2; valid: above 0, up to 1"),
-    ],
-)
-def test_mistakes_are_answered_with_what_is_valid(options, message):
-    with pytest.raises(ValueError, match=message):
-        as_policy(f"time-bound:{options}")
-    policy = TimeBound(warm_up=7, quantile=0.9, wait=0.05)
-    assert as_policy(str(policy)) == policy
 
 
 # Transfers in virtual time.

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import POLICIES, Fixed, PayloadLayout, Phased, SendingPath, as_policy
+from testbed.transport import Fixed, PayloadLayout, Phased, SendingPath, as_policy
 from testbed.transport.core.tolerance import required_chunks
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly, TensorBounds
-from tests.shared.entries import listed
 from tests.transport.virtual import Network, layout_of, progress, random_payload, transfer
 
 
@@ -58,12 +57,6 @@ def test_a_phased_policy_follows_the_phase():
     assert Fixed(0.3).tolerance(True) == Fixed(0.3).tolerance(False) == 0.3
 
 
-@pytest.mark.parametrize("options", [{"low": 0.5, "high": 0.4}, {"low": -1, "high": 0.4}])
-def test_impossible_phases_are_refused(options):
-    with pytest.raises(ValueError, match="low"):
-        Phased(**options)
-
-
 @pytest.mark.parametrize(
     "value",
     [0.25, "fixed:tolerance=0.25", {"policy": "fixed", "tolerance": 0.25}, Fixed(0.25)],
@@ -72,25 +65,8 @@ def test_a_policy_may_be_written_in_any_form(value):
     assert as_policy(value) == Fixed(0.25)
 
 
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ("fixd:tolerance=0.1", listed(POLICIES)),
-        ("fixed:p=0.1", "valid options: tolerance"),
-        ("fixed", "needs the option tolerance"),
-        ("fixed:tolerance", "key=value"),
-        ("fixed:tolerance=x", "tolerance: 'x': must be a number"),
-        ({"tolerance": 0.1}, "'policy'"),
-    ],
-)
-def test_mistakes_are_answered_with_what_is_valid(value, named):
-    with pytest.raises(ValueError, match=named):
-        as_policy(value)
-
-
 # Chunks of 4 elements: 0 a | 1 a,b | 2,3 b | 4 b,c.
 TENSORS = PayloadLayout([("x.a", 6), ("x.b", 11), ("y.c", 3)], 16)
-CLOSE = {"policy": "early-close", "tolerance": 0.1, "deadline_s": 1}
 
 
 def but(*missing, chunks=5):
@@ -344,26 +320,3 @@ def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
         assert EarlyClose(0.2, 1).tolerance(critical) == 0.2
         assert QuickLossOnly(0.2, 1).tolerance(critical) == 0.2
     assert PerLayer(0.0) != Fixed(0)
-
-
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ("per-layer:default=1", "default is 1"),
-        ("per-layer:default=0.1,first=x", "first is 'x'"),
-        ("per-layer:default=0.1,tensors=a@b", "not of the form GLOB@TOLERANCE"),
-        ("per-layer:default=0.1,tensors=5", "GLOB@TOLERANCE"),
-        ("per-layer:default=0.1,tensors=a@1.5", "tensors: a is 1.5; valid: 0"),
-        ("early-close:tolerance=0.1,deadline_s=0", "deadline_s is 0; valid: seconds, above 0"),
-        ({**CLOSE, "deadline_s": math.nan}, "deadline_s is nan"),
-        ("early-close:tolerance=0.1,deadline_s=1,patience=0.9", "patience is 0.9; valid: 1 or"),
-        ({**CLOSE, "epoch_rounds": 17}, "epoch_rounds is 17; valid: a whole number, 1 to 16"),
-        ("early-close:tolerance=0.1,deadline_s=1,epoch_rounds=0", "epoch_rounds is 0"),
-        ("early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or globs"),
-        ("quick-loss-only:tolerance=2,quiet_s=1", "tolerance is 2"),
-        ("quick-loss-only:tolerance=0.1,quiet_s=-1", "quiet_s is -1"),
-    ],
-)
-def test_mistakes_in_options_are_answered_with_what_is_valid(value, named):
-    with pytest.raises(ValueError, match=named):
-        as_policy(value)

@@ -35,7 +35,7 @@ _PATIENCE = 1.5
 _LEAST_LOSS = 0.01  # less is no reason to do anything
 
 
-class CompensatedRate(CongestionControl):
+class CompensatedRate(FixedRate):
     """A fixed rate that makes up for losses once a transfer takes longer than calm ones: ours.
 
     Others who share the link have usually ended by then, and left their shares to nobody. At a loss
@@ -47,21 +47,18 @@ class CompensatedRate(CongestionControl):
         most: the most times that rate. With three senders to one link, 3 is all of the link.
     """
 
-    measures = False  # its losses are no less true when a receiver answers late
-
     def __init__(self, *, rate_bps: float, most: float = 3.0) -> None:
-        if not rate_bps > 0:
-            raise ValueError(f"rate_bps is {rate_bps}; valid: above 0")
+        super().__init__(rate_bps=rate_bps)
         check_number("most", most, least=1, most=100)
-        self._own_bps, self._most = float(rate_bps), float(most)
+        self._most = float(most)
         self._lost_share = 0.0  # of the latest datagrams, where no queue causes that
         self._sent_bytes, self._late_bytes = 0.0, math.inf  # of this transfer
 
     @property
     def rate_bps(self) -> float:
         if not self._lost_share or self._sent_bytes <= self._late_bytes:
-            return self._own_bps
-        return self._own_bps * min(self._most, 1 / max(1 - self._lost_share, 1e-6))
+            return self._rate_bps
+        return self._rate_bps * min(self._most, 1 / max(1 - self._lost_share, 1e-6))
 
     @property
     def steady(self) -> bool:  # type: ignore[override]
