@@ -16,6 +16,7 @@ HEAD_BYTES = _HEAD.size
 # With head, trailer and lower headers it fits into the smallest packet that IPv6 must carry.
 PIECE_BYTES = 1152
 _RETURN = 1
+_Piece = tuple[int, bytes, int]  # of the stream: its place, its bytes, and the flag of its hedge
 # A kernel may delay an acknowledgement for 40 ms. Besides, two round trips count.
 _PATIENCE_S = 0.05
 # For so long, and two round trips, what a side says may answer the hedge that it got.
@@ -226,25 +227,28 @@ class Hedge:
         if not hedges and (self._owes or self._unhedged is not None):
             hedges = self._at_once(now_s)
         self._unhedged, self._owes = None, False
-        numbered = [_numbered(hedge, self.sent + place) for place, hedge in enumerate(hedges)]
+        datagrams = [
+            _HEAD.pack(self._session, number << 1 | flag, self._heard, first) + data
+            for number, (first, data, flag) in enumerate(hedges, start=self.sent)
+        ]
         self.sent += len(hedges)
-        return numbered
+        return datagrams
 
-    def _at_once(self, now_s: float) -> list[bytes]:
+    def _at_once(self, now_s: float) -> list[_Piece]:
         """What was said lately; for a peer that asks, all that it may lack."""
         self._next = self._from if self._owes else max(self._from, self._unhedged or 0)
-        pieces = self._pieces(flags=_RETURN if self.troubled else 0)
+        pieces = self._pieces(_RETURN if self.troubled else 0)
         if not pieces:
-            return [self._hedge(self._from, b"", flags=0)] if self._owes else []
+            return [(self._from, b"", 0)] if self._owes else []
         if self.troubled and self._again_s == math.inf:
             self._again_s = now_s + self._pause_s
         return self._copied(pieces) if self.troubled else pieces
 
-    def _again(self, now_s: float) -> list[bytes]:
+    def _again(self, now_s: float) -> list[_Piece]:
         """All that the peer may lack, and of a longer stream other pieces each time."""
-        pieces = self._pieces(flags=_RETURN)
+        pieces = self._pieces(_RETURN)
         if not pieces and self._asks:
-            pieces = [self._hedge(self._from, b"", flags=_RETURN)]
+            pieces = [(self._from, b"", _RETURN)]
         if not pieces:
             self._again_s = math.inf
             return []
@@ -262,30 +266,22 @@ class Hedge:
         slower = 2.0 ** min(max(0, self._times - _STEADY), 10)
         return min(pause_s * slower, max(pause_s, _LONGEST_S))
 
-    def _copied(self, pieces: list[bytes]) -> list[bytes]:
+    def _copied(self, pieces: list[_Piece]) -> list[_Piece]:
         return (pieces * self._copies)[: max(len(pieces), _MOST_AT_A_TIME)]
 
-    def _pieces(self, *, flags: int) -> list[bytes]:
+    def _pieces(self, flag: int) -> list[_Piece]:
         end = min(self._said, self._from + _AHEAD_BYTES)
         if self._from == end:
             return []
         if not self._from <= self._next < end:
             self._next = self._from
-        pieces = []
+        pieces: list[_Piece] = []
         for _ in range(_MOST_AT_A_TIME):
             at = self._next - self._from
             data = bytes(self._kept[at : min(at + PIECE_BYTES, end - self._from)])
-            pieces.append(self._hedge(self._next, data, flags=flags))
+            pieces.append((self._next, data, flag))
             self._next += len(data)
             if self._next == end:
                 self._next = self._from
                 break
         return pieces
-
-    def _hedge(self, first: int, data: bytes, *, flags: int) -> bytes:
-        return _HEAD.pack(self._session, flags, self._heard, first) + data
-
-
-def _numbered(hedge: bytes, number: int) -> bytes:
-    session, flag, heard, first = _HEAD.unpack_from(hedge)
-    return _HEAD.pack(session, number << 1 | flag, heard, first) + hedge[HEAD_BYTES:]

@@ -1,6 +1,6 @@
 """The loops over datagrams that every byte passes: composing a batch and placing one.
 
-Here in numpy, the reference; `testbed.transport.native` does exactly the same in C.
+Here in numpy, the plain reference; `testbed.transport.native` does exactly the same in C.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,6 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.wire import (
     ACK_REQUESTED,
     CHUNK_BITS,
-    HEADER_BYTES,
     NUMBER_MODULUS,
     SEND_INDEX_BITS,
     SEND_INDEX_MODULUS,
@@ -26,9 +25,7 @@ from testbed.transport.core.wire import (
 )
 
 ASK_FIRST, ASK_LAST = 1, 2  # bits: which datagrams of a batch ask for an ACK
-_STAMP_BITS = np.uint64(16)
 _CHUNK_MASK = (1 << CHUNK_BITS) - 1
-_HEAD_MASK = np.uint64((1 << 64) - 1 - (1 << 32) + 1 + _CHUNK_MASK)
 # A receiver remembers so many numbers for each chunk, and so many at the least: what was delayed by
 # more datagrams than that is refused.
 _NUMBERS_PER_CHUNK, _LEAST_WINDOW = 4, 1024
@@ -145,20 +142,8 @@ class NumpyComposer(Composer):
 class NumpyPlacement(Placement):
     """A few array operations per batch and none per datagram."""
 
-    def _prepare(self) -> None:
-        layout = self.layout
-        # The two 64-bit halves of a full chunk's header: (session, sequence), (transfer, length).
-        self._full_tail = np.uint64(self.transfer << 16 | layout.chunk_bytes)
-        self._first_head = np.uint64(self.session << 32)
-        last_is_full = int(layout.chunk_lengths[-1]) == layout.chunk_bytes
-        full_chunks = layout.chunk_count if last_is_full else layout.chunk_count - 1
-        self._has_full_chunks = full_chunks > 0
-        self._last_full_head = np.uint64(self.session << 32 | max(0, full_chunks - 1))
-
     def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
-        batch = fields(frames, self.layout.chunk_bytes)
-        if not self._all_valid(frames):
-            batch = self._valid(batch)
+        batch = self._valid(fields(frames, self.layout.chunk_bytes))
         stamps = stamps_of(batch)
         if not (fresh := self._first_time(numbers_of(stamps))).all():
             batch, stamps = batch[fresh], stamps[fresh]
@@ -203,15 +188,6 @@ class NumpyPlacement(Placement):
             else:
                 step = max(step, distance)
         return step
-
-    def _all_valid(self, frames: NDArray[np.uint8]) -> bool:
-        """Whether all headers are those of full chunks of this transfer, the usual case."""
-        heads = frames[:, :HEADER_BYTES].view(">u8")
-        return self._has_full_chunks and bool(
-            (heads[:, 1] >> _STAMP_BITS == self._full_tail).all()
-            and (heads[:, 0] & _HEAD_MASK >= self._first_head).all()
-            and (heads[:, 0] & _HEAD_MASK <= self._last_full_head).all()
-        )
 
     def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
         """The records whose header fits this transfer; counts the others."""

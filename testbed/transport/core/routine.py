@@ -3,8 +3,16 @@
 Who drives the connection may do it instead, with less than a wake-up for each batch, and reports
 before it calls anything else: that is the same as `offer` and `sent`, or `on_datagrams`, then.
 
-Datagrams may gather in a receiver's socket until about GATHERED have come at the present rate, as
-long as the repair allows, and for half of what is missing to the stop.
+It rests on what four parts say of themselves, and each may say nothing:
+
+* a congestion control is `steady`, so that the pacer alone says when datagrams go,
+* a sender's repair is `certain` of so many chunks: together they are `Departures`;
+* a receiver's repair is `quiet` for so many datagrams,
+* and a stop rule tells how many chunks are `missing`: together they are `Expected`.
+
+The first three are promises: a subclass has to give its own, for it may have changed what they rest
+on. Datagrams may gather in a receiver's socket until about GATHERED have come at the present rate,
+as long as the repair allows, and for half of what is missing to the stop.
 """
 
 import math
@@ -59,7 +67,7 @@ class Gathering:
 
 
 def promises(part: object, name: str) -> bool:
-    """Whether the class of a policy itself has this attribute."""
+    """Whether a policy's class gives this promise itself."""
     return name in vars(type(part))
 
 
