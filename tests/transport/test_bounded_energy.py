@@ -16,7 +16,7 @@ from testbed.transport.core.events import TransferDone
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.order import Arranger
-from testbed.transport.core.tolerance import Lookback, Slowest, StopRule
+from testbed.transport.core.tolerance import Lookback, Slowest
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.order import ORDERS, ByEnergy, InOrder, OrderContext
 from testbed.transport.policies.repair import Passes
@@ -524,27 +524,6 @@ def test_the_preset_says_against_what_energy_is_measured(per):
 
 
 # Gather after gather in virtual time.
-
-
-@pytest.mark.parametrize(("layouts", "remembered"), [(1, 16), (20, 320), (40, 512)])
-def test_a_rule_looks_back_on_16_transfers_of_each_layout(layouts, remembered):
-    seen = []
-
-    class Counting(StopRule):
-        def satisfied(self, progress):
-            return False  # but for all chunks
-
-        def deadline_s(self, progress):
-            seen.append(len(progress.recent))
-
-    parts = PayloadLayout([(str(number), 4) for number in range(layouts)], 16)
-    two = Two(layout=parts, tensor_by_tensor=True)
-    for number in range(remembered + 10):
-        layout, transfer = parts.each[number % layouts], Leg.GATHER.transfer(number)
-        two.receive(transfer, rule=Counting(), layout=layout)
-        two.send(transfer, random_payload(layout, number))
-        two.run()
-    assert max(seen) == seen[-1] == remembered
 
 
 @pytest.mark.parametrize(("loss", "spread"), [(0.6, 0.0), (0.6, 1.0), (0.9, 0.0), (0.9, 1.5)])

@@ -366,20 +366,6 @@ def test_a_flow_shares_fairly_with_a_newcomer(name):
     assert jain(end - begin for begin, end in zip(before, after, strict=True)) >= 0.95
 
 
-@pytest.mark.parametrize(
-    ("flows", "stagger_s", "queue"),
-    [(4, 0.3, 0.5), pytest.param(8, 0.5, 2.0, marks=pytest.mark.long)],
-)
-def test_who_begins_behind_a_full_queue_does_not_grow_without_bound(flows, stagger_s, queue):
-    scenario = usual("ltp", queue=queue, flows=flows, stagger_s=stagger_s)
-    for _ in range(round(flows * stagger_s / 0.01) + 100):
-        scenario.run(1)
-        # Its round trip is up to three times that of the empty path; in STARTUP it sends three
-        # times its estimate, which is ten times what is delivered at the most.
-        most = max(flow.path.in_flight for flow in scenario.flows) * DATAGRAM_BYTES
-        assert most < 90 * scenario.product_bytes
-
-
 @pytest.mark.parametrize("name", CONTROLS)
 def test_later_transfers_are_as_fast_as_the_path_because_the_first_was_learnt_from(name):
     chunks, pause_s = 1240, 2.0  # 30 bandwidth-delay products
