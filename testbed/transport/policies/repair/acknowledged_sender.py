@@ -185,12 +185,15 @@ class SendQueue:
         return np.concatenate((first[:count], then[: max(0, count - len(first))]))
 
     def drop(self, count: int) -> None:
-        """The next `count` chunks are sent."""
+        """The next `count` chunks, which wait, are sent."""
         if self._lost_first:
             again = min(count, len(self._lost))
         else:
             again = max(0, count - len(self._fresh))
-        self._set(self._lost[again:], self._fresh[count - again :], self._kept)
+        if again:
+            self._lost = self._lost[again:]
+        self._fresh = self._fresh[count - again :]
+        self.waiting -= count
 
     def take(self, chunks: Chunks) -> None:
         """Removes these, wherever they wait; those that do not wait stay away."""
