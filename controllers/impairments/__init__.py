@@ -10,6 +10,7 @@ changes its flow entries, is also accounted for in `testbed.verdict.conservation
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Annotated, Any, cast, get_args
 
 from controllers.impairments.base import Effect, Impairment, LabAccess
@@ -72,16 +73,17 @@ def read(document: Mapping[str, Any]) -> ImpairmentParameters:
 
 
 def make(document: Mapping[str, Any], lab: LabAccess) -> Impairment[Any]:
-    """The impairment of a resolved entry; preparing it may take a while.
+    """The prepared impairment of a resolved entry; this may take a while.
 
     Raises:
         InputError: a user's own does not fit, or raised: one line.
     """
     made, parameters = kind_of(document["kind"]), read(document)
-    if document["kind"] in KINDS:
-        return made(parameters, lab)
-    with own_code.explained(own_code.split(document["kind"])[0]):
-        return made(parameters, lab)
+    own_file = own_code.split(document["kind"])[0]
+    with nullcontext() if document["kind"] in KINDS else own_code.explained(own_file):
+        impairment = made(parameters, lab)
+        impairment.prepare()
+    return impairment
 
 
 AnyImpairment = Annotated[

@@ -194,8 +194,8 @@ class LabAccess(ABC):
 class Impairment(ABC, Generic[ParametersT]):
     """One entry of the timeline. The application calls `begin` and `end` and logs both.
 
-    The constructor runs before training and prepares what takes long. `begin` returns once the
-    impairment is in force (its acknowledged time is taken then), `end` once it has ended.
+    It is constructed and prepared before training. `begin` returns once the impairment is in force
+    (its acknowledged time is taken then), `end` once it has ended.
     An exception from any of them fails the run.
     """
 
@@ -222,6 +222,9 @@ class Impairment(ABC, Generic[ParametersT]):
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         self.parameters = parameters
         self.lab = lab
+
+    def prepare(self) -> None:
+        """Start what waits for the first `begin`, such as a process on a host."""
 
     @abstractmethod
     def begin(self) -> None:

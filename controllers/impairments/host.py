@@ -82,6 +82,9 @@ class Straggler(Impairment[StragglerParameters]):
         self._slow: _SlowProcess | _SlowLink
         self._slow = (_SlowProcess if parameters.resource == "cpu" else _SlowLink)(parameters, lab)
 
+    def prepare(self) -> None:
+        self._slow.prepare()
+
     def begin(self) -> None:
         self._slow.begin()
 
@@ -98,10 +101,12 @@ class _SlowProcess:
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._parameters = parameters
         self._lab = lab
-        argv = python_module.command("testbed.lab.helpers.slowdown")
-        self._helper = start_helper(argv, pid=None, lab=lab)
         self._pid = 0
         self._slowed: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        argv = python_module.command("testbed.lab.helpers.slowdown")
+        self._helper = start_helper(argv, pid=None, lab=self._lab)
 
     def begin(self) -> None:
         self._pid = process_of_workload(self._lab, self._parameters)
@@ -146,6 +151,9 @@ class _SlowLink:
     def met(self) -> int:
         """How many packets came to the links' queues meanwhile."""
         return sum(link.sent + link.dropped for link in self._slowed.values())
+
+    def prepare(self) -> None:
+        """Nothing waits."""
 
     def begin(self) -> None:
         rates = {way: self._links.shape(*way).rate_bps / self._factor for way in self._slowed}

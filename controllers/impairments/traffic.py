@@ -123,13 +123,13 @@ class HostBurst(Impairment[HostBurstParameters]):
             *(self.victim.address, port, "--from", sender.address),
             *("--rate-bps", self.rate_bps, "--frame-bytes", parameters.frame_bytes),
         )
-        self._blaster = start_helper(
-            python_module.command("testbed.lab.helpers.traffic", *map(str, arguments)),
-            pid=sender.pid,
-            lab=lab,
-        )
+        self._argv = python_module.command("testbed.lab.helpers.traffic", *map(str, arguments))
+        self._sender_pid = sender.pid
         self._began_s = 0.0
         self._sent: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        self._blaster = start_helper(self._argv, pid=self._sender_pid, lab=self.lab)
 
     def begin(self) -> None:
         self._arrived.take()
@@ -217,10 +217,13 @@ class Background(Impairment[BackgroundParameters]):
         super().__init__(parameters, lab)
         self._receiver, self._sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]
         self._lasted_s = 0.0
-        self._prepared: _Pair | None = self._prepare()
+        self._prepared: _Pair | None = None
+
+    def prepare(self) -> None:
+        self._prepared = self._started_pair()
 
     def begin(self) -> None:
-        pair = self._prepared or self._prepare()
+        pair = self._prepared or self._started_pair()
         self._prepared = None
         self._await(pair.server)
         self._began_s = time.monotonic()
@@ -274,7 +277,7 @@ class Background(Impairment[BackgroundParameters]):
             details["iperf3_received_bps"] = float(arrived["bits_per_second"])
         return Effect(met=sum(self._segments[1:]), frames_sent=sum(self._segments), details=details)
 
-    def _prepare(self) -> _Pair:
+    def _started_pair(self) -> _Pair:
         """Start a server for one test on a free port, and a client that waits for its begin."""
         with socket_in(self._receiver.pid, socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind((self._receiver.address, 0))
@@ -300,7 +303,7 @@ class Background(Impairment[BackgroundParameters]):
     def _prepare_next(self) -> None:
         self.lab.sleep(_PREPARE_AFTER_S)  # other impairments that begin now go first
         if self._prepared is None:
-            self._prepared = self._prepare()
+            self._prepared = self._started_pair()
 
     def _await(self, server: HelperProcess) -> None:
         """Wait until the server listens, which it usually does already."""
