@@ -4,7 +4,8 @@ To add one: a file here with an `ImpairmentParameters` and an `Impairment[ThoseP
 (`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`; or a file of your
 own, `kind: ./mine.py`. One that asks nothing but what `LabAccess` has in virtual time is simulated
 by its name in `testbed.run.simulated_impairments`. A kind that drops packets in a switch, or
-changes its flow entries, is also accounted for in `testbed.verdict.conservation`.
+changes its flow entries, is also accounted for in `testbed.verdict.conservation`. May import
+`testbed.lab`, `testbed.shared` and `topologies`.
 """
 
 from __future__ import annotations
