@@ -23,7 +23,6 @@ from testbed.experiment import Run, estimates
 from testbed.lab import paths
 from testbed.run import manifest, runner, simulated_impairments
 from testbed.run.runner import OnProgress, Outcome, directory_of
-from testbed.run.simulated_access import SimulatedAccess
 from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
@@ -188,7 +187,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         # Its folder is what the controller shares with the senders.
         controller_socket = Path(private, "controller.sock")
         log = directory / "events" / "impairments.jsonl"
-        access = SimulatedAccess(
+        access = simulated_impairments.SimulatedAccess(
             simulation, network, records=log.parent, shared=controller_socket.parent
         )
         controller = simulated_impairments.SimulatedController(

@@ -8,8 +8,7 @@ import pytest
 import topologies
 from controllers import impairments
 from controllers.impairments.loss import LossParameters
-from testbed.run.simulated_access import SimulatedAccess
-from testbed.run.simulated_impairments import SimulatedController
+from testbed.run.simulated_impairments import SimulatedAccess, SimulatedController
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.simulate.engine import Simulation
 from tests.simulate.trains import SIZE_BYTES, Sinks, feed
