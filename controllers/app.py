@@ -31,8 +31,7 @@ from controllers.framework import (
     until_signal,
 )
 from controllers.impairment_plan import contradict, places_of
-from controllers.impairment_runner import ImpairmentRunner
-from controllers.lab_access import ControllerLabAccess
+from controllers.impairment_runner import ControllerLabAccess, ImpairmentRunner
 from controllers.openflow import ClosedError, Connection, LateError
 from controllers.routing import Routing
 from controllers.switches import PortState, Switch

@@ -10,8 +10,8 @@ import pytest
 
 from controllers import openflow
 from controllers.framework import hub
+from controllers.impairment_runner import ControllerLabAccess
 from controllers.impairments.base import NotMeasuredError
-from controllers.lab_access import ControllerLabAccess
 from controllers.openflow import (
     COOKIE,
     FORWARDING_TABLE,
