@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from controllers.impairment_plan import places_of, resolve
 from controllers.impairments import KINDS, AnyImpairment, kind_of
+from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.registry import one_of
 from testbed.shared.section import Section
@@ -60,7 +61,7 @@ class Description(Section):
     def document(self, folder: Path) -> dict[str, Any]:
         """Return the description in the form of the lab's own file."""
         self._check_apart()
-        network = self._network()
+        network = self._network().as_json()
         for index, each in enumerate(self.impairments):
             if not kind_of(each.kind).openflow_only:
                 valid = ", ".join(kind for kind in KINDS if kind_of(kind).openflow_only)
@@ -98,39 +99,34 @@ class Description(Section):
                 raise ValueError(f"{key}: {thing}: {owners[thing]} has this, too")
             owners[thing] = key
 
-    def _network(self) -> dict[str, Any]:
-        def end(node: str, port: int) -> dict[str, Any]:
-            return {"node": node, "interface": "", "number": port, "pid": None}
+    def _network(self) -> LabInfo:
+        def port(node: str, number: int) -> Port:
+            return Port(node=node, interface="", number=number, pid=None)
 
-        shape = {"rate_bps": self.rate_bps, "queue_bytes": self.queue_bytes}
-        unchanged = {"ecn_threshold_bytes": None, "delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0}
-        pairs = [(end(name, 0), end(each.switch, each.port)) for name, each in self.hosts.items()]
+        shape: dict[str, Any] = {"rate_bps": self.rate_bps, "queue_bytes": self.queue_bytes}
+        pairs = [(port(name, 0), port(each.switch, each.port)) for name, each in self.hosts.items()]
         for link in self.links:
-            ends = (end(each.switch, each.port) for each in (link.first, link.second))
-            pairs.append((next(ends), next(ends)))
-        links = [
-            {
-                "first": one,
-                "second": two,
-                "name": f"{one['node']}--{two['node']}",
-                **shape,
-                **unchanged,
-            }
-            for one, two in pairs
-        ]
-        nowhere = {"address": "", "pid": 0, "interface": "", "switch_interface": ""}
+            one, two = (port(each.switch, each.port) for each in (link.first, link.second))
+            pairs.append((one, two))
         hosts = {
-            name: {
-                "name": name,
-                "mac": host.mac,
-                "switch": host.switch,
-                "switch_port": host.port,
-                **nowhere,
+            name: HostInfo(
+                name=name,
+                address="",
+                mac=host.mac,
+                pid=0,
+                interface="",
+                switch=host.switch,
+                switch_port=host.port,
+                switch_interface="",
                 **shape,
-            }
+            )
             for name, host in self.hosts.items()
         }
-        return {"switches": dict(self.switches), "hosts": hosts, "links": links}
+        links = [
+            LinkEnds(name=f"{one.node}--{two.node}", first=one, second=two, **shape)
+            for one, two in pairs
+        ]
+        return LabInfo(hosts=hosts, switches=self.switches, links=links)
 
 
 def read(path: Path) -> dict[str, Any]:
