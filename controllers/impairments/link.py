@@ -70,6 +70,7 @@ class TemporarySettings:
     """Sets values of one direction, and brings back others' values at the end.
 
     Attributes:
+        way: the direction's sender and receiver.
         sent, dropped: by the direction's queue, from the first setting until all was undone.
     """
 
@@ -77,31 +78,31 @@ class TemporarySettings:
         self.sent = self.dropped = 0
         self._before: tuple[int, int] | None = None
         self._links = links
-        self._way = (sender, receiver)
+        self.way = (sender, receiver)
         self._others: dict[str, float] = {}  # what anyone else set last
         self._own: dict[str, float] = {}
 
     def set(self, settings: Mapping[str, float]) -> None:
         """Change some settings, by the names that `LinkControl.change` takes."""
         self._note(settings)
-        self._links.change(*self._way, settings)
-        now = self._links.now(*self._way)
+        self._links.change(*self.way, settings)
+        now = self._links.now(*self.way)
         self._own |= {key: now[key] for key in settings}
         if self._before is None:
-            self._before = self._links.offered(*self._way)
+            self._before = self._links.offered(*self.way)
 
     def undo(self) -> None:
         """Bring back what others set last, of all that was set here."""
         self._note(self._own)
-        self._links.change(*self._way, self._others)
+        self._links.change(*self.way, self._others)
         self._others, self._own = {}, {}
         if self._before is not None:
-            sent, dropped = self._links.offered(*self._way)
+            sent, dropped = self._links.offered(*self.way)
             self.sent, self.dropped = sent - self._before[0], dropped - self._before[1]
             self._before = None
 
     def _note(self, keys: Mapping[str, float]) -> None:
-        now = self._links.now(*self._way)
+        now = self._links.now(*self.way)
         for key in keys:
             if key not in self._own or now[key] != self._own[key]:
                 self._others[key] = now[key]

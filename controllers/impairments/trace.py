@@ -16,13 +16,14 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from controllers.impairments.base import Effect, Impairment, LabAccess, lines_of_file
-from controllers.impairments.link import TemporarySettings, direction
+from controllers.impairments.base import Effect, LabAccess, lines_of_file
+from controllers.impairments.link import ChangedDirection, Direction
 from controllers.impairments.parameters import LONGEST_S, ImpairmentParameters
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.shared import units
@@ -297,7 +298,7 @@ class TraceParameters(ImpairmentParameters):
         return {key: each[row] for key, each in self.changes.items() if key != "t_s"}
 
 
-class Trace(Impairment[TraceParameters]):
+class Trace(ChangedDirection[TraceParameters]):
     """Makes each change when it is due."""
 
     changes_rates = "recorded"
@@ -305,17 +306,17 @@ class Trace(Impairment[TraceParameters]):
 
     def __init__(self, parameters: TraceParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
-        at = direction(lab.network, parameters)
-        self._ends = (at.sender.node, at.receiver.node)
-        self._link = TemporarySettings(lab.links, *self._ends)
         self._log = JsonLinesWriter(lab.records / LOG)
         self._late_s: list[float] = []
         self._began_s = 0.0
 
+    def new_settings(self, at: Direction) -> dict[str, Any]:
+        return self.parameters.at_begin()
+
     def begin(self) -> None:
         self._late_s = []
         now_s = self.lab.now_s()
-        self._link.set(self.parameters.at_begin())
+        super().begin()
         self._changed(now_s)
         self._due = self.parameters.after(1e-9)
         self._next = next(self._due)
@@ -334,14 +335,13 @@ class Trace(Impairment[TraceParameters]):
 
     def end(self) -> None:
         now_s = self.lab.now_s()
-        self._link.undo()
+        super().end()
         self._changed(now_s, is_planned=False)
 
     def effect(self) -> Effect:
         """The packets that came to the queue meanwhile, and how late the latest change was."""
         details = {"changes": len(self._late_s), "late_max_s": max(self._late_s, default=0.0)}
-        sent, dropped = self._link.sent, self._link.dropped
-        return Effect(met=sent + dropped, dropped=dropped, details=details)
+        return replace(super().effect(), details=details)
 
     def _changed(self, planned_s: float, *, is_planned: bool = True) -> None:
         """Note what the link has now."""
@@ -351,9 +351,9 @@ class Trace(Impairment[TraceParameters]):
         self._log.write(
             {
                 "name": self.parameters.label,
-                "link": "->".join(self._ends),
+                "link": "->".join(self._link.way),
                 "planned_s": planned_s,
                 "made_s": made_s,
-                **self.lab.links.now(*self._ends),
+                **self.lab.links.now(*self._link.way),
             }
         )
