@@ -62,22 +62,6 @@ def test_both_legs_and_whole_rounds_are_anchors():
     assert [each.parameters.label for each in timeline.ending_with(1, "round")] == ["whole"]
 
 
-def test_what_has_not_begun_when_its_leg_ends_never_does():
-    timeline = Timeline([impairment(rounds=[1], offset_s=0.25)])
-    (found,) = timeline.announced(1, "gather", 100.0)
-    assert (found.begins_s, found.parameters.longest_s, found.with_leg) == (100.25, 2.0, True)
-    assert timeline.ending_with(1, "gather") == []
-    assert timeline.begin(found) is False
-    assert timeline.active == []
-
-
-def test_what_has_a_duration_outlives_its_leg():
-    timeline = Timeline([impairment(rounds=[1], duration_s=5)])
-    begun(timeline, 1, "gather")
-    assert timeline.ending_with(1, "gather") == []
-    assert [each.parameters.label for each in timeline.finish()] == ["loss-server"]
-
-
 def test_times_count_from_the_first_round_and_only_once():
     timeline = Timeline([impairment(at_s=[3, 1.5], duration_s=0.1)])
     assert [each.begins_s for each in timeline.start(1000.0)] == [1001.5, 1003.0]
