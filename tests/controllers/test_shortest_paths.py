@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from typing import Any
 
@@ -10,38 +9,23 @@ import pytest
 
 import topologies
 from controllers.routing import Change, Routes, link_name, routes, udp_turns, waves
+from testbed.lab.paths import directions
+from testbed.run.simulated_network import describe
 
 
 def network(**given: Any) -> dict[str, Any]:
     """A topology as the lab describes it to the controller."""
-    topology = topologies.build(topologies.parse(given))
-    links = []
-    for first, second in topology.links():
-        number, other = topology.port(first, second)
-        links.append(
-            {
-                "first": {"node": first, "number": number},
-                "second": {"node": second, "number": other},
-            }
-        )
-    return {
-        "switches": {name: number for number, name in enumerate(topology.switches(), start=1)},
-        "hosts": {name: {"mac": f"mac-{name}"} for name in topology.hosts()},
-        "links": links,
-    }
-
-
-def far_ends(description: dict[str, Any]) -> dict[tuple[str, int], str]:
-    return {
-        (own["node"], own["number"]): other["node"]
-        for link in description["links"]
-        for own, other in itertools.permutations((link["first"], link["second"]))
-    }
+    description = describe(topologies.parse(given)).as_json()
+    for name, host in description["hosts"].items():
+        host["mac"] = f"mac-{name}"
+    return description
 
 
 def paths(description: dict[str, Any], table: Routes, first: str, second: str) -> list[list[str]]:
     """All ways that the rules leave open from a host's switch to a host."""
-    ends = far_ends(description)
+    ends = {
+        (own["node"], own["number"]): other["node"] for _, own, other in directions(description)
+    }
     start = next(end for (node, _), end in ends.items() if node == first)
     complete: list[list[str]] = []
     open_ended = [[start]]
