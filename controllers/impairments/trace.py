@@ -35,11 +35,8 @@ LOG = "traces.jsonl"
 # One full frame takes 0.12 s at this rate. A trace's lower ones, 0 included, become this one.
 SMALLEST_RATE_BPS = 100_000
 SHORTEST_S = 0.001
-LARGEST_RATE_BPS = 10_000_000_000
 MOST_CHANGES = 20_000
-_LONGEST_DELAY_S = 10
-_UNITS = {"rate_bps": LARGEST_RATE_BPS, "delay_s": _LONGEST_DELAY_S, "jitter_s": _LONGEST_DELAY_S}
-LARGEST: dict[str, float] = {"t_s": math.inf, **_UNITS, "loss": 1}
+LARGEST = {"t_s": math.inf, "rate_bps": 10e9, "delay_s": 10.0, "jitter_s": 10.0, "loss": 1.0}
 Changes = dict[str, list[float]]
 
 
