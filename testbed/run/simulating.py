@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import tempfile
 import time
 import traceback
@@ -64,13 +65,10 @@ def remarks(runs: Sequence[Run]) -> list[str]:
     found = {run.arm for run in runs if run.protocol.carrier == "tcp"}
     said = [f"{arm}: kernel TCP by a model, see docs/how-to/simulate.md" for arm in sorted(found)]
     topologies_used = {repr(each): each for each in (run.experiment.topology for run in runs)}
-    if any(_marks(each) for each in topologies_used.values()):
+    links = itertools.chain.from_iterable(describe(each).links for each in topologies_used.values())
+    if any(link.ecn_threshold_bytes is not None for link in links):
         said.append("ecn_threshold_bytes: marks nothing, since nothing here sends with ECN")
     return said
-
-
-def _marks(topology: topologies.TopologyParameters) -> bool:
-    return any(link.ecn_threshold_bytes is not None for link in describe(topology).links)
 
 
 def _has_key(key: str, section: Any) -> bool:
