@@ -1,10 +1,10 @@
 """The transport in virtual time: its own `Connection` objects, driven over links that misbehave.
 
 `engine` has the clock, `link` what travels and what carries it, `way` a path of links and
-`arrivals` its end. `party` drives one connection as `testbed.transport.net` does with sockets, and
-`cluster` joins a server and its workers. `endpoint` is the transport's for programs that block:
-`tasks` runs these, one at a time, and has their other sockets. A run repeats itself
-exactly, and takes as long as its events take to compute.
+`arrivals` its end. `party` drives one connection as `testbed.transport.net` does with sockets.
+`endpoint` joins a server and its workers, for programs that block: `tasks` runs these, one at a
+time, and has their other sockets. A run repeats itself exactly, and takes as long as its events
+take to compute.
 
 Three things keep events few. A sender's routine goes ahead as one train (`party.Ahead`), until
 something happens to it. A link serves what has come when someone looks at what lies behind it. A

@@ -1,7 +1,7 @@
-"""The endpoint that training uses, in virtual time: the same methods, without sockets.
+"""The endpoints that training uses, in virtual time: the same methods, without sockets.
 
-A host computes in no time, unless it has a processor: what arrives is taken when its connection
-wants it.
+A `Cluster` joins them: workers can be killed, and join again. A host computes in no time, unless
+it has a processor: what arrives is taken when its connection wants it.
 """
 
 import math
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from testbed.simulate import headers, kernel_tcp
 from testbed.simulate.arrivals import Arrivals
-from testbed.simulate.cluster import Cluster
 from testbed.simulate.engine import Simulation
-from testbed.simulate.party import Party
+from testbed.simulate.party import Party, link_up
 from testbed.simulate.processor import Costs, Processor
 from testbed.simulate.tasks import Signal, Tasks
 from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.errors import PeerLost
+from testbed.transport.core.errors import PeerLost, ProtocolError
 from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone, TransferReport
 from testbed.transport.core.hot_path import HotPath
-from testbed.transport.core.joining import SERVER
+from testbed.transport.core.joining import SERVER, Admission, Newcomer, UnknownSenderError
 from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
+from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRuleFactory
@@ -46,6 +46,98 @@ from testbed.transport.policies.tolerance import Fixed
 
 Buffer = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
+
+_PORT = 47000
+
+
+class Cluster:
+    """A server and workers, each pair joined by two ways."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        ways: Mapping[str, tuple[Way, Way]],
+        *,
+        settings: Callable[[str], ConnectionSettings],
+        path: Callable[[str], SendingPath],
+        terms: str = "",
+        party: Callable[[str, Connection, Way], Party] | None = None,
+    ) -> None:
+        """`ways`: worker -> its way to the server, and back; the others make what is of a side."""
+        self.simulation = simulation
+        self.servers: dict[str, Party] = {}  # the server's side of each worker's latest connection
+        self.workers: dict[str, Party] = {}  # each worker's own side
+        self.refused: list[str] = []  # why newcomers were turned away, in order
+        self._ways = dict(ways)
+        self._settings = settings
+        self._path = path
+        self._terms = terms
+        self._party = party or (lambda side, connection, way: Party(simulation, connection, way))
+        self._started = False
+        self._admission = Admission(
+            addresses={name: name for name in ways}, layout=settings(SERVER).layout, terms=terms
+        )
+
+    def join(self, name: str) -> Party:
+        """A worker connects, for the first time or again."""
+        settings, now_s = self._settings(name), self.simulation.now_s
+        hello = Hello(
+            session=settings.session,
+            name=name,
+            data_port=_PORT,
+            terms=self._terms,
+            layout=settings.layout.encode(),
+        )
+        connection = Connection(
+            peer=SERVER, settings=settings, path=self._path(name), now_s=now_s, hello=hello
+        )
+        there, _ = self._ways[name]
+        party = self.workers[name] = self._party(name, connection, there)
+        said = connection.control()
+        there.say(self.simulation, lambda: self._newcomer(party, said))
+        return party
+
+    def _newcomer(self, worker: Party, said: bytes) -> None:
+        """The server reads a HELLO, and the worker's former connection makes room."""
+        settings, now_s = self._settings(SERVER), self.simulation.now_s
+        newcomer = Newcomer(settings.session, now_s)
+        try:
+            hello = newcomer.feed(said)
+            assert hello is not None  # it is small enough to come in one piece
+            self._admission.judge(hello, hello.name)
+        except (UnknownSenderError, ProtocolError) as error:
+            self.refused.append(str(error))
+            worker.cut(str(error))
+            return
+        former = self.servers.get(hello.name)
+        if former is not None:
+            former.cut("it has joined again")
+        connection = Connection(
+            peer=hello.name,
+            settings=settings,
+            path=self._path(SERVER),
+            now_s=now_s,
+            welcome=Welcome(session=settings.session, data_port=_PORT),
+        )
+        _, back = self._ways[hello.name]
+        party = self.servers[hello.name] = self._party(SERVER, connection, back)
+        link_up(party, worker)
+        self._start(now_s)
+
+    def _start(self, now_s: float) -> None:
+        """Says READY to all who wait, once all have come."""
+        if not self._started and len(self.servers) < len(self._ways):
+            return
+        present = [p for p in self.servers.values() if p.connection.lost is None]
+        self._started = self._started or len(present) == len(self._ways)
+        for party in present if self._started else []:
+            if party.connection.state is ConnectionState.WAITING:
+                party.connection.start(now_s)
+                party.work()
+
+    def kill(self, name: str) -> None:
+        """A worker's process ends: its kernel closes the connection."""
+        self.workers.pop(name).cut("the connection was closed")
 
 
 class World:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.simulate.cluster import Cluster
+from testbed.simulate.endpoint import Cluster
 from testbed.simulate.engine import Simulation
 from testbed.simulate.way import Way
 from testbed.transport import SendingPath
