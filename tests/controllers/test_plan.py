@@ -41,26 +41,13 @@ def test_a_period_becomes_a_list(tmp_path):
     assert resolved(tmp_path, entry)[0]["at_s"] == [1.0, 1.5, 2.0]
 
 
-@pytest.mark.parametrize(
-    "anchor",
-    [
-        {"rounds": {"random": 5, "from": 2}},
-        {"at_s": {"random": 9, "from": 1, "until": 3}, "duration_s": 0.2},
-    ],
-)
-def test_a_draw_depends_on_the_seed_and_not_on_the_arm(tmp_path, anchor):
-    (key,) = {"rounds", "at_s"} & set(anchor)
-    first, second, other, another = (each[key] for each in resolved(tmp_path, {**LOSS, **anchor}))
-    assert first == second
-    assert other == another
-    assert first != other
-    assert resolved(tmp_path, {**LOSS, **anchor})[0][key] == first
-
-
-def test_random_instants_never_overlap_and_stay_inside(tmp_path):
+def test_random_instants_follow_from_the_seed_never_overlap_and_stay_inside(tmp_path):
     entry = {**LOSS, "at_s": {"random": 9, "from": 1, "until": 2.9}, "duration_s": 0.2}
-    for run in load(tmp_path, entry, seeds=list(range(25))):
-        instants = run.config()["impairments"][0]["at_s"]
+    runs = load(tmp_path, entry, seeds=list(range(25)))
+    drawn = {(run.seed, tuple(run.config()["impairments"][0]["at_s"])) for run in runs}
+    assert len({run.arm for run in runs}) == 2
+    assert len(drawn) == len({instants for _, instants in drawn}) == 25  # the same for both arms
+    for _, instants in drawn:
         assert instants[0] >= 1
         assert instants[-1] + 0.2 <= 2.9 + 1e-6
         gaps = [after - before for before, after in itertools.pairwise(instants)]
