@@ -8,9 +8,8 @@ import pytest
 
 from controllers import impairment_plan
 from controllers.impairments.loss import SenderDrop, SenderDropParameters
-from testbed.run import by_hand, requirements
+from testbed.run import by_hand
 from testbed.shared import drop_order
-from testbed.transport import protocols
 
 PLACES = impairment_plan.Places(
     hosts=["server", "worker-1", "worker-2"],
@@ -94,15 +93,6 @@ def test_it_is_refused_where_nobody_sends(options, message):
         resolved(options)
     assert resolved({"host": "server", "leg": "broadcast"})
     assert resolved({"host": "server", "duration_s": 0.5})
-
-
-def test_a_tcp_arm_is_unsupported_and_a_udp_arm_is_not():
-    of_udp, of_tcp = (
-        requirements.lacking({"protocol": protocols.preset(name).describe()}, resolved(), [])
-        for name in ("dblp", "tcp-cubic")
-    )
-    assert of_udp is None
-    assert str(of_tcp).startswith("sender-drop: the kernel sends the packets of TCP")
 
 
 def test_a_shell_which_has_no_sender_leaves_it_out():
