@@ -41,27 +41,19 @@ class Reno(CongestionControl):
 
     Args:
         datagram_bytes: one datagram on the wire.
-        initial_window: what is in flight at first, in datagrams.
         beta: the fraction of the window that a loss leaves, below 1.
     """
 
     infers_queue = False
 
-    def __init__(
-        self,
-        *,
-        datagram_bytes: int = DATAGRAM_BYTES,
-        initial_window: float = INITIAL_WINDOW,
-        beta: float = 0.5,
-    ) -> None:
+    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES, beta: float = 0.5) -> None:
         check_number("datagram_bytes", datagram_bytes, above=0)
-        check_number("initial_window", initial_window, above=0)
         check_number("beta", beta, above=0, most=0.99)
         self._beta = beta
         self.path = PathMonitor()
         self._datagram_bytes = datagram_bytes
         self._minimum_bytes = MINIMUM_WINDOW * datagram_bytes
-        self._window = max(float(initial_window * datagram_bytes), self._minimum_bytes)
+        self._window = float(INITIAL_WINDOW * datagram_bytes)
         self._threshold = math.inf
         self._recovery_from_s = -math.inf  # losses of data sent before belong to the last reduction
         self._recovering = False
@@ -188,14 +180,8 @@ class Cubic(Reno):
     HyStart++. Windows are in datagrams, as the RFC's constants require.
     """
 
-    def __init__(
-        self,
-        *,
-        datagram_bytes: int = DATAGRAM_BYTES,
-        initial_window: float = INITIAL_WINDOW,
-        beta: float = 0.7,
-    ) -> None:
-        super().__init__(datagram_bytes=datagram_bytes, initial_window=initial_window, beta=beta)
+    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES, beta: float = 0.7) -> None:
+        super().__init__(datagram_bytes=datagram_bytes, beta=beta)
         self._w_max = 0.0
         self._prior = 0.0  # the window before the last reduction
         self._epoch_s: float | None = None
