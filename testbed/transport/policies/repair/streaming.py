@@ -34,6 +34,9 @@ _TRUSTED_S = 2e-3
 # So many times what the first answer usually takes, and so much more, is a silence.
 _SILENT = 2.0
 _SILENT_S = 2e-3
+# What ACKs may cost of the bytes of the first lost datagrams, since short transfers end with them,
+# and of later ones.
+_LOSS_OVERHEADS = (0.0125, 0.005)
 
 
 class StreamingSender(AcknowledgedSender):
@@ -210,9 +213,6 @@ class Streaming(Repair):
         interval_s: time between ACKs that the sender did not request.
         overhead: the largest fraction of the bytes sent that these ACKs may cost. One ACK for
             about 300 datagrams is enough, because the sender asks when it runs dry.
-        loss_overhead: the same fraction for the bytes of the first 256 lost datagrams, since
-            short transfers end with them.
-        later_loss_overhead: the same fraction for the bytes of the lost datagrams after these.
         residual: the accepted probability that all copies of a chunk in flight are lost.
         lost_first: what comes first in the order goes first until it has arrived, also when it is
             lost again and again.
@@ -220,14 +220,12 @@ class Streaming(Repair):
 
     interval_s: float = 1e-3
     overhead: float = 0.0003
-    loss_overhead: float = 0.0125
-    later_loss_overhead: float = 0.005
     residual: float = 0.02
     lost_first: bool = False
 
     def __post_init__(self) -> None:
         check_number("interval_s", self.interval_s, above=0)
-        for part in ("overhead", "loss_overhead", "later_loss_overhead", "residual"):
+        for part in ("overhead", "residual"):
             check_number(part, getattr(self, part), above=0, most=1)
         if not isinstance(self.lost_first, bool):
             raise ValueError(f"lost_first is {self.lost_first!r}; valid: true, false")
@@ -250,5 +248,5 @@ class Streaming(Repair):
             datagram_wire_bytes=datagram_wire_bytes,
             interval_s=self.interval_s,
             overhead=self.overhead,
-            loss_overheads=(self.loss_overhead, self.later_loss_overhead),
+            loss_overheads=_LOSS_OVERHEADS,
         )
