@@ -42,7 +42,7 @@ _SETTINGS: dict[str, Schema] = {
     "patience": {"type": ["number", "null"], "minimum": 1},
     **dict.fromkeys(("name", "must"), _TEXT),
     **dict.fromkeys(("floor", "share", "at_most", "keep", "quantile", "wait"), _SHARE),
-    **dict.fromkeys(("within_rounds", "warm_up", "epoch_rounds"), _COUNT),
+    **dict.fromkeys(("within_rounds", "warm_up"), _COUNT),
     **dict.fromkeys(("first", "last"), _FRACTION | {"type": ["number", "null"]}),
 }
 _PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}

@@ -10,7 +10,7 @@ from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
 from testbed.transport.core.errors import check_number
 from testbed.transport.core.layout import Leg
-from testbed.transport.core.tolerance import RECENT, TolerancePolicy
+from testbed.transport.core.tolerance import TolerancePolicy
 from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.transport.policies.order import MARKS, NONE, ORDERS, ByEnergy
 from testbed.transport.policies.repair import REPAIRS
@@ -320,7 +320,6 @@ def _ltp(
     deadline_s: float = 0.1,
     must: str = "",
     patience: float | None = None,
-    epoch_rounds: int = RECENT,
     **settings: Any,
 ) -> ProtocolConfig:
     """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
@@ -332,7 +331,7 @@ def _ltp(
     return ProtocolConfig(
         **{
             "name": "ltp",
-            "gather": EarlyClose(tolerance, deadline_s, must, patience, epoch_rounds),
+            "gather": EarlyClose(tolerance, deadline_s, must, patience),
             "broadcast": Fixed(0),
             "repair": "selective",
             "congestion_control": "ltp",

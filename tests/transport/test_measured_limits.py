@@ -54,7 +54,7 @@ def limits(recent, *, round_trip_s=None, tolerance=0.4, **options):
         # A transfer that was cut off counts with its pace.
         ([(0.1, CHUNKS // 2)] * 4, {}, 0.3, CHUNKS),
         # An epoch that is over does not count.
-        ([*HIT, *[(0.2, CHUNKS)] * 2], {"epoch_rounds": 2}, 0.3, CHUNKS),
+        (HIT * 8 + [(0.2, CHUNKS)] * 16, {}, 0.3, CHUNKS),
         # The constant limits hold where nothing was measured, where all came in one batch, where it
         # is of another size, and without `patience`.
         ([], {}, 9.0, 12),

@@ -102,7 +102,6 @@ def test_protocols_that_cannot_be_are_answered_with_what_is_valid(name, override
         ("gather", "per-layer:default=0.1,tensors=a@1.5", "tensors: a is 1.5; valid: 0"),
         ("gather", "early-close:tolerance=0.1,deadline_s=0", "deadline_s is 0; valid: seconds, ab"),
         ("gather", "early-close:tolerance=0.1,deadline_s=1,patience=0.9", "patience is 0.9"),
-        ("gather", "early-close:tolerance=0.1,deadline_s=1,epoch_rounds=17", "epoch_rounds is 17"),
         ("gather", "early-close:tolerance=0.1,deadline_s=1,must=7", "must is 7; valid: names or"),
         ("gather", "quick-loss-only:tolerance=0.1,quiet_s=-1", "quiet_s is -1"),
         ("gather", "time-bound:warm_up=65", "warm_up is 65; valid: a whole number, 1 to 64"),

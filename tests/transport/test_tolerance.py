@@ -305,7 +305,6 @@ def test_a_question_within_a_pass_does_not_end_a_transfer():
         EarlyClose(0.1, 0.05),
         EarlyClose(0.1, 1e-4, must=["*.bias", "head.*"]),
         EarlyClose(0.1, 0.05, patience=1.5),
-        EarlyClose(0.1, 0.05, patience=1, epoch_rounds=8),
         QuickLossOnly(0.1, 0.02),
     ],
 )

@@ -244,7 +244,8 @@ class EarlyClose(Fixed):
     Until the deadline LTP's receiver (arXiv 2305.04279) waits for everything, afterwards for a
     fraction; some data must arrive in any case. LTP's defaults, which packets are critical and how
     it adapts the limits are not known to us. Here they are options; or with `patience` the limits
-    follow what was measured of each peer in the epoch before, by a rule of ours:
+    follow what was measured of each peer in the epoch before, its latest 16 transfers, by a rule of
+    ours:
 
     * The cut-off time is `patience` times what all chunks need at a calm pace, the one that a
       quarter of the epoch's transfers had or exceeded, and a round trip for one more repair.
@@ -259,15 +260,12 @@ class EarlyClose(Fixed):
         deadline_s: the cut-off time, in seconds since the transfer's first chunk arrived.
         must: tensors that must arrive completely, such as `*.bias;head.*`; none when empty.
         patience: both limits adapt, with this factor; at least 1. None: they are constant.
-        epoch_rounds: the epoch before a transfer is so many of the peer's latest; 1 to 16.
     """
 
     name = "early-close"
-    unsaid = ("epoch_rounds",)
     deadline_s: float
     must: tuple[str, ...]
     patience: float | None
-    epoch_rounds: int
 
     def __init__(
         self,
@@ -275,19 +273,16 @@ class EarlyClose(Fixed):
         deadline_s: float,
         must: str | Sequence[str] = "",
         patience: float | None = None,
-        epoch_rounds: int = RECENT,
     ) -> None:
         super().__init__(tolerance)
         check_number("deadline_s", deadline_s, above=0)
         if patience is not None:
             check_number("patience", patience, least=1)
             patience = float(patience)
-        check_number("epoch_rounds", epoch_rounds, least=1, most=RECENT, whole=True)
         vars(self).update(
             deadline_s=float(deadline_s),
             must=parse_globs(must, "must"),
             patience=patience,
-            epoch_rounds=epoch_rounds,
         )
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
@@ -336,7 +331,7 @@ class EarlyCloseRule(StopRule):
             # What came in one batch took no time that could be told.
             if took_s > 0 and chunk_count <= ALIKE * count and count <= ALIKE * chunk_count
         ]
-        whole_s = sorted(alike_s[-policy.epoch_rounds :])
+        whole_s = sorted(alike_s[-RECENT:])
         if policy.patience is None or not whole_s:
             return policy.deadline_s, policy.fraction
         calm_s = whole_s[int(len(whole_s) * _CALM)]
