@@ -21,7 +21,7 @@ from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS, Passes
 from testbed.transport.policies.repair.passes import PassesSender
-from tests.transport.virtual import connections, layout_of, new_sender, random_payload
+from tests.transport.virtual import Recorder, connections, layout_of, new_sender, random_payload
 
 SIZE = 1514
 LONG_QUEUE_BYTES = 10**6
@@ -265,32 +265,13 @@ def test_a_long_queue_shows_in_the_latest_round_trip_and_in_the_smoothed_one():
 # What the control says, and what others have to send.
 
 
-class Own(FixedRate):
-    """A control of a user's own, with the numbers that it is given; it notes its feedback."""
-
-    def __init__(self, *, rate_bps=math.inf, window_bytes=math.inf):
-        self._numbers = rate_bps, window_bytes
-        self.heard = []
-
-    @property
-    def rate_bps(self):
-        return self._numbers[0]
-
-    @property
-    def window_bytes(self):
-        return self._numbers[1]
-
-    def on_feedback(self, feedback):
-        self.heard.append(feedback)
-
-
 @pytest.mark.parametrize("rate_bps", [0, 0.0, -1, math.nan, "fast", None])
 def test_a_rate_at_which_nothing_would_be_sent_is_refused(rate_bps):
-    with pytest.raises(InputError, match=r"Own\.rate_bps is .* expected bit/s above 0"):
-        SendingPath(congestion=Own(rate_bps=rate_bps), chunk_bytes=16)
-    path = SendingPath(congestion=Own(), chunk_bytes=16)
-    path.congestion = Own(rate_bps=rate_bps)  # as one that has fallen so low on its way
-    with pytest.raises(InputError, match=r"Own\.rate_bps is .* expected bit/s above 0"):
+    with pytest.raises(InputError, match=r"Recorder\.rate_bps is .* expected bit/s above 0"):
+        SendingPath(congestion=Recorder(rate_bps=rate_bps), chunk_bytes=16)
+    path = SendingPath(congestion=Recorder(), chunk_bytes=16)
+    path.congestion = Recorder(rate_bps=rate_bps)  # as one that has fallen so low on its way
+    with pytest.raises(InputError, match=r"Recorder\.rate_bps is .* expected bit/s above 0"):
         path.rate_bps  # noqa: B018 - reading it checks it
 
 
@@ -300,7 +281,7 @@ def test_a_rate_at_which_nothing_would_be_sent_is_refused(rate_bps):
 def test_the_end_of_a_pass_limits_what_is_sent_unless_another_transfer_is_under_way(
     others, limited
 ):
-    control = Own()
+    control = Recorder(rate_bps=math.inf)
     path = SendingPath(congestion=control, chunk_bytes=16)
     sender = new_sender(layout_of(3), path=path)
     if others != "none":
@@ -321,9 +302,15 @@ def test_a_sender_fits_its_batches_to_its_transfer(chunks, batch):
     assert len(sender.offer(0.0)) == batch
 
 
+def windowed(datagrams):
+    """An unpaced path with a window of so many."""
+    control = Recorder(rate_bps=math.inf, window_bytes=datagrams * wire_bytes(1, 16))
+    return SendingPath(congestion=control, chunk_bytes=16)
+
+
 @pytest.mark.parametrize(("window", "unasked"), [(64, 16), (12, 8), (2, 1)])
 def test_a_sender_asks_once_more_than_a_quarter_of_a_long_window_is_in_flight(window, unasked):
-    path = SendingPath(congestion=Own(window_bytes=window * wire_bytes(1, 16)), chunk_bytes=16)
+    path = windowed(window)
     sender = new_sender(layout_of(100), path=path)
     for count, asked in ((unasked, False), (1, True)):
         sender.offer(0.0)
@@ -334,7 +321,7 @@ def test_a_sender_asks_once_more_than_a_quarter_of_a_long_window_is_in_flight(wi
 
 @pytest.mark.parametrize("held", [False, True])
 def test_a_window_is_full_of_what_is_in_flight_also_of_a_transfer_that_is_held(held):
-    path = SendingPath(congestion=Own(window_bytes=20 * wire_bytes(1, 16)), chunk_bytes=16)
+    path = windowed(20)
     sender = new_sender(layout_of(100), path=path)
     sender.offer(0.0)
     sender.sent(5, 0.0)
