@@ -13,7 +13,7 @@ from testbed.transport import SendingPath, preset
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS, Passes
-from tests.transport.virtual import Network, layout_of, random_payload, transfer
+from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
 
 _RATE_BPS = 100e6
 _CHUNK_BYTES = 1456
@@ -30,18 +30,13 @@ def leaving_out(share, seed):
     return lambda count: generator.random(count) < share
 
 
-def surviving(lost, seed):
-    generator = np.random.default_rng(seed)
-    return lambda sequence, nth: generator.random() >= lost
-
-
 def transferred(tolerance, *, price, share=0.0, lost=0.0, seed=0, **price_options):
     """One transfer: when its sender knew that it was enough, and both reports."""
     outcome = transfer(
         _PAYLOAD,
         _LAYOUT,
         tolerance=tolerance,
-        network=Network(rate_bps=_RATE_BPS, delay_s=5e-5, survives=surviving(lost, seed)),
+        network=Network(rate_bps=_RATE_BPS, delay_s=5e-5, survives=bernoulli(lost, seed)),
         path=SendingPath(congestion=FixedRate(rate_bps=_RATE_BPS), chunk_bytes=_CHUNK_BYTES),
         repair=Passes(walk_s_per_chunk=price * _LINK_S, **price_options),
         leave_out=leaving_out(share, seed) if share else None,
