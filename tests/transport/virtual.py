@@ -81,8 +81,6 @@ class Network:
     queue_bytes: float = math.inf
     delay_s: float = 0.001
     jitter_s: float = 0.0
-    duplicate: float = 0.0
-    corrupt: float = 0.0
     seed: int = 0
     sent_of: dict[int, int] = field(default_factory=dict)
 
@@ -91,13 +89,12 @@ class Network:
         self.link = self._new_link(Simulation())
 
     def _new_link(self, simulation: Simulation) -> Link:
-        return DoublingLink(
+        return Link(
             simulation,
             rate_bps=self.rate_bps,
             delay_s=self.delay_s,
             queue_bytes=self.queue_bytes,
             jitter_s=self.jitter_s,
-            duplicate=self.duplicate,
             seed=int(self._random.integers(2**32)),
         )
 
@@ -110,15 +107,7 @@ class Network:
         sequence = int.from_bytes(frame[4:8].tobytes(), "big") % (1 << CHUNK_BITS)
         nth = self.sent_of.get(sequence, 0)
         self.sent_of[sequence] = nth + 1
-        if not self.survives(sequence, nth):
-            return None
-        if self._random.random() >= self.corrupt:
-            return frame
-        # Session, transfer, length or flags; UDP's own checksum covers the rest.
-        place = self._random.choice([0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15])
-        frame = frame.copy()
-        frame[place] ^= 1 << self._random.integers(8)
-        return frame
+        return frame if self.survives(sequence, nth) else None
 
 
 def bernoulli(loss: float, seed: int) -> Callable[[int, int], bool]:
@@ -132,7 +121,6 @@ class Outcome:
     receiver: Receiver
     into: Bytes
     ended_s: float  # when STOP arrived
-    batches: list[tuple[float, int]]
 
 
 def connections(
@@ -198,9 +186,8 @@ def transfer(
     listens_s: float = 0.0,
     number: int = 6,
     leave_out: LeaveOut | None = None,
-    limit: int = 200_000,
 ) -> Outcome:
-    """Runs one transfer to its end; fails when it does not end within `limit` events.
+    """Runs one transfer to its end; fails when it does not end within 200,000 events.
 
     `path` lets several transfers share one, each with a later `began_s`; before `listens_s` what
     arrives waits for the receiver.
@@ -232,9 +219,9 @@ def transfer(
     if listens_s > began_s:
         receiving.be_busy(listens_s)
     link_up(sending, receiving)
-    ended_s = simulation.run(done=lambda: bool(sending.events), limit=limit)
+    ended_s = simulation.run(done=lambda: bool(sending.events), limit=200_000)
     assert sender.stopped, "both sides wait for ever"
-    return Outcome(sender, receiver, into, ended_s, sending.batches)
+    return Outcome(sender, receiver, into, ended_s)
 
 
 DELAY_S = 0.005
