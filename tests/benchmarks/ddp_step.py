@@ -109,15 +109,14 @@ def wrapped_rows(buckets: int, megabytes: float) -> DistributedDataParallel:
 
 
 def work(
-    rank: int, buckets: int, megabytes: float, turns: int, chunk_bytes: int | None, kinds: list[str]
+    rank: int, buckets: int, megabytes: float, turns: int, kinds: list[str]
 ) -> dict[str, list[float]]:
     """Seconds of each turn."""
     wrapped = {}
     for kind, settings in ((each, KINDS[each]) for each in kinds):
         ddp = wrapped_rows(buckets, megabytes)
         if settings:
-            common = {"protocol": "none", "timeout_s": 60, "chunk_bytes": chunk_bytes}
-            state = BoundedLoss(**{**common, **settings})
+            state = BoundedLoss(**{"protocol": "none", "timeout_s": 60, **settings})
             ddp.register_comm_hook(state, state.hook)
         elif settings is not None:
             ddp.register_comm_hook(None, nothing)
@@ -141,7 +140,6 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=25.0, help="of a bucket")
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--chunk-bytes", type=int, help="default: what fits loopback")
     parser.add_argument("--own", action="store_true", help="only the hook's own cost")
     parser.add_argument("--memory", action="store_true", help="the peak of a rank's memory")
     given = parser.parse_args()
@@ -157,7 +155,6 @@ def main() -> None:
         buckets=given.buckets,
         megabytes=given.megabytes,
         turns=given.turns,
-        chunk_bytes=given.chunk_bytes,
         kinds=kinds,
     )
     slowest = show(values(outcomes))
