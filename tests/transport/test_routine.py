@@ -32,6 +32,7 @@ from tests.transport.loopback import run_all, site
 from tests.transport.virtual import Two, all_frames, random_payload
 
 NEEDS_C = pytest.mark.skipif(LIBRARY is None, reason=f"the routine is C: {WHY_NONE}")
+pytestmark = NEEDS_C
 CHUNK_BYTES = 16
 
 
@@ -79,9 +80,6 @@ def arrive(arriving, now_s):
 
 
 # Sending.
-
-
-pytestmark = NEEDS_C
 
 
 def offered(connection, times):
@@ -227,9 +225,6 @@ def test_a_socket_that_takes_no_more_ends_the_routine_and_the_rest_is_offered_ag
 
 
 # Taking.
-
-
-pytestmark = NEEDS_C
 
 
 @contextlib.contextmanager
@@ -510,9 +505,6 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
 
 
 # The wait.
-
-
-pytestmark = NEEDS_C
 
 
 def test_the_wait_ends_with_what_can_be_read_or_written():
