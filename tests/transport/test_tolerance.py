@@ -246,12 +246,6 @@ def test_within_the_bound_a_silence_ends_the_transfer():
     assert rule.satisfied(progress(but(3, 4), now_s=1.02, last_s=1.0))
 
 
-def test_within_the_bound_a_question_ends_the_transfer():
-    rule = quick_rule()
-    assert not rule.satisfied(progress(but(3, 4), now_s=1.0, last_s=1.0))
-    assert rule.satisfied(progress(but(3, 4), now_s=1.001, last_s=1.0, probes=1))
-
-
 def test_outside_the_bound_neither_ends_it_and_no_deadline_is_set():
     rule = quick_rule()
     state = progress(but(2, 3, 4), now_s=9.0, last_s=1.0, probes=4)
@@ -259,7 +253,7 @@ def test_outside_the_bound_neither_ends_it_and_no_deadline_is_set():
     assert rule.deadline_s(state) is None
 
 
-def test_a_question_from_before_the_last_chunk_does_not_count():
+def test_within_the_bound_a_question_since_the_last_chunk_ends_the_transfer():
     rule = quick_rule()
     assert not rule.satisfied(progress(but(2, 3, 4), now_s=1.0, last_s=1.0))
     assert not rule.satisfied(progress(but(2, 3, 4), now_s=1.001, last_s=1.0, probes=1))
