@@ -199,32 +199,27 @@ def test_per_tensor_a_nan_spoils_its_own_chunk_and_zeros_are_nothing():
 # The order: which chunks must arrive, which are urgent, and which go first.
 
 
-@given(st.integers(0, 1000), st.integers(1, 40))
-def test_each_chunk_must_arrive_once_in_so_many_rounds(first, within):
-    layout, musts = layout_of(50), np.zeros(50, np.int64)
+def context_of(number, **more):
+    layout = layout_of(50)
+    return OrderContext(
+        transfer=Leg.GATHER.transfer(number),
+        layout=layout,
+        rows=layout.rows(random_payload(layout)),
+        **more,
+    )
+
+
+@given(st.integers(0, 1000), st.integers(1, 61), st.integers(1, 4))
+def test_each_chunk_must_arrive_once_in_so_many_rounds_of_its_layout(first, within, layouts):
+    musts = np.zeros(50, np.int64)
     order = ByEnergy(floor=1e-9, within_rounds=within)
-    payload = random_payload(layout)
-    for number in range(first, first + within):
-        context = OrderContext(
-            transfer=Leg.GATHER.transfer(number), layout=layout, rows=layout.rows(payload)
-        )
+    for step in range(first, first + within):  # the layout's own rounds are all `layouts` rounds
+        context = context_of(layouts * step + layouts - 1, layouts=layouts)
         arranger = order.arranger(context)
         musts += must_of(arranger)
         assert np.array_equal(arranger(np.arange(50)), order.permutation(context))
     assert (musts >= 1).all()
     assert np.count_nonzero(musts > 1) <= 1  # the floor is one chunk here
-
-
-@pytest.mark.parametrize(("layouts", "within"), [(2, 60), (61, 61), (4, 8)])
-def test_each_layout_has_turns_of_its_own(layouts, within):
-    layout, musts = layout_of(122), np.zeros(122, np.int64)
-    order = ByEnergy(floor=1e-9, within_rounds=within)
-    rows = layout.rows(random_payload(layout))
-    for step in range(within):  # the layout's own rounds are all `layouts` rounds
-        number = Leg.GATHER.transfer(layouts * step + 1)
-        context = OrderContext(transfer=number, layout=layout, rows=rows, layouts=layouts)
-        musts += must_of(order.arranger(context))
-    assert (musts >= 1).all()
 
 
 @given(st.integers(0, 1000), st.floats(0.01, 1.0))
@@ -238,16 +233,6 @@ def test_what_must_arrive_holds_the_floor_and_goes_first(seed, floor):
     ranked = arranger(np.arange(60))
     assert must[ranked][: must.sum()].all()
     assert (np.diff(energy[ranked[must.sum() :]]) <= 0.13 * energy.max()).all()
-
-
-def context_of(number, **more):
-    layout = layout_of(50)
-    return OrderContext(
-        transfer=Leg.GATHER.transfer(number),
-        layout=layout,
-        rows=layout.rows(random_payload(layout)),
-        **more,
-    )
 
 
 def worth_of(order, context):
