@@ -127,7 +127,7 @@ def until_asked(two):
     return sender.asked_s
 
 
-def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms():
+def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms_or_at_once_after_a_silence():
     two = Two()
     two.receive(0)
     two.send(0)
@@ -135,6 +135,9 @@ def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms():
     connection = two.worker.connection
     # No round trip is known yet, so it is taken for 10 ms.
     assert connection.doubt(BEFORE) == pytest.approx((asked_s + 0.022, asked_s))
+    assert connection.doubt(asked_s) == NO_DOUBT  # of what was asked later only
+    connection.outgoing.senders[0]._repair.was_silent = True
+    assert connection.doubt(BEFORE) == (asked_s, asked_s)  # at once: another one was overdue
     two.run()
     assert connection.doubt(BEFORE) == NO_DOUBT
     two.receive(2)
@@ -143,23 +146,6 @@ def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms():
     due_s, since_s = connection.doubt(BEFORE)
     assert since_s == asked_s
     assert asked_s + 4 * DELAY_S + 2e-3 <= due_s < asked_s + 5 * DELAY_S + 2e-3
-
-
-def test_an_answer_to_a_question_that_was_due_to_a_silence_is_overdue_at_once():
-    two = Two()
-    two.receive(0)
-    two.send(0)
-    asked_s = until_asked(two)
-    two.worker.connection.outgoing.senders[0]._repair.was_silent = True
-    assert two.worker.connection.doubt(BEFORE) == (asked_s, asked_s)
-
-
-def test_a_doubt_is_told_of_what_was_asked_later_only():
-    two = Two()
-    two.receive(0)
-    two.send(0)
-    asked_s = until_asked(two)
-    assert two.worker.connection.doubt(asked_s) == NO_DOUBT
 
 
 def test_whoever_is_told_to_hold_does_not_doubt():
