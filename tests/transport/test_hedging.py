@@ -50,10 +50,10 @@ def pair():
     return sides
 
 
-def doubting(now_s=1.01):
+def doubting(now_s=1.01, word=b"worth"):
     """Two sides, of which the worker doubts that TCP delivers its latest word."""
     worker, server = pair()
-    worker.say(b"worth", 1.0)
+    worker.say(word, 1.0)
     worker.hedge.doubt(now_s)
     return worker, server
 
@@ -185,9 +185,7 @@ def test_a_hedge_of_the_peer_restores_hope():
 
 
 def test_a_stream_that_leaves_too_much_undelivered_is_hedged_again_from_then_on():
-    worker, _ = pair()
-    worker.say(bytes((1 << 20) + 1), 1.0)
-    worker.hedge.doubt(1.01)
+    worker, _ = doubting(word=bytes((1 << 20) + 1))
     assert [each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.01)] == [b""]
     worker.say(b"after", 1.02)
     assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.02)} == {b"after"}
@@ -204,9 +202,7 @@ def test_what_is_said_in_trouble_goes_at_once_and_does_not_hurry_the_timer():
 
 
 def test_no_piece_lies_further_ahead_than_the_peer_takes():
-    worker, server = pair()
-    worker.say(bytes(200_000), 1.0)
-    worker.hedge.doubt(1.01)
+    worker, server = doubting(word=bytes(200_000))
     for _ in range(40):
         server.take(worker.hedge.datagrams(worker.hedge.due_s)[1:], 1.01)
     assert not server.counters
@@ -222,9 +218,7 @@ def test_a_peer_that_was_told_what_is_lacking_becomes_troubled_itself():
 
 
 def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():
-    worker, server = pair()
-    worker.say(b"probe", 1.0)
-    worker.hedge.doubt(1.01)
+    worker, server = doubting()
     server.take(worker.hedge.datagrams(1.01), 1.011)
     server.say(b"ack", 1.0112)
     hedges = server.hedge.datagrams(1.0112)
