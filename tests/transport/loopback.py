@@ -22,7 +22,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.messages import ControlMessage, Hello
 from testbed.transport.net.tcp import TcpData
 from testbed.transport.net.udp_socket import UdpSocket
 from tests.transport.virtual import random_payload
@@ -166,6 +166,15 @@ def knock(place: Site, port: str = "control_port", source: str = "127.0.0.1") ->
         except ConnectionRefusedError:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
+
+
+def hello_from(place: Site, port: str = "control_port", **fields: Any) -> socket.socket:
+    """A connection from the first worker's address with its HELLO, which names no data port."""
+    terms = place.server().terms
+    hello = Hello(**{"session": SESSION, "name": "worker-1", "terms": terms, **fields})
+    connection = knock(place, port, place.addresses["worker-1"])
+    connection.sendall(hello.message().encode())
+    return connection
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:

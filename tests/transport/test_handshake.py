@@ -23,6 +23,7 @@ from tests.transport.loopback import (
     SESSION,
     both,
     carry,
+    hello_from,
     in_thread,
     joined,
     knock,
@@ -221,19 +222,13 @@ def test_datagrams_of_strangers_and_other_runs_are_counted_change_nothing_and_ge
         assert (counters["unknown-address"], counters["wrong-session"]) == (4, 7)
 
 
-def without_a_port(place):
-    """A connection from the worker's address whose HELLO names no port for its data."""
-    terms, layout = place.server().terms, place.layout.encode()
-    hello = Hello(session=SESSION, name="worker-1", terms=terms, layout=layout).message()
-    connection = knock(place, source=place.addresses["worker-1"])
-    connection.sendall(hello.encode())
-    return connection
-
-
 def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
     place = site(connect_timeout_s=30)
     opened = in_thread(lambda: open_endpoint(place.server()))
-    with without_a_port(place), pytest.raises(ProtocolError, match="worker-1 names no port"):
+    with (
+        hello_from(place, layout=place.layout.encode()),
+        pytest.raises(ProtocolError, match="worker-1 names no port"),
+    ):
         opened.result(timeout=30)
 
 
@@ -281,7 +276,7 @@ def test_two_congestion_controls_that_measure_the_path_may_join():
 def test_a_hello_that_is_refused_does_not_end_the_connection_of_the_same_name():
     place = site(survive_peers=True)
     with joined(place) as (worker, server):
-        with without_a_port(place):
+        with hello_from(place, layout=place.layout.encode()):
             poll_until(server, lambda: "stranger-refused" in server.counters())
         assert server.counters()["stranger-refused"] == 1
         carry(worker, server)

@@ -11,7 +11,6 @@ from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import (
     ControlParser,
-    Hello,
     MessageType,
     body_limits,
     pack_bitmap,
@@ -25,11 +24,10 @@ from testbed.transport.net.tcp import (
     tcp_counts,
 )
 from tests.transport.loopback import (
-    SESSION,
     carry,
+    hello_from,
     in_thread,
     joined,
-    knock,
     poll_until,
     run_all,
     site,
@@ -122,11 +120,8 @@ def test_counts_have_the_meaning_of_the_kernels_structure():
 
 def test_a_connection_for_data_on_other_terms_is_shown_out():
     place = site(preset("tcp"))
-    config = place.server()
-    opened = in_thread(lambda: open_endpoint(config))
-    hello = Hello(session=config.session, name="worker-1", terms="others").message().encode()
-    with knock(place, "data_port", place.addresses["worker-1"]) as data:
-        data.sendall(hello)
+    opened = in_thread(lambda: open_endpoint(place.server()))
+    with hello_from(place, "data_port", terms="others") as data:
         assert data.recv(1) == b""
     with open_endpoint(place.worker()), opened.result(timeout=30) as server:
         assert server.counters() == {"stranger-refused": 1}
@@ -134,10 +129,8 @@ def test_a_connection_for_data_on_other_terms_is_shown_out():
 
 def test_a_second_connection_for_data_is_shown_out_and_the_first_one_goes_on():
     place = site(preset("tcp"))
-    hello = Hello(session=SESSION, name="worker-1", terms=place.server().terms).message().encode()
     with joined(place) as (worker, server):
-        with knock(place, "data_port", place.addresses["worker-1"]) as second:
-            second.sendall(hello)
+        with hello_from(place, "data_port") as second:
             poll_until(server, lambda: bool(server.counters()))
             assert second.recv(1) == b""
         assert server.counters() == {"stranger-twice": 1}
@@ -250,16 +243,6 @@ def test_a_transfer_that_waits_here_is_no_reason_to_give_up_one_that_still_moves
     assert np.array_equal(received, payload) and np.array_equal(broadcast, payload)
 
 
-def control_hello(place):
-    """A worker's first words on the control port, from its address."""
-    config = place.server()
-    terms, layout = config.terms, place.layout.encode()
-    hello = Hello(session=config.session, name="worker-1", terms=terms, layout=layout)
-    connection = knock(place, source=place.addresses["worker-1"])
-    connection.sendall(hello.message().encode())
-    return connection
-
-
 @pytest.mark.parametrize("survive_peers", [True, False])
 def test_a_worker_that_has_joined_again_by_half_is_still_away(survive_peers):
     place = site(preset("tcp"), survive_peers=survive_peers, connect_timeout_s=1.0)
@@ -269,7 +252,7 @@ def test_a_worker_that_has_joined_again_by_half_is_still_away(survive_peers):
         worker.close()
         server.poll(0.1)
         buffers = {"worker-1": place.layout.new_buffer()}
-        with control_hello(place) as half:
+        with hello_from(place, layout=place.layout.encode()) as half:
             server.poll(0.1)
             assert "worker-1" in server._driver.links
             for act in (
