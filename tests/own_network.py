@@ -16,7 +16,7 @@ from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 def printed(script: str, *arguments: str, before: Sequence[str] = ("unshare", "-n")) -> Any:
     """What it prints, as JSON; `before` are the words that make the namespace."""
     argv = [*before, sys.executable, "-c", script, *arguments]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

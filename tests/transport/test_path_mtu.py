@@ -10,8 +10,10 @@ import warnings
 import numpy as np
 import pytest
 
+from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import run
-from testbed.lab.kernel.namespaces import entered
+from testbed.lab.kernel.namespaces import entered, hold
+from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import inside
 from testbed.transport import PayloadLayout, open_endpoint
 from testbed.transport.core.wire import (
@@ -34,7 +36,7 @@ from testbed.transport.net.path_mtu import (
 )
 from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
 from tests.transport.loopback import in_thread, site
-from tests.transport.own_namespace import alone, drop, neighbour
+from tests.transport.own_namespace import alone, drop
 from tests.transport.virtual import random_payload
 
 LOCAL, OTHER, NOBODY = (
@@ -182,8 +184,13 @@ def over_a_path_that_changes(kind):
     datagrams of any size. How long each round took, the warnings, and what was counted.
     """
     ends = "10.9.0.1", "10.9.0.2"
-    far = neighbour(*ends)
-    for pid, name in ((None, "near"), (far, "far")):
+    far = hold("far")
+    with Rtnetlink() as kernel:
+        kernel.send([rtnetlink.veth("near", "far", peer_pid=far)])
+    for pid, name, address in ((None, "near", ends[0]), (far, "far", ends[1])):
+        with Rtnetlink(pid) as kernel:
+            index = kernel.index(name)
+            kernel.send([rtnetlink.up(index), rtnetlink.address(index, f"{address}/24")])
         # A real network has no packets that are cut later.
         run([*inside(pid), *f"ip link set {name} gso_max_segs 1".split()])
     # Many enough that the bitmap of a STOP fills more than one segment of TCP.
