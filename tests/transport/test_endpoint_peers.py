@@ -78,17 +78,6 @@ def test_a_silent_peer_that_owes_something_is_given_up(protocol, act):
         assert time.monotonic() - began_s > 0.25
 
 
-def test_a_peer_that_goes_away_during_a_pass_is_noticed_before_its_end():
-    place = site(rate_bps=0.05e6, peer_timeout_s=60)  # a pass of a minute
-    opened = in_thread(lambda: open_endpoint(place.server()))
-    with open_endpoint(place.worker()) as endpoint:
-        threading.Timer(0.1, opened.result(timeout=30).close).start()
-        began_s = time.monotonic()
-        with pytest.raises(PeerLost, match="server"):
-            endpoint.send(0, {"server": place.layout.new_buffer()})
-        assert time.monotonic() - began_s < 30
-
-
 def test_a_peer_may_leave_once_it_owes_nothing():
     place = site(workers=2, rate_bps=20e6)
     payload = random_payload(place.layout)
@@ -184,36 +173,6 @@ def test_one_that_is_lost_while_transfers_are_polled_is_named_at_their_end(proto
 
     lost, _ = run_all(place, server, worker)
     assert lost == {"worker-2"}
-
-
-@both
-def test_a_silent_worker_is_given_up_and_the_others_wait_no_longer(protocol):
-    place = site(protocol, workers=2, survive_peers=True, peer_timeout_s=0.4)
-    done = threading.Event()
-
-    def server(endpoint):
-        buffers = {name: place.layout.new_buffer() for name in place.addresses}
-        reports = endpoint.receive(0, 0, buffers)
-        done.set()
-        return reports.keys(), endpoint.lost
-
-    def worker(endpoint, index):
-        if index == 1:
-            endpoint.send(0, {"server": random_payload(place.layout)})
-        done.wait(30)
-
-    (received, lost), _ = run_all(place, server, worker)
-    assert received == {"worker-1"}
-    assert "silent" in lost["worker-2"]
-
-
-def test_when_the_last_one_is_lost_there_is_nothing_to_go_on_with():
-    place = site(survive_peers=True)
-    left = in_thread(lambda: open_endpoint(place.worker()).close())
-    with open_endpoint(place.server()) as endpoint:
-        left.result(timeout=30)
-        with pytest.raises(PeerLost, match="worker-1"):
-            endpoint.receive(0, 0, {"worker-1": place.layout.new_buffer()})
 
 
 class Child:
