@@ -52,22 +52,6 @@ def test_the_longest_stop_waits_for_a_peer_that_has_read_nothing_yet(connected):
         stream.flush()
 
 
-def test_a_peer_that_reads_too_little_for_too_long_is_given_up(connected):
-    stream, peer = connected
-    stream.set_timeout(10.0)
-    now_s = time.monotonic()
-    fill(stream)
-    stream.write(bytes(4 << 20))
-    for later_s in (5.0, 9.0):
-        peer.recv(1 << 16)
-        stream.flush()
-        assert stream.has_unsent
-        stream.expire(now_s + later_s)
-        assert stream.closed is None
-    stream.expire(now_s + 11.0)
-    assert stream.closed == "it does not read what it is sent"
-
-
 def test_a_long_patience_stays_within_what_the_kernel_takes(connected):
     stream, _ = connected
     kernel = stream._connection
