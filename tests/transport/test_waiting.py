@@ -34,15 +34,14 @@ class Stream:
 class CountingLink(Link):
     """A link whose channels and calls are seen; `due_s` says when it wants to be worked on."""
 
-    def __init__(self, due_s=math.inf):
-        self.calls, self.looked, self.due_s, self.data = [], [], due_s, NO_DATA
+    def __init__(self):
+        self.calls, self.due_s, self.data = [], math.inf, NO_DATA
         self.stream = cast(Any, Stream())
         self.connection = cast(Any, SimpleNamespace(events=list))
         self.then = lambda: None
 
     def work(self, now_s, *, looked=True):
         self.calls.append("work")
-        self.looked.append(looked)
         self.then()
 
     def take(self, ready, now_s, *, attentive):
@@ -104,16 +103,6 @@ def test_what_came_while_the_application_was_busy_is_read_before_its_peer_is_giv
         handle.wait()
         sent.result(timeout=30)
     assert np.array_equal(buffer, payload)
-
-
-def test_whoever_begins_to_wait_looks_before_any_deadline_counts():
-    link = CountingLink(due_s=0.0)
-    wakes: list[list[Any]] = [[], [], []]
-    driver, _ = driver_of({"peer": link}, wakes)
-    driver.run(lambda: len(wakes) == 1)
-    assert link.looked == [False, True, True]
-    driver.run(lambda: not wakes)
-    assert link.looked[3:] == [False, True]
 
 
 def test_no_patience_ends_before_this_side_has_looked():
