@@ -84,24 +84,14 @@ def test_flows_spread_over_paths_of_equal_length_by_the_seed():
     assert hops(1) == taken != hops(2)
 
 
-def test_routes_avoid_what_is_down_and_come_back():
-    info = describe(topologies.parse(LEAF_SPINE)).as_json()
-    routes = Routes(info, seed=1)
+def test_where_all_links_on_the_way_are_down_there_is_no_path():
+    routes = Routes(describe(topologies.parse(LEAF_SPINE)).as_json(), seed=1)
     before = routes.path("worker-1", "server")
     assert before is not None
-    leaf, spine = before[1]
-    routes.set_link(leaf, spine, up=False)
-    around = routes.path("worker-1", "server")
-    assert around is not None
-    assert len(around) == 4
-    assert around[1][1] != spine
+    leaf = before[0][1]
     for number in range(1, 5):
         routes.set_link(leaf, f"spine-{number}", up=False)
-    # There is a longer way over another leaf, but none is left from this one.
     assert routes.path("worker-1", "server") is None
     for number in range(1, 5):
         routes.set_link(leaf, f"spine-{number}", up=True)
     assert routes.path("worker-1", "server") == before
-    routes.set_link("worker-1", leaf, up=False)
-    assert routes.path("worker-1", "server") is None
-    assert routes.path("server", "worker-2") is not None
