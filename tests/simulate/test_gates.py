@@ -8,7 +8,7 @@ import pytest
 from testbed.simulate.engine import Simulation
 from testbed.simulate.gate import Gate
 from testbed.simulate.link import Batch, Link, depart
-from tests.simulate.trains import SIZE_BYTES, Sinks, feed, poisson
+from tests.simulate.trains import SIZE_BYTES, Sinks, feed
 
 SERVICE_S = SIZE_BYTES * 8 / 8e6  # at 8 Mbit/s: a millisecond
 
@@ -34,7 +34,8 @@ def scene(*, length):
     gate = Gate(simulation)
     for source in range(2):
         links = [shared, gate, Link(simulation, rate_bps=6e6, delay_s=0.001)]
-        feed(simulation, links, poisson((3, source), 200, 700), sinks, source=source, length=length)
+        gaps_s = np.random.default_rng((3, source)).exponential(1 / 700, 200)
+        feed(simulation, links, np.cumsum(gaps_s), sinks, source=source, length=length)
     return simulation, shared, gate, sinks
 
 

@@ -142,21 +142,14 @@ def payload(layout):
     return buffer
 
 
-def star_of(protocol, contents):
-    """A lossy star with one worker, whose payloads all have these contents; the last chunk is a
-    half."""
-    net = Star(workers=1, chunks=CHUNKS - 0.5, protocol=protocol, loss=0.02, contents=True)
-    sent = contents(net.layout)
-    net.payload = lambda number: sent  # type: ignore[method-assign]
-    return net, sent
-
-
 @pytest.mark.parametrize("keep", [0.1, 0.33])
 def test_a_simulated_and_a_real_connection_choose_deliver_and_owe_the_same(keep):
     protocol = preset("top-k", keep=keep)
-    net, sent = star_of(protocol, payload)
+    # The last chunk is a half.
+    net = Star(workers=1, chunks=CHUNKS - 0.5, protocol=protocol, loss=0.02, contents=True)
+    layout, sent = net.layout, payload(net.layout)
+    net.payload = lambda number: sent  # type: ignore[method-assign]
     (simulated,) = net.run(1)
-    layout = net.layout
     place = site(protocol, layout=layout)
 
     def server(endpoint):

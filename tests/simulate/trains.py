@@ -43,7 +43,3 @@ def feed(simulation, links, times_s, sinks, *, source=0, length=64):
         part = times_s[first : first + length]
         batch = Batch(size_bytes=SIZE_BYTES, links=links, deliver=sinks.of(source, first))
         simulation.at(part[0], functools.partial(depart, batch, part))
-
-
-def poisson(seed, count, per_s):
-    return np.cumsum(np.random.default_rng(seed).exponential(1 / per_s, count))
