@@ -14,8 +14,7 @@ from testbed.transport.net.sealing import (
     CompiledAuthentication,
     seal,
 )
-from testbed.transport.net.udp_socket import UdpSocket
-from tests.transport.test_udp_socket import collect
+from tests.transport.test_udp_socket import collect, linked
 
 SIZE = 1468
 KEY = bytes(range(32))
@@ -37,14 +36,9 @@ def kind(request):
 
 @pytest.fixture
 def pair(kind):
-    whole = SIZE + TRAILER_BYTES[kind]
-    one, two = (UdpSocket(local=("127.0.0.1", 0), datagram_bytes=whole) for _ in range(2))
-    one.set_peer(("127.0.0.1", two.port))
-    two.set_peer(("127.0.0.1", one.port))
-    one.seal, two.seal = seals(kind)
-    yield one, two
-    one.close()
-    two.close()
+    with linked(SIZE + TRAILER_BYTES[kind]) as (one, two):
+        one.seal, two.seal = seals(kind)
+        yield one, two
 
 
 @pytest.mark.parametrize("count", [1, 44, 200])

@@ -199,17 +199,13 @@ def test_strangers_and_other_sizes_are_counted_and_dropped(address):
 
 def test_longer_ones_are_dropped_where_one_datagram_fills_a_receive():
     size = 40_000
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        two = UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size)
-        two.set_peer(one.getsockname())
+    with linked(size) as (one, two):
         frames = np.random.default_rng(0).integers(0, 256, (3, size), dtype=np.uint8)
         for index, more in enumerate((b"more", b"", b"more")):
-            one.sendto(frames[index].tobytes() + more, ("127.0.0.1", two.port))
+            one._socket.sendto(frames[index].tobytes() + more, ("127.0.0.1", two.port))
         assert np.array_equal(collect(two, 1), frames[1:2])
         assert two.receive()[1]
         assert two.counters == {"wrong-size": 2}
-        two.close()
 
 
 def test_a_segmented_send_of_another_size_is_counted(pair):
