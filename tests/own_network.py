@@ -1,16 +1,21 @@
-"""Runs a script in a network namespace of its own, and makes interfaces for it there."""
+"""Runs scripts and functions in a network namespace of their own, and makes its interfaces."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from testbed.lab.kernel import rtnetlink
+from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
+from testbed.lab.kernel.shaping import inside
 
 
 def printed(script: str, *arguments: str, before: Sequence[str] = ("unshare", "-n")) -> Any:
@@ -34,3 +39,33 @@ def wire(interface: str) -> socket.socket:
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     opened.bind((interface, 0))
     return opened
+
+
+_PROGRAM = """
+import importlib, json, sys
+module, function, arguments = sys.argv[1:]
+print(json.dumps(getattr(importlib.import_module(module), function)(*json.loads(arguments))))
+"""
+
+
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns there, as JSON; skips without such a namespace, or nft in it."""
+    namespace = ["unshare", "--user", "--map-root-user", "--net"]
+    if os.geteuid() == 0:
+        namespace = ["unshare", "--net"]
+    # Also brings the loopback up, which is down in a new one.
+    prepare = [*namespace, "sh", "-c", 'nft list ruleset && ip link set lo up && exec "$@"', "-"]
+    if subprocess.run([*prepare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"needs '{' '.join(namespace)}', nft and ip")
+    words = function.__module__, function.__name__, json.dumps(arguments)
+    return printed(_PROGRAM, *words, before=prepare)
+
+
+def drop(*matches: str, pid: int | None = None) -> None:
+    """Drops what comes and matches, in the words of nft; `pid`: in the namespace of that one."""
+    lines = (
+        "add table inet hole",
+        "add chain inet hole input { type filter hook input priority 0; }",
+        *(f"add rule inet hole input {match} drop" for match in matches),
+    )
+    run([*inside(pid), "nft", "-f", "-"], input_text="\n".join(lines))

@@ -12,8 +12,8 @@ from testbed.transport import PayloadLayout, preset
 from testbed.transport.core.messages import KEY_BYTES
 from testbed.transport.net.link import HedgeChannel
 from testbed.transport.net.stream import Stream
+from tests.own_network import alone, drop
 from tests.transport.loopback import carry, in_thread, joined, poll_until, site, tcp_pair
-from tests.transport.own_namespace import alone, drop
 from tests.transport.virtual import random_payload
 
 

@@ -13,8 +13,8 @@ from testbed.transport import PayloadLayout, PeerLost, open_endpoint
 from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
 from testbed.transport.core.wire import new_frames
 from tests.fuzz.connections import attack
+from tests.own_network import alone, drop
 from tests.transport.loopback import both, in_thread, joined, say, site, udp_of
-from tests.transport.own_namespace import alone, drop
 
 
 @both

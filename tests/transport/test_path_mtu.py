@@ -35,8 +35,8 @@ from testbed.transport.net.path_mtu import (
     trial_of,
 )
 from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
+from tests.own_network import alone, drop
 from tests.transport.loopback import in_thread, site
-from tests.transport.own_namespace import alone, drop
 from tests.transport.virtual import random_payload
 
 LOCAL, OTHER, NOBODY = (
