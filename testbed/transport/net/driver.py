@@ -227,7 +227,9 @@ class Driver:
                 continue  # what another one told has ended it
             link.work(now_s, looked=self._attentive)
             self._due_s[name] = link.due_s
-            self._pass_events(name, link)
+            while events := link.connection.events():  # hearing one may cause the next
+                for event in events:
+                    self._on_event(name, event)
             if self.links.get(name) is link:
                 self._attend(name, link)
 
@@ -253,11 +255,6 @@ class Driver:
         reading = data.reading and unread_until_s == -math.inf
         self._waiter.want(data, reading=reading, writing=data.blocked)
         self._owners[data] = name
-
-    def _pass_events(self, name: str, link: Link) -> None:
-        while events := link.connection.events():  # hearing one may cause the next
-            for event in events:
-                self._on_event(name, event)
 
     def _wait(self, until_s: float) -> None:
         until_s = min(until_s, self._serve_listeners(), *self._due_s.values())

@@ -252,7 +252,10 @@ class Link:
         if looked and now_s >= self._deadline_s:
             connection.on_deadline(now_s)
         if self._observer is not None and now_s >= self._observe_s:
-            self._observe(now_s)
+            sender = next(iter(connection.outgoing.senders.values()), None)
+            if sender is not None:
+                self._observe_s = now_s + OBSERVATION_INTERVAL_S
+                self._observer(sender.observe(connection.peer, now_s))
         self._write_control(now_s)  # what data are worth goes before them
         data.write(connection, now_s)
         self._write_control(now_s)
@@ -293,10 +296,3 @@ class Link:
         """What was done of it counts from now on."""
         self.routine = False
         self.data.end_routine(self.connection, now_s)
-
-    def _observe(self, now_s: float) -> None:
-        assert self._observer is not None
-        for sender in self.connection.outgoing.senders.values():
-            self._observe_s = now_s + OBSERVATION_INTERVAL_S
-            self._observer(sender.observe(self.connection.peer, now_s))
-            return

@@ -148,7 +148,9 @@ class Tls:
         if self._object.getpeercert(binary_form=True) not in self._pinned:
             self._failed = True
             raise TlsError("its certificate is not one of those that are trusted here")
-        self.identity = _name_in(self._object.getpeercert() or {})
+        certificate: Mapping[str, Any] = self._object.getpeercert() or {}
+        subject = (pair for part in certificate.get("subject", ()) for pair in part)
+        self.identity = next((str(name) for key, name in subject if key == "commonName"), "")
         if self._unsent:
             self._object.write(self._unsent)
             self._unsent.clear()
@@ -164,12 +166,3 @@ class Tls:
             return TlsError("it refuses this side's certificate")
         words = (error.reason or str(error)).replace("_", " ").lower()
         return TlsError(f"TLS failed: {words}")
-
-
-def _name_in(certificate: Mapping[str, Any]) -> str:
-    """The common name of a certificate's subject; "" where it has none."""
-    for part in certificate.get("subject", ()):
-        for key, value in part:
-            if key == "commonName":
-                return str(value)
-    return ""
