@@ -9,7 +9,7 @@ import topologies
 from controllers import impairments
 from controllers.impairments.loss import LossParameters
 from testbed.run.simulated_impairments import SimulatedAccess, SimulatedController
-from testbed.run.simulated_network import SimulatedNetwork, describe
+from testbed.run.simulated_network import Routes, SimulatedNetwork, describe
 from testbed.simulate.engine import Simulation
 from tests.simulate.trains import SIZE_BYTES, Sinks, feed
 
@@ -293,16 +293,10 @@ def test_a_blackout_takes_all_of_one_direction(tmp_path):
 
 def test_a_link_that_goes_down_loses_both_directions_and_routes_lead_around(tmp_path):
     routes = {}
-    scene = Scene(tmp_path, LEAF_SPINE)
-    hops = [
-        pair
-        for pair in scene.network.links
-        if scene.network.links[pair] in scene.ways["worker-1"][0].links
-    ]
-    leaf, spine = next(pair for pair in hops if pair[1].startswith("spine"))
+    info = describe(topologies.parse(LEAF_SPINE)).as_json()
+    leaf, spine = Routes(info, seed=1).paths("worker-1", "server")[0][1]
     entry = {"kind": "link-down", "link": [leaf, spine], "at_s": [0.0], "duration_s": 0.05}
-    (tmp_path / "down").mkdir()
-    scene = Scene(tmp_path / "down", LEAF_SPINE, entry)
+    scene = Scene(tmp_path, LEAF_SPINE, entry)
     way = scene.ways["worker-1"][0]
     scene.feed("worker-1", 30, at_s=-0.02)
     for name, at_s in (("down", 0.01), ("up", 0.08)):
