@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from testbed.cli.options import Selection
 from testbed.simulate.engine import Simulation
 from testbed.simulate.processor import Costs, Processor
-from tests.simulate.test_simulated_runs import EXPERIMENT, executed, records
+from tests.simulate.test_simulated_runs import executed, loaded, records
 
 
 def test_a_processor_does_one_thing_after_another_and_wakes_who_waits_in_order():
@@ -35,21 +34,11 @@ def test_a_processor_does_one_thing_after_another_and_wakes_who_waits_in_order()
 
 
 @pytest.fixture
-def loaded(tmp_path):
-    def load(arm, *settings):
-        path = tmp_path / "small.yaml"
-        path.write_text(EXPERIMENT)
-        (run,) = Selection(name=str(path), arms=arm, settings=list(settings)).loaded()
-        return run
-
-    return load
-
-
-@pytest.fixture
-def gathered_s(loaded, tmp_path):
+def gathered_s(tmp_path):
     def simulate(*settings):
         short = ["impairments=[]", "rounds=2", "training.pace.scale=0.02"]
-        run = loaded("reliable", *short, *settings).in_virtual_time()
+        (of_lab,) = loaded(tmp_path, "reliable", *short, *settings)
+        run = of_lab.in_virtual_time()
         directory = executed(tmp_path / run.key, run)
         server = records(directory, "transfers-server.jsonl")
         chunks = sum(leg["chunk_count"] for leg in server if leg["leg"] == "gather") / 2
@@ -68,9 +57,9 @@ def test_a_server_slower_than_its_link_sets_the_pace_and_a_faster_one_delays_lit
     assert free_s < busy_s < 1.1 * free_s
 
 
-def test_costs_are_in_a_run_s_key_only_where_there_are_any(loaded):
+def test_costs_are_in_a_run_s_key_only_where_there_are_any(tmp_path):
     def key(*settings):
-        run = loaded("dblp", *settings)
+        (run,) = loaded(tmp_path, "dblp", *settings)
         return run.key, run.in_virtual_time().key
 
     of_lab, simulated = key()

@@ -36,13 +36,18 @@ impairments:
 """
 
 
+def loaded(folder: Path, arms: str, *settings: str) -> list[Run]:
+    """The runs of some arms, as in a lab."""
+    path = folder / "small.yaml"
+    path.write_text(EXPERIMENT)
+    found = Selection(name=str(path), arms=arms, settings=list(settings))
+    return found.loaded(results=folder)
+
+
 @pytest.fixture
 def chosen(tmp_path):
     def choose(arms="dblp", *settings):
-        path = tmp_path / "small.yaml"
-        path.write_text(EXPERIMENT)
-        found = Selection(name=str(path), arms=arms, settings=list(settings))
-        return [run.in_virtual_time() for run in found.loaded(results=tmp_path)]
+        return [run.in_virtual_time() for run in loaded(tmp_path, arms, *settings)]
 
     return choose
 
