@@ -23,12 +23,6 @@ def connected():
     stream.close()
 
 
-def fill(stream):
-    """Writes until the kernel takes no more."""
-    while not stream.has_unsent:
-        stream.write(bytes(1 << 20))
-
-
 def test_a_peer_that_does_not_read_what_it_asked_for_is_given_up(connected):
     stream, _ = connected
     bitmap = ControlMessage(MessageType.BITMAP, 0, bytes(12_500)).encode()
@@ -65,7 +59,8 @@ def test_a_long_patience_stays_within_what_the_kernel_takes(connected):
 def test_a_peer_that_reads_all_at_last_is_kept(connected):
     stream, peer = connected
     stream.set_timeout(10.0)
-    fill(stream)
+    while not stream.has_unsent:
+        stream.write(bytes(1 << 20))
     while stream.has_unsent:
         peer.recv(1 << 20)
         stream.flush()
