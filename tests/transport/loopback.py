@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.core.messages import ControlMessage, Hello
+from testbed.transport.core.messages import Hello
 from testbed.transport.net.tcp import TcpData
 from testbed.transport.net.udp_socket import UdpSocket
 from tests.transport.virtual import random_payload
@@ -114,12 +114,6 @@ def tcp_of(endpoint: Endpoint, peer: str = "server") -> socket.socket:
     data = endpoint._driver.links[peer].data
     assert isinstance(data, TcpData)
     return data.socket
-
-
-def say(endpoint: Endpoint, messages: Iterable[ControlMessage], peer: str = "server") -> None:
-    """Sends control messages that the endpoint would not send."""
-    for message in messages:
-        endpoint._driver.links[peer].stream.write(message.encode())
 
 
 def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":

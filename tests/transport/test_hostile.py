@@ -14,7 +14,7 @@ from testbed.transport.core.messages import ControlMessage, MessageType, body_li
 from testbed.transport.core.wire import new_frames
 from tests.fuzz.connections import attack
 from tests.own_network import alone, drop
-from tests.transport.loopback import both, in_thread, joined, say, site, udp_of
+from tests.transport.loopback import both, in_thread, joined, site, udp_of
 
 
 @both
@@ -37,7 +37,8 @@ def test_a_joined_peer_that_talks_nonsense_is_given_up_by_name(protocol, seed):
                 kind = generator.choice(kinds)
                 size = min(limits[kind][generator.randrange(2)], 2000)
                 transfer = generator.choice([0, 0, 1, 2**32 - 1])
-                say(worker, [ControlMessage(kind, transfer, generator.randbytes(size))])
+                message = ControlMessage(kind, transfer, generator.randbytes(size))
+                worker._driver.links["server"].stream.write(message.encode())
 
         harming = in_thread(harm)
         with pytest.raises(PeerLost, match="worker-1"):

@@ -41,8 +41,8 @@ def server_of(folder: Path) -> Tls:
     return credentials(folder, "server", "worker-1", "worker-2").tls(is_server=True)
 
 
-def worker_of(folder: Path, name: str = "worker-1") -> Tls:
-    return credentials(folder, name, "server").tls(is_server=False)
+def worker_of(folder: Path) -> Tls:
+    return credentials(folder, "worker-1", "server").tls(is_server=False)
 
 
 def converse(server: Tls, worker: Tls, piece: int = 1 << 16) -> tuple[bytes, bytes]:
