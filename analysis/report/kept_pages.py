@@ -1,17 +1,20 @@
-"""Writes what is kept of experiments into the places that pages have for it."""
+"""Writes what is kept of experiments and benches into the places that pages have for it."""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from analysis import formatting
 from analysis.comparison import Compared, compare
 from analysis.data import kept_rows
-from analysis.data.metrics import ALL_BURSTS, describe, in_table
-from analysis.report import page_tables
+from analysis.data.frames import per_run
+from analysis.data.metrics import ALL_BURSTS, TASK_METRICS, describe, in_table
 from analysis.report.kept_results import (
     AGAIN,
     PROVENANCE,
@@ -23,7 +26,8 @@ from analysis.report.kept_results import (
     read,
     recomputable,
 )
-from analysis.statistics import ENOUGH_SEEDS
+from analysis.statistics import ENOUGH_SEEDS, Estimate, difference_interval, ratio_interval
+from analysis.summary import pairing
 from analysis.summary.lookup import bounded_metric, entry, points, ratio_names
 from analysis.tables import by_sweep_point, rendering
 from analysis.tables.by_arm import findings_table, main_table
@@ -38,11 +42,17 @@ from analysis.tables.rendering import (
     transposed,
 )
 
-_PAGES = Path(__file__).with_name("pages.csv")
+
+def _rows(name: str) -> list[dict[str, str]]:
+    """The rows of a table of this folder that says what pages show."""
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
 # Of an experiment: whether it stands beside the paper's values, in this order; and what the tables
 # of its sweep show where it is not how many times longer than the reference arm rounds took that
 # were hit: ratios of other metrics, or the arms' own values.
-_EXPERIMENTS = {each["experiment"]: each for each in page_tables.read(_PAGES)}
+_EXPERIMENTS = {each["experiment"]: each for each in _rows("pages.csv")}
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _COMPARED_METRICS = (
     *("round_latency_s.p50", "round_latency_s.burst_mean", "bytes_sent", "passes_per_transfer"),
@@ -109,8 +119,7 @@ def _written(name: str, root: Path) -> str | None:
     if name == "kept":
         listed = sorted(path.parent for path in (root / RESULTS).glob(f"*/{PROVENANCE}"))
         return _bare(_list(listed)) if listed else None
-    other = page_tables.answers(root / RESULTS) if name == "answers" else None
-    other = other or page_tables.bench(name, root / RESULTS)
+    other = answers(root / RESULTS) if name == "answers" else bench(name, root / RESULTS)
     if other is not None:
         return _bare(other)
     folder = root / RESULTS / name
@@ -270,3 +279,103 @@ def _point(each: Compared) -> str:
 
 def _place(each: Compared) -> str:
     return ": ".join(filter(None, (_point(each), each.arm)))
+
+
+def answers(results: Path) -> Table | None:
+    """A row for each question whose result is kept: what of two arms, or of the paper, is so."""
+    kept = [each for each in _rows("questions.csv") if (results / each["result"]).is_dir()]
+    columns = ["question", "compared", "ours", "answer", "kept result"]
+    rows = [
+        row(each["asks"], *_answer(each, results / each["result"]), each["result"]) for each in kept
+    ]
+    return Table(title="", columns=columns, rows=rows, numeric=False) if rows else None
+
+
+def _answer(asked: Mapping[str, str], folder: Path) -> list[Cell]:
+    """What was compared, what came out, and the answer."""
+    point = dict(each.split("=") for each in asked["point"].split(";") if each)
+    if asked["paper"]:
+        (summary,) = read(folder)
+        at = [each for each in summary["points"] if point in ({}, each["factors"])]
+        published = overview_table([{**summary, "points": at}]).rows
+        _, arms, paper, ours, answer = next(
+            each for each in published if asked["paper"] in each[0].text
+        )
+        return [Cell(text=arms.text, detail=f"paper: {paper.text}"), ours, answer]
+    first, second, metric = (asked[name] for name in ("first", "second", "metric"))
+    is_ratio = metric not in TASK_METRICS
+    rows = pairing.at_point(per_run(kept_rows.read(folder)), point)
+    values = pairing.measured(rows, [first, second], [metric])
+    pair = values.paired(first, second, metric, ratio=is_ratio)
+    found = ratio_interval(*pair) if is_ratio else difference_interval(*pair)
+    sign, unit = ("/", formatting.RATIO) if is_ratio else (" \u2212 ", formatting.POINTS)
+    return row(
+        Cell(
+            text=first + sign + second,
+            detail=formatting.joined(describe(metric).label, unit.symbol),
+        ),
+        rendering.measured(found, unit),
+        _is_less(found, 1.0 if is_ratio else 0.0),
+    )
+
+
+def _is_less(estimate: Estimate, than: float) -> str:
+    ends = estimate.values if estimate.n < ENOUGH_SEEDS else (estimate.low, estimate.high)
+    known = [end for end in ends if end is not None]
+    answer = "yes" if max(known) < than else "no" if min(known) > than else "not told apart"
+    return f"{answer} (an indication: few seeds)" if estimate.n < ENOUGH_SEEDS else answer
+
+
+# The tables of benches. A case's name is that of a `row` and then of a `column`, which may name
+# another file first; a `key` is shown by a factor and with so many decimals. With two cases after
+# `ratio of`, a cell is their ratio, and `{}` in a column stands for each of them.
+def bench(name: str, results: Path) -> Table | None:
+    """The table of a bench that is called so, if it is kept."""
+    parts: dict[str, dict[str, str]] = {}
+    for line in _rows("benches.csv"):
+        if line["table"] == name:
+            parts.setdefault(line["part"], {})[line["label"]] = line["value"]
+    if not parts or not (results / "bench").is_dir():
+        return None
+    records = {
+        (path.stem, each["case"]): each
+        for path in (results / "bench").glob("*.json")
+        for each in json.loads(path.read_text(encoding="utf-8"))
+    }
+
+    def of(head: str, tail: str) -> str:
+        file, _, tail = tail.rpartition(":")
+        cases = [(file or "transport", head + tail.format(each)) for each in parts["ratio of"]]
+        return _shown(parts, [records[case] for case in cases if case in records])
+
+    parts.setdefault("ratio of", {"": ""})
+    return Table(
+        title="",
+        columns=["", *parts["column"]],
+        rows=[
+            row(label, *(of(head, tail) for tail in parts["column"].values()))
+            for label, head in parts["row"].items()
+        ],
+    )
+
+
+def _shown(parts: Mapping[str, Mapping[str, str]], cases: Sequence[Mapping[str, Any]]) -> str:
+    """What a cell says of its cases: numbers, or why there are none."""
+    if not cases:
+        return formatting.DASH
+    for case in cases:
+        if case["status"] == "timeout":
+            return f"> {case['limit_s']:g} s"
+        if case["status"] != "ok":
+            return str(case["status"].partition(":")[0])
+    shown = {key: value.split() for key, value in parts["key"].items()}
+    numbers = " / ".join(
+        f"{case[key] * float(factor):.{decimals}f}"
+        for case in cases
+        for key, (factor, decimals) in shown.items()
+    )
+    numbers = " ".join([numbers, *parts.get("unit", {})])
+    if len(parts["ratio of"]) == 1:
+        return numbers
+    key = next(iter(shown))
+    return f"{cases[0][key] / cases[1][key]:.1f} ({numbers})"
