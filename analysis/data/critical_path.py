@@ -14,8 +14,6 @@ own tolerance is compared with all calm rounds of its run; without any, nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from analysis.data.frame_columns import FRAMES
@@ -43,13 +41,11 @@ def of_rounds(
     transfers: pl.DataFrame,
     training: pl.DataFrame,
     impairments: pl.DataFrame,
-    labels: Sequence[str],
 ) -> pl.DataFrame:
-    """A row for each round whose steps were logged: `labels`, then `COLUMNS`."""
+    """A row for each round whose steps were logged: `run_key`, then `COLUMNS`."""
     times = ("gather_began_s", "gather_ended_s", "broadcast_began_s", "broadcast_s", "ended_s")
     path = rounds.drop_nulls(["began_s", *times]).select(
-        *labels,
-        *("round", "iteration_s", "began_s", *times, "gather_s", "impairments"),
+        *("run_key", "round", "iteration_s", "began_s", *times, "gather_s", "impairments"),
         *(f"tolerance_{leg}" for leg in LEGS),
         calm=pl.col("impairments").list.len() == 0,
         broadcast_ended_s=pl.col("broadcast_began_s") + pl.col("broadcast_s"),
@@ -69,7 +65,7 @@ def of_rounds(
         path = path.join(_of_step(met, step, *span), on=_KEYS, how="left", maintain_order="left")
     lists = [f"{step}_impairments" for step in STEPS]
     path = path.with_columns(pl.col(lists).fill_null(pl.lit([], pl.List(pl.String))))
-    return path.select(*labels, *(each.name for each in COLUMNS))
+    return path.select("run_key", *(each.name for each in COLUMNS))
 
 
 def _computing(training: pl.DataFrame) -> pl.DataFrame:

@@ -27,20 +27,9 @@ from analysis.data.frame_columns import FRAMES
 SCHEMA = 1
 
 Schema = Mapping[str, "pl.DataType | type[pl.DataType]"]
-
-
-ROUNDS, TRANSFERS, TRAINING, EFFECTS, IMPAIRMENTS = (
-    FRAMES[name].schema for name in ("rounds", "transfers", "training", "effects", "impairments")
+ROUNDS, TRANSFERS, TRAINING, IMPAIRMENTS = (
+    FRAMES[name].schema for name in ("rounds", "transfers", "training", "impairments")
 )
-# Receivers add this on request. It is long, so it is averaged while it is read.
-TENSOR_LOSS: Schema = {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)}
-
-LAYER_LOSS: Schema = {
-    **dict.fromkeys(("run_key", "leg"), pl.String),
-    "layer": pl.Int64,
-    "missing": pl.Float64,
-    "transfers": pl.Int64,
-}
 
 
 def read_document(
@@ -164,39 +153,9 @@ def _wrong(rows: Mapping[int, dict[str, Any]], schema: Schema) -> str:
     return ""
 
 
-def layer_loss(transfers: pl.DataFrame) -> pl.DataFrame:
-    """Per run, leg and layer: `missing`, the mean share over `transfers`, how many."""
-    known = transfers.filter(pl.col("tensor_loss").list.len() > 0)
-    return (
-        known.select(
-            *("run_key", "leg"),
-            pl.int_ranges(1, pl.col("tensor_loss").list.len() + 1).alias("layer"),
-            pl.col("tensor_loss").alias("missing"),
-        )
-        .explode("layer", "missing")
-        .group_by("run_key", "leg", "layer")
-        .agg(pl.col("missing").sum() / pl.len(), pl.len().alias("transfers"))
-        .select(pl.col(name).cast(kind) for name, kind in LAYER_LOSS.items())
-        .sort("run_key", "leg", "layer")
-    )
-
-
-_IMPAIRMENTS = "impairments.jsonl"
-_EFFECTS = "effects.jsonl"
-_ROUNDS = "rounds.jsonl"
-_LOGS = {
-    "rounds": (_ROUNDS, ROUNDS),
-    "transfers": ("transfers-*.jsonl", TRANSFERS),
-    "training": ("training-*.jsonl", TRAINING),
-    "impairments": (_IMPAIRMENTS, IMPAIRMENTS),
-    "effects": (_EFFECTS, EFFECTS),
-}
-
-
 def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
     """A log of some runs: `run_key`, then the columns of its records."""
-    pattern, schema = _LOGS[log]
-    frame = _read(runs, pattern, schema)
+    frame = _read(runs, log, FRAMES[log].schema)
     if log == "rounds":
         _remark_on_missing_rounds(runs, frame)
     if log == "impairments":
@@ -207,9 +166,21 @@ def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
 
 def transfers_and_layers(runs: Sequence[Run]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The transfers of few runs, and what was missing of each layer, the mean over transfers."""
-    pattern, _ = _LOGS["transfers"]
-    frame = _read(runs, pattern, TENSOR_LOSS)
-    return frame.drop("tensor_loss"), layer_loss(frame)
+    # Receivers add this on request. It is long, so it is averaged while it is read.
+    frame = _read(runs, "transfers", {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)})
+    layers = (
+        frame.filter(pl.col("tensor_loss").list.len() > 0)
+        .select(
+            *("run_key", "leg"),
+            pl.int_ranges(1, pl.col("tensor_loss").list.len() + 1).alias("layer"),
+            pl.col("tensor_loss").alias("missing"),
+        )
+        .explode("layer", "missing")
+        .group_by("run_key", "leg", "layer")
+        .agg(pl.col("missing").sum() / pl.len(), pl.len().cast(pl.Int64).alias("transfers"))
+        .sort("run_key", "leg", "layer")
+    )
+    return frame.drop("tensor_loss"), layers
 
 
 def labelled(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
@@ -229,8 +200,9 @@ def labels(runs: Sequence[Run]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=types, orient="row")
 
 
-def _read(runs: Sequence[Run], pattern: str, schema: Schema) -> pl.DataFrame:
-    """The logs of some runs, with a remark on each that should be there and is not whole."""
+def _read(runs: Sequence[Run], log: str, schema: Schema) -> pl.DataFrame:
+    """A log of some runs, with a remark on each that should be there and is not whole."""
+    pattern = Path(FRAMES[log].source.replace("HOST", "*")).name
     frames = [pl.DataFrame(schema={"run_key": pl.String, **schema})]
     for run in runs:
         assert run.directory is not None
@@ -239,7 +211,7 @@ def _read(runs: Sequence[Run], pattern: str, schema: Schema) -> pl.DataFrame:
         for path in sorted(events.glob(pattern)) or [events / pattern]:
             frame = read_lines(path, schema, problems)
             frames.append(frame.select(pl.lit(run.key).alias("run_key"), pl.all()))
-        if _is_expected(pattern, run.config):
+        if _is_expected(log, run.config):
             remark(run, problems)
     return pl.concat(frames)
 
@@ -249,16 +221,16 @@ def remark(run: Run, problems: Sequence[str]) -> None:
     run.problems.extend(each for each in problems if each not in run.problems)
 
 
-def _is_expected(pattern: str, config: dict[str, Any]) -> bool:
+def _is_expected(log: str, config: dict[str, Any]) -> bool:
     """Whether a run with this configuration writes such a log at all."""
-    if is_of_script(config) and pattern != _IMPAIRMENTS:
+    if log == "impairments":
+        return bool(config.get("impairments"))
+    if is_of_script(config):
         return False
-    if runs_programs(config) and pattern != _IMPAIRMENTS:
+    if runs_programs(config):
         # Whether programs announce rounds is up to them, unless the experiment states how many.
-        return pattern == _ROUNDS and bool(config.get("rounds"))
-    if pattern == _EFFECTS:
-        return bool(section(config, "training").get("measure_every"))
-    return pattern != _IMPAIRMENTS or bool(config.get("impairments"))
+        return log == "rounds" and bool(config.get("rounds"))
+    return log != "effects" or bool(section(config, "training").get("measure_every"))
 
 
 def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None:

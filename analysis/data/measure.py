@@ -67,11 +67,7 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         "impaired_rounds": _impaired_rounds(runs, rounds),
     }
     path = critical_path.of_rounds(
-        rounds=rounds,
-        transfers=transfers,
-        training=training,
-        impairments=impairments,
-        labels=["run_key"],
+        rounds=rounds, transfers=transfers, training=training, impairments=impairments
     )
     return {
         "metrics": _metrics(runs, by_log),
@@ -152,14 +148,13 @@ def task_metric(measured: pl.DataFrame) -> str | None:
 
 def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
     """One row per run and evaluation: mean over the replicas, at the mean of their clocks."""
-    labels = [name for name in training.columns if name in ("run_key", "arm", "seed")]
     means = pl.col(*TASK_METRICS, "elapsed_s")
     evaluated = pl.any_horizontal(pl.col(name).is_not_null() for name in TASK_METRICS)
     learns = evaluated.any().over("run_key")
     is_last = pl.col("round") == pl.col("round").max().over("run_key")
     return (
         training.filter(evaluated.any().over("run_key", "round") | (learns & is_last))
-        .group_by(*labels, "round")
+        .group_by("run_key", "round")
         .agg(pl.when(means.null_count() == 0).then(means.mean()).name.keep())
         .sort("run_key", "round")
     )
