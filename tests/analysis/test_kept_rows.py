@@ -137,6 +137,11 @@ def lines(path: Path, change) -> None:
         ("plan.jsonl", lambda rows: rows[:3], "seed 2 is missing; valid: [1, 2]"),
         ("plan.jsonl", lambda rows: rows[:5], "5 runs; valid: 6"),
         ("plan.jsonl", lambda rows: ["{", *rows[1:]], "a JSON object per planned run"),
+        (
+            "plan.jsonl",
+            lambda rows: [rows[0].replace('"arm": "dblp"', '"arm": "ltp"'), *rows[1:]],
+            "arm 'ltp' of run dblp-s1; valid: dblp, fixed-low, tcp-cubic",
+        ),
         ("gates.csv", lambda rows: [rows[0], rows[1].replace(",1,", ",4,", 1)], "attempt 4 at"),
         (
             "plan.jsonl",

@@ -19,7 +19,6 @@ from testbed.cli import report_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import edited
 from tests.analysis.test_report import three_arms
-from tests.analysis.test_sweep_points import sweep
 from tests.run.test_manifest import git
 
 PAGE = """# Title
@@ -111,11 +110,6 @@ def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, 
     assert message in capsys.readouterr().err
 
 
-def first_gates(folder: Path) -> tuple[list[str], Path]:
-    path = of_quick(folder, "gates.csv")
-    return path.read_text().splitlines(keepends=True), path
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -129,7 +123,8 @@ def first_gates(folder: Path) -> tuple[list[str], Path]:
     ids=["failed", "beyond", "misspelt", "waived", "outcome", "gone"],
 )
 def test_gates_that_contradict_themselves_or_the_verdict_are_refused(shipped, change, message):
-    rows, path = first_gates(shipped)
+    path = of_quick(shipped, "gates.csv")
+    rows = path.read_text().splitlines(keepends=True)
     assert report_view.verify(write=False, root=shipped)
     at = next(number for number, row in enumerate(rows) if ",rate_error," in row)
     path.write_text("".join([*rows[:at], change(rows[at]), *rows[at + 1 :]]))
@@ -161,9 +156,7 @@ def test_what_a_page_has_a_table_of_must_be_there(project):
         report_view.verify(write=False, root=project)
 
 
-@pytest.mark.parametrize(
-    "file", ["rows.csv", "experiment.json", "provenance.json", "summary.json", "main.md"]
-)
+@pytest.mark.parametrize("file", ["rows.csv", "provenance.json", "summary.json", "main.md"])
 def test_evidence_that_is_missing_is_refused(project, file):
     of_quick(project, file).unlink()
     with pytest.raises(InputError, match=f"{file}: missing"):
@@ -207,33 +200,6 @@ def test_rounds_give_the_numbers_of_their_run(project, capsys):
     path.write_bytes(b"PAR1, and no more")
     with pytest.raises(InputError, match=r"rounds\.parquet: .*; valid: rounds as they were kept"):
         report_view.verify(write=False, root=project)
-
-
-def test_an_arm_that_the_experiment_lacks_is_refused(project):
-    change(of_quick(project, "experiment.json"), '"fixed-low",', "")
-    with pytest.raises(
-        InputError, match=r"plan\.jsonl: arm 'fixed-low' of run fixed-low-s1; valid"
-    ):
-        report_view.verify(write=False, root=project)
-
-
-def test_the_list_of_what_is_kept_is_written_from_it(project):
-    page = project / "docs" / "index.md"
-    page.parent.mkdir()
-    page.write_text("<!-- kept: begin -->\n<!-- kept: end -->\n")
-    assert not report_view.verify(write=False, root=project)
-    assert report_view.verify(write=True, root=project)
-    assert "| quick | 5 | 15 | 1 | 2026-01-02 | not recorded |" in page.read_text()
-
-
-def test_a_sweep_and_the_overview_are_recomputed(tmp_path, undrawn):
-    sweep(tmp_path / "runs", seeds=2)
-    place = tmp_path / "project"
-    (place / "experiments" / "results").mkdir(parents=True)
-    (place / "README.md").write_text("<!-- quick: begin -->\n<!-- quick: end -->\n")
-    kept_results.keep(tmp_path / "runs", root=place)
-    kept_pages.write_readme(root=place)
-    assert report_view.verify(write=False, root=place)
 
 
 def committed(root: Path, message: str) -> str:
@@ -290,10 +256,6 @@ def test_sources_are_looked_for_on_main_where_their_commit_is_not(project, capsy
     committed(project, "three")
     assert report_view.verify(write=False, root=project)
     assert f"{line}; {squashed[:10]} there has the same code/a, code/b\n" in capsys.readouterr().out
-
-
-def test_without_a_whole_history_no_commit_is_called_unknown(tmp_path):
-    assert verification.on_main(tmp_path) is None
 
 
 def test_texts_that_are_alike_in_numbers_only_are_told_apart():
