@@ -271,18 +271,23 @@ def test_the_users_settings_change_no_byte(tmp_path):
     assert reports[1] == reports[0]
 
 
-def test_a_crash_leaves_the_old_report_and_no_litter(tmp_path, undrawn, monkeypatch):
+def test_a_report_is_replaced_as_a_whole_or_not_at_all(tmp_path, undrawn, monkeypatch):
     three_arms(tmp_path)
     paths = analysis.write_report(tmp_path)
     before = paths.index.read_bytes()
+    stale = paths.index.with_name("stale.txt")
+    stale.write_text("from an older version")
 
     def crash(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(writing._FORMATS, ".csv", crash)
-    with pytest.raises(OSError, match="No space left"):
-        analysis.write_report(tmp_path)
-    assert paths.index.read_bytes() == before
+    with monkeypatch.context() as patch:
+        patch.setitem(writing._FORMATS, ".csv", crash)
+        with pytest.raises(OSError, match="No space left"):
+            analysis.write_report(tmp_path)
+    assert paths.index.read_bytes() == before and stale.exists()
+    analysis.write_report(tmp_path)
+    assert paths.index.read_bytes() == before and not stale.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["quick", "report"]
 
 
@@ -294,15 +299,6 @@ def test_a_failed_swap_puts_the_old_report_back(tmp_path):
         html._swap(new, old)
     assert (old / "index.html").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
-
-
-def test_a_new_report_replaces_all_of_the_old_one(tmp_path, undrawn):
-    three_arms(tmp_path)
-    folder = analysis.write_report(tmp_path).index.parent
-    (folder / "stale.txt").write_text("from an older version")
-    analysis.write_report(tmp_path)
-    assert not (folder / "stale.txt").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["quick", "report"]
 
 
 def test_importing_the_package_is_cheap():
