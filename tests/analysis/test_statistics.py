@@ -22,24 +22,20 @@ from analysis.statistics import (
 )
 
 
-def test_one_seed_has_a_value_but_no_interval():
-    estimate = mean_interval([3.0])
-    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (3.0, None, None, 1)
-
-
 def test_no_seed_has_no_value():
     assert mean_interval([]).value is None
     assert ratio_interval([], []).as_json() == {"value": None, "low": None, "high": None, "n": 0}
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [1, 2, 4])
 def test_below_five_seeds_there_is_no_interval_but_their_values(n):
     values = [3.0, 1.0, 2.0, 5.0][:n]
     for estimate in (mean_interval(values), ratio_interval(values, [1.0] * n)):
         assert (estimate.low, estimate.high, estimate.n) == (None, None, n)
-        assert list(estimate.values) == pytest.approx(sorted(values))
-        assert estimate.as_json()["values"] == list(estimate.values)
-    assert "values" not in mean_interval([*values, *values, *values]).as_json()
+        assert list(estimate.values) == pytest.approx(sorted(values) if n > 1 else [])
+        assert estimate.as_json().get("values", []) == list(estimate.values)
+    assert mean_interval(values).value == sum(values) / n
+    assert "values" not in mean_interval(values * 5).as_json()
 
 
 @pytest.mark.parametrize("n", [5, 12])
@@ -66,11 +62,6 @@ def test_a_ratio_with_a_value_of_zero_has_no_interval_and_one_to_nothing_no_valu
     estimate = ratio_interval([0.0, 1.0, 1.0, 1.0, 1.0], [2.0] * 5)
     assert (estimate.value, estimate.low, estimate.n) == (0.4, None, 5)
     assert ratio_interval([1.0, 2.0], [0.0, 0.0]).value is None
-
-
-def test_a_difference_is_paired():
-    estimate = difference_interval([5.0, 9.0], [4.0, 8.0])
-    assert (estimate.value, estimate.low, estimate.values) == (1.0, None, (1.0, 1.0))
 
 
 def test_pairs_of_unequal_length_are_refused():
@@ -159,11 +150,6 @@ def test_four_seeds_decide_nothing_and_what_has_no_margin_gets_no_verdict():
     assert verdict(close, 1.18, 1.18, "ratio") == "undecided"
     assert verdict(Estimate(value=1.18, n=2), 1.18, 1.18, "ratio") == "undecided"
     assert verdict(Estimate(value=1.0, low=0.9, high=1.1, n=9), 1.0, 1.0, "other") is None
-
-
-def test_the_byte_bound_is_the_same_at_any_loss():
-    assert statistics.byte_bound(0.008, 0.408) == pytest.approx(0.992 / 0.592)
-    assert statistics.byte_bound(0.1, 0.1) == 1
 
 
 @pytest.mark.parametrize(

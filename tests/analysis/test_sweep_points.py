@@ -134,37 +134,22 @@ RATIOS = {
 }
 
 
-def contrasted(folder: Path, seeds: dict[int, float] = SEEDS) -> ResultsBuilder:
-    build = ResultsBuilder(folder)
-    for at, (seed, dblp_s) in enumerate(seeds.items()):
+def test_neighbours_are_contrasted_by_seed_and_corrected_over_their_family(tmp_path):
+    build = ResultsBuilder(tmp_path)
+    for at, (seed, dblp_s) in enumerate(SEEDS.items()):
         for (price, place), ratios in RATIOS.items():
             for arm, factor in (("dblp", 1.0), ("fixed-low", ratios[at])):
-                build.run(
-                    arm=arm,
-                    seed=seed,
-                    factors={"place": place, "price": price},
-                    burst_s=dblp_s * factor,
-                )
-    return build
-
-
-def test_neighbours_differ_by_one_level_of_one_factor(tmp_path):
-    contrasted(tmp_path)
-    found = summary_of(tmp_path)["contrasts"]
-    ends = [tuple(tuple(each[end].values()) for end in ("from", "to")) for each in found]
-    assert set(ends) == {
-        *((("lan", price), ("wan", price)) for price in "012"),
-        *(((place, a), (place, b)) for place in ("lan", "wan") for a, b in ("01", "12")),
-    }
-    assert len(ends) == 7
-
-
-def test_a_contrast_is_paired_by_seed_and_corrected_over_its_family(tmp_path):
-    contrasted(tmp_path)
-    summary = summary_of(tmp_path)
+                factors = {"place": place, "price": price}
+                build.run(arm=arm, seed=seed, factors=factors, burst_s=dblp_s * factor)
+    contrasts = summary_of(tmp_path)["contrasts"]
     by_ends = {
         (*each["from"].values(), *each["to"].values()): each["ratios"][PAIR]["round_latency_s"]
-        for each in summary["contrasts"]
+        for each in contrasts
+    }
+    assert len(contrasts) == 7  # one level of one factor differs
+    assert set(by_ends) == {
+        *(("lan", price, "wan", price) for price in "012"),
+        *((place, a, place, b) for place in ("lan", "wan") for a, b in ("01", "12")),
     }
     grows = by_ends["lan", "0", "lan", "1"]["burst_mean"]
     stays = by_ends["lan", "1", "lan", "2"]["burst_mean"]

@@ -104,24 +104,17 @@ def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
     assert not any("not measured" in note for note in notes)
 
 
-def test_an_experiment_of_one_arm_tells_its_time(tmp_path):
-    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    assert first_finding(summary_of(tmp_path)).startswith("dblp: Training time ")
-
-
-def test_the_main_table_says_that_one_seed_has_no_interval(tmp_path):
-    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    expected = ["Each number comes from one seed: there is no interval."]
-    assert main_table(summary_of(tmp_path)).notes == expected
-
-
-def test_a_published_value_that_nobody_knows_is_told(tmp_path):
+def test_an_experiment_of_one_run_tells_its_time_and_what_it_lacks(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.published = ["no-such-id"]
     build.run(arm="dblp", seed=1)
     results = load(tmp_path)
-    lines = remarks.cautions(results, summarise(results))
-    assert any(line.startswith("published: 'no-such-id' is unknown; valid: ") for line in lines)
+    summary = summarise(results)
+    assert first_finding(summary).startswith("dblp: Training time ")
+    expected = ["Each number comes from one seed: there is no interval."]
+    assert main_table(summary).notes == expected
+    (line,) = remarks.cautions(results, summary)
+    assert line.startswith("published: 'no-such-id' is unknown; valid: ")
 
 
 def test_waived_gates_are_told_in_a_caution_the_main_table_and_the_tables_of_gates(tmp_path):
