@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import shlex
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from analysis.data import evidence
 from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.load import CONFIG, Results, load
 from analysis.data.logs import read_document
 from analysis.data.metrics import METRICS, describe
-from analysis.figures import catalogue
+from analysis.figures import along_factor, rounds, style
 from analysis.report import remarks
 from analysis.report.html import FOLDER, SUMMARY, inline_svg, render, replaced, to_html
 from analysis.report.timeline import FILE as TIMELINE
@@ -33,6 +37,11 @@ from analysis.tables.rendering import Cell, Table, marked, table_of, to_csv, to_
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
+_STRIPS = (
+    "The strips below mark critical phases; they are paler where a round was critical in some runs "
+    "only."
+)
+_CAPTIONS = Path(__file__).with_name("captions.csv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +63,17 @@ class ReportPaths:
     invalid_included: int  # how many invalid runs the numbers are of, too
 
 
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A rendered figure and the words below it."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    png: bytes
+
+
 def write_report(
     results_dir: Path,
     experiment: str | None = None,
@@ -69,7 +89,7 @@ def write_report(
     tables["per-run"] = verdicts.every_run_table(results, timeline.keys if timeline else ())
     if results.invalid_included:
         tables = {name: marked(table, INVALID_INCLUDED) for name, table in tables.items()}
-    drawings = catalogue.draw_all(results, summary)
+    drawings = draw_all(results, summary)
     page = render_page(results, summary, tables, drawings, timeline=timeline)
 
     folder = results.folder / FOLDER
@@ -140,11 +160,78 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
     }
 
 
+def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
+    """Every figure for which there are data, rendered; the same input gives the same bytes."""
+    kinds: dict[str, str] = {}
+    for run in results.ok_runs:
+        kinds |= evidence.impairment_kinds(run.config)
+    styles = style.arm_styles(results.arms)
+    tasks = {run.key: evidence.task(run.config) for run in results.ok_runs}
+    frame = results.frame
+    makers: dict[str, Callable[[], Figure | None]] = {
+        "latency-over-rounds": lambda: rounds.over_rounds(frame("latencies"), styles, kinds),
+        "latency-cdf": lambda: rounds.distribution(frame("latencies"), styles),
+        "critical-path": lambda: rounds.stacked(frame("critical_path"), results.arms),
+        "loss-over-rounds": lambda: rounds.share(
+            frame("gathered_loss"),
+            styles,
+            "loss",
+            "Realised loss, gather (%)",
+            (frame("latencies"), kinds),
+        ),
+        "ratio-along-factor": lambda: along_factor.ratios_along_factor(summary, styles),
+        "{quality}-over-time": lambda: rounds.quality(
+            frame("evaluations"), styles, "elapsed_s", tasks
+        ),
+        "{quality}-over-rounds": lambda: rounds.quality(
+            frame("evaluations"), styles, "round", tasks
+        ),
+        "learning-along-factor": lambda: along_factor.learning_along_factor(summary, styles),
+        "gradient-error": lambda: rounds.share(
+            frame("deviations"),
+            styles,
+            "relative_error.applied",
+            "Relative error of the\napplied gradient (%)",
+        ),
+        "divergence": lambda: rounds.share(
+            frame("deviations"), styles, "divergence", "Divergence of replicas (%)"
+        ),
+    }
+    words, drawings = _words(results, summary, set(tasks.values())), []
+    with style.settings():
+        for line in csv.DictReader(_CAPTIONS.read_text(encoding="utf-8").splitlines()):
+            if (figure := makers[line["name"]]()) is not None:
+                if results.invalid_included:
+                    style.watermark(figure, INVALID_INCLUDED)
+                svg, png = style.render(figure, "svg").decode(), style.render(figure, "png")
+                texts = {
+                    name: " ".join(text.format(**words).split()) for name, text in line.items()
+                }
+                drawings.append(Drawing(**texts, svg=svg, png=png))
+    return drawings
+
+
+def _words(results: Results, summary: dict[str, Any], tasks: set[str]) -> dict[str, str]:
+    """What stands in captions for names in braces."""
+    band = "A pale band spans lowest to highest run."
+    has_panels = rounds.has_panels(results.frame("latencies"))
+    programs = results.runs_programs
+    return {
+        "quality": summary.get("task_metric") or "accuracy",
+        "band": band,
+        "band_of_loss": "" if style.too_many_for_bands(results.arms) else band,
+        "each_arm": "Each arm has a panel. " if has_panels else "",
+        "apart": "Each task has a panel. " if len(tasks) > 1 else "",
+        "of_round": "Each round as programs marked it" if programs else "Gather plus broadcast",
+        "strips": "" if programs else _STRIPS,
+    }
+
+
 def render_page(
     results: Results,
     summary: dict[str, Any],
     tables: dict[str, Table],
-    drawings: list[catalogue.Drawing],
+    drawings: list[Drawing],
     *,
     timeline: Page | None,
 ) -> str:

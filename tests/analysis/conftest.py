@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.figures import catalogue
+from analysis.report import writing
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
     """Reports without figures, for tests that look at something else: drawing takes seconds."""
-    monkeypatch.setattr(catalogue, "draw_all", lambda *_: [])
+    monkeypatch.setattr(writing, "draw_all", lambda *_: [])

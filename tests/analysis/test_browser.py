@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.figures import catalogue
+from analysis.report import writing
 from tests.analysis.build import ResultsBuilder
 from tests.analysis.test_timeline import add_times
 
@@ -55,7 +55,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 run = build.run(arm=arm, seed=seed, factors={"q": q}, key=key, burst_s=slow)
                 add_times(run)
     with pytest.MonkeyPatch.context() as patch:  # the figures of matplotlib are looked at elsewhere
-        patch.setattr(catalogue, "draw_all", lambda *_: [])
+        patch.setattr(writing, "draw_all", lambda *_: [])
         return analysis.write_report(folder).index
 
 

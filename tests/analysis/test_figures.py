@@ -16,7 +16,8 @@ from matplotlib.patches import Patch
 
 from analysis.data.critical_path import PARTS
 from analysis.data.load import load
-from analysis.figures import along_factor, catalogue, rounds, style
+from analysis.figures import along_factor, rounds, style
+from analysis.report import writing
 from analysis.summary.document import summarise
 from tests.analysis.build import ResultsBuilder, summary_of
 from tests.analysis.test_sweep_points import FACTOR, TOLERANCES, sweep
@@ -63,7 +64,7 @@ def test_many_arms_have_a_panel_each_where_they_would_hide_one_another(tmp_path,
     assert highest == sorted(highest)  # the slowest is the last
     assert {axes.get_ylim() for axes in over} == {over[0].get_ylim()}
     assert len(strips.get_yticks()) == arms
-    drawings = catalogue.draw_all(results, summarise(results))
+    drawings = writing.draw_all(results, summarise(results))
     (caption,) = [each.caption for each in drawings if each.name == "latency-over-rounds"]
     assert "pale band" in caption
     assert ("Each arm has a panel" in caption) == (panels > 1)
@@ -219,7 +220,7 @@ def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=3, workers=2)
     results = load(tmp_path)
     summary = summarise(results)
-    names = {each.name for each in catalogue.draw_all(results, summary)}
+    names = {each.name for each in writing.draw_all(results, summary)}
     assert {"gradient-error", "divergence", "accuracy-over-rounds"} <= names
 
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.data import kept_rows
-from analysis.figures import catalogue
-from analysis.report import kept_pages, kept_results, verification
+from analysis.report import kept_pages, kept_results, verification, writing
 from testbed.cli import report_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import edited
@@ -40,7 +39,7 @@ def made(tmp_path_factory) -> Path:
     (place / "experiments" / "results").mkdir(parents=True)
     (place / "README.md").write_text(PAGE)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(catalogue, "draw_all", lambda *_: [])
+        patched.setattr(writing, "draw_all", lambda *_: [])
         kept_results.keep(folder / "runs", root=place)
     kept_pages.write_readme(root=place)
     return place

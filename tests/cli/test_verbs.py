@@ -42,7 +42,7 @@ def lab(*arguments, **options):
 
 def in_process(monkeypatch, capsys, *arguments):
     """The exit status and what was printed, without the time that processes and figures take."""
-    monkeypatch.setattr("analysis.figures.catalogue.draw_all", lambda *_: [])
+    monkeypatch.setattr("analysis.report.writing.draw_all", lambda *_: [])
     monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
