@@ -66,6 +66,7 @@ GATE_COLUMNS: dict[str, Column] = {
 }
 _AS_THEY_ARE = ("experiment", "description", "commands", "arms", "levels")
 _OF_A_RUN = ("key", "arm", "seed", "factors")
+_OF_AN_ATTEMPT = ("arm", "seed", "verdict", "began_at", "wall_s")
 _OUT = re.compile(r" --out[ =]\S+")  # where results lay while they were made
 _MOST_BYTES = 2_000_000  # of an experiment's rounds; beyond it none are kept
 
@@ -217,11 +218,7 @@ def _described(number: int, run: Run, counts: bool) -> dict[str, Any]:
         "run_key": run.key,
         "attempt": 0 if run.verdict == MISSING else number,
         "counts": counts,
-        "arm": run.arm,
-        "seed": run.seed,
-        "verdict": run.verdict,
-        "began_at": run.began_at,
-        "wall_s": run.wall_s,
+        **{name: getattr(run, name) for name in _OF_AN_ATTEMPT},
         "congestion_controls": " ".join(run.congestion_controls),
         "note": run.note,
         "reason": " ".join(run.reason.split()),
@@ -382,14 +379,10 @@ def _run(
             raise ValueError(f"{place}: {name} {each[name]!r}; valid: {valid}")
     return Run(
         key=each["run_key"],
-        arm=each["arm"],
-        seed=each["seed"],
+        **{name: each[name] for name in _OF_AN_ATTEMPT},
         factors=entry["factors"] if entry else {},
-        verdict=each["verdict"],
         reason=each["reason"] or "",
         note=each["note"] or "",
-        began_at=each["began_at"],
-        wall_s=each["wall_s"],
         gates=gates,
         congestion_controls=(each["congestion_controls"] or "").split(),
     )

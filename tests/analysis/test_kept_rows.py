@@ -45,17 +45,6 @@ def with_many_kinds_of_runs(folder: Path) -> None:
         status["gates"][0]["decides"] = False
 
 
-def test_commands_are_kept_without_the_folders_of_their_results(tmp_path):
-    sweep(tmp_path / "runs", seeds=2)
-    results = load(tmp_path / "runs")
-    name = results.experiment
-    commands = [f"./lab run {name} --out /a/b", f"./lab resume /a/b/{name} --retries 6"]
-    (tmp_path / "kept").mkdir()
-    kept_rows.write(tmp_path / "kept", replace(results, commands=commands))
-    read = kept_rows.read(tmp_path / "kept")
-    assert read.commands == [f"./lab run {name}", f"./lab resume {name} --retries 6"]
-
-
 @pytest.mark.parametrize(
     "build",
     [
@@ -97,10 +86,14 @@ def test_no_folder_of_the_machine_is_kept(tmp_path):
     build = ResultsBuilder(tmp_path / "runs")
     for seed in (1, 2):
         build.run(arm="dblp", seed=seed, config={"folder": "/home/me/experiments", "rounds": 60})
-    folder = kept(tmp_path / "runs", tmp_path / "kept")
+    commands = ["./lab run quick --out /home/me/b", "./lab resume /home/me/b/quick --retries 6"]
+    (folder := tmp_path / "kept").mkdir()
+    kept_rows.write(folder, replace(load(tmp_path / "runs"), commands=commands))
     texts = [path.read_text() for path in folder.iterdir() if path.suffix in (".json", ".jsonl")]
     assert texts and not any("/home/me" in text for text in texts)
-    assert kept_rows.read(folder).runs[0].config["rounds"] == 60
+    read = kept_rows.read(folder)
+    assert read.runs[0].config["rounds"] == 60
+    assert read.commands == ["./lab run quick", "./lab resume quick --retries 6"]
 
 
 def test_refused_attempts_are_kept_with_their_reasons_and_gates(tmp_path):
