@@ -258,7 +258,7 @@ def read(folder: Path) -> KeptRows:
 
 
 def _read(folder: Path) -> KeptRows:
-    document = _document(folder / EXPERIMENT)
+    document = document_of(folder / EXPERIMENT)
     if document.get("schema") != SCHEMA:
         schema = document.get("schema")
         raise ValueError(f"{folder / EXPERIMENT}: schema {schema!r}; valid: {SCHEMA}")
@@ -267,7 +267,7 @@ def _read(folder: Path) -> KeptRows:
     gates: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for gate in _read_csv(folder / GATES, GATE_COLUMNS.get, GATE_COLUMNS).iter_rows(named=True):
         gates.setdefault((gate["run_key"], gate["attempt"]), []).append(_gate(gate))
-    manifest = _document(folder / MANIFEST)
+    manifest = document_of(folder / MANIFEST)
     counted: dict[str, Run] = {}
     others: list[Run] = []
     for line, each in enumerate(attempts.iter_rows(named=True), start=2):
@@ -332,15 +332,16 @@ def _read_csv(
     return rows
 
 
-def _document(path: Path) -> dict[str, Any]:
+def document_of(path: Path, remedy: str = "valid: the file as it was kept") -> dict[str, Any]:
+    """The JSON object of a kept file; a refusal ends with the remedy."""
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ValueError(f"{path}: missing; valid: the file as it was kept") from None
+        raise ValueError(f"{path}: missing; {remedy}") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: {error}; valid: the file as it was kept") from None
+        raise ValueError(f"{path}: {error}; {remedy}") from None
     if not isinstance(document, dict):
-        raise ValueError(f"{path}: not a JSON object; valid: the file as it was kept")
+        raise ValueError(f"{path}: not a JSON object; {remedy}")
     return document
 
 

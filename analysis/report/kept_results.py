@@ -1,11 +1,7 @@
-"""Keeps an experiment's results small enough to commit: `./lab report NAME --readme`.
-
-What is kept lies in `experiments/results/NAME/`:
-"""
+"""Keeps an experiment's results small enough to commit: `./lab report NAME --readme`."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -93,15 +89,7 @@ def write_derived(folder: Path) -> None:
 
 def read(folder: Path, *names: str) -> list[dict[str, Any]]:
     """Documents of kept results, by default the summary."""
-    documents = []
-    for path in [folder / name for name in names or (SUMMARY,)]:
-        try:
-            documents.append(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise ValueError(f"{path}: missing; {AGAIN}") from None
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}; {AGAIN}") from None
-    return documents
+    return [kept_rows.document_of(folder / name, AGAIN) for name in names or (SUMMARY,)]
 
 
 def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
