@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
@@ -90,38 +91,28 @@ def test_a_long_legend_takes_no_room_from_the_axes():
     assert heights[1] >= 0.9 * heights[0]
 
 
-def test_the_headline_ratio_runs_along_the_factor_between_its_bounds(tmp_path):
+def test_the_headline_ratio_is_joined_between_its_bounds_at_numbers_and_not_at_names(tmp_path):
     sweep(tmp_path, published=["dblp-burst-latency"])
-    results = load(tmp_path)
-    summary = summarise(results)
-    figure = along_factor.ratios_along_factor(summary, style.arm_styles(results.arms))
-    assert figure is not None
-    (axes,) = figure.axes
-    lines = {tuple(np.round(y_of(line), 3)) for line in axes.lines if len(x_of(line)) == 2}
-    assert {(2.0, 4.0), (1.676, 1.676), (5.286, 5.378)} <= lines
-    assert axes.get_xlabel() == FACTOR.split(".")[-1]
-    assert axes.get_ylim()[1] >= 5.97  # the paper's range is in sight
-
-
-def test_points_at_names_are_joined_by_no_line_and_points_at_numbers_are(tmp_path):
-    sweep(tmp_path)
     summary = summary_of(tmp_path)
 
-    def lines() -> tuple[set[tuple[float, ...]], set[tuple[float, ...]]]:
-        """Heights of what has two ends: drawn between them, and points alone."""
+    def drawn() -> tuple[Axes, set[tuple[float, ...]], set[tuple[float, ...]]]:
+        """The axes, and heights of what has two ends: lines between them, and points alone."""
         figure = along_factor.ratios_along_factor(summary, style.arm_styles(list(summary["arms"])))
         assert figure is not None
-        found: dict[bool, set[tuple[float, ...]]] = {True: set(), False: set()}
-        for line in figure.axes[0].lines:
+        (axes,) = figure.axes
+        heights: dict[bool, set[tuple[float, ...]]] = {True: set(), False: set()}
+        for line in axes.lines:
             if len(x_of(line)) == 2:
-                found[line.get_linestyle() != "None"].add(tuple(np.round(y_of(line), 3)))
-        return found[True], found[False]
+                heights[line.get_linestyle() != "None"].add(tuple(np.round(y_of(line), 3)))
+        return axes, heights[True], heights[False]
 
-    joined, alone = lines()
-    assert {(2.0, 4.0), (5.286, 5.378)} <= joined and not alone
+    axes, joined, alone = drawn()
+    assert {(2.0, 4.0), (1.676, 1.676), (5.286, 5.378)} <= joined and not alone
+    assert axes.get_xlabel() == FACTOR.split(".")[-1]
+    assert axes.get_ylim()[1] >= 5.97  # the paper's range is in sight
     for point, name in zip(summary["points"], ("star", "tree"), strict=True):
         point["factors"][FACTOR] = name
-    joined, alone = lines()
+    _, joined, alone = drawn()
     assert alone == {(2.0, 4.0)}
     # A limit of each.
     assert {(5.286, 5.286), (5.378, 5.378)} <= joined and (5.286, 5.378) not in joined

@@ -76,8 +76,9 @@ def simulated(folder: Path) -> None:
             manifest["simulated"] = True
 
 
-def test_simulated_results_are_kept_and_called_so(tmp_path, undrawn):
-    three_arms(tmp_path / "runs")
+def test_simulated_results_are_called_so_and_measured_ones_do_not_replace_them(tmp_path, undrawn):
+    for name in ("runs", "measured"):
+        three_arms(tmp_path / name)
     simulated(tmp_path / "runs")
     place = root(tmp_path / "project", README + "<!-- kept: begin -->\n<!-- kept: end -->\n")
     folder = kept_results.keep(tmp_path / "runs", root=place)
@@ -88,17 +89,9 @@ def test_simulated_results_are_kept_and_called_so(tmp_path, undrawn):
     provenance = (folder / "provenance.json").read_text()
     kept_results.write_derived(folder)
     assert (folder / "provenance.json").read_text() == provenance
-
-
-def test_measured_results_do_not_replace_simulated_ones(tmp_path, undrawn):
-    place = root(tmp_path / "project")
-    for name in ("one", "two"):
-        three_arms(tmp_path / name)
-    simulated(tmp_path / "one")
-    folder = kept_results.keep(tmp_path / "one", root=place)
     before = (folder / "rows.csv").read_bytes()
     with pytest.raises(ValueError, match="of quick there are simulated runs and measured ones"):
-        kept_results.keep(tmp_path / "two", root=place)
+        kept_results.keep(tmp_path / "measured", root=place)
     assert (folder / "rows.csv").read_bytes() == before
 
 

@@ -48,16 +48,13 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rounds_come_first_and_calm_ones_have_a_row(results, undrawn):
-    cells = texts_of(writing.write_report(results).main_table)
+def test_rounds_come_first_and_no_word_is_about_training(results):
+    report = writing.write_report(results)
+    cells = texts_of(report.main_table)
     burst, calm, mean = list(cells)[1:4]
     assert burst == "Round latency, burst rounds (ms)" and mean == "Round latency, mean (ms)"
     assert (calm, cells[calm]) == ("Round latency, calm rounds (ms)", ["100", "50.0"])
     assert list(cells).index("Duration of one (s)") > 3
-
-
-def test_no_word_of_a_report_is_about_training(results):
-    report = writing.write_report(results)
     page = report.index.read_text()
     shown = re.sub(r"(?s)<style.*?</style>|<svg.*?</svg>|<[^>]*>", " ", page)
     assert not re.search(r"(?i)training|critical|chunk|published.csv", shown)
@@ -65,12 +62,8 @@ def test_no_word_of_a_report_is_about_training(results):
     assert "critical" not in figure
     assert "hit by loss" in figure
     assert "&#39;end 9 gather&#39;: the gather of round 9" in page
-
-
-def test_methods_tell_a_trace_in_short_and_no_seed(results, undrawn):
-    page = writing.write_report(results).index.read_text()
     row = next(line for line in page.splitlines() if "<dt>Impairments</dt>" in line)
-    assert "1/t" not in row and len(row) < 250
+    assert "1/t" not in row and len(row) < 250  # a trace in short, and no seed
 
 
 def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results, undrawn):

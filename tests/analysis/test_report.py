@@ -356,21 +356,14 @@ def test_what_is_in_no_table_and_damaged_logs_are_told(tmp_path, undrawn):
     assert "events/training-worker-1.jsonl: last line (line 10) is cut off" in page
 
 
-def a_sweep(folder: Path) -> ResultsBuilder:
-    """Two arms at two points with two seeds; the first seed of dblp at q = 0.9 has the slowest
-    rounds, which are the rounds 4 and 8."""
-    build = ResultsBuilder(folder, arms=["dblp", "fixed-low"])
+def test_the_page_leads_to_its_sections_its_files_and_the_slowest_round(tmp_path):
+    build = ResultsBuilder(tmp_path, arms=["dblp", "fixed-low"])
     build.factors = {"q": [0.6, 0.9]}
     for q in (0.9, 0.6):  # not in the experiment's order
         for seed in (2, 1):
             for arm in ("fixed-low", "dblp"):
                 slow = 9.0 if (q, seed, arm) == (0.9, 1, "dblp") else 1.0 + seed / 10
                 build.run(arm=arm, seed=seed, factors={"q": q}, burst_s=slow, calm_s=0.1)
-    return build
-
-
-def test_the_table_of_every_run_leads_to_the_slowest_round(tmp_path, undrawn):
-    build = a_sweep(tmp_path)
     add_times(build.folder / "dblp-s1-0.9")
     paths = analysis.write_report(tmp_path)
     page = paths.index.read_text()
@@ -385,6 +378,12 @@ def test_the_table_of_every_run_leads_to_the_slowest_round(tmp_path, undrawn):
     assert (slowest["q"], slowest["slowest_round"]) == ("0.9", "4")
     assert float(slowest["round_latency_s.burst_mean"]) == 9.0
     assert "rounds_per_s" in slowest  # all metrics, not only those on the page
+    [contents] = re.findall(r'<nav aria-label="Contents">(.*?)</nav>', page, re.DOTALL)
+    named = set(re.findall(r'href="#([^"]+)"', contents))
+    assert named == set(re.findall(r'<section id="([^"]+)"', page))
+    files = re.findall(r'href="([^"]+)" download', page)
+    assert {"main.csv", "main.md", "main.tex", "per-run.csv", "runs.csv"} <= set(files)
+    assert all((paths.index.parent / each).is_file() for each in files)
 
 
 def test_the_policy_of_each_page_allows_its_own_programs_and_no_connection(tmp_path, undrawn):
@@ -409,19 +408,6 @@ def test_the_policy_of_each_page_allows_its_own_programs_and_no_connection(tmp_p
         }
         assert set(rules["script-src"].split()) == hashes
         assert not re.search(r"\s(?:src|on\w+)=", page)
-
-
-def test_contents_lead_to_sections_and_the_files_beside_a_table_exist(tmp_path):
-    build = a_sweep(tmp_path)
-    add_times(build.folder / "dblp-s1-0.9")
-    index = analysis.write_report(tmp_path).index
-    page = index.read_text()
-    [contents] = re.findall(r'<nav aria-label="Contents">(.*?)</nav>', page, re.DOTALL)
-    named = set(re.findall(r'href="#([^"]+)"', contents))
-    assert named == set(re.findall(r'<section id="([^"]+)"', page))
-    files = re.findall(r'href="([^"]+)" download', page)
-    assert {"main.csv", "main.md", "main.tex", "per-run.csv", "runs.csv"} <= set(files)
-    assert all((index.parent / each).is_file() for each in files)
 
 
 @pytest.mark.parametrize(("name", "sortable"), [("runs", True), ("main", False), (None, False)])
