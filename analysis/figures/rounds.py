@@ -222,7 +222,7 @@ def share(
     known = measured.filter(pl.col(name).is_not_null())
     if known.is_empty() or known[name].max() == 0:
         return None
-    figure, axes = style.new_axes("Round", label)
+    figure, axes = style.new_axes(label)
     shaded = style.shade_impairments(axes, *hit) if hit else []
     style.draw_lines_by_round(axes, known, name, styles, factor=100.0)
     axes.set_ylim(bottom=0)

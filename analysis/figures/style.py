@@ -25,6 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from analysis.data.evidence import INVALID_INCLUDED
 from analysis.statistics import Estimate
 
 
@@ -147,14 +148,13 @@ _MOST_MIXTURES = 3  # of impairments that are told apart
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
 
 
-def new_axes(x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    """A figure of the common size with one pair of labelled axes."""
+def new_axes(y_label: str) -> tuple[Figure, Axes]:
+    """A figure of the common size with one pair of labelled axes over the rounds."""
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")  # never known to pyplot
     axes = figure.add_subplot()
-    axes.set_xlabel(x_label)
+    axes.set_xlabel("Round")
     axes.set_ylabel(y_label)
-    if x_label == "Round":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, axes
 
 
@@ -401,10 +401,11 @@ def add_legend(
         legend.remove()
 
 
-def watermark(figure: Figure, mark: str) -> None:
-    """Write a mark across a figure, over whatever it shows."""
-    size = 72 * figure.get_figwidth() / len(mark)
-    text = figure.text(0.5, 0.5, mark, ha="center", va="center", rotation=20, zorder=100)
+def watermark(figure: Figure) -> None:
+    """Write across a figure, over whatever it shows, that it is of invalid runs, too."""
+    size = 72 * figure.get_figwidth() / len(INVALID_INCLUDED)
+    place: Any = {"ha": "center", "va": "center", "rotation": 20, "zorder": 100}
+    text = figure.text(0.5, 0.5, INVALID_INCLUDED, **place)
     text.set(fontsize=size, alpha=0.3, color=ORANGE.light)
 
 

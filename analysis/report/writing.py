@@ -88,7 +88,7 @@ def write_report(
     tables = _tables(results, summary)
     tables["per-run"] = verdicts.every_run_table(results, timeline.keys if timeline else ())
     if results.invalid_included:
-        tables = {name: marked(table, INVALID_INCLUDED) for name, table in tables.items()}
+        tables = {name: marked(table) for name, table in tables.items()}
     drawings = draw_all(results, summary)
     page = render_page(results, summary, tables, drawings, timeline=timeline)
 
@@ -202,7 +202,7 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         for line in csv.DictReader(_CAPTIONS.read_text(encoding="utf-8").splitlines()):
             if (figure := makers[line["name"]]()) is not None:
                 if results.invalid_included:
-                    style.watermark(figure, INVALID_INCLUDED)
+                    style.watermark(figure)
                 svg, png = style.render(figure, "svg").decode(), style.render(figure, "png")
                 texts = {
                     name: " ".join(text.format(**words).split()) for name, text in line.items()
@@ -241,7 +241,7 @@ def render_page(
     folder = shlex.quote(str(place.relative_to(Path.cwd()) if below else place))
     findings = by_arm.findings_table(summary)
     if results.invalid_included:
-        findings = marked(findings, INVALID_INCLUDED)
+        findings = marked(findings)
     return render(
         "report.html.j2",
         results=results,

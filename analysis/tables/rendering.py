@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from analysis import formatting
+from analysis.data.evidence import INVALID_INCLUDED
 from analysis.formatting import Unit
 from analysis.statistics import Estimate
 
@@ -66,14 +67,14 @@ def table_of(
     return Table(title=title, columns=list(columns), rows=rows, **further)
 
 
-def marked(table: Table, mark: str) -> Table:
-    """The table with a mark in all its forms: in the title, in a note, in each record."""
+def marked(table: Table) -> Table:
+    """The table with the mark of invalid runs in its title, in a note and in each record."""
     records = table.records or [_as_record(table, row) for row in table.rows]
     return replace(
         table,
-        title=f"{mark}: {table.title}",
-        notes=[mark, *table.notes],
-        records=[{**each, "mark": mark} for each in records],
+        title=f"{INVALID_INCLUDED}: {table.title}",
+        notes=[INVALID_INCLUDED, *table.notes],
+        records=[{**each, "mark": INVALID_INCLUDED} for each in records],
     )
 
 

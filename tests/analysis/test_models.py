@@ -23,14 +23,14 @@ from tests.analysis.build import ResultsBuilder
 RESNET = "dblp-accuracy-resnet"
 
 
-def beside(folder: Path, published: str, model: str, **options: Any) -> dict[str, Any]:
-    """The summary of two arms that train a model, beside a published value."""
+def beside(folder: Path, published: str, **options: Any) -> dict[str, Any]:
+    """The summary of two arms that train ResNet-50, beside a published value."""
     build = ResultsBuilder(folder)
     build.published = [published]
     for arm in ("dblp", "fixed-low"):
         for seed in (1, 2):
             pace = options.get("pace", {"kind": "real"})
-            training = {"model": model, "dataset": "digits", "pace": pace}
+            training = {"model": "resnet50", "dataset": "digits", "pace": pace}
             build.run(arm=arm, seed=seed, config={"training": training}, **options)
     return summarise(load(folder))
 
@@ -43,13 +43,13 @@ def numbers(summary: dict[str, Any]) -> list[str]:
 
 
 def test_the_papers_own_model_needs_no_word(tmp_path):
-    found = numbers(beside(tmp_path, RESNET, "resnet50"))
+    found = numbers(beside(tmp_path, RESNET))
     assert found[2:] == ["0.00 points (values 0.00, 0.00, n = 2)", "-0.48 points ()"]
 
 
 def test_a_payload_of_a_model_is_not_the_model(tmp_path):
     pace = {"kind": "payload-only"}
-    summary = beside(tmp_path, "dblp-training-time-resnet-calm", "resnet50", pace=pace)
+    summary = beside(tmp_path, "dblp-training-time-resnet-calm", pace=pace)
     (found,) = summary["published"]["training_time_s"]
     assert found["our_model"] == ["payload of resnet50"]
     assert numbers(summary)[2] == "1.00 x (payload of resnet50, values 1.00, 1.00, n = 2)"

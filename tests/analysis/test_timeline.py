@@ -38,10 +38,10 @@ def add_times(run: Path) -> None:
             record |= {"began_s": ORIGIN_S + number, "ended_s": ORIGIN_S + number + 0.9}
 
 
-def add_samples(run: Path, *, name: str = "server--s1", seconds: int = 10) -> None:
+def add_samples(run: Path, *, name: str = "server--s1") -> None:
     """Queues sampled 100 times a second: one sample of one millisecond sees 120 kB and 7 drops."""
     (run / "samples").mkdir()
-    count = 100 * seconds
+    count = 1000
     times_s = [ORIGIN_S + number / 100 for number in range(count)]
     at = count // 3
     sender = name.partition("--")[2]
