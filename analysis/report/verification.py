@@ -245,7 +245,8 @@ def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
 
 def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
     """The gates that some of these runs have and others lack, in words."""
-    tried = [{_family(gate["name"]): gate["name"] for gate in run.gates} for run in alike]
+    # Without its unit: a share and a time can be limits of the same thing.
+    tried = [{gate["name"].removesuffix("_s"): gate["name"] for gate in run.gates} for run in alike]
     usual = {family: name for each in tried for family, name in each.items()}
     for run, each in zip(alike, tried, strict=True):
         # Nothing judges a simulated run but whether its impairments met something.
@@ -254,11 +255,6 @@ def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
         for family, name in usual.items():
             if family not in each and name not in _BY_CHANCE:
                 yield f"run {run.key} has no gate {name}, which runs of its kind have"
-
-
-def _family(gate: str) -> str:
-    """The gate without its unit: a share and a time can be limits of the same thing."""
-    return gate.removesuffix("_s")
 
 
 _BRANCHES = ("main", "origin/main", "HEAD")  # the first that there is
