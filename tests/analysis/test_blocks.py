@@ -95,11 +95,10 @@ def test_runs_of_one_code_are_pairs_whatever_their_commits(tmp_path):
     assert "2 versions of the code" in caution
 
 
-@pytest.mark.parametrize("memory", [25_276_502_016, 25_276_502_016 - 4_000_000])
-def test_runs_of_one_machine_and_commit_are_pairs_as_ever(tmp_path, memory):
+def test_runs_of_one_machine_and_commit_are_pairs_as_ever(tmp_path):
     facts = {"commit": "a" * 40, "memory_bytes": 25_276_502_016}
     five_seeds(tmp_path, {}, **facts)
-    elsewhere(tmp_path / "quick" / "dblp-s3", memory_bytes=memory)  # as after a reboot
+    elsewhere(tmp_path / "quick" / "dblp-s3", memory_bytes=25_272_502_016)  # as after a reboot
     summary, caution = cautioned(tmp_path)
     assert "no_pairs" not in summary and "no pair" not in caution
     assert entry(summary, "ratios", PAIR, LATENCY).n == 5

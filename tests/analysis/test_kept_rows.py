@@ -107,10 +107,6 @@ def test_refused_attempts_are_kept_with_their_reasons_and_gates(tmp_path):
     assert read.verdicts()["missing"] == 1
 
 
-def lines(path: Path, change) -> None:
-    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
-
-
 @pytest.mark.parametrize(
     ("file", "change", "said"),
     [
@@ -148,7 +144,8 @@ def lines(path: Path, change) -> None:
 def test_damaged_evidence_is_refused_in_one_line_that_names_it(tmp_path, file, change, said):
     three_arms(tmp_path / "runs")
     folder = kept(tmp_path / "runs", tmp_path / "kept")
-    lines(folder / file, change)
+    rows = (folder / file).read_text().splitlines(keepends=True)
+    (folder / file).write_text("".join(change(rows)))
     with pytest.raises(ValueError) as refused:
         kept_rows.read(folder)
     assert said in str(refused.value) and file in str(refused.value)
