@@ -29,16 +29,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("testbed", "controllers", "topologies")  # what of this tree a run executes
 # What of it no run imports: the contract "Rooms import downwards only" says so.
-_ABOVE_RUNS = {
-    "__main__.py",
-    "bench",
-    "cli",
-    "cluster",
-    "documentation",
-    "machine",
-    "prompt",
-    "watch",
-}
+_ABOVE_RUNS = {"__main__.py", "bench", "cli", "cluster", "documentation", "machine", "watch"}
 
 
 def of_machine() -> dict[str, Any]:
