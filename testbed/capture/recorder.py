@@ -19,8 +19,7 @@ from testbed.shared.input_error import InputError
 
 RUN_BYTES = 48_000_000  # all files of a run together
 SNAPSHOT_BYTES = 128  # all headers, and most control messages
-_RECORD_BYTES = 16  # before each packet
-_HEADER_BYTES = 24
+_HEADER_BYTES, _RECORD_BYTES = 24, 16  # of the file; before each packet
 _PROGRAM = Path(__file__).with_name("tcpdump_in_host.py")
 # The kernel hands packets over in blocks, a block that is not full after a second.
 _BLOCK_S = 1.1
@@ -57,17 +56,19 @@ def require() -> None:
 
 
 class Recorder:
-    """Records one host's link from its construction on, until `stop`."""
+    """Records one host's link from `start` until `stop`."""
 
-    def __init__(self, host: HostInfo, path: Path, *, bound_bytes: int = RUN_BYTES) -> None:
-        """Raises ProgramError or OSError where the link cannot be recorded."""
-        self._path = path
+    def __init__(self, host: HostInfo, path: Path, *, bound_bytes: int) -> None:
+        self._host, self._path = host, path
         self._found = Recording(host=host.name, file=path.name, bound_bytes=bound_bytes)
-        most = (bound_bytes - _HEADER_BYTES) // (_RECORD_BYTES + SNAPSHOT_BYTES)
-        options = f"-n -p -i {host.interface} -s {SNAPSHOT_BYTES} -c {most} -B 8192 -w -"
-        with path.open("xb") as file:
+
+    def start(self) -> None:
+        """Begin to record; ProgramError or OSError where the link cannot be recorded."""
+        most = (self._found.bound_bytes - _HEADER_BYTES) // (_RECORD_BYTES + SNAPSHOT_BYTES)
+        options = f"-n -p -i {self._host.interface} -s {SNAPSHOT_BYTES} -c {most} -B 8192 -w -"
+        with self._path.open("xb") as file:
             self._process = host_program.start(
-                host,
+                self._host,
                 [sys.executable, "-I", str(_PROGRAM), *options.split(), "--nano"],
                 stdout=file.fileno(),
                 stderr=subprocess.PIPE,
@@ -77,7 +78,7 @@ class Recorder:
         if "listening on" not in said:
             self._process.kill()
             self._process.wait()
-            raise OSError(f"{host.name}: {said.strip() or 'tcpdump says nothing'}")
+            raise OSError(f"{self._host.name}: {said.strip() or 'tcpdump says nothing'}")
 
     def stop(self) -> Recording:
         """End the recording, `_BLOCK_S` after the last packet that is wanted."""
@@ -101,12 +102,9 @@ class Recorder:
 def recording(
     hosts: Mapping[str, HostInfo], names: Sequence[str], folder: Path
 ) -> Iterator[list[dict[str, Any]]]:
-    """Record the links of `names` into `folder` for the duration of the body.
+    """Record the links of `names` into `folder` for the duration of the body; OSError if it fails.
 
     The list is filled at the end: one description per link, for the manifest.
-
-    Raises:
-        OSError: a link cannot be recorded.
     """
     described: list[dict[str, Any]] = []
     recorders: list[Recorder] = []
@@ -115,7 +113,9 @@ def recording(
     try:
         for name in names:
             path = folder / f"{name}.pcap"
-            recorders.append(Recorder(hosts[name], path, bound_bytes=RUN_BYTES // len(names)))
+            recorder = Recorder(hosts[name], path, bound_bytes=RUN_BYTES // len(names))
+            recorder.start()
+            recorders.append(recorder)
         yield described
     finally:
         if recorders:

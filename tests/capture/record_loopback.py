@@ -36,6 +36,7 @@ def main() -> None:
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.sendto(b"before", target.getsockname())
     recorder = Recorder(host, path, bound_bytes=bound_bytes)
+    recorder.start()
     # The first and the last packet of the recording, and much in between.
     for number in range(1000):
         sender.sendto(number.to_bytes(4, "big") + bytes(1400), target.getsockname())
