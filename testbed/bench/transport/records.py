@@ -107,7 +107,7 @@ def series(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str,
 def _of_one(
     case: Case, at_server: Mapping[str, Any], flows: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """The values of one"""
+    """The values of one repetition."""
     # Another implementation is done when both calls have returned; of ours, the senders know.
     ends = flows if not case.is_other else [*flows, at_server]
     span_s = max(each["ended_s"] for each in ends) - min(flow["began_s"] for flow in flows)
