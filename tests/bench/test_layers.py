@@ -184,18 +184,15 @@ def test_the_group_alone_loses_its_share_of_each_worker_s_gradient(small, monkey
 
 
 def test_what_cannot_be_profiled_is_refused(small, tmp_path):
-    def said(path, *options):
-        with pytest.raises(InputError) as caught:
-            layers.run(experiment.load(path, **dict(options)), margin=0.01, file=None)
-        return str(caught.value)
-
-    assert "nothing is learnt" in said(small(training={"pace": {"kind": "payload-only"}}))
-    assert "programs learn nothing" in said("iperf3-bursts")
-    assert said(small(), ("seeds", 1)) == "--seeds 1: no spread is known; valid: at least 2"
     arms = {"a": {"protocol": "none"}, "b": {"protocol": "none", "learning_rate": 0.1}}
-    assert "train differently; valid: one task, chosen with --arms" in said(small(arms=arms))
-    with pytest.raises(InputError, match=r"x\.json: valid: a name that ends in \.yaml or \.yml"):
-        layers.run(experiment.load(small()), margin=0.01, file=tmp_path / "x.json")
+    for changes, seeds, file, said in (
+        ({"training": {"pace": {"kind": "payload-only"}}}, None, None, "layers: nothing is learnt"),
+        ({}, 1, None, "--seeds 1: no spread is known; valid: at least 2"),
+        ({"arms": arms}, None, None, "train differently; valid: one task, chosen with --arms"),
+        ({}, None, tmp_path / "x.json", r"x\.json: valid: a name that ends in \.yaml or \.yml"),
+    ):
+        with pytest.raises(InputError, match=said):
+            layers.run(experiment.load(small(**changes), seeds=seeds), margin=0.01, file=file)
 
 
 # The file, and the arm that takes it.

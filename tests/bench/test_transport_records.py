@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -103,7 +104,8 @@ def test_the_bound_knows_a_pace_where_the_link_has_no_rate():
 
 
 def test_names_are_unique_and_every_size_holds_the_smaller_one_s_links():
-    names = {size: [case.name for case in Selection(size=size).cases()] for size in SIZES}
+    sizes = get_args(Size)
+    names = {size: [case.name for case in Selection(size=size).cases()] for size in sizes}
     for each in names.values():
         assert len(each) == len(set(each))
     assert set(names["usual"]) < set(names["full"])
@@ -114,9 +116,6 @@ def test_names_are_unique_and_every_size_holds_the_smaller_one_s_links():
     assert {"veth/offloads-on/passes+shuffled", "veth/offloads-on/passes+largest-first"} <= usual
     assert "100M/loss-0%/P-0%/passes+auth" in usual
     assert {"100M/incast-64/fixed", "1G/244MB/loss-1%/passes"} <= set(names["full"]) - usual
-
-
-SIZES: tuple[Size, ...] = ("quick", "usual", "full")
 
 
 def test_cases_of_one_link_stand_together():
@@ -177,13 +176,9 @@ def test_equal_values_are_enough_and_scattered_ones_are_repeated_to_the_bound():
     assert len(repeated(lambda: next(scattered), most=9)) == 9
 
 
-def test_every_quantity_must_be_narrow():
+def test_every_quantity_must_be_narrow_and_the_time_is_a_bound_but_not_for_the_fewest():
     calm, wild = [1.0, 1.0, 1.0], [1.0, 2.0, 4.0]
     assert records.enough([calm, calm], fewest=3, most=15, spent_s=0.1)
     assert not records.enough([calm, wild], fewest=3, most=15, spent_s=0.1)
-
-
-def test_the_time_is_a_bound_but_not_for_the_fewest():
-    wild = [1.0, 2.0, 4.0]
     assert records.enough([wild], fewest=3, most=15, spent_s=records.TIME_S)
     assert not records.enough([wild], fewest=4, most=15, spent_s=records.TIME_S)
