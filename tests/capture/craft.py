@@ -19,7 +19,7 @@ from testbed.transport.core.messages import (
     pack_arrivals,
 )
 
-SERVER, WORKER, STRANGER = "10.0.0.1", "10.0.0.2", "10.0.0.66"
+SERVER, WORKER = "10.0.0.1", "10.0.0.2"
 SESSION = 0x5E55104
 CHUNK = 16
 
@@ -27,34 +27,27 @@ CHUNK = 16
 class Conversation:
     """Packets between a worker and the server, a millisecond apart."""
 
-    def __init__(self, chunks: int = 10) -> None:
-        self.layout = PayloadLayout([("w", chunks * CHUNK // 4)], CHUNK)
+    def __init__(self) -> None:
+        self.layout = PayloadLayout([("w", 10 * CHUNK // 4)], CHUNK)
         self.packets: list[tuple[int, bytes, int]] = []
-        self.stamp = 0
         self.now_ns = 1_800_000_000_000_000_000
         self._next = {WORKER: 1000, SERVER: 2**32 - 20}  # one wraps around soon
 
-    def add(self, packet: Any, *, snapshot: int = 65536) -> bytes:
+    def add(self, packet: Any, *, snapshot: int = 65536) -> None:
         self.now_ns += 1_000_000
         data = bytes(Ether() / packet)
         self.packets.append((self.now_ns, data[:snapshot], len(data)))
-        return data
 
-    def datagram(
-        self, transfer: int, sequence: int, *, source: str = WORKER, **changes: Any
-    ) -> None:
-        target = SERVER if source != SERVER else WORKER
-        fields = {"session": SESSION, "length": CHUNK, "stamp": self.stamp, **changes}
-        self.stamp += 1
-        header = Datagram(transfer=transfer, sequence=sequence, **fields)
-        self.add(IP(src=source, dst=target) / UDP(sport=47000, dport=47000) / header / bytes(CHUNK))
+    def datagram(self, transfer: int, sequence: int) -> None:
+        header = Datagram(session=SESSION, transfer=transfer, sequence=sequence, length=CHUNK)
+        self.add(IP(src=WORKER, dst=SERVER) / UDP(sport=47000, dport=47000) / header / bytes(CHUNK))
 
-    def segment(self, source: str, stream: bytes, at: int | None = None, flags: str = "PA") -> Any:
-        """A segment of the control connection; `at` repeats or skips bytes of the stream."""
+    def segment(self, source: str, stream: bytes, flags: str = "PA") -> Any:
+        """A segment of the control connection."""
         target = SERVER if source == WORKER else WORKER
         ports = (40000, 46999) if source == WORKER else (46999, 40000)
-        sequence = self._next[source] if at is None else at
-        self._next[source] = max(self._next[source], sequence + len(stream) + ("S" in flags))
+        sequence = self._next[source]
+        self._next[source] = sequence + len(stream) + ("S" in flags)
         tcp = TCP(sport=ports[0], dport=ports[1], seq=sequence % 2**32, flags=flags)
         return IP(src=source, dst=target) / tcp / stream
 
@@ -70,13 +63,9 @@ class Conversation:
         self.message(WORKER, hello.message())
         self.message(SERVER, Welcome(session=SESSION, data_port=47000).message())
 
-    def probe(self, transfer: int, number: int, *, ends: bool = True) -> None:
-        body = PASS.pack(number, ends)
+    def probe(self, transfer: int, number: int) -> None:
+        body = PASS.pack(number, True)
         self.message(WORKER, ControlMessage(MessageType.PROBE, transfer, body))
-
-    def arrived(self, transfer: int, *chunks: int) -> None:
-        body = pack_arrivals(np.array(chunks, dtype=np.int64))
-        self.message(SERVER, ControlMessage(MessageType.BITMAP, transfer, body))
 
     def gather(self, transfer: int, lost: set[int]) -> None:
         """One transfer of two passes; the first one loses some chunks on its way."""
@@ -84,7 +73,8 @@ class Conversation:
         for sequence in range(count):
             self.datagram(transfer, sequence)
         self.probe(transfer, 1)
-        self.arrived(transfer, *(each for each in range(count) if each not in lost))
+        arrived = pack_arrivals(np.array([each for each in range(count) if each not in lost]))
+        self.message(SERVER, ControlMessage(MessageType.BITMAP, transfer, arrived))
         for sequence in sorted(lost):
             self.datagram(transfer, sequence)
         self.probe(transfer, 2)
@@ -97,9 +87,3 @@ class Conversation:
                 seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
                 writer.write_packet(data, sec=seconds, usec=nanoseconds, wirelen=length)
         return path
-
-
-def joined() -> Conversation:
-    conversation = Conversation()
-    conversation.join()
-    return conversation

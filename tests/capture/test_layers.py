@@ -14,7 +14,6 @@ from testbed.capture.layers import Control, Datagram, HedgeLayer, HelloBody, Wel
 from testbed.transport.core import wire
 from testbed.transport.core.hedging import Hedge
 from testbed.transport.core.messages import (
-    HEADER_BYTES,
     ControlMessage,
     ControlParser,
     Hello,
@@ -58,11 +57,6 @@ def test_a_datagram_of_wire_is_read_field_by_field(values, chunk):
 @given(header_values, st.binary(min_size=8, max_size=8))
 def test_a_crafted_datagram_is_what_wire_would_have_made(values, chunk):
     assert bytes(Datagram(**values) / chunk) == as_datagram(values, chunk)
-
-
-def test_the_headers_have_the_transports_sizes():
-    assert len(Datagram()) == wire.HEADER_BYTES
-    assert len(Control()) == HEADER_BYTES
 
 
 @quickly

@@ -6,7 +6,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from testbed.capture import reading
 from testbed.shared.input_error import InputError
 from testbed.transport.core.messages import ControlMessage, Hello, MessageType
-from tests.capture.craft import SERVER, SESSION, WORKER, Conversation, joined
+from tests.capture.craft import SERVER, SESSION, WORKER, Conversation
 from tests.cli.test_verbs import lab
 
 
@@ -22,7 +22,8 @@ def rows(tmp_path, capsys):
 
 
 def test_a_transfer_is_told_pass_by_pass(rows, tmp_path, capsys):
-    conversation = joined()
+    conversation = Conversation()
+    conversation.join()
     conversation.gather(0, lost={1, 7})
     conversation.gather(28, lost=set())
     told = rows(conversation)
