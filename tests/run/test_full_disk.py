@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from testbed import experiment
 from testbed.__main__ import main
@@ -16,7 +16,7 @@ from testbed.cli import execution
 from testbed.run import runner, supervisor
 from testbed.shared import messages, run_directory
 from testbed.shared.run_directory import BALLAST, BALLAST_BYTES, read_json, write_status
-from tests.experiment.small import BASE
+from tests.experiment.small import write
 
 
 def free(monkeypatch, *amounts):
@@ -32,9 +32,7 @@ def free(monkeypatch, *amounts):
 
 @pytest.fixture
 def path(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(BASE, sort_keys=False))
-    return path
+    return Path(write(tmp_path))
 
 
 @pytest.fixture

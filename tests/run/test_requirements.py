@@ -12,7 +12,7 @@ from testbed.cli import plan_view
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
 from testbed.transport import protocols
-from tests.experiment.small import BASE
+from tests.experiment.small import BASE, write
 
 TCP = {"protocol": protocols.preset("tcp-warp").describe()}
 
@@ -48,20 +48,17 @@ def test_a_plan_names_the_arms_that_are_unsupported_here(kernel):
     )
 
 
-def lines_of(text: str, arm: str) -> list[list[str]]:
-    return [line.split() for line in text.splitlines() if f" {arm} " in line]
-
-
 def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):
     drop = {"kind": "sender-drop", "host": "worker-1", "leg": "gather", "rounds": [3], "q": 0.5}
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump({**BASE, "impairments": [drop], "seeds": [1]}, sort_keys=False))
-    runs = experiment.load(str(path))
+    runs = experiment.load(write(tmp_path, impairments=[drop], seeds=[1]))
 
     def shown(view, runs):
         screen = io.StringIO()
         view(tmp_path, runs, Console(file=screen, width=200))
         return screen.getvalue()
+
+    def lines_of(text, arm):
+        return [line.split() for line in text.splitlines() if f" {arm} " in line]
 
     listed = shown(plan_view.show_runs, runs)
     (dblp,), (tcp,) = (lines_of(listed, arm) for arm in ("dblp", "tcp-reno"))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
 
 from testbed import experiment
@@ -19,14 +18,12 @@ from testbed.machine import clean
 from testbed.run import runner
 from testbed.shared import messages, python_module
 from testbed.shared.run_directory import read_json, write_status
-from tests.experiment.small import BASE
+from tests.experiment.small import write
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> experiment.Run:
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(BASE, sort_keys=False))
-    return experiment.load(str(path), arms=["dblp"], seeds=1)[0]
+    return experiment.load(write(tmp_path), arms=["dblp"], seeds=1)[0]
 
 
 def ending(monkeypatch: pytest.MonkeyPatch, *verdicts: str) -> list[Path]:

@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed import experiment
 from testbed.run import supervisor, training_launcher
@@ -21,6 +20,7 @@ from testbed.run.training_launcher import HostTask
 from testbed.shared import failure, messages, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json
+from tests.experiment.small import write
 
 
 def forked(after_s, status, reason_file=None):
@@ -145,53 +145,39 @@ def test_a_controller_that_fails_leaves_its_words_and_ends(tmp_path):
     assert b"Traceback" in done.stderr
 
 
-def config(workers: int, impairments: list[dict[str, object]] | None = None, **pace: object):
-    return {
-        "training": {"pace": {"kind": "payload-only", **pace}},
-        "impairments": impairments or [],
-    }, [f"worker-{rank}" for rank in range(1, workers + 1)]
-
-
 @pytest.mark.parametrize(
-    ("workers", "impairments", "pace", "expected"),
+    ("workers", "kinds", "pace", "sizes", "last"),
     [
-        (16, [], {}, [1] * 16),  # few have a process each
-        (17, [], {}, [17]),
-        (127, [], {}, [32, 32, 32, 31]),
-        (5, [], {"workers_per_process": 2}, [2, 2, 1]),
-        (40, [], {"kind": "paced"}, [1] * 40),  # they compute
-        *((40, [{"kind": kind}], {}, [1] * 40) for kind in ("crash", "straggler", "./mine.py")),
-        (40, [{"kind": "loss"}], {}, [32, 8]),  # acts on no process
+        (16, [], {}, [1] * 16, "worker-16"),  # few have a process each
+        (17, [], {}, [17], "worker-1-to-17"),
+        (127, [], {}, [32, 32, 32, 31], "worker-97-to-127"),
+        (5, [], {"workers_per_process": 2}, [2, 2, 1], "worker-5"),
+        (40, [], {"kind": "paced"}, [1] * 40, "worker-40"),  # they compute
+        *((40, [kind], {}, [1] * 40, "worker-40") for kind in ("crash", "straggler", "./mine.py")),
+        (40, ["loss"], {}, [32, 8], "worker-33-to-40"),  # acts on no process
     ],
 )
 def test_workers_share_processes_where_they_are_many_and_nothing_keeps_them_apart(
-    workers, impairments, pace, expected
+    workers, kinds, pace, sizes, last
 ):
-    groups = training_launcher.groups(*config(workers, impairments, **pace))
-    assert [len(group) for group in groups] == expected
-
-
-def test_every_worker_is_in_one_group_in_rank_order():
-    groups = training_launcher.groups(*config(70))
-    assert [name for group in groups for name in group] == config(70)[1]
-    names = [training_launcher.name_of(group) for group in [*groups, ["worker-7"]]]
-    assert names == ["worker-1-to-32", "worker-33-to-64", "worker-65-to-70", "worker-7"]
+    config = {
+        "training": {"pace": {"kind": "payload-only", **pace}},
+        "impairments": [{"kind": kind} for kind in kinds],
+    }
+    names = [f"worker-{rank}" for rank in range(1, workers + 1)]
+    groups = training_launcher.groups(config, names)
+    assert [len(group) for group in groups] == sizes
+    assert [name for group in groups for name in group] == names
+    assert training_launcher.name_of(groups[-1]) == last
 
 
 def test_a_shared_process_and_a_crash_exclude_each_other_before_anything_runs(tmp_path):
-    path = tmp_path / "mine.yaml"
-    document = {
-        "name": "mine",
-        "rounds": 2,
-        "seeds": [1],
-        "topology": {"name": "star", "workers": 4},
+    changes: Any = {
         "training": {"pace": {"kind": "payload-only", "workers_per_process": 2}},
-        "arms": {"dblp": {"protocol": "dblp"}},
         "impairments": [{"kind": "crash", "host": "worker-1", "rounds": [1]}],
     }
-    path.write_text(yaml.safe_dump(document))
     with pytest.raises(InputError, match=r"workers_per_process: 2, but impairments\.0 \(crash\)"):
-        experiment.load(str(path))
+        experiment.load(write(tmp_path, **changes))
 
 
 THREADS = """
