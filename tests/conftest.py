@@ -24,10 +24,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
+from testbed.__main__ import main
 from testbed.lab.kernel import machine_ticks
 from testbed.machine import steadiness
 from tests import used_clone
@@ -141,6 +143,22 @@ def _leaves_the_clone(_clone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.chdir(_clone)  # and back to it, wherever the test goes
     yield
     assert used_clone.state(_clone) == before, "it wrote into runs/; give it a folder of its own"
+
+
+@pytest.fixture
+def in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str, str]]:
+    """Runs a command without a process, and draws nothing; its exit status and what it printed."""
+
+    def call(*arguments: object) -> tuple[Any, str, str]:
+        monkeypatch.setattr("analysis.report.writing.draw_all", lambda *_: [])
+        monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,6 @@ from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import run as run_of
 from tests.analysis.test_sweep_points import sweep
 from tests.analysis.test_timeline import add_times
-from tests.cli.test_verbs import in_process
 
 GOLDEN = Path(__file__).with_name("golden")
 OF_SWEEPS = {
@@ -88,14 +87,14 @@ def test_invalid_runs_are_shown_when_asked_for_and_marked_everywhere(tmp_path):
     assert INVALID_INCLUDED in index
 
 
-def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, monkeypatch, capsys):
+def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, in_process):
     build = ResultsBuilder(tmp_path / "runs")
     for seed in (1, 2):
         run = build.run(arm="dblp", seed=seed, verdict="invalid")
         with edited(run / "status.json") as document:
             document["gates"][0] |= {"key": "cpu_others", "value": 0.5 + 0.13 * seed, "limit": 0.25}
     words = ("report", "quick", "--out", tmp_path / "runs")
-    status, out, _ = in_process(monkeypatch, capsys, *words)
+    status, out, _ = in_process(*words)
     assert status == 0
     assert "2 invalid (cpu_others 0.76 over 0.25), as when others use the machine. Valid:" in out
     folder = tmp_path / "runs" / "quick"
@@ -106,15 +105,15 @@ def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, monkeypatch,
     assert look.endswith(f"./lab report {folder} --include-invalid")
     for command in (waive, simulate):  # what is shown is valid
         verb, *options = shlex.split(command.partition("./lab ")[2].replace("DIR", f"{tmp_path}/x"))
-        status, _, err = in_process(monkeypatch, capsys, verb, *options, "--dry-run")
+        status, _, err = in_process(verb, *options, "--dry-run")
         assert status == 0, err
-    status, out, _ = in_process(monkeypatch, capsys, *words, "--include-invalid")
+    status, out, _ = in_process(*words, "--include-invalid")
     assert status == 0 and INVALID_INCLUDED in out and "84.8" in out
-    status, _, err = in_process(monkeypatch, capsys, *words, "--include-invalid", "--readme")
+    status, _, err = in_process(*words, "--include-invalid", "--readme")
     assert status == 2 and "--include-invalid: valid without --readme" in err
     with edited(run / "config.json") as document:
         document["impairments"] = [{"kind": "./mine.py"}]  # the simulator has none of these
-    assert "./lab simulate" not in in_process(monkeypatch, capsys, *words)[1]
+    assert "./lab simulate" not in in_process(*words)[1]
 
 
 def same(left: object, right: object) -> bool:

@@ -12,7 +12,7 @@ import yaml
 from testbed.cli import places
 from testbed.cli.places import Place
 from testbed.shared.input_error import InputError
-from tests.cli.test_verbs import in_process, lab
+from tests.cli.test_verbs import lab
 
 KEY = "dblp-s1-0123456789"
 
@@ -100,7 +100,7 @@ def test_folders_that_hold_no_results_are_not_removed(results, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../victim/gate", "..", "/etc", "a/b", "", 7, None])
-def test_a_name_in_a_file_is_never_a_path(results, tmp_path, monkeypatch, capsys, name):
+def test_a_name_in_a_file_is_never_a_path(results, tmp_path, in_process, name):
     for each in ("victim/gate", "out/a/b"):
         shutil.copytree(results / "small", tmp_path / each)
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"name": name, "rounds": 2, "seeds": [1]}))
@@ -118,7 +118,7 @@ def test_a_name_in_a_file_is_never_a_path(results, tmp_path, monkeypatch, capsys
         *(["report", "--format=zip", "-o", "x.zip"], ["clean", "--yes"]),
     ):
         words = (*verb, "bad.yaml", "--out", "out")
-        status, _, err = in_process(monkeypatch, capsys, *words)
+        status, _, err = in_process(*words)
         assert status == 2 and "bad.yaml" in err and "name" in err, (verb, err)
     for place in ({"experiment": name}, {"experiment": "small", "key": name}):
         if name is not None:

@@ -13,7 +13,7 @@ from analysis.data.load import load
 from testbed.cli import choosing
 from testbed.cli.options import Sweep
 from testbed.run import manifest
-from tests.cli.test_verbs import SMALL, in_process
+from tests.cli.test_verbs import SMALL
 
 SWEEP = SMALL.replace("[1]", "[1, 2]").replace(
     "{ dblp:", "{ fixed-low: { protocol: fixed-low }, dblp:"
@@ -21,7 +21,7 @@ SWEEP = SMALL.replace("[1]", "[1, 2]").replace(
 
 
 @pytest.fixture
-def simulate(tmp_path, monkeypatch, capsys):
+def simulate(tmp_path, monkeypatch, in_process):
     """Execute a part, as a machine with this id and commit would; returns what was printed."""
     path = tmp_path / "small.yaml"
     path.write_text(SWEEP)
@@ -32,7 +32,7 @@ def simulate(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(manifest, "commit", lambda: commit)
         monkeypatch.setattr(manifest, "code_sha256", lambda: f"hash of {commit}")
         words = ("simulate", path, "--out", tmp_path / folder, *options)
-        ended, out, err = in_process(monkeypatch, capsys, *words)
+        ended, out, err = in_process(*words)
         assert ended == status, err
         return out + err
 
@@ -86,9 +86,9 @@ def test_a_part_is_continued_as_that_part(simulate, tmp_path):
         assert {run.seed for run in found.planned} == {1, 2}
 
 
-def test_a_plan_shows_a_part(simulate, tmp_path, monkeypatch, capsys):
+def test_a_plan_shows_a_part(simulate, tmp_path, in_process):
     words = ("plan", tmp_path / "small.yaml", "--shard", "1/2", "--json", "--out", tmp_path / "x")
-    status, out, err = in_process(monkeypatch, capsys, *words)
+    status, out, err = in_process(*words)
     assert status == 0, err
     assert {each["seed"] for each in json.loads(out)["runs"]} == {1}
     assert "valid: at most 2 parts" in simulate("x", "--shard", "1/3", status=2)

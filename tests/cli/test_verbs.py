@@ -40,15 +40,6 @@ def lab(*arguments, **options):
     )
 
 
-def in_process(monkeypatch, capsys, *arguments):
-    """The exit status and what was printed, without the time that processes and figures take."""
-    monkeypatch.setattr("analysis.report.writing.draw_all", lambda *_: [])
-    monkeypatch.setattr(sys, "argv", ["lab", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, *capsys.readouterr()
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -77,12 +68,12 @@ def test_what_an_encoding_lacks_is_written_otherwise(tmp_path):
     assert done.returncode == 0 and "\\xe9 and \\u2014" in done.stdout, done.stderr
 
 
-def test_plans_and_the_list_are_there_for_programs_too(tmp_path, monkeypatch, capsys):
-    _, out, _ = in_process(monkeypatch, capsys, "list", "--json")
+def test_plans_and_the_list_are_there_for_programs_too(tmp_path, in_process):
+    _, out, _ = in_process("list", "--json")
     listed = {each["name"]: each for each in json.loads(out)}
     assert listed["quick"]["runs"] == 6 and listed["quick"]["description"]
     words = ("plan", "quick", "--arms", "dblp", "--seeds", "2", "--out", tmp_path / "x", "--json")
-    status, out, err = in_process(monkeypatch, capsys, *words)
+    status, out, err = in_process(*words)
     assert status == 0, err
     runs = json.loads(out)["runs"]
     assert [(each["arm"], each["seed"], each["factors"]) for each in runs] == [
@@ -95,11 +86,11 @@ def test_plans_and_the_list_are_there_for_programs_too(tmp_path, monkeypatch, ca
 
 
 @pytest.fixture
-def report(tmp_path, monkeypatch, capsys):
+def report(tmp_path, in_process):
     """Has `./lab report` report what is in `tmp_path`; returns what it prints."""
 
     def reported():
-        status, out, err = in_process(monkeypatch, capsys, "report", "--out", tmp_path)
+        status, out, err = in_process("report", "--out", tmp_path)
         assert status == 0, err
         return out
 
@@ -107,12 +98,12 @@ def report(tmp_path, monkeypatch, capsys):
 
 
 def test_reports_of_several_experiments_are_written_at_once_and_told_to_programs(
-    tmp_path, monkeypatch, capsys
+    tmp_path, in_process
 ):
     for name in ("one", "two", "three"):
         ResultsBuilder(tmp_path, experiment=name).run(arm="dblp", seed=1)
     words = ("report", "one", "two", "one", "--out", tmp_path, "--json")
-    status, out, err = in_process(monkeypatch, capsys, *words)
+    status, out, err = in_process(*words)
     assert status == 0, err
     reports = json.loads(out)["reports"]
     assert [each["experiment"] for each in reports] == ["one", "two"]
@@ -124,10 +115,10 @@ def test_reports_of_several_experiments_are_written_at_once_and_told_to_programs
     assert not (tmp_path / "three" / "report").exists()
 
 
-def test_a_wrong_name_among_several_leaves_all_reports_unwritten(tmp_path, monkeypatch, capsys):
+def test_a_wrong_name_among_several_leaves_all_reports_unwritten(tmp_path, in_process):
     ResultsBuilder(tmp_path, experiment="one").run(arm="dblp", seed=1)
     words = ("report", "one", "two", "--out", tmp_path)
-    status, _, err = in_process(monkeypatch, capsys, *words)
+    status, _, err = in_process(*words)
     assert status == 2
     assert "no results of 'two'; valid: one" in err
     assert not (tmp_path / "one" / "report").exists()
@@ -136,25 +127,25 @@ def test_a_wrong_name_among_several_leaves_all_reports_unwritten(tmp_path, monke
 @pytest.mark.parametrize("form", ["csv", "latex"])
 @pytest.mark.parametrize("options", [(), ("--include-invalid",)])
 def test_a_printed_table_is_the_pages_whether_it_includes_invalid_runs_or_not(
-    tmp_path, monkeypatch, capsys, form, options
+    tmp_path, in_process, form, options
 ):
     built = ResultsBuilder(tmp_path, experiment="one")
     built.run(arm="dblp", seed=1)
     built.run(arm="dblp", seed=2, verdict="invalid", reason="gates")
     words = ("report", "one", "--out", tmp_path, "--format", form, *options)
-    _, out, _ = in_process(monkeypatch, capsys, *words)
+    _, out, _ = in_process(*words)
     (folder,) = tmp_path.glob("one/report")
     assert (folder / f"main.{form.removeprefix('la')}").read_text() == out
     assert ("1.0, 1.0" in out or "(n) & 2" in out) == bool(options)
 
 
-def test_runs_are_told_to_programs(tmp_path, monkeypatch, capsys):
+def test_runs_are_told_to_programs(tmp_path, in_process):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     words = ("simulate", path, "--out", tmp_path / "out", "--json")
-    _, planned, _ = in_process(monkeypatch, capsys, *words, "--dry-run")
+    _, planned, _ = in_process(*words, "--dry-run")
     assert [each["verdict"] for each in json.loads(planned)["runs"]] == [None]
-    status, out, err = in_process(monkeypatch, capsys, *words)
+    status, out, err = in_process(*words)
     assert status == 0, err
     document = json.loads(out)
     (run,) = document["runs"]
@@ -164,15 +155,15 @@ def test_runs_are_told_to_programs(tmp_path, monkeypatch, capsys):
     assert "[1/1] " in err
 
 
-def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, monkeypatch, capsys):
+def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, in_process):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     words = ("simulate", path, "--out", tmp_path / "out")
-    in_process(monkeypatch, capsys, *words)
-    status, out, _ = in_process(monkeypatch, capsys, *words)
+    in_process(*words)
+    status, out, _ = in_process(*words)
     assert status == 0
     assert "1 ok: nothing is left to do; --anew executes what is ok again" in out
-    status, out, _ = in_process(monkeypatch, capsys, *words, "--anew")
+    status, out, _ = in_process(*words, "--anew")
     assert status == 0 and "(done before)" not in out
     assert "1 ok: all are executed anew; what was there is kept as an attempt" in out
     first, second = sorted(each.name for each in (tmp_path / "out" / "small").glob("dblp-s1-*"))
@@ -180,11 +171,11 @@ def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, monkeypatch, capsys)
 
 
 def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, in_process
 ):
     words = ("plan", "training-time", "--seeds", "1", "--arms", "dblp", "--out", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
-    status, out, err = in_process(monkeypatch, capsys, *words)
+    status, out, err = in_process(*words)
     assert status == 0, err
     (line,) = [line for line in out.splitlines() if line.startswith("communication share")]
     assert line.split()[-1] == "kept"
@@ -197,7 +188,7 @@ def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(
     [("0.0, 0.1", False, "kept"), ("0.1, 0.0", False, "kept"), ("0.1", True, "differs")],
 )
 def test_a_plan_compares_a_point_with_the_papers_same_or_with_its_first_and_says_so(
-    tmp_path, monkeypatch, capsys, theirs, lacks, queue
+    tmp_path, monkeypatch, in_process, theirs, lacks, queue
 ):
     of_paper = f"profiles: {{ paper: {{ factors: {{ topology.delay_s: [{theirs}] }} }} }}\n"
     (tmp_path / "small.yaml").write_text(
@@ -205,7 +196,7 @@ def test_a_plan_compares_a_point_with_the_papers_same_or_with_its_first_and_says
     )
     monkeypatch.setenv("COLUMNS", "200")
     words = ("plan", tmp_path / "small.yaml", "--out", tmp_path / "out")
-    _, out, err = in_process(monkeypatch, capsys, *words)
+    _, out, err = in_process(*words)
     assert not err
     assert ("points that paper lacks stand beside the first that it has" in out) == lacks
     (line,) = [each for each in out.splitlines() if each.startswith("round trip / transfer")]
@@ -213,21 +204,21 @@ def test_a_plan_compares_a_point_with_the_papers_same_or_with_its_first_and_says
 
 
 def test_a_dry_run_says_how_long_runs_take_and_whether_they_would_be_ended_and_makes_nothing(
-    tmp_path, monkeypatch, capsys
+    tmp_path, in_process
 ):
     words = ("run", "quick", "--dry-run", "--out", str(tmp_path / "x"), "--arms", "dblp")
-    status, out, _ = in_process(monkeypatch, capsys, *words)
+    status, out, _ = in_process(*words)
     assert status == 0 and "2 runs to do, about" in out and "caution" not in out
     limit = ("--seeds", "1", "--set", "limits.run_timeout_s=2")
-    *_, total, caution = in_process(monkeypatch, capsys, *words, *limit)[1].splitlines()
+    *_, total, caution = in_process(*words, *limit)[1].splitlines()
     assert total.startswith("1 run to do, about ")
     assert caution.startswith("caution: 1 run takes longer than limits.run_timeout_s allows (2 s)")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_table_of_very_many_runs_is_shortened(tmp_path, monkeypatch, capsys):
+def test_a_table_of_very_many_runs_is_shortened(tmp_path, in_process):
     words = ("quick", "--arms", "dblp", "--seeds", "400", "--out", str(tmp_path))
-    _, out, _ = in_process(monkeypatch, capsys, "plan", *words)
+    _, out, _ = in_process("plan", *words)
     assert out.count("to do") == 16
     assert "384 more" in out
 
@@ -402,21 +393,19 @@ def test_names_may_have_spaces_between_them():
     assert options.names_in("dblp, fixed-low ,dblp", "--arms") == ["dblp", "fixed-low"]
 
 
-def test_a_folder_whose_name_is_no_utf8_is_refused_in_one_line(monkeypatch, capsys):
-    status, out, told = in_process(monkeypatch, capsys, "report", "--out", os.fsdecode(b"r\xff"))
+def test_a_folder_whose_name_is_no_utf8_is_refused_in_one_line(in_process):
+    status, out, told = in_process("report", "--out", os.fsdecode(b"r\xff"))
     assert (status, out) == (2, "")
     assert told == "lab: 'r\\udcff': no UTF-8; valid: names in UTF-8\n"
 
 
-def test_a_simulation_says_first_what_it_will_do_and_plan_says_the_same(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_simulation_says_first_what_it_will_do_and_plan_says_the_same(tmp_path, in_process):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     words = (path, "--out", tmp_path / "out")
-    _, planned, err = in_process(monkeypatch, capsys, "plan", *words, "--simulated", "--seed", "4")
+    _, planned, err = in_process("plan", *words, "--simulated", "--seed", "4")
     assert "1 run to do, about " in planned, err
-    status, out, err = in_process(monkeypatch, capsys, "simulate", *words, "--seed", "4")
+    status, out, err = in_process("simulate", *words, "--seed", "4")
     assert status == 0, err
     lines = out.splitlines()
     told = next(number for number, line in enumerate(lines) if "1 run to do, about " in line)
@@ -433,15 +422,13 @@ def test_a_simulation_says_first_what_it_will_do_and_plan_says_the_same(
         ("rivals-conditions",),  # a default of programs, and levels that replace impairments
     ],
 )
-def test_the_resolved_yaml_of_an_experiment_has_the_same_runs(
-    options, tmp_path, monkeypatch, capsys
-):
+def test_the_resolved_yaml_of_an_experiment_has_the_same_runs(options, tmp_path, in_process):
     def keys(*words):
-        status, out, err = in_process(monkeypatch, capsys, "plan", *words, "--json")
+        status, out, err = in_process("plan", *words, "--json")
         assert status == 0, err
         return [each["run"] for each in json.loads(out)["runs"]]
 
-    status, out, err = in_process(monkeypatch, capsys, "plan", *options, "--yaml")
+    status, out, err = in_process("plan", *options, "--yaml")
     assert status == 0, err
     (path := tmp_path / "resolved.yaml").write_text(out)
     assert "run_timeout_s: " in out  # a default, too

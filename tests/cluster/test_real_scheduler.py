@@ -21,7 +21,6 @@ from testbed.run import planning
 from testbed.run.runner import Outcome
 from testbed.shared.input_error import InputError
 from testbed.transport.net import keys
-from tests.cli.test_verbs import in_process
 from tests.cluster.loopback import loopback, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,18 +152,18 @@ def secured(tmp_path):
         yield cluster, cluster.worker()
 
 
-def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkeypatch, capsys):
+def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkeypatch, in_process):
     cluster, worker = secured
     assert cluster.address.startswith("tls://")
     runs, said = sweep(tmp_path), list[str]()
     words = [*("simulate", tmp_path / "small.yaml"), "--out", tmp_path / "there", "--json"]
     words += ["--arms", "dblp", "--scheduler", cluster.address]
-    status, out, err = in_process(monkeypatch, capsys, *words)
+    status, out, err = in_process(*words)
     assert status == 0, err
     (told,) = json.loads(out)["runs"]
     assert (told["arm"], told["verdict"], told["executed"]) == ("dblp", "ok", True)
     assert "[1/1] dblp, seed 1: ok" in err
-    status, out, err = in_process(monkeypatch, capsys, *words)  # done: nobody is asked
+    status, out, err = in_process(*words)  # done: nobody is asked
     assert json.loads(out)["runs"][0]["executed"] is False
 
     keys.make(tmp_path / "strange", ["client"])

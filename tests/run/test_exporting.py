@@ -13,7 +13,6 @@ from testbed.run import exporting
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from tests.analysis.build import ResultsBuilder
-from tests.cli.test_verbs import in_process
 
 
 @pytest.fixture
@@ -36,10 +35,10 @@ def folder(tmp_path):
     return build.folder
 
 
-def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, capsys):
+def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, in_process):
     monkeypatch.chdir(tmp_path)
     words = ("report", "small", "--out", folder.parent, "--format", "zip", "-o", "small.zip")
-    status, out, err = in_process(monkeypatch, capsys, *words)
+    status, out, err = in_process(*words)
     assert status == 0, err
     assert "archive: small.zip, " in out
     read = tmp_path / "read"
@@ -52,7 +51,7 @@ def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, capsys):
     for name, digest in sums.items():
         assert hashlib.sha256((read / name).read_bytes()).hexdigest() == digest
 
-    status, _, err = in_process(monkeypatch, capsys, "report", read / "results" / "small")
+    status, _, err = in_process("report", read / "results" / "small")
     assert status == 0, err
     for name in ("main.csv", "ratios.csv", "summary.json"):
         expected, found = read / "expected" / name, read / "results" / "small" / "report" / name
@@ -100,12 +99,12 @@ def test_what_cannot_be_packed_is_one_line_and_leaves_nothing(folder, tmp_path):
     assert not (tmp_path / "x.zip").exists()
 
 
-def test_the_main_table_is_printed_or_written_in_other_forms(folder, tmp_path, monkeypatch, capsys):
+def test_the_main_table_is_printed_or_written_in_other_forms(folder, tmp_path, in_process):
     words = ("report", "small", "--out", folder.parent, "--format")
-    status, out, err = in_process(monkeypatch, capsys, *words, "csv")
+    status, out, err = in_process(*words, "csv")
     assert status == 0 and out == (folder / "report" / "main.csv").read_text(), err
-    status, out, _ = in_process(monkeypatch, capsys, *words, "latex", "-o", tmp_path / "main.tex")
+    status, out, _ = in_process(*words, "latex", "-o", tmp_path / "main.tex")
     assert (status, out) == (0, f"table: {tmp_path / 'main.tex'}\n")
     assert (tmp_path / "main.tex").read_text() == (folder / "report" / "main.tex").read_text()
-    status, _, err = in_process(monkeypatch, capsys, *words, "xlsx")
+    status, _, err = in_process(*words, "xlsx")
     assert (status, err) == (2, "lab: --format xlsx: valid: csv, latex, zip\n")
