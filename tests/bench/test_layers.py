@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from testbed.training.learner import Replica
 from testbed.training.run_context import RunContext
 from testbed.transport import PayloadLayout
 from testbed.transport.policies.tolerance import Fixed, PerLayer
+from tests.experiment.small import write
 
 SMALL: dict[str, Any] = {
-    "name": "small",
     "rounds": 4,
-    "topology": {"name": "star", "workers": 2},
+    "impairments": [],
     "training": {
         "model": "mlp",
         "dataset": "digits",
@@ -37,12 +38,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def small(tmp_path):
-    def write(**changes: Any) -> str:
-        path = tmp_path / "small.yaml"
-        path.write_text(yaml.safe_dump({**SMALL, "seeds": [1, 2], **changes}, sort_keys=False))
-        return str(path)
-
-    return write
+    return functools.partial(write, tmp_path, **SMALL)
 
 
 # What is lost.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from analysis.tables import rendering
@@ -14,12 +14,12 @@ from testbed import experiment
 from testbed.bench import rates
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
+from tests.experiment.small import write
 
 SMALL: dict[str, Any] = {
-    "name": "small",
     "rounds": 6,
     "seeds": [1],
-    "topology": {"name": "star", "workers": 2},
+    "impairments": [],
     "training": {"model": "mlp", "dataset": "digits", "batch_size": 16, "evaluate_every": 2},
     "phases": {"detector": "schedule", "critical_rounds": [[0, 2]]},
     "arms": {"none": {"protocol": "none"}, "dblp": {"protocol": "dblp", "high": 0.5}},
@@ -28,12 +28,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def small(tmp_path):
-    def write(**changes: Any) -> str:
-        path = tmp_path / "small.yaml"
-        path.write_text(yaml.safe_dump({**SMALL, **changes}, sort_keys=False))
-        return str(path)
-
-    return write
+    return functools.partial(write, tmp_path, **SMALL)
 
 
 def test_points_that_train_the_same_are_one(small):

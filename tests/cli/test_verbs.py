@@ -15,7 +15,7 @@ from rich.console import Console
 from testbed.__main__ import main
 from testbed.cli import options, upkeep
 from testbed.cli.terminal import show_table
-from tests.analysis.build import ResultsBuilder
+from tests.analysis.build import ResultsBuilder, edited
 
 SMALL = """
 name: small
@@ -243,9 +243,8 @@ def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path, report
 
 def test_a_run_of_a_script_lacks_no_logs(tmp_path, report):
     directory = ResultsBuilder(tmp_path).run(arm="script", seed=1)
-    stored = json.loads((directory / "config.json").read_text())
-    of_script = stored | {"adjustable": True, "rounds": 1, "impairments": []}
-    (directory / "config.json").write_text(json.dumps(of_script))
+    with edited(directory / "config.json") as document:
+        document |= {"adjustable": True, "rounds": 1, "impairments": []}
     shutil.rmtree(directory / "events")
     assert "caution" not in report()
 
@@ -265,15 +264,14 @@ def test_a_report_does_not_advise_to_resume_what_would_end_the_same(
 ):
     built = ResultsBuilder(tmp_path)
     directory = built.run(arm="dblp", seed=1, verdict="invalid", reason="gates")
-    stored = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(stored | config))
-    status = json.loads((directory / "status.json").read_text())
-    status["gates"] = [
-        {"name": key, "key": key, "value": 1, "limit": 0, "outcome": "failed", "decides": True}
-        | {"repeats": key == "impairments_unmet"}
-        for key in stopping
-    ]
-    (directory / "status.json").write_text(json.dumps(status))
+    with edited(directory / "config.json") as document:
+        document |= config
+    with edited(directory / "status.json") as document:
+        document["gates"] = [
+            {"name": key, "key": key, "value": 1, "limit": 0, "outcome": "failed", "decides": True}
+            | {"repeats": key == "impairments_unmet"}
+            for key in stopping
+        ]
     said = report()
     page = (directory.parent / "report" / "index.html").read_text()
     assert "./lab explain " in said and "./lab explain " in page
@@ -282,12 +280,11 @@ def test_a_report_does_not_advise_to_resume_what_would_end_the_same(
 
 def test_waived_gates_are_printed_once(tmp_path, report):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=2)
-    status = json.loads((directory / "status.json").read_text())
-    status["gates"] = [
-        {"name": "a", "key": "cpu_others", "value": 0.4, "limit": 0.25, "outcome": "failed"}
-        | {"waived": "cpu_others, by limits.waive", "decides": False}
-    ]
-    (directory / "status.json").write_text(json.dumps(status))
+    with edited(directory / "status.json") as document:
+        document["gates"] = [
+            {"name": "a", "key": "cpu_others", "value": 0.4, "limit": 0.25, "outcome": "failed"}
+            | {"waived": "cpu_others, by limits.waive", "decides": False}
+        ]
     said = report()
     assert said.count("cpu_others, by limits.waive") == 1
     assert "failed or not measured in 1" in said
