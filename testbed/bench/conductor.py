@@ -22,6 +22,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from testbed.run.processes import how_ended
+
 Figures = list[dict[str, Any]]
 """One process's account: a dictionary per measured transfer."""
 
@@ -131,7 +133,7 @@ class Process:
                 continue
         _, status = os.waitpid(self.pid, 0)
         if self.abrupt:
-            self.error = f"{_how(status)}{self._last_line()}"
+            self.error = f"{how_ended(os.waitstatus_to_exitcode(status))}{self._last_line()}"
         for descriptor in (self.reading, self.writing, self.printed):
             if descriptor is not None:
                 os.close(descriptor)
@@ -177,13 +179,6 @@ def start(begin: Callable[[Player], None], *, heard: bool = False) -> Process:
             player.fail(f"{type(error).__name__}: {error}")
     finally:
         os._exit(status)
-
-
-def _how(status: int) -> str:
-    number = os.waitstatus_to_exitcode(status)
-    if number < 0:
-        return f"ended by {signal.Signals(-number).name}"
-    return f"ended with status {number}"
 
 
 def lead(

@@ -128,10 +128,7 @@ class Processes:
 
     def how_ended(self, name: str) -> str:
         """The signal or the status with which a process ended, in words."""
-        status = self._running[name].wait()
-        if status < 0:
-            return f"killed by {signal.Signals(-status).name}"
-        return f"ended with status {status}"
+        return how_ended(self._running[name].wait())
 
     def _whereabouts(self) -> str:
         """Where processes are that can tell, and that are in own code; empty for none."""
@@ -147,6 +144,13 @@ class Processes:
     def end_of_log(self, name: str) -> str:
         """The last lines that a process printed, in one line."""
         return end_of(self._logs / f"{name}.log", f"logs/{name}.log")
+
+
+def how_ended(status: int) -> str:
+    """How a process ended, by its exit status, which is below 0 for a signal."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
 
 
 def end_of(path: Path, name: str) -> str:

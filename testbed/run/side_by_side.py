@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from testbed.experiment import Run
 from testbed.run import runner, simulating
+from testbed.run.processes import how_ended
 from testbed.run.runner import OnProgress, Outcome
 from testbed.shared.run_directory import InUseError
 
@@ -113,6 +114,6 @@ def _outcome(results: Path, begun: _UnderWay) -> Outcome:
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status:  # such as one that was killed for its memory
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
-        return Outcome(begun.run, place.path, "failed", f"its process {how}", executed=True)
+        reason = f"its process: {how_ended(status)}"
+        return Outcome(begun.run, place.path, "failed", reason, executed=True)
     return runner.outcome(begun.run, place)

@@ -27,7 +27,7 @@ from controllers.controller_socket import ControllerClient
 from controllers.impairments import parameters_of
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import namespaces, privileges
-from testbed.run.processes import killed_by, whereabouts
+from testbed.run.processes import how_ended, killed_by, whereabouts
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.messages import Messages, ProgressWriter
 from testbed.transport import PeerLost
@@ -327,7 +327,7 @@ def _fail(
     if code < 0:
         words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")
     said = words.read_text(encoding="utf-8").strip() if words.exists() else ""
-    said = said or f"{name}: ended with status {code}"
+    said = said or f"{name}: {how_ended(code)}"
     if code == ANOTHERS_FAULT:
         said += whereabouts(((each, pid) for pid, each in children.items()), directory / "logs")
     reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")
@@ -349,7 +349,7 @@ def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int
 def _cause(name: str, number: int, directory: Path) -> str:
     """Describe the signal that ended a process, and the impairment that sent it."""
     by = killed_by(name, directory) if number == signal.SIGKILL else ""
-    return f"killed by {signal.Signals(number).name}{by}"
+    return f"{how_ended(-number)}{by}"
 
 
 def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:

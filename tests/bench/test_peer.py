@@ -127,7 +127,7 @@ SENDS_ALL, RETURNS = "connection.sendall(data)", "return data"
         (SENDS_ALL, "import os; print('no luck', flush=True); os._exit(3)", "status 3: no luck"),
         (SENDS_ALL, "raise OSError('a\\nbug')", "worker-1: send: OSError: a bug"),
         (SENDS_ALL, "exit('they gave up')", "worker-1: send: SystemExit: they gave up"),
-        (SENDS_ALL, "import os; os.kill(os.getpid(), 10)", "worker-1: ended by SIGUSR1"),
+        (SENDS_ALL, "import os; os.kill(os.getpid(), 10)", "worker-1: killed by SIGUSR1"),
         (
             RETURNS,
             "return bytes(size // 2) + data[size // 2 :]",

@@ -72,7 +72,7 @@ def test_one_that_is_killed_is_told_and_the_others_go_on(runs, tmp_path, monkeyp
     monkeypatch.setattr(simulating, "execute", kill_itself)
     ended = {each.run.key: each for each in side_by_side.execute(tmp_path, runs, lambda run: print)}
     assert ended[runs[0].key].verdict == "failed"
-    assert ended[runs[0].key].reason == "its process was killed by signal 9"
+    assert ended[runs[0].key].reason == "its process: killed by SIGKILL"
     assert [ended[run.key].verdict for run in runs[1:]] == ["ok"] * 3
 
 
