@@ -49,21 +49,19 @@ def of_machine() -> dict[str, Any]:
         "openvswitch": _printed(["ovs-vswitchd", "--version"]),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "machine_id": machine_id(),
+        "machine_id": _machine_id(),
         "distribution": platform.freedesktop_os_release().get("PRETTY_NAME", ""),
         "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "user_namespace": _in_user_namespace(),
-        "sysctls": {name.replace("/", "."): _sysctl(name) for name in _SYSCTLS},
+        "sysctls": {name.replace("/", "."): _text(Path("/proc/sys", name)) for name in _SYSCTLS},
     }
 
 
-def machine_id() -> str | None:
+def _machine_id() -> str | None:
     """What tells machines of one kind apart; a hash, since the id itself is to stay private."""
-    try:
-        identity = _MACHINE_ID.read_text().strip()
-    except OSError:
+    if (identity := _text(_MACHINE_ID)) is None:
         return None
     return hashlib.sha256(f"bounded-loss-testbed {identity}".encode()).hexdigest()[:12]
 
@@ -208,8 +206,8 @@ def cpu_model() -> str | None:
     return model.group(1) if model else None
 
 
-def _sysctl(name: str) -> str | None:
+def _text(path: Path) -> str | None:
     try:
-        return Path("/proc/sys", name).read_text().strip()
+        return path.read_text().strip()
     except OSError:
         return None

@@ -108,12 +108,6 @@ def named(adapter: str, checkout: Path) -> Peer:
     return Peer(name=name, adapter=own_code.located(adapter), checkout=checkout.absolute())
 
 
-def load(adapter: str) -> type[Adapter]:
-    """The adapter's class; for processes at the ends alone."""
-    loaded: type[Adapter] = own_code.load(adapter, axis="adapter", default="Adapter", base=Adapter)
-    return loaded
-
-
 def start(
     adapter: str, checkout: Path, enter: Callable[[], None], folder: Path, end: End | None = None
 ) -> Process:
@@ -133,7 +127,9 @@ def _play(adapter: str, checkout: Path, end: End | None, player: Player) -> None
     """Do what is asked; what goes wrong is told to the conductor."""
     doing = "check"
     try:
-        kind = load(adapter)
+        kind: type[Adapter] = own_code.load(
+            adapter, axis="adapter", default="Adapter", base=Adapter
+        )
         kind.check(checkout)
         if end is None:
             player.ready()
