@@ -5,6 +5,7 @@ import difflib
 import functools
 import inspect
 import shlex
+import tempfile
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,10 +33,17 @@ What = Annotated[
 
 
 def _require_writable(parameter: typer.CallbackParam, file: Path | None) -> Path | None:
-    if file is not None:
-        from testbed.run import runner
-
-        runner.require_writable_file(file, parameter.opts[-1])
+    if file is None:
+        return None
+    option = f"{parameter.opts[-1]} {file}"
+    if file.is_dir():
+        raise InputError(f"{option}: is a folder; expected a file")
+    try:
+        # The file is replaced in the end, or a link's target.
+        with tempfile.NamedTemporaryFile(dir=file.resolve().parent, prefix=".lab-"):
+            pass
+    except OSError as error:
+        raise InputError(f"{option}: cannot be written: {error.strerror}") from None
     return file
 
 

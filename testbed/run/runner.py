@@ -77,18 +77,6 @@ def require_writable(results: Path) -> None:
         ) from None
 
 
-def require_writable_file(file: Path, option: str) -> None:
-    """Make sure that a file can be written that an option names, and that takes long to fill."""
-    if file.is_dir():
-        raise InputError(f"{option} {file}: is a folder; expected a file")
-    try:
-        # The file is replaced in the end, or a link's target.
-        with tempfile.NamedTemporaryFile(dir=file.resolve().parent, prefix=".lab-"):
-            pass
-    except OSError as error:
-        raise InputError(f"{option} {file}: cannot be written: {error.strerror}") from None
-
-
 def _existing(folder: Path) -> Path:
     """The folder, or the one above it that there is."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
