@@ -100,23 +100,9 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     ]
     if len(busy) == len(paths.beyond_limits):  # else a cause must be found first
         lines.append(f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR")
-    if _simulated(paths.index.parents[1]):
+    if planning.can_be_simulated(paths.index.parents[1]):
         lines.append(f"  need no idle machine: ./lab simulate {name} --out DIR")
     return [*lines, f"  {look}"]
-
-
-def _simulated(folder: Path) -> bool:
-    """Whether the simulator has all that runs need; it says so of a pace or a control itself."""
-    from testbed.run.simulated_impairments import lacking  # imports the simulator
-
-    for file in folder.glob("*/config.json"):
-        config = run_directory.read_or_empty(file)
-        carrier = config.get("protocol", {}).get("carrier", "")
-        if "workload" in config or any(
-            lacking(each, carrier=carrier) for each in config.get("impairments", ())
-        ):
-            return False
-    return True
 
 
 def _arguments(selection: Mapping[str, Any]) -> str:

@@ -37,6 +37,20 @@ def selections(folder: Path) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
+def can_be_simulated(folder: Path) -> bool:
+    """Whether the simulator has all that runs need; it says so of a pace or a control itself."""
+    from testbed.run.simulated_impairments import lacking  # imports the simulator
+
+    for file in folder.glob("*/config.json"):
+        config = run_directory.read_or_empty(file)
+        carrier = config.get("protocol", {}).get("carrier", "")
+        if "workload" in config or any(
+            lacking(each, carrier=carrier) for each in config.get("impairments", ())
+        ):
+            return False
+    return True
+
+
 def extend(
     results: Path,
     runs: Sequence[Run],
