@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.shared.input_error import InputError
@@ -17,29 +16,20 @@ from testbed.shared.registry import one_of
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _TEMPLATE = Path(__file__).with_name("templates") / "experiment.yaml"
 EXPERIMENT = "experiment"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What an experiment says that uses a kind of own code, and `--set` of `quick`, of FILE."""
-
-    line: str
-    setting: str
-
-
 _HIT = "kind: FILE, host: server, rounds: [5], share: 0.2"
 _KEYS_OF_ARM = {"congestion-control": "congestion_control", "tolerance": "gather"}
+# Of each kind of own code: what an experiment says that uses FILE, and `--set` of `quick`.
 KINDS = {
-    "topology": Kind("topology: { name: FILE, hops: 3 }", "topology.name=FILE"),
-    "impairment": Kind(f"impairments: [{{ {_HIT} }}]", f"impairments=[{{{_HIT}}}]"),
+    "topology": ("topology: { name: FILE, hops: 3 }", "topology.name=FILE"),
+    "impairment": (f"impairments: [{{ {_HIT} }}]", f"impairments=[{{{_HIT}}}]"),
     **{
-        kind: Kind(f"arms: {{ mine: {{ protocol: dblp, {key}: FILE }} }}", f"arms.dblp.{key}=FILE")
+        kind: (f"arms: {{ mine: {{ protocol: dblp, {key}: FILE }} }}", f"arms.dblp.{key}=FILE")
         for kind in ("congestion-control", "tolerance", "repair", "order", "filling")
         for key in (_KEYS_OF_ARM.get(kind, kind),)
     },
-    "detector": Kind("phases: { detector: FILE, share: 0.7 }", "phases={detector: FILE}"),
-    "model": Kind("training: { model: FILE }", "training.model=FILE"),
-    "dataset": Kind("training: { dataset: FILE }", "training.dataset=FILE"),
+    "detector": ("phases: { detector: FILE, share: 0.7 }", "phases={detector: FILE}"),
+    "model": ("training: { model: FILE }", "training.model=FILE"),
+    "dataset": ("training: { dataset: FILE }", "training.dataset=FILE"),
 }
 
 
@@ -66,14 +56,14 @@ def write(kind: str, name: str) -> list[str]:
         text = text.replace("EXPERIMENT", stem)
         lines = [f"look at its plan: ./lab plan {path}", f"run it:           ./lab run {path}"]
     else:
-        entry = KINDS[kind]
+        use, setting = KINDS[kind]
         source = (_EXAMPLES / f"{example(kind)}.py").read_text(encoding="utf-8")
         text = source.replace(example(kind), stem)
         here = path if path.is_absolute() else f"./{path}"
         lines = [
-            f"in an experiment: {entry.line.replace('FILE', f'./{path.name}')}",
+            f"in an experiment: {use.replace('FILE', f'./{path.name}')}",
             f"try it:           ./lab plan quick --arms dblp --set "
-            f"'{entry.setting.replace('FILE', str(here))}'",
+            f"'{setting.replace('FILE', str(here))}'",
         ]
     try:
         with path.open("x", encoding="utf-8") as file:

@@ -52,11 +52,9 @@ class RunProgress:
         now_s = time.monotonic()
         every_s = max(_LINE_EVERY_S, _LINE_EVERY_SHARE * (now_s - self._began_s))
         if self._bar is None and now_s >= self._line_s + every_s:
-            left = self._left()
-            line = f"[{len(self.outcomes)}/{self._total}] {label}: {what}" + (
-                f", {left}" if left else ""
-            )
-            self.say(f"{line} ({now_s - self._began_s:.0f} s so far)")
+            words = ", ".join(filter(None, (what, self._left())))
+            place = f"[{len(self.outcomes)}/{self._total}] {label}"
+            self.say(f"{place}: {words} ({now_s - self._began_s:.0f} s so far)")
 
     def again(self, label: str, outcome: Outcome, number: int, retries: int) -> None:
         """Print that an attempt was invalid and why, and that another one follows."""
