@@ -198,21 +198,6 @@ def test_the_lock_is_left_out_with_all_that_nothing_else_needs(tmp_path):
     assert re.findall(r"^\w+", everything, re.M) == list(parents)
 
 
-def test_modules_beside_the_user_change_nothing(tmp_path):
-    for name in ("yaml", "torch", "typer", "random"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('from the current folder')\n")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "testbed", "plan", "quick", "--out", "out"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(LAB.parent)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_all_processes_of_the_lab_are_started_so():
     argument = re.compile(r"sys\.executable, \"-m\"")
     found = [

@@ -126,13 +126,15 @@ def test_a_printed_table_is_the_pages_whether_it_includes_invalid_runs_or_not(
     assert ("1.0, 1.0" in out or "(n) & 2" in out) == bool(options)
 
 
-def test_runs_are_told_to_programs(tmp_path, in_process):
+def test_runs_are_told_to_programs_and_what_is_ok_stays_until_it_is_wanted_anew(
+    tmp_path, in_process
+):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
-    words = ("simulate", path, "--out", tmp_path / "out", "--json")
-    _, planned, _ = in_process(*words, "--dry-run")
+    words = ("simulate", path, "--out", tmp_path / "out")
+    _, planned, _ = in_process(*words, "--json", "--dry-run")
     assert [each["verdict"] for each in json.loads(planned)["runs"]] == [None]
-    status, out, err = in_process(*words)
+    status, out, err = in_process(*words, "--json")
     assert status == 0, err
     document = json.loads(out)
     (run,) = document["runs"]
@@ -140,13 +142,6 @@ def test_runs_are_told_to_programs(tmp_path, in_process):
     assert (Path(run["directory"]) / "status.json").is_file()
     assert [each["verdicts"]["ok"] for each in document["reports"]] == [1]
     assert "[1/1] " in err
-
-
-def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, in_process):
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-    words = ("simulate", path, "--out", tmp_path / "out")
-    in_process(*words)
     status, out, _ = in_process(*words)
     assert status == 0
     assert "1 ok: nothing is left to do; --anew executes what is ok again" in out
