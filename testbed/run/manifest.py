@@ -139,10 +139,7 @@ def commit() -> str | None:
 
 
 def sources() -> dict[str, str] | None:
-    """git's tree of each folder that runs execute, as it is committed.
-
-    A commit may come to the main branch as another one; these trees stay the same then.
-    """
+    """git's tree of each folder that runs execute: another commit of the same may have it."""
     try:
         trees = _git("rev-parse", *(f"HEAD:{folder}" for folder in _SOURCES)).split()
     except (OSError, subprocess.CalledProcessError):
@@ -151,10 +148,7 @@ def sources() -> dict[str, str] | None:
 
 
 def code_sha256() -> str:
-    """A hash of the code that runs import, whether it is committed or not, with its packages.
-
-    Runs of one hash are of one code, whatever else lies in the folder and whatever its commit.
-    """
+    """A hash of the code that runs import, whether it is committed or not, with its packages."""
     code = hashlib.sha256()
     for package in _PACKAGES:
         code.update(f"{package}=={_version(package)}\n".encode())

@@ -62,7 +62,10 @@ def refuse(runs: Iterable[Run], *, simulated: bool = False) -> None:
     for run in runs:
         in_lab = () if simulated else _beyond_labs(run)
         of_kind = () if run.experiment.trains else _missing_files(run)
-        if wrong := next(itertools.chain(in_lab, of_kind, _wrong_controls(run)), ""):
+        controls = (
+            f"{key}: {why}" for key, name in _controls(run) if (why := _wrong_control(name))
+        )
+        if wrong := next(itertools.chain(in_lab, of_kind, controls), ""):
             raise InputError(f"{run.source}: {wrong}" if run.source else wrong)
 
 
@@ -107,13 +110,6 @@ def _wrong_interpreter(workload: Any, folder: Path) -> str:
     return f"workload.python: {python!r} {missing}; valid: an interpreter that has the hook (ddp)"
 
 
-def _wrong_controls(run: Run) -> Iterator[str]:
-    """Congestion controls that no kernel will have."""
-    for key, name in _controls(run):
-        if wrong := _wrong_control(name):
-            yield f"{key}: {wrong}"
-
-
 def _controls(run: Run) -> Iterator[tuple[str, str]]:
     """The kernel's congestion controls that a run names, by their keys."""
     found = run.experiment
@@ -140,6 +136,7 @@ def _controls(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_control(name: str) -> str:
+    """Why no kernel will have a congestion control; empty for one that some may have."""
     here = available_congestion_controls()
     if name in (*here, *_KERNELS_CONTROLS) or _module(name):
         return ""

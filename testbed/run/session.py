@@ -38,16 +38,7 @@ def topology_of(config: Mapping[str, Any]) -> TopologyParameters:
 
 
 class LabSession:
-    """A lab: `begin`, `build`, `warm_up` or `calibrate`; if calibrated, `watched` and `judge`.
-
-    What runs in its hosts is a workload's matter. The built-in training is one; it and all others
-    get the same lab, the same samples and the same gates.
-
-    Attributes:
-        directory: of the run; without one, a folder that goes with the sandbox.
-        private: the sandbox's private folder.
-        processes: starts and watches the lab's processes.
-    """
+    """A lab: `begin`, `build`, `warm_up` or `calibrate`; if calibrated, `watched` and `judge`."""
 
     def __init__(self, config: dict[str, Any], directory: Path | None = None) -> None:
         self.config = config
@@ -78,7 +69,7 @@ class LabSession:
         self.private = sandbox.prepare()
         if self._given is not None:
             self.directory = sandbox.pinned(self._given)
-        else:
+        else:  # it goes with the sandbox
             self.directory = self.private / "run"
             for name in ("events", "logs"):
                 (self.directory / name).mkdir(parents=True)

@@ -117,7 +117,10 @@ def main() -> None:
     pids = {
         name: pid for pid, process in children.items() for name in tasks.get(process, {_SERVER})
     }
-    _open_gate(gate, context, pids)
+    with contextlib.closing(_connect_to_controller(context)) as client:
+        client.processes(pids)
+    for end in gate:
+        os.close(end)
     status = wait_for(children, directory, outlive=context.survives_workers)
     sys.stderr.flush()
     os._exit(status)  # skips torch's clean-up, which takes most of a second
@@ -256,15 +259,6 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
     except BaseException as error:  # SystemExit too: own code may call for it
         _end(error, name)
     os._exit(0)
-
-
-def _open_gate(gate: tuple[int, int], context: RunContext, pids: Mapping[str, int]) -> None:
-    """Tell the controller the processes of hosts, and let them begin."""
-    controller = _connect_to_controller(context)
-    controller.processes(pids)
-    controller.close()
-    for end in gate:
-        os.close(end)
 
 
 def _connect_to_controller(context: RunContext) -> ControllerClient:

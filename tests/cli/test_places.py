@@ -45,8 +45,9 @@ def test_a_folder_of_results_and_one_of_a_run_are_told_apart(results, monkeypatc
     monkeypatch.chdir("out/small")
     assert places.find(".", Path("runs")).experiment == "small"
     assert places.find(KEY, Path("runs")).folder == Path.cwd() / KEY
-    with pytest.raises(InputError, match="no/where: no such folder"):
-        places.find("no/where", Path("runs"))
+    for what, said in (("no/where", "no/where: no such folder"), ("other.yaml", "No such file")):
+        with pytest.raises(InputError, match=said):
+            places.find(what, Path("runs"))
 
 
 @pytest.mark.parametrize("what", ["small", "small.yaml", f"out/small/{KEY}", "out"])
