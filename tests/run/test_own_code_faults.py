@@ -76,14 +76,7 @@ def by_kind(registry, key):
 
 
 congestion = by_kind(CONGESTION_CONTROLS, "congestion")
-
-
-def order(path):
-    sent(order=ORDERS.create(path))
-
-
-def repair(path):
-    sent(repair=REPAIRS.create(path))
+order, repair = by_kind(ORDERS, "order"), by_kind(REPAIRS, "repair")
 
 
 def tolerance(path):
