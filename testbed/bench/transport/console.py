@@ -97,7 +97,7 @@ def _measured(
         def begins(name: str) -> None:
             status.update(f"{len(records) + 1}/{expected}  {name}")
 
-        for record in measurement.measure(selection, peer=peer, begins=begins):
+        for record in measurement.measure(selection, peer, begins):
             records.append(record)
             place = [] if console.is_terminal else [f"{len(records)}/{expected}"]
             yield [*place, *cells(record)]

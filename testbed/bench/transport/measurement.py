@@ -39,10 +39,7 @@ class BenchError(RuntimeError):
 
 
 def measure(
-    selection: Selection,
-    *,
-    peer: Peer | None = None,
-    begins: Callable[[str], None] = lambda name: None,
+    selection: Selection, peer: Peer | None, begins: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """Run the cases that match and yield their records; `begins` is told each name before."""
     order: dict[str, Any] = {"cases": selection.pattern, "size": selection.size, "peer": None}
@@ -101,7 +98,7 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
     return {"done": True}
 
 
-def _run(case: Case, network: Network, peer: Peer | None = None) -> tuple[str, dict[str, Figures]]:
+def _run(case: Case, network: Network, peer: Peer | None) -> tuple[str, dict[str, Figures]]:
     """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host."""
     if network.losses is not None:
         network.losses.take()
