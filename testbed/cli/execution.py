@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 from collections import Counter
@@ -23,7 +22,7 @@ from testbed.experiment import Run
 from testbed.experiment.run import blocks
 from testbed.machine import capabilities, steadiness
 from testbed.run import planning, runner
-from testbed.run.runner import OnProgress, Outcome
+from testbed.run.runner import Outcome
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 
@@ -185,8 +184,7 @@ def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> None:
     retries, capture = chosen.execution.retries, chosen.capture
     for run in chosen.runs:
         runner.require_space(chosen.results, run)
-        shown.begin(run.label)
-        record = functools.partial(shown.record, run.label)
+        record = shown.begin(run.label)
         tries = runner.attempts(chosen.results, run, record, capture=capture, retries=retries)
         for number, outcome in enumerate(tries, start=1):
             if outcome.may_differ and number <= retries:
@@ -198,11 +196,8 @@ def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> None:
     """Execute simulated runs, one on each processor."""
     from testbed.run import side_by_side
 
-    def begin(run: Run) -> OnProgress:
-        shown.begin(run.label)
-        return functools.partial(shown.record, run.label)
-
-    for outcome in side_by_side.execute(chosen.results, chosen.runs, begin):
+    results, runs = chosen.results, chosen.runs
+    for outcome in side_by_side.execute(results, runs, lambda run: shown.begin(run.label)):
         shown.end(outcome)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from testbed.experiment import Run
 from testbed.run import requirements
-from testbed.run.runner import Outcome
+from testbed.run.runner import OnProgress, Outcome
 from testbed.shared.input_error import InputError
 from testbed.training import prerequisites
 
@@ -36,10 +37,11 @@ class RunProgress:
         if bar is not None:
             self._task = bar.add_task("", total=float(total), left="")
 
-    def begin(self, label: str, what: str = "starting") -> None:
-        """Show that a run begins."""
+    def begin(self, label: str, what: str = "starting") -> OnProgress:
+        """Show that a run begins; returns what takes its progress records."""
         self._under_way[label] = what, 0.0
         self.record(label, {})
+        return functools.partial(self.record, label)
 
     def record(self, label: str, record: dict[str, Any]) -> None:
         """Show a progress record of a run; an empty one says that it still goes on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import subprocess
 from pathlib import Path
@@ -132,8 +131,7 @@ def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, mo
     ending(monkeypatch, "invalid", "failed")
     screen = io.StringIO()
     with progress_display.runs_shown(Console(file=screen, width=60), 1) as shown:
-        shown.begin(run.label)
-        record = functools.partial(shown.record, run.label)
+        record = shown.begin(run.label)
         for outcome in runner.attempts(tmp_path, run, record, retries=2):
             if outcome.verdict == "invalid":
                 shown.again(run.label, outcome, 1, 2)
