@@ -1,8 +1,4 @@
-"""What is done to a lab by hand, at the prompt or in Python: changes of links, and impairments.
-
-An impairment of the experiment begins and ends by command: it is anchored to a round of its own
-number, which whoever commands announces to the controller, since no rounds go by there.
-"""
+"""What is done to a lab by hand, at the prompt or in Python: changes of links, and impairments."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 from topologies.settings import LinkParameters
 
-LONGEST_S = 600.0
+_LONGEST_S = 600.0
 _ANCHORS = ("rounds", "at_s", "leg", "offset_s", "at_most_s")
 # The words of a command, for the keys of a topology's links.
 WORDS = {
@@ -65,27 +61,18 @@ def made(
 def effects(log: Path, name: str) -> list[dict[str, Any]]:
     """What an impairment did, each time that it has ended: packets met and dropped, details."""
     ends = [each for each in jsonl.read(log) if (each["name"], each["action"]) == (name, "end")]
-    known = ("met", "dropped", "frames_sent")
-    return [{key: each.get(key) for key in known} | each["details"] for each in ends]
-
-
-def differ(name: str, ends: tuple[str, str]) -> InputError:
-    """The error that one answer was wanted of a link whose directions differ."""
-    return InputError(f"{name}: its directions differ; say toward which end: {' or '.join(ends)}")
+    counts = ("met", "dropped", "frames_sent")
+    return [{key: each.get(key) for key in counts} | each["details"] for each in ends]
 
 
 @dataclass(frozen=True)
 class ManualImpairment:
-    """One impairment of the experiment, as the controller reads it, and its round."""
+    """An impairment that is announced by a round of its own number, since no rounds go by."""
 
     name: str
     round_number: int
     document: dict[str, Any]
     ends_by_itself: bool  # it has a duration
-
-    @property
-    def kind(self) -> str:
-        return str(self.document["kind"])
 
 
 def impairments(configured: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment]:
@@ -103,7 +90,7 @@ def impairments(configured: Sequence[dict[str, Any]]) -> dict[str, ManualImpairm
         document |= {"rounds": [number], "leg": "round"}
         if not ends_by_itself:
             document.pop("duration_s", None)
-            document["at_most_s"] = LONGEST_S
+            document["at_most_s"] = _LONGEST_S
         name = model.model_validate(document).label
         by_name[name] = ManualImpairment(name, number, document, ends_by_itself)
     return by_name

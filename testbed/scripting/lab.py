@@ -175,7 +175,8 @@ class Link:
             answer, _ = self._ask({"do": "link", "way": way, "changes": {}})
             found.append(LinkSettings(**answer["now"]))
         if found[0] != found[-1]:
-            raise by_hand.differ(self.name, self.ends)
+            ends = " or ".join(self.ends)
+            raise InputError(f"{self.name}: its directions differ; say toward which end: {ends}")
         return found[0]
 
 

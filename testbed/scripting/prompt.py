@@ -149,8 +149,7 @@ class Prompt(CLI):
                 ends = (link.first.node, link.second.node)
                 for way in by_hand.ways(ends, None):
                     now = by_hand.made(client, way, {})["now"]
-                    keys = by_hand.WORDS
-                    cells = [show(now[keys[word]]) for word, show in _SHOWN.items()]
+                    cells = [show(now[by_hand.WORDS[word]]) for word, show in _SHOWN.items()]
                     table.add_row(link.name, way[1], *cells)
         self._console.print(table)
 
@@ -191,7 +190,7 @@ class Prompt(CLI):
             active = client.active()
         for name, impairment in self._impairments.items():
             words = "in force" if name in active else f"off; {self._effect(name)}"
-            self._say(f"impairment {name} ({impairment.kind}): {words}")
+            self._say(f"impairment {name} ({impairment.document['kind']}): {words}")
 
     def complete_impair(self, text: str, line: str, *_: int) -> list[str]:
         """Names, then on and off, for the tabulator key."""

@@ -19,7 +19,7 @@ from testbed.lab.kernel import process_sockets, process_status, socket_defaults
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo
 from testbed.run import by_hand
-from testbed.run.by_hand import ManualImpairment, made
+from testbed.run.by_hand import ManualImpairment
 from testbed.run.processes import ProcessError
 from testbed.run.session import LabSession
 from testbed.shared import failure, jsonl, run_directory
@@ -172,7 +172,7 @@ class Steward:
     def do_link(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Change a direction of a link, or nothing of it, and say what it is set to."""
         sender, receiver = request["way"]
-        done = made(self._controller, (sender, receiver), request["changes"])
+        done = by_hand.made(self._controller, (sender, receiver), request["changes"])
         if request["changes"]:
             self._changes.add(sender, receiver, request["changes"], done)
         return {"now": done["now"]}, []
