@@ -30,7 +30,7 @@ import hypothesis
 import pytest
 
 from testbed.__main__ import main
-from testbed.lab.kernel import machine_ticks
+from testbed.lab.kernel import process_status
 from testbed.machine import steadiness
 from tests import used_clone
 from tests.stalls import Witness
@@ -62,7 +62,7 @@ _STOLEN = 0.03
 _CHANCES = 3  # in each process of those side by side: where more fail, it is not by chance
 _tried_again: dict[str, list[str]] = {}
 _had_a_chance: set[str] = set()
-_began: dict[str, tuple[machine_ticks.MachineTicks, float]] = {}
+_began: dict[str, tuple[process_status.MachineTicks, float]] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -113,7 +113,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     if item.get_closest_marker("lab") is not None:
         if STALLS not in item.config.stash:
             item.config.stash[STALLS] = Witness()
-        _began[item.nodeid] = machine_ticks.read(), time.monotonic()
+        _began[item.nodeid] = process_status.machine_ticks(), time.monotonic()
     return (yield)
 
 
@@ -206,8 +206,8 @@ def stood_still(config: pytest.Config, since_s: float) -> str:
     return f"a processor stood still for {longest_s * 1e3:.0f} ms" if longest_s else ""
 
 
-def _stolen_since(began: machine_ticks.MachineTicks) -> str:
-    gained = machine_ticks.read().since(began)
+def _stolen_since(began: process_status.MachineTicks) -> str:
+    gained = process_status.machine_ticks().since(began)
     share = gained.stolen / max(1, gained.all)
     return f"the hypervisor took {share:.0%} meanwhile" if share > _STOLEN else ""
 

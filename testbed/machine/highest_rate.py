@@ -24,7 +24,7 @@ from rich.console import Console
 from controllers import framework_choice
 from testbed.lab import sandbox
 from testbed.lab.datapath import Datapath, Wanted
-from testbed.lab.kernel import machine_ticks, process_status
+from testbed.lab.kernel import process_status
 from testbed.lab.network import HostInfo
 from testbed.lab.sandbox import SandboxError
 from testbed.run.session import LabSession
@@ -211,12 +211,12 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     children.append(_forked(server, _send, [each.address for each in workers], share_bps))
     children += [_forked(each, _send, [server.address], share_bps) for each in workers]
     time.sleep(_WARM_UP_S)
-    ticks, spent = machine_ticks.read(), process_status.ticks_of_all()
+    ticks, spent = process_status.machine_ticks(), process_status.ticks_of_all()
     began_s, before = time.monotonic(), [_frames_read(host) for host in (server, *workers)]
     time.sleep(_TRIAL_S)
     elapsed_s, after = time.monotonic() - began_s, map(_frames_read, (server, *workers))
     at_server, *at_workers = (later - first for first, later in zip(before, after, strict=True))
-    gained, spent_later = machine_ticks.read().since(ticks), process_status.ticks_of_all()
+    gained, spent_later = process_status.machine_ticks().since(ticks), process_status.ticks_of_all()
     ticks_per_core = elapsed_s * os.sysconf("SC_CLK_TCK")
     for pid in children:
         os.kill(pid, signal.SIGKILL)

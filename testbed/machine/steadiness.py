@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from testbed.lab.kernel import machine_ticks
+from testbed.lab.kernel import process_status
 from testbed.machine import highest_rate
 from testbed.verdict.gates import DEFAULTS
 
@@ -104,12 +104,12 @@ def watch(duration_s: float = _WATCHED_S) -> Moment:
             late_s.append(time.monotonic() - began_s - _SLEEP_S)
 
     threads = [threading.Thread(target=nap) for _ in range(_SLEEPERS)]
-    before, own_s = machine_ticks.read(), time.process_time()
+    before, own_s = process_status.machine_ticks(), time.process_time()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    gained, own_s = machine_ticks.read().since(before), time.process_time() - own_s
+    gained, own_s = process_status.machine_ticks().since(before), time.process_time() - own_s
     late_s.sort()
     return Moment(
         late_p50_s=statistics.median(late_s),

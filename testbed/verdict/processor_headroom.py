@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.helpers.process import run_at_once
-from testbed.lab.kernel import machine_ticks, process_status
+from testbed.lab.kernel import process_status
 from testbed.verdict.gate import Finding, worst
 
 # What keeps a real-time thread waiting is the hypervisor, work that the kernel does not interrupt,
@@ -237,7 +237,7 @@ class Watch:
     def start(self) -> Watch:
         """Watch from now on; returns itself."""
         self._pressure_us = _pressure_us()
-        self._ticks = machine_ticks.read()
+        self._ticks = process_status.machine_ticks()
         self._own_ticks = sum(process_status.ticks_of_all().values())
         self._began_s = time.monotonic()
         self._waits = WaitWatch(self._processes).start()
@@ -249,7 +249,7 @@ class Watch:
         waited, longest_window_s = self._waits.finish()
         stalls = self._cores.finish()
         duration_s = time.monotonic() - self._began_s
-        gained = machine_ticks.read().since(self._ticks)
+        gained = process_status.machine_ticks().since(self._ticks)
         own_ticks = sum(process_status.ticks_of_all().values()) - self._own_ticks
         pressure_us = _pressure_us()
         pressure = None

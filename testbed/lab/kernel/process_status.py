@@ -1,4 +1,4 @@
-"""What the kernel says of a process in /proc/PID/stat (proc_pid_stat(5))."""
+"""What /proc says of processes (proc_pid_stat(5)) and of all processors together (proc_stat(5))."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 # Places of the fields after the name.
 STATE, PARENT, SESSION = 0, 1, 3
@@ -61,3 +62,32 @@ def ticks_of_all() -> dict[int, int]:
         with suppress(OSError, ValueError):  # it has ended meanwhile
             found[int(entry.name)] = sum(map(int, read(int(entry.name))[1][_ALL_TICKS]))
     return found
+
+
+class MachineTicks(NamedTuple):
+    """Processor time in clock ticks: since the machine began, or of a span of time."""
+
+    programs: int
+    idle: int
+    stolen: int
+    all: int
+
+    def since(self, earlier: MachineTicks) -> MachineTicks:
+        """What went by between two readings."""
+        return MachineTicks(*(late - early for late, early in zip(self, earlier, strict=True)))
+
+    def others(self, own: float) -> float:
+        """The share of all time that programs took which did not spend these ticks, `own`."""
+        return max(0.0, self.programs - own) / self.all
+
+
+def machine_ticks() -> MachineTicks:
+    """The ticks since the machine began."""
+    first = Path("/proc/stat").read_text().split("\n", 1)[0]
+    user, nice, system, idle, disk, irq, softirq, stolen = map(int, first.split()[1:9])
+    return MachineTicks(
+        programs=user + nice + system,
+        idle=idle + disk,
+        stolen=stolen,
+        all=user + nice + system + idle + disk + irq + softirq + stolen,
+    )
