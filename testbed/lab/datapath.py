@@ -1,4 +1,4 @@
-"""Which of Open vSwitch's datapaths forwards a lab's packets: the kernel's module, or its daemon.
+"""Which of Open vSwitch's datapaths forwards a lab's packets, and the rules that its ports need.
 
 The kernel's asks the daemon about the first packet of each flow alone (an *upcall*); what the
 daemon is too late for is lost. The userspace one moves every packet through packet sockets.
@@ -7,12 +7,14 @@ daemon is too late for is lost. The userspace one moves every packet through pac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from testbed.lab import port_rules
 from testbed.lab.kernel.commands import CommandError, run
-from testbed.lab.kernel.shaping import MissingCapabilityError
+from testbed.lab.kernel.packet_filter import Nftables, egress_chains
+from testbed.lab.kernel.shaping import OWN_ETHERTYPE, MissingCapabilityError
 
 Datapath = Literal["kernel", "userspace"]
 Wanted = Literal["auto", "kernel", "userspace"]
@@ -28,7 +30,7 @@ def missing() -> str | None:
     except CommandError as error:
         return f"the kernel has no openvswitch module that this user can use ({error})"
     run(["ovs-appctl", "dpctl/del-dp", _TRIAL])
-    return port_rules.why_no_freeing()
+    return _why_no_freeing()
 
 
 def choose(wanted: Wanted) -> Datapath:
@@ -64,9 +66,61 @@ def parse_datapaths(text: str) -> dict[str, str]:
 
 def lost_upcalls() -> int:
     """Packets since the begin that the kernel could not hand to the daemon, and so lost."""
-    return parse_lost(run(["ovs-appctl", "dpctl/show"]))
-
-
-def parse_lost(text: str) -> int:
-    """The lost packets of all datapaths that `ovs-appctl dpctl/show` printed."""
+    text = run(["ovs-appctl", "dpctl/show"])
     return sum(int(each) for each in re.findall(r"^\s+lookups: .*\blost:(\d+)", text, re.MULTILINE))
+
+
+# Rules of nftables at switch ports, before their queues.
+#
+# Whole batches: the daemon hands up to 32 packets at a time to its socket. If a queue refuses one,
+# the kernel reports ENOBUFS, and it gives up the rest, which no counter shows.
+#
+# Freed senders: in the kernel's datapath, a veth pair and Open vSwitch's module keep a packet
+# charged to the socket that sent it. TCP would stop for a queue that is a link away (TCP Small
+# Queues), and the queue would never overflow.
+_WHOLE_MARK = 0x10AD
+_FREED_MARK = 0x10AE
+
+
+def keep_whole(senders: Sequence[socket.socket], interfaces: Iterable[str]) -> bool:
+    """Make what these sockets send by these interfaces independent of refusals."""
+    # The rule takes each packet off the socket's hands and offers it to the queue of the same
+    # port; its sender hears of no refusal.
+    onward = f'meta mark {_WHOLE_MARK} meta mark set 0 fwd to "{{interface}}"'
+    try:
+        Nftables(None).run(*egress_chains("netdev whole_batches", interfaces, onward))
+    except CommandError:
+        return False
+    for each in senders:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, _WHOLE_MARK)
+    return True
+
+
+def are_whole(sender: socket.socket) -> bool:
+    """Whether `keep_whole` was called for this socket."""
+    return sender.getsockopt(socket.SOL_SOCKET, socket.SO_MARK) == _WHOLE_MARK
+
+
+def free_senders(interfaces: Iterable[str]) -> None:
+    """Free the senders of all packets that leave by these interfaces of this namespace."""
+    _install("netdev freed_senders", interfaces)
+
+
+def _why_no_freeing() -> str | None:
+    """Why this kernel cannot, or None if it can: tries it at the loopback interface."""
+    table = f"netdev lab{secrets.token_hex(8)}"
+    try:
+        _install(table, ["lo"])
+    except CommandError as error:
+        return str(error)
+    Nftables(None).run(f"delete table {table}")
+    return None
+
+
+def _install(table: str, interfaces: Iterable[str]) -> None:
+    # A copy that belongs to nobody goes on, and the original is dropped (Linux 5.16). The lab's own
+    # frames are left alone: their sender has to hear of a refusal.
+    own = f"ether type {OWN_ETHERTYPE:#06x} accept"
+    copied = f"meta mark {_FREED_MARK} meta mark set 0 accept"
+    original = f'meta mark set {_FREED_MARK} dup to "{{interface}}" drop'
+    Nftables(None).run(*egress_chains(table, interfaces, own, copied, original))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.lab import datapath, port_rules, sandbox
+from testbed.lab import datapath, sandbox
 from testbed.lab.datapath import Datapath
 from testbed.lab.delay import Middle, Relay, netem, untouched
 from testbed.lab.kernel import packet_steering, shaping, socket_defaults
@@ -161,7 +161,7 @@ class Network:
         if (used := datapath.in_use(self.info.switches)) != self.info.datapath:
             raise CommandError(f"Open vSwitch uses the {used} datapath, not {self.info.datapath}")
         if used == "kernel":
-            port_rules.free_senders(
+            datapath.free_senders(
                 end.interface
                 for link in self.info.links
                 for end in (link.first, link.second)

@@ -11,12 +11,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.lab.datapath import Datapath
+from testbed.lab.datapath import Datapath, keep_whole
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
-from testbed.lab.port_rules import keep_whole
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SEND_BUFFER_BYTES = 32 << 20

@@ -46,7 +46,7 @@ def close(
     switches = [gained.switch(name) for name in network.switches]
     refused = sum(each.queue_drops for each in switches)
     if refused and not (before.whole_batches and after.whole_batches):
-        # Each refusal then stands for up to 32 packets (see `testbed.lab.port_rules`).
+        # Each refusal then stands for up to 32 packets (see `testbed.lab.datapath`).
         raise ValueError(
             f"queues refused {refused} packets of Open vSwitch, which gives up the rest of their "
             "batches uncounted; to count them takes Linux 5.16"

@@ -21,7 +21,6 @@ from testbed.lab.kernel.packet_filter import DropCounter
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.lab.openflow_statistics import Flow, Statistics
-from testbed.lab.port_rules import are_whole
 
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 
@@ -75,7 +74,7 @@ class PortSockets:
             ]
             # The socket that all ports send through is made with the first packet.
             senders = [each for each in found if not each.getsockname()[0]]
-            return all(map(are_whole, senders))
+            return all(map(datapath.are_whole, senders))
 
 
 def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, SwitchCounters]:

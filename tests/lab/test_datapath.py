@@ -13,7 +13,7 @@ pytestmark = pytest.mark.lab
 # Redirection keeps a packet with its sender, as Open vSwitch's module does.
 SCENE = """
 import json, socket
-from testbed.lab import port_rules
+from testbed.lab import datapath
 from testbed.lab.kernel import link_counters, shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import LinkShape
@@ -42,7 +42,7 @@ def sent_at_once():
 
 bound = sent_at_once()
 waiting = link_counters.queues()["out"][0].backlog_packets
-port_rules.free_senders(["in", "out"])
+datapath.free_senders(["in", "out"])
 free = sent_at_once()
 sent, refused = link_counters.offered("out", None)
 backlog = max(each.backlog_packets for each in link_counters.queues()["out"])

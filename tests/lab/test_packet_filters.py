@@ -103,9 +103,9 @@ print(json.dumps(found))
 def test_what_a_switch_sends_is_met_like_all_else_and_its_link_stays_adjustable(how):
     """A switch's packets are redirected at its port, which a filter may pass over."""
     script = """
-from testbed.lab import port_rules
+from testbed.lab import datapath
 filtered = make(how, share(0.5))
-assert port_rules.keep_whole([wire], ["near"])
+assert datapath.keep_whole([wire], ["near"])
 filtered.lose(data_ports=PORTS)
 send(1000)
 with Rtnetlink() as kernel:

@@ -22,7 +22,7 @@ _SYSCALLS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 5, 28
 _MAP_TYPE_ARRAY, _PROG_TYPE_XDP, _ATTACH_XDP = 2, 6, 37
 # In the driver: the kernel's generic mode passes over packets that were redirected on their way, as
-# a switch's are at its port (`testbed.lab.port_rules`).
+# a switch's are at its port (`testbed.lab.datapath`).
 _XDP_DRIVER_MODE = 1 << 2
 _XDP_DROP, _XDP_PASS = 1, 2
 _HELPER_LOOKUP = 1
