@@ -14,11 +14,11 @@ from typing import Any
 
 from testbed.lab import link_control, sandbox
 from testbed.lab.delay import link_report
-from testbed.lab.kernel import packet_steering, shaping
+from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
 from testbed.lab.kernel.shaping import inside
-from testbed.lab.network import HostInfo, Network
+from testbed.lab.network import HostInfo, Network, set_rps
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.shared import dscp
 from testbed.shared.messages import Messages
@@ -116,7 +116,7 @@ def _steered(built: Network) -> dict[str, Any]:
     inner = next(link.middle[0] for link in built.info.links if link.middle is not None)
     ends = [(built.info.hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
     before = [_processors(*each) for each in ends]
-    done = packet_steering.set_rps(ends)
+    done = set_rps(ends)
     return {"done": done, "before": before, "after": [_processors(*each) for each in ends]}
 
 

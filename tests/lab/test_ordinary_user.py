@@ -79,7 +79,7 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path, ok_or_stalled):
 def test_without_root_frames_may_overtake_on_several_processors_and_the_lab_knows():
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("several processors")
-    steer = "from testbed.lab.kernel import packet_steering as p; print(p.set_rps([(None, 'lo')]))"
+    steer = "from testbed.lab.network import set_rps; print(set_rps([(None, 'lo')]))"
     user = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
     if subprocess.run([*user, "true"], check=False).returncode:
         pytest.skip("user namespaces")
