@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +147,8 @@ def network_of(*links: LinkEnds, **facts: Any) -> LabInfo:
     return LabInfo(switches={"s1": 1}, hosts={}, links=list(links), **facts)
 
 
-def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, **changes):
-    network = network_of(replace(LINK, queue_bytes=deepest_queue_bytes))
+def evidence(paths=None, queues=None, limits=None, **changes):
+    network = network_of(LINK)
     settings = SettingsReader(network)
     settings.read = settings.wanted  # all were as configured
     return {
@@ -171,8 +170,13 @@ def evidence(paths=None, queues=None, limits=None, deepest_queue_bytes=150_000, 
     } | changes
 
 
-def judged(paths=None, queues=None, **changes):
-    return judge(**evidence(paths, queues, **changes))
+def judged(**changes):
+    return judge(**evidence(**changes))
+
+
+def stopping(**changes):
+    """The keys of the gates that stop the run, each with its outcome."""
+    return {gate.key: gate.outcome for gate in judged(**changes) if gate.stops}
 
 
 def gate_of(key: str, *, limits: Any = None, impairments: Any = (), **given: Any) -> Gate:
@@ -180,20 +184,3 @@ def gate_of(key: str, *, limits: Any = None, impairments: Any = (), **given: Any
     config = {"limits": Limits(**(limits or {})).model_dump(), "impairments": list(impairments)}
     (gate,) = judge(config, only=key, **given)
     return gate
-
-
-def stopping(*arguments, outcome="failed", **keywords):
-    """The keys of the gates with an outcome; each stops the run."""
-    gates = [gate for gate in judged(*arguments, **keywords) if gate.outcome == outcome]
-    assert all(gate.stops for gate in gates)
-    return [gate.key for gate in gates]
-
-
-def broken(*arguments, **keywords):
-    assert stopping(*arguments, outcome="not measured", **keywords) == []
-    return stopping(*arguments, **keywords)
-
-
-def unmeasured(*arguments, **keywords):
-    assert stopping(*arguments, **keywords) == []
-    return stopping(*arguments, outcome="not measured", **keywords)

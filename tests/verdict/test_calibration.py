@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from testbed.verdict import calibration
-from testbed.verdict.calibration import median_chance_s, path_over
-from tests.verdict.evidence_of_gates import LINK, broken, judged, path, queue
+from testbed.verdict.calibration import Calibration, median_chance_s, path_over
+from tests.verdict.evidence_of_gates import LINK, gate_of, path, queue, stopping
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from tests.verdict.evidence_of_gates import LINK, broken, judged, path, queue
     ],
 )
 def test_one_bad_path_is_enough(changes, keys):
-    assert broken([path(), path(**changes)]) == keys
+    assert stopping(paths=[path(), path(**changes)]) == dict.fromkeys(keys, "failed")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,12 @@ def test_one_bad_path_is_enough(changes, keys):
     [(150_000, True), (150_001, False), (146_000, True), (145_999, False), (60_000, False)],
 )
 def test_a_full_queue_reaches_its_limit_and_does_not_exceed_it(peak_bytes, passed):
-    assert (broken(queues=[queue(), queue(peak_bytes=peak_bytes)]) == []) is passed
+    found = stopping(queues=[queue(), queue(peak_bytes=peak_bytes)])
+    assert found == ({} if passed else {"queue_error": "failed"})
+
+
+def idle_loss(*paths):
+    return gate_of("idle_loss", calibration=Calibration(paths=list(paths)))
 
 
 @pytest.mark.parametrize(
@@ -52,25 +57,24 @@ def test_a_full_queue_reaches_its_limit_and_does_not_exceed_it(peak_bytes, passe
 def test_configured_loss_explains_as_many_lost_probes_as_chance_allows(probe_loss, sent, most):
     lossy = {"configured_probe_loss": probe_loss, "probes_sent": sent}
     assert path(**lossy).lost_by_chance() == most / sent
-    # The probability of more is at most 1e-6, and that of one
-    # less is not.
+    # The probability of more is at most 1e-6, and that of one less is not.
     beyond = sum(
         math.comb(sent, lost) * probe_loss**lost * (1 - probe_loss) ** (sent - lost)
         for lost in range(most + 1, sent + 1)
     )
     assert beyond <= 1e-6
-    assert broken([path(probes_lost=most, **lossy)]) == []
+    assert idle_loss(path(probes_lost=most, **lossy)).outcome == "passed"
     if most < sent:
-        assert broken([path(), path(probes_lost=most + 1, **lossy)]) == ["idle_loss"]
+        assert idle_loss(path(), path(probes_lost=most + 1, **lossy)).outcome == "failed"
 
 
 def test_the_gate_of_idle_loss_says_what_is_configured_and_hides_no_path_without():
     lossy = path(probes_lost=15, configured_probe_loss=0.0975)
-    gate = next(gate for gate in judged([lossy]) if gate.key == "idle_loss")
+    gate = idle_loss(lossy)
     assert (gate.value, gate.limit) == (0.75, 0.5)
     assert "configured loss takes 0.0975 of round trips" in gate.note
     passing = path(probes_lost=5, configured_probe_loss=0.0975)
-    assert broken([passing, path(probes_lost=1)]) == ["idle_loss"]
+    assert idle_loss(passing, path(probes_lost=1)).outcome == "failed"
 
 
 @pytest.mark.parametrize("probes", [4, 20])
@@ -85,9 +89,9 @@ def test_round_trips_may_be_off_by_what_jitter_explains(probes, jitters_s):
     assert medians_s.max() < chance_s
     assert chance_s < 6 * medians_s.std() * 1.7
     near = path(configured_rtt_s=0.02, rtt_s=0.0219 + chance_s, rtt_chance_s=chance_s)
-    assert "rtt_error" not in broken([near])
+    assert "rtt_error" not in stopping(paths=[near])
     far = path(configured_rtt_s=0.02, rtt_s=0.0221 + chance_s, rtt_chance_s=chance_s)
-    assert broken([far]) == ["rtt_error"]
+    assert stopping(paths=[far]) == {"rtt_error": "failed"}
 
 
 def test_what_a_path_is_configured_to_do_follows_from_its_links():

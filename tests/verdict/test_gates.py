@@ -13,29 +13,30 @@ from typing import Any
 import pytest
 
 from testbed.experiment import Limits
+from testbed.lab.network import LinkEnds
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict import run_observer
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.gate import Gate, reasons
 from testbed.verdict.gates import GATES
-from testbed.verdict.link_settings import SettingsReader
+from testbed.verdict.link_changes import LinkChanges
 from tests.verdict.evidence_of_gates import (
+    LINK,
     LOSS,
     LOST,
     WITHOUT_DELAYS,
-    broken,
     conserved,
     evidence,
     gate_of,
     headroom,
     judged,
     ledger,
+    network_of,
     path,
     queue,
     sampler,
     stalled,
     stopping,
-    unmeasured,
     waited,
 )
 from tests.verdict.test_links_under_load import event, sampled, stored
@@ -81,11 +82,7 @@ UNFILLED: dict[str, Any] = {"peak_bytes": None, "reason": "too deep"}
             "cpu_wait_s",
             "no scheduling statistics of controller; the worst .* was 0.0001 .ovs-vswitchd",
         ),
-        (
-            {"headroom": headroom(longest_window_s=5.2)},
-            "cpu_wait_s",
-            "5.2 s were read as one",
-        ),
+        ({"headroom": headroom(longest_window_s=5.2)}, "cpu_wait_s", "5.2 s were read as one"),
         ({"headroom": headroom(others=None)}, "cpu_others", "no processor time"),
         ({"headroom": headroom(stalls=[])}, "clock_stall_s", "no processor was watched"),
         (
@@ -100,14 +97,13 @@ UNFILLED: dict[str, Any] = {"peak_bytes": None, "reason": "too deep"}
 )
 def test_what_could_not_be_measured_stops_the_run_and_is_named(changes, key, words):
     keys = key.split()
-    assert unmeasured(**changes) == keys
+    assert stopping(**changes) == dict.fromkeys(keys, "not measured")
     assert re.search(f"not measured: .*{words}", reasons(judged(**changes)))
     waived = judged(**changes, limits={"waive": keys})
     assert not any(gate.stops for gate in waived)
     notes = [gate.waived for gate in waived if gate.waived]
     assert notes == [f"{key}, by limits.waive" for key in keys]
-    loose = judged(**changes, limits=dict.fromkeys(keys, 1))
-    assert [gate.key for gate in loose if gate.stops] == keys
+    assert list(stopping(**changes, limits=dict.fromkeys(keys, 1))) == keys
 
 
 def test_paths_that_another_stands_for_and_a_run_without_impairments_pass_and_say_so():
@@ -136,7 +132,7 @@ def test_paths_that_another_stands_for_and_a_run_without_impairments_pass_and_sa
     ],
 )
 def test_a_looser_limit_is_told_and_holds_and_a_waived_gate_does_not(limits, stops, words):
-    gates = judged([path(rtt_s=0.001)], limits=limits)
+    gates = judged(paths=[path(rtt_s=0.001)], limits=limits)
     gate = next(gate for gate in gates if gate.key == "rtt_error_s")
     assert (gate.stops, gate.waived) == (stops, words)
     assert gate.value == 0.001
@@ -145,49 +141,36 @@ def test_a_looser_limit_is_told_and_holds_and_a_waived_gate_does_not(limits, sto
 @pytest.mark.parametrize(
     ("changes", "keys"),
     [
-        (
-            {"waited": {"controller": waited(0), "relay": waited(0.001)}},
-            ["cpu_wait_s"],
-        ),
+        ({"waited": {"controller": waited(0), "relay": waited(0.001)}}, ["cpu_wait_s"]),
         ({"others": 0.6, "pressure": 0.9}, ["cpu_others"]),
         ({"others": 0.6, "pressure": 0.1}, []),  # busy neighbours on a machine with room
-        (
-            {"stalls": [stalled(0.2), stalled(0.001, processor=1)]},
-            ["clock_stall_s"],
-        ),
+        ({"stalls": [stalled(0.2), stalled(0.001, processor=1)]}, ["clock_stall_s"]),
     ],
 )
 def test_a_machine_that_was_not_there_is_found(changes, keys):
-    assert broken(headroom=headroom(**changes)) == keys
+    assert stopping(headroom=headroom(**changes)) == dict.fromkeys(keys, "failed")
 
 
-def socket_gate(**changes):
-    (gate,) = (each for each in judged(**changes) if each.key == "socket_buffer_bytes")
-    return gate
+def socket_gate(holds_bytes: int | None, *links: LinkEnds) -> Gate:
+    network = network_of(*(links or [LINK]))
+    found = {"network": network, "changes": LinkChanges(), "switch_holds_bytes": holds_bytes}
+    return gate_of("socket_buffer_bytes", **found)
 
 
-def test_a_queue_that_the_switch_s_socket_cannot_hold_is_found():
-    shallow = SocketBuffers(sockets=5, send_bytes=425_984, receive_bytes=425_984).queue_bytes
-    assert broken(switch_holds_bytes=shallow) == []
-    deep = {"deepest_queue_bytes": 1_000_000}
-    assert broken(switch_holds_bytes=shallow, **deep) == ["socket_buffer_bytes"]
-    in_kernel = SocketBuffers(sockets=2, send_bytes=None, receive_bytes=8 << 20).queue_bytes
-    assert socket_gate(switch_holds_bytes=in_kernel, **deep).outcome == "not applicable"
-
-
-def test_all_queues_are_in_the_switch_s_socket():
+def test_queues_that_the_switch_s_socket_cannot_hold_are_found():
     """Both of a port count; those of several ports together are told."""
-    network = evidence()["network"]
-    [link] = network.links
-    both = replace(network, links=[replace(link, priority_queue_bytes=60_000)])
-    assert socket_gate(network=both, switch_holds_bytes=200_000).value == 150_000 + 60_000 - 200_000
-    ports = replace(network, links=[replace(link, name=f"host-{n}--s1") for n in range(2)])
-    settings = SettingsReader(ports)
-    settings.read = settings.wanted
-    gate = socket_gate(network=ports, settings=settings, switch_holds_bytes=200_000)
+    shallow = SocketBuffers(sockets=5, send_bytes=425_984, receive_bytes=425_984).queue_bytes
+    deep = replace(LINK, queue_bytes=1_000_000)
+    assert socket_gate(shallow).outcome == "passed"
+    assert socket_gate(shallow, deep).outcome == "failed"
+    in_kernel = SocketBuffers(sockets=2, send_bytes=None, receive_bytes=8 << 20).queue_bytes
+    assert socket_gate(in_kernel, deep).outcome == "not applicable"
+    both = replace(LINK, priority_queue_bytes=60_000)
+    assert socket_gate(200_000, both).value == 150_000 + 60_000 - 200_000
+    gate = socket_gate(200_000, *(replace(LINK, name=f"host-{n}--s1") for n in range(2)))
     assert gate.outcome == "passed"
     assert "together may hold 300000 bytes, and the buffer 200000" in gate.note
-    assert socket_gate(switch_holds_bytes=200_000).note == ""
+    assert socket_gate(200_000).note == ""
 
 
 @pytest.mark.parametrize(
@@ -196,16 +179,13 @@ def test_all_queues_are_in_the_switch_s_socket():
 )
 def test_packets_that_vanish_or_multiply_are_found_and_named(sent, unexplained, passed):
     leaking = ledger(link="a--b", sent=sent, missing_after=unexplained)
-    (gate,) = (
-        each for each in judged(ledgers=conserved(ledger(), leaking)) if each.key == "conservation"
-    )
+    gate = gate_of("conservation", ledgers=conserved(ledger(), leaking), unreadable="")
     assert (gate.outcome == "passed", gate.where) == (passed, "a--b from s1")
 
 
 def test_what_is_missing_does_not_hide_what_failed():
-    assert stopping(queues=[queue(), queue(**UNFILLED), queue(peak_bytes=60_000)]) == [
-        "queue_error"
-    ]
+    queues = [queue(), queue(**UNFILLED), queue(peak_bytes=60_000)]
+    assert stopping(queues=queues) == {"queue_error": "failed"}
 
 
 @pytest.mark.parametrize(
