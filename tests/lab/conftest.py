@@ -213,6 +213,12 @@ def start(
     )
 
 
+def finished(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`./lab` with these words when it has ended, and what it printed."""
+    usual: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "check": False}
+    return subprocess.run([sys.executable, "-m", "testbed", *words], **{**usual, **options})
+
+
 EXECUTE = ("tests.lab.execute", "FILE", "OUT")  # no report is drawn at the end
 
 

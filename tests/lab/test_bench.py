@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from testbed.lab.delay.relay import GRAIN_S
+from tests.lab.conftest import finished
 from tests.own_network import printed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
@@ -39,20 +38,11 @@ print(json.dumps({"times": times, "late_s": statistics and statistics["late_p50_
 """
 
 
-def bench(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "testbed", "bench", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        **options,
-    )
-
-
 def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
     path = tmp_path / "bench.json"
-    done = bench("transport", "--quick", "--json", str(path), "--cases", "100M/loss-*/*[sc]")
+    done = finished(
+        "bench", "transport", "--quick", "--json", str(path), "--cases", "100M/loss-*/*[sc]"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     records = json.loads(path.read_text())
     assert {record["peer"] for record in records} == {"ours", "tcp-cubic"}
@@ -96,7 +86,7 @@ def other_implementation(folder, *, crash="False"):
 def test_another_implementation_is_measured_on_the_same_links(tmp_path):
     path = tmp_path / "peer.json"
     words = ("peer", other_implementation(tmp_path / "theirs"), "--adapter", str(ADAPTER))
-    done = bench(*words, "--quick", "--json", str(path), "--cases", "100M/loss-0%/*")
+    done = finished("bench", *words, "--quick", "--json", str(path), "--cases", "100M/loss-0%/*")
     assert done.returncode == 0, done.stdout + done.stderr
     records = {record["peer"]: record for record in json.loads(path.read_text())}
     assert records.keys() == {"plain_tcp", "ours", "tcp-cubic"}
@@ -113,7 +103,7 @@ def test_data_that_no_link_loses_are_no_measurement_of_loss(tmp_path):
     mine.write_text(ADAPTER.read_text().replace("end.data_port", "end.control_port"))
     folder = other_implementation(tmp_path / "theirs")
     words = ("peer", folder, "--adapter", str(mine), "--quick", "--cases", "100M/loss-60%/*/mine")
-    done = bench(*words)
+    done = finished("bench", *words)
     assert done.returncode == 1
     assert "failed: its data did not go to port 47000, so the link lost nothing" in done.stdout
 

@@ -13,19 +13,9 @@ import pytest
 from rich.console import Console
 
 from testbed.machine import capabilities, highest_rate
+from tests.lab.conftest import finished
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
-
-
-def check(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "testbed", "check", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=os.environ | environment,
-    )
 
 
 @pytest.fixture
@@ -47,7 +37,7 @@ def path_without(tmp_path):
 
 def test_every_capability_says_what_for_and_how_and_fits_80_columns(path_without):
     """Here without a program that runs can do without, which is no failure."""
-    done = check("--json", PATH=path_without("iperf3"))
+    done = finished("check", "--json", env=os.environ | {"PATH": path_without("iperf3")})
     assert done.returncode == 0, done
     found = json.loads(done.stdout)
     assert found["iperf3"]["available"] is False
@@ -74,7 +64,8 @@ def test_every_capability_says_what_for_and_how_and_fits_80_columns(path_without
 
 
 def test_without_the_switch_nothing_runs_and_it_says_how_to_get_it(path_without):
-    done = check(PATH=path_without("ovsdb-server"), COLUMNS="200")
+    environment = os.environ | {"PATH": path_without("ovsdb-server"), "COLUMNS": "200"}
+    done = finished("check", env=environment)
     assert done.returncode == 2, done
     assert "./lab run quick cannot work here" in done.stdout
     assert "apt-get install openvswitch-switch" in done.stdout

@@ -12,7 +12,14 @@ import pytest
 import yaml
 
 from testbed.lab import leftovers
-from tests.lab.conftest import SMALL, find_process, is_alive, training_has_begun, wait_for
+from tests.lab.conftest import (
+    SMALL,
+    find_process,
+    finished,
+    is_alive,
+    training_has_begun,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -55,13 +62,7 @@ def test_a_stopped_lab_of_a_killed_command_is_ended_and_a_live_one_is_not(tmp_pa
     assert is_alive(supervisor)
 
     [partial] = out.glob("small/*.partial")
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed", "clean", "--out", str(out), "--yes"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = finished("clean", "--out", str(out), "--yes")
     assert done.returncode == 0, done
     assert f"{supervisor.pid}  " in done.stdout
     assert "ovs-vswitchd" in done.stdout

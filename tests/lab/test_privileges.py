@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import yaml
 from testbed.lab import Lab
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.privileges import Caller
-from tests.lab.conftest import SMALL, Results
+from tests.lab.conftest import SMALL, Results, finished
 from tests.lab_unit.test_privileges import reachable  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,14 +70,8 @@ def test_a_run_under_sudo_is_the_callers(reachable, held_rate_bps, tmp_path):  #
     }
     path.write_text(yaml.safe_dump({**SMALL, **changes}))
     out = reachable / "out"
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed", "run", str(path), "--out", str(out), "--retries", "0"],
-        env=os.environ | {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    environment = os.environ | {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)}
+    done = finished("run", str(path), "--out", str(out), "--retries", "0", env=environment)
     results = Results(done.returncode, done.stdout + done.stderr, out)
     results.assert_trained()
     [event] = [each for each in results.events("impairments", "tcp") if each["action"] == "end"]

@@ -23,7 +23,7 @@ from testbed.shared.input_error import InputError
 from testbed.verdict import other_programs
 from tests.documentation import shown
 from tests.documentation.described import undescribed
-from tests.lab.conftest import SMALL, TIMING, is_alive, wait_for
+from tests.lab.conftest import SMALL, TIMING, finished, is_alive, wait_for
 
 pytestmark = pytest.mark.lab
 
@@ -260,12 +260,7 @@ def test_the_verdict_takes_no_change_for_a_fault_and_the_directory_is_complete(l
     assert others.where == (f"programs outside the lab: {named}" if named else "")
     status = run_directory.read_json(lab.directory / "status.json")
     assert status["verdict"] == verdict.status
-    explained = subprocess.run(
-        [sys.executable, "-m", "testbed", "explain", str(lab.directory)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    explained = finished("explain", str(lab.directory), check=True)
     assert "rate_under_load" in explained.stdout
     with pytest.raises(LabError, match="the lab has ended"):
         lab.hosts["server"].run(["true"])

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from testbed.lab import leftovers
-from tests.lab.conftest import SMALL, is_alive, wait_for
+from tests.lab.conftest import SMALL, finished, is_alive, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -208,14 +208,7 @@ def test_a_file_of_commands_drives_it_as_well(tmp_path):
         "status\n"
     )
     with script.open() as commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "testbed", "shell", "quick"],
-            stdin=commands,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = finished("shell", "quick", stdin=commands)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("1 received") == 2, done.stdout + done.stderr
     assert "lab> nothing to read" in done.stdout
