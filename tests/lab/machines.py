@@ -9,6 +9,7 @@ import sys
 
 from testbed.lab.kernel import namespaces
 from testbed.lab.kernel.commands import run
+from testbed.lab.kernel.shaping import inside
 
 _PORT = 29400
 
@@ -31,11 +32,6 @@ def _machine(number: int) -> int:
     ):
         run([*inside(pid), "ip", *command])
     return pid
-
-
-def inside(pid: int) -> list[str]:
-    """What runs a command in a machine."""
-    return ["nsenter", "--target", str(pid), "--net"]
 
 
 def build(count: int) -> list[int]:

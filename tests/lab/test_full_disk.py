@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.documentation.shown import ROOT
 from tests.lab.conftest import SMALL
 
 pytestmark = [
@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system: needs root"),
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
 # In a mount namespace of its own: a small disk, filled when the first round is logged, then freed.
 SCRIPT = """
 mount -t tmpfs -o size=48m tmpfs "$1" || exit 9

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.documentation.shown import ROOT
 from tests.lab.conftest import SMALL
 
 pytestmark = [
@@ -18,8 +18,6 @@ pytestmark = [
     pytest.mark.usefixtures("unchanged_host"),
     pytest.mark.skipif(os.geteuid() != 0, reason="every other test runs as an ordinary user then"),
 ]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # As root, in a mount namespace of the test's own: a tun device that everybody may open (as on
 # ordinary distributions), and the project at a place that every user can reach. Then drop to

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,10 +11,10 @@ import yaml
 from testbed.lab import Lab
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.privileges import Caller
+from tests.documentation.shown import ROOT
 from tests.lab.conftest import SMALL, Results, finished
 from tests.lab_unit.test_privileges import reachable  # noqa: F401 - a fixture
 
-ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 pytestmark = [
     pytest.mark.lab,
