@@ -29,13 +29,19 @@ from tests.lab.conftest import (
 _LONGEST_S = 110
 
 
+def star(rate_bps: int, **changes: Any) -> dict[str, Any]:
+    """A topology of three hosts."""
+    common = {"name": "star", "workers": 2, "rate_bps": rate_bps, "queue_bytes": 150_000}
+    return common | changes
+
+
 def experiment(rate_bps: int, **changes: Any) -> dict[str, Any]:
     """The document of a small experiment: three hosts, 40 rounds, the default limits."""
     return {
         "name": "gates",
         "rounds": 40,
         "seeds": [1],
-        "topology": {"name": "star", "workers": 2, "rate_bps": rate_bps, "queue_bytes": 150_000},
+        "topology": star(rate_bps),
         "training": {"batch_size": 16, "evaluate_every": 20},
         "arms": {"dblp": {"protocol": "dblp"}},
     } | changes
@@ -43,9 +49,8 @@ def experiment(rate_bps: int, **changes: Any) -> dict[str, Any]:
 
 def delayed(rate_bps: int, *, rounds: int = 20) -> dict[str, Any]:
     """The small experiment on links that the relay delays by 5 ms and that are hardly ever idle."""
-    star = {"name": "star", "workers": 2, "rate_bps": rate_bps, "queue_bytes": 150_000}
     return {
-        "topology": {**star, "delay_s": 0.005, "delayed_by": "relay"},
+        "topology": star(rate_bps, delay_s=0.005, delayed_by="relay"),
         "training": {
             "model": "efficientnet-b0",
             "pace": {"kind": "payload-only", "scale": 0.05},

@@ -20,7 +20,7 @@ from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.sandbox import PRIVATE_DIRECTORY
 from tests.busy import busy_process
 from tests.lab.conftest import OkOrStalled, Results
-from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid, delayed
+from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid, delayed, star
 
 pytestmark = pytest.mark.lab
 
@@ -94,8 +94,7 @@ def test_refused_frames_and_a_processor_that_stands_still_are_found(
             time.sleep(0.3)
         subprocess.run([sys.executable, "-c", STANDING, str(processor)], check=True, timeout=10)
 
-    topology = {"name": "star", "workers": 2, "queue_bytes": 150_000, "delay_s": 0.002}
-    topology["rate_bps"] = wrong_lab.rate_bps
+    topology = star(wrong_lab.rate_bps, delay_s=0.002)
     results = wrong_lab.run(meanwhile=disturb, topology=topology)
     gate = assert_invalid(results, "emulator_losses", where="server--s1")
     refused = ledger(results, "server--s1", "s1")["interface_drops"]
@@ -120,6 +119,12 @@ def test_an_impairment_that_begins_late_is_found(wrong_lab: WrongLab):
     assert 0.01 < gate["value"] < 0.2
 
 
+def set_limit(lab: RunningLab, limit_bytes: int) -> None:
+    """Set the limit of the queue from the first switch to the server."""
+    words = ["qdisc", "change", "dev", "s1-eth1", "parent", "1:10", "handle", "10:", "bfifo"]
+    lab.run_in(lab.switches(), "tc", *words, "limit", str(limit_bytes))
+
+
 IDLE = {"host": "traffic-1", "rounds": [2, 4]}
 
 
@@ -127,17 +132,9 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
     wrong_lab: WrongLab,
 ):
     def cut_and_kill(lab: RunningLab) -> None:
-        words = ["qdisc", "change", "dev", "s1-eth1", "parent", "1:10", "handle", "10:"]
-        lab.run_in(lab.switches(), "tc", *words, "bfifo", "limit", "15000")
+        set_limit(lab, 15_000)
         lab.process("testbed.verdict.sampler").kill()
 
-    topology = {
-        "name": "star",
-        "workers": 2,
-        "extra_hosts": 1,
-        "rate_bps": wrong_lab.rate_bps,
-        "queue_bytes": 150_000,
-    }
     entries = [
         {"kind": "loss", "name": "real", "host": "server", "rounds": [3], "q": 0.1},
         {"kind": "loss", "name": "idle-loss", "q": 0.1, **IDLE},
@@ -146,7 +143,10 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
         {"kind": "queue", "name": "idle-queue", "rate_factor": 0.5, **IDLE},
     ]
     results = wrong_lab.run(
-        meanwhile=cut_and_kill, topology=topology, impairments=entries, rounds=20
+        meanwhile=cut_and_kill,
+        topology=star(wrong_lab.rate_bps, extra_hosts=1),
+        impairments=entries,
+        rounds=20,
     )
     where = "server--s1 from s1: queue_bytes 15000 in place of 150000 after the training"
     assert assert_invalid(results, "link_settings", where=where)["value"] == 1
@@ -190,7 +190,7 @@ def test_a_rate_that_changes_by_a_twentieth_and_a_leak_that_nobody_counts_are_fo
         after_s=0.0,
         arms={"tcp": {"protocol": "tcp"}},
         # Deep enough that it cannot run empty between two samples.
-        topology={"name": "star", "workers": 3, "rate_bps": rate_bps, "queue_bytes": 300_000},
+        topology=star(rate_bps, workers=3, queue_bytes=300_000),
     )
     gate = assert_invalid(results, "rate_under_load", where="server--s1 from s1", arm="tcp")
     # Late timers let credit of a bucket of half a millisecond expire, so a busy machine sends less.
@@ -220,11 +220,10 @@ def test_a_switch_that_is_stopped_a_queue_that_falls_and_a_host_s_filter_are_fou
 ):
     def disturb(lab: RunningLab) -> None:
         pause(lab.process("ovs-vswitchd"), 0.1)
-        queue = ["qdisc", "change", "dev", "s1-eth1", "parent", "1:10", "handle", "10:", "bfifo"]
-        lab.run_in(lab.switches(), "tc", *queue, "limit", "20000")
+        set_limit(lab, 20_000)
         lab.run_in(lab.host("server"), "nft", FILTER)
         time.sleep(1)
-        lab.run_in(lab.switches(), "tc", *queue, "limit", "150000")
+        set_limit(lab, 150_000)
         lab.run_in(lab.host("server"), "nft", "delete table ip leak")
 
     results = wrong_lab.run(meanwhile=disturb)
