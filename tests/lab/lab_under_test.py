@@ -105,11 +105,9 @@ class LabUnderTest:
     def _ends(self) -> list[dict[str, Any]]:
         return [each for each in self._events() if each["action"] == "end"]
 
-    @contextlib.contextmanager
-    def flow(self, sender: str, receiver: str, *, port: int | None = None) -> Iterator[Flow]:
+    def flow(self, sender: str, receiver: str, *, port: int | None = None) -> Flow:
         """UDP from one host to another, on a data port of its own unless one is given."""
-        with Flow(self, sender, receiver, port or DATA_PORT + next(_numbers) % 1000) as flow:
-            yield flow
+        return Flow(self, sender, receiver, port or DATA_PORT + next(_numbers) % 1000)
 
     @contextlib.contextmanager
     def tcp(
@@ -223,14 +221,9 @@ def sandboxed(module: str, **request: Any) -> Iterator[tuple[dict[str, Any], int
     if os.geteuid() != 0:
         pytest.skip("enters the hosts' namespaces from outside: needs root")
     with sandbox.start(module) as box:
-        yield box.ask(request, timeout_s=60)[0], _first_process(box.process.pid)
-
-
-def _first_process(unshare_pid: int) -> int:
-    """The sandbox's first process: the only child of `unshare`."""
-    text = Path(f"/proc/{unshare_pid}/task/{unshare_pid}/children").read_text()
-    (child,) = map(int, text.split())
-    return child
+        network, pid = box.ask(request, timeout_s=60)[0], box.process.pid
+        (first,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        yield network, first  # the only child of `unshare`
 
 
 def _outer_pids(first_pid: int) -> dict[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 from pathlib import Path
 from typing import Any
@@ -79,12 +78,9 @@ def test_what_is_in_force_survives_the_controller_and_the_switch(
         def times_logged(name: str, action: str) -> int:
             return sum(each["action"] == action for each in lab.events(name))
 
-        def is_logged(name: str, action: str, times: int) -> bool:
-            return times_logged(name, action) >= times
-
         def wait_until_all(action: str, times: int) -> None:
-            for name in ("dark", "slow", "cut"):
-                wait_for(functools.partial(is_logged, name, action, times), 15)
+            names = ("dark", "slow", "cut")
+            wait_for(lambda: all(times_logged(name, action) >= times for name in names), 15)
 
         def held(switch: str) -> tuple[int, int]:
             """How many flows and groups a switch has."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab.conftest import wait_for
 from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 
 UPLINK = ["worker-1", "leaf-2"]
@@ -259,7 +260,8 @@ def test_a_link_that_is_down_carries_nothing_and_comes_back(lab):
         assert flow.received() == []
         assert back.received() == []
         lab.end(11)
-        wait_until_it_works(flow)
+        # Ports and paths need some milliseconds to come back.
+        wait_for(lambda: flow.send(20) == flow.received(quiet_s=0.02)[-20:], 2.0)
         assert_clean(flow)
         assert_clean(back)
 
@@ -322,13 +324,3 @@ def test_a_trace_changes_rate_delay_and_loss_as_probes_see_it(lab):
     assert [each["rate_bps"] for each in changes] == [20e6, 4e6, 20e6, 100e6]
     planned_s = [each["planned_s"] - began_s for each in changes[1:3]]
     assert planned_s == pytest.approx([0.8, 1.6], abs=1e-4)
-
-
-def wait_until_it_works(flow: Flow, timeout_s: float = 2.0) -> None:
-    """Ports and paths need some milliseconds to come back."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        sent = flow.send(20)
-        if flow.received(quiet_s=0.02)[-20:] == sent:
-            return
-    raise TimeoutError

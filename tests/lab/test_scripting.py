@@ -314,16 +314,20 @@ def _shown() -> list[shown.Block]:
     return [each for each in shown.blocks(PAGE) if each.kind == "python"]
 
 
-@pytest.mark.parametrize("block", [each for each in _shown() if not each.file], ids=str)
-def test_what_the_page_shows_runs(block, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", block.text],
-        cwd=tmp_path,
+def python(folder, *words):
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(shown.ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+@pytest.mark.parametrize("block", [each for each in _shown() if not each.file], ids=str)
+def test_what_the_page_shows_runs(block, tmp_path):
+    done = python(tmp_path, "-c", block.text)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -332,12 +336,5 @@ def test_the_test_that_the_page_shows_passes(tmp_path):
     for block in _shown():
         if block.file:
             (tmp_path / block.file).write_text(block.text)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", str(tmp_path), "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(shown.ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python(tmp_path, "-m", "pytest", "-q", str(tmp_path), "-p", "no:cacheprovider")
     assert "1 passed" in done.stdout, done.stdout + done.stderr
