@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from testbed.lab.kernel import netlink, shape_in_force
+from testbed.lab.kernel import netlink, shaping
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
@@ -84,7 +84,7 @@ class SettingsReader:
                 with Rtnetlink(pid) as kernel:
                     for link, end in members:
                         shape = link.shape if changes is None else changes.shape(link, end.node)
-                        in_force = shape_in_force.read(kernel, end.interface)
+                        in_force = shaping.in_force(kernel, end.interface)
                         self.read += 1
                         self.differences += _differences(when, link, end, shape, vars(in_force))
             except (OSError, CommandError) as error:
@@ -179,7 +179,7 @@ class _Listener:
         now_s = time.monotonic()
         try:
             for kind, content in netlink.changes(opened):
-                interface, settings = shape_in_force.changed_settings(kind, content)
+                interface, settings = shaping.changed_settings(kind, content)
                 place = self._ends.get((pid, interface))
                 if place is not None and settings:
                     self._changes.append((now_s, *place, settings))

@@ -14,18 +14,21 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.kernel import link_counters, netlink, rtnetlink, shape_in_force
+from testbed.lab.kernel import link_counters, netlink, rtnetlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.netlink import attribute, text
 from testbed.lab.kernel.rtnetlink import GET_QDISC, ROOT, TCMSG, Rtnetlink
-from testbed.lab.kernel.shape_in_force import ShapeInForce
 from testbed.lab.kernel.shaping import (
     OWN_ETHERTYPE,
     LinkShape,
     MissingCapabilityError,
     Output,
+    ShapeInForce,
+    changed_settings,
+    in_force,
     limit_message,
+    queue_of,
     queue_statistics,
     rate_message,
     shape_all,
@@ -80,7 +83,7 @@ RATE = {"rate_bps", "ceiling_bps", "burst_bytes"}
 )
 def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link, changes, settings):
     shape(elsewhere, replace(link, **changes))
-    found = differing(link, vars(shape_in_force.read(shaped, "a")))
+    found = differing(link, vars(in_force(shaped, "a")))
     assert {setting for setting, *_ in found} == settings
 
 
@@ -89,7 +92,7 @@ def test_one_of_two_queues_and_the_rate_change_while_they_work(elsewhere, shaped
     changed = replace(TWO, queue_bytes=9_000, rate_bps=50_000_000)
     index = shaped.index("a")
     shaped.send([rate_message(index, changed, "a"), limit_message(index, changed, "a", new=False)])
-    assert list(differing(changed, vars(shape_in_force.read(shaped, "a")))) == []
+    assert list(differing(changed, vars(in_force(shaped, "a")))) == []
 
 
 def test_a_kernel_that_cannot_tell_the_classes_apart_is_named_as_such(
@@ -185,7 +188,7 @@ def bfifo(limit: int) -> bytes:
     ],
 )
 def test_a_queue_that_marks_otherwise_than_configured_differs(link, queue, settings):
-    queue_bytes, ecn_threshold_bytes = shape_in_force.queue_of(memoryview(queue))
+    queue_bytes, ecn_threshold_bytes = queue_of(memoryview(queue))
     found = ShapeInForce(
         rate_bps=link.rate_bps,
         ceiling_bps=link.rate_bps,
@@ -199,7 +202,7 @@ def test_a_queue_that_marks_otherwise_than_configured_differs(link, queue, setti
 
 def test_an_interface_that_nothing_shapes_is_told(shaped):
     with pytest.raises(CommandError, match="b: nothing limits its rate"):
-        shape_in_force.read(shaped, "b")
+        in_force(shaped, "b")
 
 
 @pytest.fixture
@@ -307,10 +310,10 @@ def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, 
         slow = replace(SHAPES[1], rate_bps=70_000_000)
         shaped.send([rate_message(index, slow, "b")])
         (message,) = netlink.changes(opened)
-        interface, changed = shape_in_force.changed_settings(*message)
+        interface, changed = changed_settings(*message)
         assert (interface, changed["rate_bps"]) == (index, 70_000_000)
         # The root can be replaced, too.
         replaced = ("qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo")
         in_namespace(elsewhere, "tc", *replaced)
-        found = [shape_in_force.changed_settings(*each) for each in netlink.changes(opened)]
+        found = [changed_settings(*each) for each in netlink.changes(opened)]
         assert (index, {"rate_bps": None}) in found
