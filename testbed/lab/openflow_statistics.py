@@ -18,9 +18,10 @@ _VERSION = 4
 _HELLO, _ERROR, _MULTIPART_REQUEST, _MULTIPART_REPLY = 0, 1, 18, 19
 _FLOW, _TABLE, _GROUP, _GROUP_DESC, _METER = 1, 3, 6, 7, 9
 _MORE = 1
-_APPLY_ACTIONS, _WRITE_ACTIONS, _OUTPUT, _GROUP_ACTION = 4, 3, 0, 22
+_APPLY_ACTIONS, _WRITE_ACTIONS, _OUTPUT = 4, 3, 0
 # By so much may the switch's own clock, which it reads once a turn, be behind.
 _CLOCK_S = 0.02
+_TIMEOUT_S = 5.0
 _ANY, _ALL_GROUPS, _ALL_TABLES = 0xFFFFFFFF, 0xFFFFFFFC, 0xFF
 
 _HEADER = struct.Struct("!BBHI")
@@ -46,7 +47,6 @@ class Flow:
     packets: int
     since_s: tuple[float, float] = (0.0, 0.0)
     ports: tuple[int, ...] = ()
-    groups: tuple[int, ...] = ()
     drops: bool = False
 
 
@@ -61,11 +61,11 @@ class Table:
 class Statistics(AbstractContextManager["Statistics"]):
     """A connection to a bridge."""
 
-    def __init__(self, bridge: str, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, bridge: str) -> None:
         self._bridge = bridge
         self._xid = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
+        self._socket.settimeout(_TIMEOUT_S)
         folder = os.environ.get("OVS_RUNDIR", "/var/run/openvswitch")
         try:
             self._socket.connect(str(Path(folder, f"{bridge}.mgmt")))
@@ -97,7 +97,7 @@ class Statistics(AbstractContextManager["Statistics"]):
         for entry in _sized(self._ask(_GROUP_DESC), length_at=0):
             buckets = _sized(entry[8:], length_at=0)
             (number,) = struct.unpack_from("!I", entry, 4)
-            found[number] = [_outputs(each[16:])[0] for each in buckets]
+            found[number] = [_output_ports(each[16:]) for each in buckets]
         return found
 
     def bucket_packets(self) -> dict[int, list[int]]:
@@ -166,27 +166,23 @@ def _flow(entry: bytes, read_s: tuple[float, float]) -> Flow:
     _, match_bytes = _TYPE_AND_LENGTH.unpack_from(entry, _FLOW_FACTS.size)
     instructions = entry[_FLOW_FACTS.size + (match_bytes + 7) // 8 * 8 :]
     ports: tuple[int, ...] = ()
-    groups: tuple[int, ...] = ()
     for each in _sized(instructions, length_at=2):
         if _TYPE_AND_LENGTH.unpack_from(each)[0] in (_APPLY_ACTIONS, _WRITE_ACTIONS):
-            more_ports, more_groups = _outputs(each[8:])
-            ports, groups = ports + more_ports, groups + more_groups
+            ports += _output_ports(each[8:])
     return Flow(
         # Without its length, age and counters.
         identity=entry[2:4] + entry[12:32] + entry[_FLOW_FACTS.size :],
         packets=facts[9],
         since_s=(read_s[0] - age_s, read_s[1] - age_s),
         ports=ports,
-        groups=groups,
         drops=not instructions,
     )
 
 
-def _outputs(actions: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ports and the groups that actions lead to."""
-    found = {_OUTPUT: (), _GROUP_ACTION: ()}  # type: dict[int, tuple[int, ...]]
-    for each in _sized(actions, length_at=2):
-        kind, _ = _TYPE_AND_LENGTH.unpack_from(each)
-        if kind in found:
-            found[kind] += struct.unpack_from("!I", each, 4)
-    return found[_OUTPUT], found[_GROUP_ACTION]
+def _output_ports(actions: bytes) -> tuple[int, ...]:
+    """The ports that actions lead to."""
+    return tuple(
+        int(struct.unpack_from("!I", each, 4)[0])
+        for each in _sized(actions, length_at=2)
+        if _TYPE_AND_LENGTH.unpack_from(each)[0] == _OUTPUT
+    )
