@@ -16,6 +16,7 @@ from pathlib import Path
 from testbed.lab.kernel import privileges, process_status
 
 OWNER_VARIABLE = "LAB_SANDBOX_OWNER"
+_END_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +61,8 @@ def _find() -> Iterator[Leftover]:
             yield Leftover(pid=int(entry.name), started=started, command=command.strip())
 
 
-def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
-    """Kill them; returns those that are still there after `timeout_s`."""
+def end(leftovers: list[Leftover]) -> list[Leftover]:
+    """Kill them; returns those that are still there after five seconds."""
     # Each process is opened before its start time is checked again, so a new one of its id never
     # dies.
     for each in leftovers:
@@ -77,7 +78,7 @@ def end(leftovers: list[Leftover], *, timeout_s: float = 5.0) -> list[Leftover]:
             continue
         finally:
             os.close(descriptor)
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + _END_TIMEOUT_S
     while (remaining := [each for each in leftovers if _lives(each)]) and (
         time.monotonic() < deadline_s
     ):

@@ -37,6 +37,7 @@ _NEEDED = (
 _HOSTS = Path("/etc/hosts")
 _HOSTS_FILE = "hosts"
 _LAST_WORDS_BYTES = 2000
+_PATIENCE_S = 3.0  # with one that is to end
 _FIRST_PROCESS = "testbed.lab.first_process"
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,13 +88,13 @@ class Sandbox:
         lines = self._printed.read().decode(errors="replace").split("\n")
         return next((" ".join(each.split()) for each in reversed(lines) if each.strip()), "")
 
-    def stop(self, *, patience_s: float = 3.0) -> int:
+    def stop(self) -> int:
         """End it through its connection, by force if need be; return its exit status."""
         self.messages.close()
         if self._printed is not None:
             self._printed.close()
         try:
-            return self.process.wait(patience_s)
+            return self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
             with privileges.taken_up():
                 self.process.kill()  # `--kill-child` takes the sandbox's first process with it

@@ -197,17 +197,12 @@ class Flow:
 def running_lab(
     logs: Path,
     impairments: list[dict[str, Any]],
-    *,
-    topology: dict[str, Any] | None = None,
-    rounds: int = 100,
-    seed: int = 1,
+    topology: dict[str, Any],
 ) -> Iterator[LabUnderTest]:
     """Build a lab with these entries (as in YAML); it is gone afterwards."""
     for name in ("events", "logs"):
         (logs / name).mkdir(parents=True, exist_ok=True)
-    # Its tests send at rates of their own, and judge no run: the rate is always the same.
-    document = {**SMALL, "seeds": [seed], "rounds": rounds, "impairments": impairments}
-    document["topology"] = topology or SMALL["topology"] | {"rate_bps": 100_000_000}
+    document = {**SMALL, "rounds": 100, "impairments": impairments, "topology": topology}
     path = logs / "experiment.yaml"
     path.write_text(yaml.safe_dump(document))
     (run,) = experiment.load(str(path))

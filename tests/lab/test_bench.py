@@ -61,12 +61,7 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
 
 
 THEIRS = """
-import os
-
 def send_all(connection, data):
-    if {crash}:
-        print("out of luck", flush=True)
-        os._exit(7)
     connection.sendall(data)
 
 def receive_all(connection, size):
@@ -77,9 +72,9 @@ def receive_all(connection, size):
 """
 
 
-def other_implementation(folder, *, crash="False"):
+def other_implementation(folder):
     folder.mkdir()
-    (folder / "theirs.py").write_text(THEIRS.format(crash=crash))
+    (folder / "theirs.py").write_text(THEIRS)
     return str(folder)
 
 

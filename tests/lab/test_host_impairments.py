@@ -82,7 +82,7 @@ SLOW_LINK = {
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
     entries = [BURST, RENO, LIMITED, SLOW_LINK]
     logs = tmp_path_factory.mktemp("host-impairments")
-    with running_lab(logs, entries, topology=TOPOLOGY) as running:
+    with running_lab(logs, entries, TOPOLOGY) as running:
         time.sleep(0.3)  # as in a run, there is time between the controller's start and training
         yield running
 

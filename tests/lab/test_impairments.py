@@ -87,7 +87,7 @@ ENTRIES: list[dict[str, Any]] = [
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
     """Leaves with one spine: server and worker-4 on leaf-1, worker-N on leaf-N+1."""
     topology = {"name": "leaf-spine", "workers": 4, "spines": 1}
-    with running_lab(tmp_path_factory.mktemp("lab"), ENTRIES, topology=topology) as running:
+    with running_lab(tmp_path_factory.mktemp("lab"), ENTRIES, topology) as running:
         yield running
 
 

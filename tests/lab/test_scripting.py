@@ -55,8 +55,8 @@ def lab(open_lab, folder):
     return open_lab(str(path), out=folder / "run")
 
 
-def received_bps(lab, seconds=1):
-    flow = ["iperf3", "-c", "server", "-C", "reno", "-t", str(seconds), "-J"]
+def received_bps(lab):
+    flow = ["iperf3", "-c", "server", "-C", "reno", "-t", "1", "-J"]
     done = lab.hosts["worker-1"].run(flow, check=True, timeout=20)
     return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
 

@@ -57,12 +57,12 @@ class Terminal:
         self.welcome = self.until_prompt()
         self.inside = psutil.Process(self.process.pid).children(recursive=True)
 
-    def until_prompt(self, timeout_s: float = 40) -> str:
+    def until_prompt(self) -> str:
         """What is printed until the next prompt."""
-        printed, deadline_s = "", time.monotonic() + timeout_s
+        printed, deadline_s = "", time.monotonic() + 40
         while not printed.endswith(PROMPT):
             ready, _, _ = select.select([self.master], [], [], deadline_s - time.monotonic())
-            assert ready, f"no prompt within {timeout_s} s after: {printed}"
+            assert ready, f"no prompt within 40 s after: {printed}"
             printed += os.read(self.master, 4096).decode()
         return printed
 

@@ -94,9 +94,9 @@ def number(request: bytearray, opened: Socket) -> int:
     return opened.sequence
 
 
-def number_of(data: memoryview | bytes, begin: int = 0) -> int:
-    """The number of the request that the message at an offset answers."""
-    return int(_NUMBER.unpack_from(data, begin + _NUMBER_AT)[0])
+def number_of(data: memoryview | bytes) -> int:
+    """The number of the request that a message answers."""
+    return int(_NUMBER.unpack_from(data, _NUMBER_AT)[0])
 
 
 def attribute(kind: int, value: bytes) -> bytes:
