@@ -254,6 +254,10 @@ def test_samples_and_events_reach_the_gates(tmp_path: Path):
     assert (found["loss_error"].outcome, found["loss_error"].where) == ("failed", LOSS["name"])
     assert found["conservation"].outcome == "not measured"
     assert "no lab is there" in found["conservation"].note
-    assert (tmp_path / "links_under_load.json").exists()
+    first, second = json.loads((tmp_path / "links_under_load.json").read_text())["links"]
+    assert (first["link"], first["sender"], first["samples"]) == ("server--s1", "s1", 2000)
+    assert first["left_out_s"] == pytest.approx(3.0, abs=0.05)
+    assert first["error"] == rate.value
+    assert (second["samples"], second["delivered"]) == (0, None)
     proof = json.loads((tmp_path / "conservation.json").read_text())
     assert proof["failure"] == "no lab is there"

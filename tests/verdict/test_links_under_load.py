@@ -264,21 +264,6 @@ def stored(directory: Path, columns) -> Path:
     return directory
 
 
-def test_a_run_directory_is_read_and_the_evidence_kept(tmp_path: Path):
-    events = [event("begin", 5.0), event("end", 8.0)]
-    facts = sampled(share=lambda t_s: 0.3 if 5 <= t_s < 8 else 1.0)
-    load = links_under_load.measure(stored(tmp_path, facts), events)
-    assert [each.samples for each in load.links] == [2000, 0]
-    assert rate_gate(*load.links).outcome == "passed"
-    load.store(tmp_path)
-    evidence = json.loads((tmp_path / links_under_load.FILE).read_text())
-    first, second = evidence["links"]
-    assert (first["link"], first["sender"]) == ("server--s1", "s1")
-    assert first["left_out_s"] == pytest.approx(3.0, abs=0.05)
-    assert first["error"] < 0.01
-    assert second["delivered"] is None
-
-
 @pytest.mark.parametrize("missing", ["queues.parquet", "sampler.json", "whole table"])
 def test_without_samples_nothing_was_measured(tmp_path: Path, missing: str):
     samples = stored(tmp_path, sampled(lasts_s=1)) / "samples"
