@@ -16,12 +16,7 @@ from typing import Any
 from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.rtnetlink import Rtnetlink
-from testbed.lab.kernel.shaping import (
-    ETHERNET_FRAME_BYTES,
-    OWN_ETHERTYPE,
-    LinkShape,
-    rate_message,
-)
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE, LinkShape, rate_message
 from testbed.lab.network import LabInfo, LinkEnds, Port
 
 # Destination, source (locally administered, of no host).

@@ -71,11 +71,7 @@ class Observation:
             self._standstills = watch.finish()
 
     def judge(
-        self,
-        calibrated: Calibration,
-        *,
-        switch_holds_bytes: int | None,
-        other_programs: str = "",
+        self, calibrated: Calibration, *, switch_holds_bytes: int | None, other_programs: str = ""
     ) -> list[Gate]:
         """Read everything again, store it in the run's directory, and compare with the limits."""
         assert self._watch is not None, "begin() comes first"

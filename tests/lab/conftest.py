@@ -32,9 +32,7 @@ SMALL: dict[str, Any] = {
     "transport": {"peer_timeout_s": 10},
     "arms": {"dblp": {"protocol": "dblp"}},
     # The gates have the limits that users get.
-    "limits": {
-        "run_timeout_s": 60,
-    },
+    "limits": {"run_timeout_s": 60},
 }
 # Gates that a busy machine may fail in a lab that is as it should be.
 TIMING = {

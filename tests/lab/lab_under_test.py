@@ -195,9 +195,7 @@ class Flow:
 
 @contextlib.contextmanager
 def running_lab(
-    logs: Path,
-    impairments: list[dict[str, Any]],
-    topology: dict[str, Any],
+    logs: Path, impairments: list[dict[str, Any]], topology: dict[str, Any]
 ) -> Iterator[LabUnderTest]:
     """Build a lab with these entries (as in YAML); it is gone afterwards."""
     for name in ("events", "logs"):

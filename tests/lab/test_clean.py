@@ -12,14 +12,7 @@ import pytest
 import yaml
 
 from testbed.lab import leftovers
-from tests.lab.conftest import (
-    SMALL,
-    find_process,
-    finished,
-    is_alive,
-    training_has_begun,
-    wait_for,
-)
+from tests.lab.conftest import SMALL, find_process, finished, is_alive, training_has_begun, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 

@@ -97,13 +97,7 @@ def of_middle(place: str, rate_bps: int) -> Iterator[Entry]:
         "jitter_s": [0.001, 0.002, 0.0],
         "loss": [0.0, 0.1, 0.02],
     }
-    yield {
-        "kind": "trace",
-        "name": "recorded",
-        "changes": changes,
-        "length_s": 0.06,
-        **at,
-    }
+    yield {"kind": "trace", "name": "recorded", "changes": changes, "length_s": 0.06, **at}
 
 
 def in_turn(*found: Entry, first: int = 3) -> list[Entry]:

@@ -102,10 +102,7 @@ def received_bytes(lab: LabUnderTest, host: str) -> int:
 
 def test_a_host_burst_overflows_the_queue_before_the_victim(lab):
     pid, interface = lab.interface("s1", "server")
-    dropped_before, received_before = (
-        offered(interface, pid)[1],
-        received_bytes(lab, "server"),
-    )
+    dropped_before, received_before = offered(interface, pid)[1], received_bytes(lab, "server")
     assert lab.begin(1) == ["blast"]
     time.sleep(BURST_S)
     lab.end(1)

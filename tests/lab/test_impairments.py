@@ -31,13 +31,7 @@ ENTRIES: list[dict[str, Any]] = [
     {"kind": "police", "name": "police", "host": "server", "rounds": [6], "rate_bps": 10_000_000},
     {"kind": "police", "name": "police-up", "link": UPLINK, "rounds": [7], "rate_bps": 10_000_000},
     {"kind": "blackout", "name": "dark", "host": "server", "rounds": [8], "duration_s": 0.3},
-    {
-        "kind": "blackout",
-        "name": "spared",
-        "host": "server",
-        "rounds": [9],
-        "spare_control": True,
-    },
+    {"kind": "blackout", "name": "spared", "host": "server", "rounds": [9], "spare_control": True},
     {
         "kind": "queue",
         "name": "narrow",

@@ -107,12 +107,7 @@ def hit(shared_run: Callable[..., Results]) -> Results:
     """A run with losses and a burst, whose paths were all measured, driven by os-ken."""
     arms = {"dblp": {"protocol": "fixed-low"}}
     results = shared_run(
-        "hit",
-        few_paths=False,
-        controller="os-ken",
-        arms=arms,
-        impairments=IMPAIRMENTS,
-        rounds=8,
+        "hit", few_paths=False, controller="os-ken", arms=arms, impairments=IMPAIRMENTS, rounds=8
     )
     results.assert_trained()
     return results

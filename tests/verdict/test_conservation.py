@@ -98,9 +98,7 @@ def counters(
     namespaces: dict[int | None, NamespaceCounters] = {
         11: NamespaceCounters(
             interfaces={"lo": interface(), "a-eth0": interface(packets)},
-            queues={
-                "a-eth0": queues("a-eth0", sent=packets, root_drops=filtered),
-            },
+            queues={"a-eth0": queues("a-eth0", sent=packets, root_drops=filtered)},
         ),
         12: NamespaceCounters(
             interfaces={"lo": interface(), "b-eth0": interface(receive_drops=refused_by_b)},
@@ -120,12 +118,7 @@ def counters(
     }
     flows = [
         Flow(identity=b"to a", ports=(1,), packets=0),
-        Flow(
-            identity=b"to b",
-            ports=(2,),
-            packets=wanted,
-            since_s=(made_at_s, made_at_s + 0.1),
-        ),
+        Flow(identity=b"to b", ports=(2,), packets=wanted, since_s=(made_at_s, made_at_s + 0.1)),
     ]
     entered = packets - socket_drops if lookups is None else lookups
     switch = SwitchCounters(

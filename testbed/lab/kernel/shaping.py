@@ -108,10 +108,7 @@ def _shape(kernel: Rtnetlink, output: Output) -> None:
             index, quantum_bytes=ETHERNET_FRAME_BYTES, dscp=dscp.PROTECTED, name=name
         )
         protected = rtnetlink.bfifo(
-            index,
-            limit_bytes=link.priority_queue_bytes,
-            parent=FIRST_SERVED,
-            name=name,
+            index, limit_bytes=link.priority_queue_bytes, parent=FIRST_SERVED, name=name
         )
         messages += [protected, limit_message(index, link, name)]
     elif link.ecn_threshold_bytes is None:

@@ -82,9 +82,7 @@ for _ in range(5):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give real-time priority")
-def test_refused_frames_and_a_processor_that_stands_still_are_found(
-    wrong_lab: WrongLab,
-):
+def test_refused_frames_and_a_processor_that_stands_still_are_found(wrong_lab: WrongLab):
     processor = max(os.sched_getaffinity(0))
 
     def disturb(lab: RunningLab) -> None:
