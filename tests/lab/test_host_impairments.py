@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import socket
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.link_counters import offered
 from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.shaping import inside
@@ -87,16 +87,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
         yield running
 
 
-def printed(pid: int, *argv: str) -> str:
-    """What a program prints that runs in the network namespace of a process."""
-    done = subprocess.run([*inside(pid), *argv], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 def received_bytes(lab: LabUnderTest, host: str) -> int:
     """Bytes that have arrived at a host's interface, by the kernel's own count."""
     pid, interface = lab.interface(host, "s1")
-    (link,) = json.loads(printed(pid, "ip", "-j", "-s", "link", "show", "dev", interface))
+    (link,) = json.loads(run([*inside(pid), *f"ip -j -s link show dev {interface}".split()]))
     return int(link["stats64"]["rx"]["bytes"])
 
 
@@ -126,7 +120,7 @@ def test_background_flows_fill_the_link_with_the_chosen_congestion_control(lab):
     for number in RENO_ROUNDS:
         assert lab.begin(number, "round") == ["reno"]
         time.sleep(1.5)
-        sockets = printed(sender, "ss", "-tin", "state", "established")
+        sockets = run([*inside(sender), "ss", "-tin", "state", "established"])
         lab.end(number, "round")
         details = lab.ended("reno")["details"]
         assert details["iperf3_received_bps"] == pytest.approx(SERVER_RATE_BPS, rel=0.1)
@@ -140,7 +134,7 @@ def test_background_flows_fill_the_link_with_the_chosen_congestion_control(lab):
         before = received_bytes(lab, "server")
         time.sleep(0.1)
         assert received_bytes(lab, "server") - before < 10_000
-        assert "ESTAB" not in printed(sender, "ss", "-tan")
+        assert "ESTAB" not in run([*inside(sender), "ss", "-tan"])
 
 
 def test_a_background_flow_keeps_its_bitrate(lab):

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import inside
 from testbed.verdict.gate import STOPPING
 from tests.lab.conftest import (
@@ -94,9 +95,7 @@ class RunningLab:
 
     def run_in(self, pid: int, *argv: str) -> str:
         """Run a program in the network namespace of a process; returns what it prints."""
-        return subprocess.run(
-            [*inside(pid), *argv], check=True, timeout=10, capture_output=True, text=True
-        ).stdout
+        return run([*inside(pid), *argv], timeout_s=10)
 
 
 class WrongLab:
