@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
-from testbed.lab.kernel.shaping import LinkShape
-from testbed.lab.network import LabInfo, LinkEnds
 from testbed.verdict.link_changes import LinkChanges, Log
+from tests.verdict import evidence_of_gates
 
-LINK = SimpleNamespace(
-    name="a--s1",
-    first=SimpleNamespace(node="a"),
-    second=SimpleNamespace(node="s1"),
-    rate_bps=10_000_000,
-    loss=0.0,
-    shape=LinkShape(rate_bps=10_000_000, queue_bytes=150_000, ecn_threshold_bytes=None),
-)
-NETWORK = cast(LabInfo, SimpleNamespace(links=[LINK]))
+A = replace(evidence_of_gates.LINK.first, node="a")
+LINK = replace(evidence_of_gates.LINK, name="a--s1", first=A, rate_bps=10_000_000)
+NETWORK = evidence_of_gates.network_of(LINK)
 
 
 def changes(folder, *made: tuple[list[str], dict[str, Any]]) -> LinkChanges:
@@ -33,9 +26,9 @@ def changes(folder, *made: tuple[list[str], dict[str, Any]]) -> LinkChanges:
 
 def test_what_an_impairment_had_set_meanwhile_is_not_by_hand(tmp_path):
     found = changes(tmp_path, (["queue_bytes"], {"queue_bytes": 9000, "rate_bps": 1, "loss": 0.5}))
-    shape = found.shape(cast(LinkEnds, LINK), "a")
+    shape = found.shape(LINK, "a")
     assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
-    assert found.shape(cast(LinkEnds, LINK), "s1") == LINK.shape
+    assert found.shape(LINK, "s1") == LINK.shape
     assert found.rates(("a--s1", "a")) == []
     assert found.of(NETWORK, "loss") == {}
 
@@ -47,7 +40,7 @@ def test_each_setting_is_as_it_was_set_last(tmp_path):
         (["queue_bytes", "loss"], {"rate_bps": 500_000, "queue_bytes": 9000, "loss": 0.1}),
         (["rate_bps"], {"queue_bytes": 9000}),
     )
-    shape = found.shape(cast(LinkEnds, LINK), "a")
+    shape = found.shape(LINK, "a")
     assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
     assert found.rates(("a--s1", "a")) == [(0, 0, 2_000_000), (2, 2, 10_000_000)]
     assert found.rates(("a--s1", "s1")) == []
