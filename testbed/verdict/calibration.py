@@ -86,9 +86,9 @@ class PathCalibration:
     def rtt_limit(self, limits: Mapping[str, Any]) -> tuple[float, str]:
         """The limit in seconds and its key: a share of the round trip, or a time that is more."""
         # For each switch, since each receives a whole frame before it sends it on.
-        share_s = limits["rtt_error"] * self.configured_rtt_s
         least_s = limits["rtt_error_s"] * max(1, self.switches)
-        return (share_s, "rtt_error") if share_s > least_s else (least_s, "rtt_error_s")
+        share_s = limits["rtt_error"] * self.configured_rtt_s
+        return worst([(least_s, "rtt_error_s"), (share_s, "rtt_error")])
 
     def as_json(self) -> dict[str, object]:
         """The record in `calibration.json`."""

@@ -110,7 +110,10 @@ def delay(
             link = replace(link, **by_user)
             way = {**way, "wait_least_s": None, "wait_most_s": None}
         error_s, _ = worst((error_s, "") for error_s in _errors_s(way, link))
-        errors[f"{link.name} from {way['from']}"] = error_s, *_delay_limit(link, limits)
+        # A share of the delay, or a time where that is more.
+        share_s, least_s = limits["delay_error"] * link.delay_s, limits["delay_error_s"]
+        limit_s, key = worst([(least_s, "delay_error_s"), (share_s, "delay_error")])
+        errors[f"{link.name} from {way['from']}"] = error_s, limit_s, key
     if not errors:
         why = by_hand or "no link has a delay"
         return Finding(key="delay_error_s", missing=bypassed, note=why)
@@ -152,10 +155,3 @@ def _errors_s(way: Mapping[str, Any], link: LinkEnds) -> Iterator[float]:
         # mean square is j**2 * sqrt(4 / 45 n), so that of its root times sqrt(3) is j / sqrt(5 n).
         yield abs(way["drawn_mean_s"]) - deviations_s / math.sqrt(3 * drawn)
         yield abs(way["drawn_jitter_s"] - link.jitter_s) - deviations_s / math.sqrt(5 * drawn)
-
-
-def _delay_limit(link: LinkEnds, limits: Mapping[str, Any]) -> tuple[float, str]:
-    """The limit in seconds and its key: a share of the delay, or a time where that is more."""
-    share_s = limits["delay_error"] * link.delay_s
-    least_s = limits["delay_error_s"]
-    return (share_s, "delay_error") if share_s > least_s else (least_s, "delay_error_s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ SCHEMA = 1
 def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
     """Write the record of a lab's delayed links while the body ran; nothing if it has none."""
     if network["delayed_by"] == "relay":
-        client = RelayClient(network["relay_socket"])
-        client.begin()
-        client.close()
+        with closing(RelayClient(network["relay_socket"])) as client:
+            client.begin()
     yield
     if network["delayed_by"] is not None:
         with open_file(path, "w", encoding="utf-8") as file:
@@ -40,8 +39,5 @@ def document(network: Mapping[str, Any]) -> dict[str, Any]:
             "delays": [directed(each) for each in netem.delays(middles)],
             "directions": [directed(each) for each in netem.counters(middles)],
         }
-    client = RelayClient(network["relay_socket"])
-    try:
+    with closing(RelayClient(network["relay_socket"])) as client:
         return common | client.report()
-    finally:
-        client.close()
