@@ -214,39 +214,25 @@ def test_samples_that_are_missing_are_found(tmp_path, changes, outcome, words):
     assert words in gate.sentence() + gate.note
 
 
-@pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lab is there whose counters could be read."""
-
+def test_samples_and_events_reach_the_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: Any) -> None:
         raise OSError("no lab is there")
 
     monkeypatch.setattr(run_observer, "CounterReader", refuse)
-
-
-def observed(directory: Path, *events: dict[str, Any], **queue: Any) -> dict[str, Gate]:
-    stored(directory, sampled(**queue))
-    described = json.loads((directory / "samples" / "sampler.json").read_text())
-    sampler(directory, **described)
-    (directory / "events").mkdir()
-    lines = "".join(json.dumps(each) + "\n" for each in events)
-    (directory / "events" / "impairments.jsonl").write_text(lines)
+    stored(tmp_path, sampled(share=lambda t_s: 0.3 if 5 <= t_s < 8 else 0.9))
+    sampler(tmp_path, **json.loads((tmp_path / "samples" / "sampler.json").read_text()))
+    begins, ends = event("begin", 5.0, target="s1->server"), event("end", 8.0, target="s1->server")
+    met = [{**LOST, "action": "begin"}, {**LOST, "dropped": 2000}]
+    changed = [{**LOST, "counts_as": "queue", **each} for each in (begins, ends)]
+    (tmp_path / "events").mkdir()
+    lines = "".join(json.dumps(each) + "\n" for each in (*met, *changed))
+    (tmp_path / "events" / "impairments.jsonl").write_text(lines)
     seen = evidence()
     watched = {"ovs-vswitchd": os.getpid()}
-    observation = run_observer.Observation(directory, seen["config"], seen["network"], watched)
+    observation = run_observer.Observation(tmp_path, seen["config"], seen["network"], watched)
     observation.begin()
-    found = observation.judge(seen["calibration"], switch_holds_bytes=44_000_000)
-    return {gate.key: gate for gate in found}
-
-
-@pytest.mark.usefixtures("unread")
-def test_samples_and_events_reach_the_gates(tmp_path: Path):
-    met = [{**LOST, "action": "begin"}, {**LOST, "dropped": 2000}]
-    other = {**LOST, "counts_as": "queue"}
-    begins, ends = event("begin", 5.0, target="s1->server"), event("end", 8.0, target="s1->server")
-    changed = [other | begins, other | ends]
-    slow = {"share": lambda t_s: 0.3 if 5 <= t_s < 8 else 0.9}
-    found = observed(tmp_path, *met, *changed, **slow)
+    gates = observation.judge(seen["calibration"], switch_holds_bytes=44_000_000)
+    found = {gate.key: gate for gate in gates}
     rate = found["rate_under_load"]
     assert (rate.outcome, rate.where) == ("failed", "server--s1 from s1")
     assert rate.value == pytest.approx(0.1, abs=0.01)
