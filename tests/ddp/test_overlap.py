@@ -1,7 +1,4 @@
-"""What hides the exchange: DDP's backward pass goes on meanwhile.
-
-Rank 1 is behind in one step. Rank 0 says how far its own backward pass has come by then.
-"""
+"""What hides the exchange: DDP's backward pass goes on while the means of its buckets are made."""
 
 import datetime
 from typing import Any
@@ -21,53 +18,12 @@ def store():
     return dist.distributed_c10d._get_default_store()
 
 
-def wait_for(key):
-    store().wait([key], datetime.timedelta(seconds=60))
+def behind(rank):
+    """Two modules in one backward pass, which first comes to the second's three buckets.
 
-
-def with_ddp(rank):
-    net = model()
-    ddp = wrapped(net)
-    state = BoundedLoss(**SETTINGS)
-    given: list[int] = []
-    seen: list[int] = []
-
-    def hook(_, bucket):
-        given.append(bucket.index())
-        return state.hook(state, bucket)
-
-    def watch(_, inputs):
-        inputs[0].register_hook(at_gradient)
-
-    def at_gradient(_):
-        if rank == 0:
-            seen.append(len(given))
-            store().set("computed", "yes")
-
-    ddp.register_comm_hook(state, hook)
-    for step in range(STEPS):
-        inputs, targets = batch(step, rank)
-        net.zero_grad()
-        if step == WATCHED:
-            net[2].register_forward_pre_hook(watch)
-        loss = nn.functional.mse_loss(ddp(inputs), targets)
-        given.clear()
-        if (step, rank) == (WATCHED, 1):
-            wait_for("computed")  # which never comes if rank 0 waits for this rank's gradient
-        loss.backward()
-    state.close()
-    return last(state).carried_by, seen
-
-
-def test_ddps_backward_pass_goes_on_while_the_means_of_its_first_buckets_are_made():
-    (carried_by, seen), _ = values(launch(with_ddp, 2))
-    assert carried_by == "transport"
-    assert seen[0] >= 1  # buckets were under way
-
-
-def with_two(rank):
-    """Two modules in one backward pass. Rank 1 comes when rank 0 has given the second's buckets."""
-    nets = [nn.Linear(30, 30), nn.Linear(30, 1)]
+    Rank 1 is behind in one step: it begins when rank 0 has given a bucket of the first module.
+    """
+    nets = [nn.Linear(30, 30), model()]
     ddps = [wrapped(net) for net in nets]
     states = [BoundedLoss(**SETTINGS) for _ in ddps]
     given: list[int] = []
@@ -89,7 +45,8 @@ def with_two(rank):
         inputs, targets = batch(step, rank)
         loss = nn.functional.mse_loss(ddps[1](ddps[0](inputs)), targets)
         if watched and rank == 1:
-            wait_for("both")  # which never comes if rank 0 waits for the first one's means
+            # It never comes if rank 0 waits for the mean of any bucket.
+            store().wait(["both"], datetime.timedelta(seconds=60))
         loss.backward()
         reports = [last(state) for state in states]
     for state in states:
@@ -99,7 +56,7 @@ def with_two(rank):
     return [(each.step, each.carried_by) for each in reports], same
 
 
-def test_two_modules_means_are_made_at_once_in_one_backward_pass():
-    told = values(launch(with_two, 2))
+def test_the_backward_pass_goes_on_while_means_of_both_modules_are_made():
+    told = values(launch(behind, 2))
     assert told[0] == told[1]
     assert told[0][0] == 2 * [(STEPS - 1, "transport")]
