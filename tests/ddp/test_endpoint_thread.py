@@ -73,13 +73,6 @@ def post(end, value, done):
     return values
 
 
-def settle(end, *, applied=True):
-    """The step is over; returns what is owed."""
-    for residual in end.residuals:
-        residual.settle(applied=applied)
-    return end.residuals[0].values
-
-
 def end_transfers(posted):
     for handle, peers in posted:
         for peer in peers:
@@ -95,14 +88,6 @@ def end_all(end, posted):
 def an_owner(late_share=0.0):
     others = [name_of(1), name_of(2)]
     return an_end(OwnerThread, SERVER, others, world=3, late_share=late_share, min_ranks=3)
-
-
-def arrive(owner, value):
-    """The others' gradients come, of this value."""
-    for _, into in owner._endpoint.received:
-        for buffer in into.values():
-            LAYOUT.floats(buffer)[:] = value
-    end_all(owner, owner._endpoint.received)
 
 
 def test_a_mean_stays_until_a_late_rank_has_it():
@@ -142,49 +127,18 @@ def test_as_many_means_wait_for_a_late_rank_as_the_endpoint_can_hold():
     assert len(done) == 5
 
 
-def an_owner_that_has_given_once(done):
-    """With all others' gradients in time so far."""
-    owner = an_owner(late_share=0.5)
-    post(owner, 3.0, done)
-    end_all(owner, owner._endpoint.received)
-    end_all(owner, owner._endpoint.sent)
-    assert len(done) == 1
-    owner._endpoint.sent, owner._endpoint.received = [], []
-    return owner
-
-
-def test_an_owner_begins_with_what_others_have_begun_and_owes_its_own(monkeypatch):
-    done: list[Part] = []
-    owner = an_owner_that_has_given_once(done)
-    monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: 0.0)
-    network = owner._endpoint
-    owner._advance()
-    assert network.received == []  # nobody else has begun either
-    network.begun_by_others.add(2)
-    owner._advance()
-    assert [list(peers) for _, peers in network.received] == [[name_of(1)], [name_of(2)]]
-    arrive(owner, 6.0)
-    (sent,) = network.sent
-    assert {LAYOUT.floats(each)[0] for each in sent[1].values()} == {4.0}
-    end_all(owner, [sent])
-    assert len(done) == 1
-
-    mean = post(owner, 9.0, done)
-    assert mean[0] == 4.0
-    assert [part.late for part in done] == [set(), {0}]
-    assert np.all(settle(owner) == 9.0)
-    network.sent, network.received = [], []
-    mean = post(owner, 1.0, done)
-    arrive(owner, 1.0)
-    assert mean[0] == 4.0  # 9 + 1 + 1 + 1, of three
-    assert np.all(settle(owner) == 0.0)
-
-
 def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
     done: list[Part] = []
-    owner = an_owner_that_has_given_once(done)
-    monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: np.inf)
+    owner = an_owner(late_share=0.5)
     network = owner._endpoint
+    post(owner, 3.0, done)
+    end_all(owner, network.received)
+    end_all(owner, network.sent)
+    assert len(done) == 1  # all others' gradients have been in time so far
+    network.sent, network.received = [], []
+    monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: np.inf)
+    owner._advance()
+    assert network.received == []  # nobody else has begun either
     network.begun_by_others.add(2)
     owner._advance()
     end_all(owner, network.received)
@@ -192,7 +146,9 @@ def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
     post(owner, 3.0, done)
     assert len(network.sent) == 1
     assert owner._under_way[0].late == set()
-    assert np.all(settle(owner) == 0.0)
+    (residual,) = owner.residuals
+    residual.settle(applied=True)
+    assert np.all(residual.values == 0.0)
 
 
 def test_a_mean_that_never_came_is_not_the_one_of_the_step_before():
