@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,14 +25,9 @@ from testbed.transport import preset
 
 # Imported once, not by each rank: DDP imports `torch._dynamo` when it begins.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_PRELOADED = [
-    "torch",
-    "torch.distributed",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "testbed.ddp",
-]
-_CONTEXT.set_forkserver_preload([*_PRELOADED, __name__])
+_CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "testbed.ddp", __name__]
+)
 _WITHIN_S = 100
 
 
@@ -202,24 +198,12 @@ def last(state):
     return state.last
 
 
-class FakeBucket:
-    """What a hook asks of `GradBucket`, with any buffer."""
-
-    def __init__(self, buffer, parameters, *, last):
-        self._buffer, self._parameters, self._last = buffer, parameters, last
-
-    def buffer(self):
-        return self._buffer
-
-    def parameters(self):
-        return self._parameters
-
-    def is_last(self):
-        return self._last
-
-
 def fake_bucket(buffer, parameters, *, last):
-    return cast(dist.GradBucket, FakeBucket(buffer, parameters, last=last))
+    """What a hook asks of `GradBucket`, with any buffer."""
+    bucket = SimpleNamespace(
+        buffer=lambda: buffer, parameters=lambda: parameters, is_last=lambda: last
+    )
+    return cast(dist.GradBucket, bucket)
 
 
 def exchange(state, gradients, parameters):

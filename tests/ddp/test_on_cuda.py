@@ -3,7 +3,6 @@
 All ranks share the first GPU. Gloo allows that; for NCCL each rank says that it is a machine.
 """
 
-import io
 from typing import Any
 
 import numpy as np
@@ -180,13 +179,6 @@ class Both:
 
 def close(one, other):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-def through_a_file(state):
-    saved = io.BytesIO()
-    torch.save(state, saved)
-    saved.seek(0)
-    return torch.load(saved, weights_only=True)
 
 
 @needs_cuda
