@@ -28,11 +28,14 @@ def heard(state, rank, step=0):
     return None
 
 
-def ended(rank, culprit, collective, how, at_step, timeout_s):
-    """Trains until `culprit` ends; returns what the others heard, and after how long."""
+def ended(rank, culprit, how, at_step, timeout_s, collective="sharded", store_pid=None):
+    """Trains until `culprit` ends, after the store if that is to end so; what the others heard."""
     state = BoundedLoss(collective=collective, timeout_s=timeout_s)
     for step in range(1000):
         if rank == culprit and step == at_step:
+            if store_pid is not None:
+                os.kill(store_pid, how)
+                how = signal.SIGKILL
             os.kill(os.getpid(), how)
         if error := heard(state, rank, step):
             return error
@@ -102,18 +105,6 @@ def test_what_ends_one_rank_before_the_buckets_are_known_is_heard_by_all():
         assert took_s < 50
 
 
-def without_store(rank, store_pid, how, at_step):
-    """Rank 1 is killed, and with it the store's machine."""
-    state = BoundedLoss(timeout_s=5)
-    for step in range(1000):
-        if rank == 1 and step == at_step:
-            os.kill(store_pid, how)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if error := heard(state, rank, step):
-            return error
-    return None
-
-
 @pytest.mark.parametrize(
     ("how", "at_step", "line"),
     [
@@ -124,10 +115,10 @@ def without_store(rank, store_pid, how, at_step):
     ids=str,
 )
 def test_a_store_that_falls_silent_lets_nobody_wait_for_ever(how, at_step, line):
+    more = {"how": how, "at_step": at_step, "timeout_s": 5}
     with store_apart() as (port, pid):
-        outcomes = launch(
-            without_store, 3, killed=[1], store_port=port, store_pid=pid, how=how, at_step=at_step
-        )
+        # Rank 1 is killed, and with it the store's machine.
+        outcomes = launch(ended, 3, killed=[1], culprit=1, store_port=port, store_pid=pid, **more)
     for _, text, took_s in values(outcomes):
         assert text.startswith(line)
         assert took_s < 20
@@ -191,14 +182,10 @@ def test_a_port_that_is_taken_is_named_on_all_ranks():
         taken.listen()
         port = taken.getsockname()[1]
         # Rank 1 takes control messages at the port behind rank 0's.
-        for outcome in launch(at_port, 2, port=port - 1).values():
+        for outcome in launch(refused, 2, settings={"port": port - 1}).values():
             assert outcome.kind == "InputError"
             assert f"port {port} of 127.0.0.1 is taken; valid: a free one" in outcome.error
             assert outcome.error.startswith("rank 1: ")
-
-
-def at_port(rank, port):
-    BoundedLoss(timeout_s=10, port=port)
 
 
 def other_buckets(rank):
