@@ -25,9 +25,8 @@ from tests.ddp.ranks import (
     require_paid_or_owed,
     values,
 )
+from tests.ddp.test_failures import PARAMETERS, SIZES, heard
 
-SIZES = (50_000, 20_000)
-PARAMETERS = [torch.zeros(size) for size in SIZES]
 LATE_AT = 15
 LATE_BY_S, IN_TIME_S = 2.0, 1.6  # the late rank's sleep; what no other may take because of it
 STEPS = LATE_AT + 6
@@ -57,25 +56,20 @@ def test_a_rank_that_computes_for_long_is_waited_for_and_named(collective, named
         assert 2.0 < bucket.slowest_s < 10
 
 
-AWAY = "lost rank 1: "
-
-
 def absent(rank):
     """Rank 1 computes for longer than it may; returns what each rank raises."""
     state = BoundedLoss(timeout_s=6)
     for step in range(8):
         if rank == 1 and step == 4:
             time.sleep(4.5)
-        try:
-            exchange(state, drawn(SIZES, rank, step), PARAMETERS)
-        except Exception as error:
-            return str(error)
+        if error := heard(state, rank, step):
+            return error[1]
     return None
 
 
 def test_a_rank_that_is_late_by_half_the_timeout_ends_all_with_its_name():
-    for heard in values(launch(absent, 3)):
-        assert re.fullmatch(LATE.format(transfer=r"\d+", late_s=3), heard.removeprefix(AWAY))
+    line = "lost rank 1: " + LATE.format(transfer=r"\d+", late_s=3)
+    assert all(re.fullmatch(line, error) for error in values(launch(absent, 3)))
 
 
 def late(rank, collective="server", culprit=2):
@@ -129,7 +123,7 @@ def test_nobody_waits_for_a_late_rank_that_averages(collective, culprit):
 def gone(rank):
     """Rank 2 is killed; then rank 1, after which too few are left."""
     state = BoundedLoss(timeout_s=20, collective="server", min_ranks=2)
-    means, heard = [], ""
+    means, raised = [], ""
     for step in range(12):
         if (rank, step) in ((2, 5), (1, 9)):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -137,17 +131,17 @@ def gone(rank):
         try:
             means.append(float(exchange(state, gradients, PARAMETERS)[0][0]))
         except Exception as error:
-            heard = f"{type(error).__name__}: {error}"
+            raised = f"{type(error).__name__}: {error}"
             break
-    return means, last(state).buckets[0].lost, heard
+    return means, last(state).buckets[0].lost, raised
 
 
 def test_the_others_go_on_without_a_rank_until_they_are_too_few():
     (outcome,) = launch(gone, 3, killed=[1, 2]).values()
-    means, lost, heard = outcome.value
+    means, lost, raised = outcome.value
     assert means == [2.0] * 5 + [1.5] * 4
     assert lost == (2,)
-    assert heard.startswith("PeerLost: lost rank 1: ")
+    assert raised.startswith("PeerLost: lost rank 1: ")
 
 
 def test_patience_follows_recent_rounds_and_is_spent():
