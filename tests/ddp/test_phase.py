@@ -1,11 +1,8 @@
 """Where a detector sets the phase, all ranks follow the norm of the mean, which all have."""
 
-import math
-
-import pytest
 import torch
 
-from testbed.ddp import BoundedLoss, InputError
+from testbed.ddp import BoundedLoss
 from testbed.training.detector import GradientNorm
 from testbed.transport import preset
 from tests.ddp.ranks import drawn, exchange, last, launch, lossy, values
@@ -41,9 +38,3 @@ def test_all_ranks_follow_the_norm_of_the_mean():
         assert saved == again
         assert saved["_previous"] > 0
         assert resumed is False
-
-
-@pytest.mark.parametrize("phase", ["accordion", 3, math.nan])
-def test_a_phase_that_is_no_detector_is_refused(phase):
-    with pytest.raises(InputError, match=f"^phase is '?{phase}'?; valid: gradient-norm, a Detec"):
-        BoundedLoss(phase=phase)
