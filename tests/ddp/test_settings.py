@@ -55,11 +55,6 @@ def test_what_is_not_named_stays(monkeypatch):
     assert (found.port, found.rate_bps, changed) == (46999, 1e6, {"port"})
 
 
-def test_a_hook_of_pytorchs_stands_instead(monkeypatch):
-    monkeypatch.setenv(ENVIRONMENT, '{"hook": "powerSGD", "rank": 2}')
-    assert chosen("dblp")[2] is not None
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
