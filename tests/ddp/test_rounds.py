@@ -26,7 +26,10 @@ class Listener:
         self.socket = markers.MarkerSocket(path, self.rounds)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self):
         self._thread.start()
+        return self
 
     def begin(self, number, leg):
         self.lines.append(f"begin {number} {leg}")
@@ -41,20 +44,11 @@ class Listener:
             for each in select.select(self.socket.descriptors(), [], [], 0.05)[0]:
                 self.socket.serve(each)
 
-    def close(self):
+    def __exit__(self, *_):
         self._over.set()
         self._thread.join()
         self.rounds.finish()
         self.socket.close()
-
-
-@contextlib.contextmanager
-def listening(path):
-    listener = Listener(path)
-    try:
-        yield listener
-    finally:
-        listener.close()
 
 
 def announced(rank, path, told):
@@ -78,7 +72,7 @@ def test_without_a_listener_nothing_is_announced(monkeypatch):
 
 
 def test_steps_over_our_transport_have_legs_once_the_buckets_are_known(tmp_path):
-    with listening(tmp_path / "markers") as listener:
+    with Listener(tmp_path / "markers") as listener:
         path = str(tmp_path / "markers")
         one, two = values(launch(announced, 2, path=path, told={"mode": "reliable"}))
     assert np.array_equal(one, two)
@@ -106,7 +100,7 @@ def with_each_hook(rank, folder):
 
 def test_steps_of_pytorchs_hooks_are_rounds_without_legs(tmp_path):
     with contextlib.ExitStack() as open_ones:
-        listeners = [open_ones.enter_context(listening(tmp_path / hook)) for hook in HOOKS]
+        listeners = [open_ones.enter_context(Listener(tmp_path / hook)) for hook in HOOKS]
         one, two = values(launch(with_each_hook, 2, folder=str(tmp_path)))
     lines = [(f"begin {number} round", f"end {number} round") for number in range(STEPS)]
     for hook, listener in zip(HOOKS, listeners, strict=True):
@@ -118,7 +112,7 @@ def test_steps_of_pytorchs_hooks_are_rounds_without_legs(tmp_path):
 
 
 def test_parts_that_turn_early_do_not_end_the_gather(tmp_path):
-    with listening(tmp_path / "markers") as listener:
+    with Listener(tmp_path / "markers") as listener:
         said = rounds.Rounds(str(tmp_path / "markers"))
         said.begin(legs=True)
         for _ in range(2):  # the second bucket comes when the first one's leg is over
@@ -136,7 +130,7 @@ def test_parts_that_turn_early_do_not_end_the_gather(tmp_path):
 
 
 def test_a_listener_that_goes_does_not_end_the_training(tmp_path):
-    with listening(tmp_path / "markers"):
+    with Listener(tmp_path / "markers"):
         said = rounds.Rounds(str(tmp_path / "markers"))
         said.begin(legs=False)
     said.end()
