@@ -109,12 +109,10 @@ def changing(rank):
     """Buckets that change in the middle of training; each step's mean must be right."""
     state = BoundedLoss("none", timeout_s=60)
     carried, right = [], []
+    others = [torch.zeros(2000), *PARAMETERS[1:]]
     for step in range(9):
-        sizes = SIZES if step < 4 else (2000, *SIZES[1:])
-        first = PARAMETERS[0] if step < 4 else torch.zeros(2000)
-        if step == 4:
-            other = first
-        parameters = [first if step < 4 else other, *PARAMETERS[1:]]
+        parameters = PARAMETERS if step < 4 else others
+        sizes = [each.numel() for each in parameters]
         means = exchange(state, drawn(sizes, rank, step), parameters)
         everyone = [drawn(sizes, each, step) for each in range(2)]
         right.append(
