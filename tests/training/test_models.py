@@ -13,7 +13,6 @@ import torch
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import models
-from testbed.training.datasets import cache
 from testbed.training.datasets.base import CLASSIFICATION, LANGUAGE_MODELLING
 from testbed.training.learner import flatten_gradient
 from testbed.training.model_and_data import ModelAndData
@@ -262,34 +261,15 @@ def test_perplexity_of_a_guess_is_the_vocabulary_s_size():
     assert dataset.task.evaluate(_Constant(wrong), *test_part) == math.inf
 
 
-MADE = [("conv.weight", (8, 1, 3, 3)), ("conv.bias", (8,)), ("scale", ())]
-
-
-def test_what_was_made_comes_back_without_making_it_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = []
-
-    def make():
-        made.append(1)
-        return MADE
-
-    for _ in range(2):
-        assert models.cached_layers("x", 10, (1, 8, 8), make) == MADE
-    assert len(made) == 1
-    models.cached_layers("x", 11, (1, 8, 8), make)
-    assert len(made) == 2
-    for path in cache.folder().glob("layers-*"):
-        path.write_bytes(path.read_bytes()[:-40])
-    assert models.cached_layers("x", 10, (1, 8, 8), make) == MADE
-    assert len(made) == 3
-
-
 def test_a_kept_map_of_a_published_model_is_exact_and_imports_no_package(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     published: dict[str, Any] = {"classes": 1000, "input_shape": (3, 224, 224)}
     made = models.layer_map("efficientnet-b0", kept=True, **published)
     assert sum(size for _, size in models.layer_sizes(made)) == 5_288_548
     assert made == models.layer_map("efficientnet-b0", **published)
+    for size in (COLOUR, published):
+        kept = models.layer_map("efficientnet-b0", kept=True, **size)
+        assert (kept == made) is (size is published)
     code = (
         "import sys; from testbed.training import models;"
         "found = models.layer_map('efficientnet-b0', kept=True, classes=1000,"

@@ -11,9 +11,8 @@ gradient. Buffers, such as running statistics, are not sent: each replica keeps 
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -110,20 +109,12 @@ def layer_map(
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
     The model is built on torch's meta device; a user's that cannot be is built there as usual. With
-    `kept`, the map of a model of the registry is cached: the next call imports no large package.
+    `kept`, the map of a model of the registry is cached, for each version of the packages and of
+    our modules: the next call imports no large package.
     """
     shape = tuple(input_shape)
-    make = functools.partial(_layer_map, name, classes, shape)
-    entry = MODELS.get(name)
-    if not kept or entry is None:
-        return make()
-    return cached_layers(name, classes, shape, make)
-
-
-def cached_layers(
-    name: str, classes: int, shape: Sequence[int], make: Callable[[], LayerMap]
-) -> LayerMap:
-    """The layer map that `make` returns, cached per version of the packages and of our modules."""
+    if not kept or name not in MODELS:
+        return _layer_map(name, classes, shape)
     sources = Path(__file__).parent.glob("*.py")
     key = {
         "model": name,
@@ -134,19 +125,19 @@ def cached_layers(
     }
 
     def as_arrays() -> cache.Arrays:
-        names, shapes = zip(*make(), strict=True)
+        names, shapes = zip(*_layer_map(name, classes, shape), strict=True)
         return {
             "names": np.array(names),
-            "shapes": np.array([" ".join(map(str, shape)) for shape in shapes]),
+            "shapes": np.array([" ".join(map(str, each)) for each in shapes]),
         }
 
     try:
-        kept = cache.arrays("layers", key, as_arrays)
+        stored = cache.arrays("layers", key, as_arrays)
     except InputError:  # there is no place to keep it, or its own, which is then told
-        return make()
+        return _layer_map(name, classes, shape)
     return [
-        (str(name), tuple(map(int, str(shape).split())))
-        for name, shape in zip(kept["names"], kept["shapes"], strict=True)
+        (str(each), tuple(map(int, str(sizes).split())))
+        for each, sizes in zip(stored["names"], stored["shapes"], strict=True)
     ]
 
 
