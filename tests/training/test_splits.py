@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
 from testbed.training.datasets import splits
-from testbed.training.datasets.splits import Dirichlet, Equal, require_batches, share, shares
+from testbed.training.datasets.splits import Dirichlet, Equal, share, shares
 from testbed.training.model_and_data import ModelAndData
 from tests.training.single_process import need_of
 
@@ -60,28 +60,19 @@ def test_a_small_alpha_gives_a_worker_few_classes_and_a_large_one_all():
     assert all_of_them < 0.12
 
 
-def test_a_worker_without_a_whole_batch_is_named_with_what_is_valid():
-    split, found = Dirichlet(alpha=0.001), [np.arange(40), np.arange(7)]
-    message = "training.batch_size: 32: larger than the 7 examples that split 'dirichlet' gives "
-    message += "worker-2; valid: 1 to 7, or a larger alpha"
-    with pytest.raises(InputError, match=f"^{message}$"):
-        require_batches(found, 32, split)
+TRAINING = {"model": "mlp", "dataset": "digits", "batch_size": 8}
 
 
 def test_a_run_s_shares_follow_its_configuration():
-    training = {"model": "mlp", "dataset": "digits", "batch_size": 8}
-    split = {"name": "dirichlet", "alpha": 0.5}
-    uneven = ModelAndData({"seed": 2, "training": {**training, "split": split}}).shares(3)
-    even = ModelAndData({"seed": 2, "training": training}).shares(3)
+    uneven_training = {**TRAINING, "split": {"name": "dirichlet", "alpha": 0.5}}
+    uneven = ModelAndData({"seed": 2, "training": uneven_training}).shares(3)
+    even = ModelAndData({"seed": 2, "training": TRAINING}).shares(3)
     assert [len(each) for each in even] == [480, 479, 479]
     assert max(map(len, uneven)) - min(map(len, uneven)) > 10
-    other = ModelAndData({"seed": 3, "training": {**training, "split": split}}).shares(3)
+    other = ModelAndData({"seed": 3, "training": uneven_training}).shares(3)
     assert not np.array_equal(uneven[0], other[0])
     with pytest.raises(InputError, match=r"larger than the 479 .* or fewer workers"):
-        ModelAndData({"seed": 2, "training": {**training, "batch_size": 480}}).shares(3)
-
-
-TRAINING = {"model": "mlp", "dataset": "digits", "batch_size": 8}
+        ModelAndData({"seed": 2, "training": {**TRAINING, "batch_size": 480}}).shares(3)
 
 
 def rows(inputs, indices=slice(None)):

@@ -111,7 +111,8 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
 
 def test_an_uneven_split_is_checked_with_the_run_s_seed():
     uneven = splits.Dirichlet(alpha=0.01)
-    with pytest.raises(InputError, match="or a larger alpha"):
+    line = r"100: larger than the \d+ examples that split 'dirichlet' gives worker-\d; "
+    with pytest.raises(InputError, match=line + r"valid: 1 to \d+, or a larger alpha$"):
         prerequisites.prepare(
             [need_of("mlp", "digits", batch_size=100, workers=8, split=uneven)], print
         )
