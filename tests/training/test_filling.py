@@ -179,14 +179,11 @@ def test_whole_tensors_of_the_mean_are_zeroed_in_rounds_that_are_not_critical():
     assert not np.array_equal(mean(critical=False, seed=2), result)
 
 
-EVERYTHING = np.ones(4, dtype=np.bool_)
-
-
 def sent_by(memory, gradient):
     """One transfer that delivers all."""
     payload = memory.payload(buffer_of(gradient)).copy()
     TwoValues().pack(LAYOUT, payload)  # which refuses any other
-    memory.settle(report(EVERYTHING))
+    memory.settle(report(np.ones(4, dtype=np.bool_)))
     return payload
 
 

@@ -58,40 +58,29 @@ TOLERANCE = 0.408
 SEEDS = 50
 
 
-def arrivals(order, *, loss, transfer_number, seed, repair):
-    """Which chunks a receiver has when it stops."""
-    network = Network(survives=bernoulli(loss, seed), seed=seed)
-    outcome = transfer(
-        STATISTICS.new_buffer(),
-        STATISTICS,
-        tolerance=TOLERANCE,
-        repair=REPAIRS.create(repair),
-        order=ORDERS.create(order, seed=seed),
-        network=network,
-        number=transfer_number,
-    )
-    return outcome.receiver.received
+def round_errors(order, *, loss, repair="passes", seeds=SEEDS):
+    """Estimate by `rescale` minus truth after gather and broadcast: shape (seeds, elements)."""
 
+    def arrived(number, own):
+        """Which chunks a receiver has when it stops."""
+        outcome = transfer(
+            STATISTICS.new_buffer(),
+            STATISTICS,
+            tolerance=TOLERANCE,
+            repair=REPAIRS.create(repair),
+            order=ORDERS.create(order, seed=own),
+            network=Network(survives=bernoulli(loss, own), seed=own),
+            number=number,
+        )
+        return outcome.receiver.received
 
-def round_errors(order, filling, *, loss, repair="passes", workers=3, seeds=SEEDS):
-    """Estimate minus truth after gather and broadcast: shape (seeds, elements)."""
-    gradients = gradients_of(workers, STATISTICS)
+    gradients = gradients_of(3, STATISTICS)
     errors = []
     for seed in range(seeds):
-        gathered, broadcast = (
-            [
-                arrivals(
-                    order, loss=loss, transfer_number=leg.transfer(seed), seed=own, repair=repair
-                )
-                for own in senders
-            ]
-            for leg, senders in (
-                (Leg.GATHER, range(10 * seed, 10 * seed + workers)),
-                (Leg.BROADCAST, [10 * seed + 9]),
-            )
-        )
-        mean = estimate(filling, gradients, gathered, STATISTICS)
-        result = estimate(filling, [mean], broadcast, STATISTICS)
+        gathered = [arrived(Leg.GATHER.transfer(seed), 10 * seed + rank) for rank in range(3)]
+        broadcast = [arrived(Leg.BROADCAST.transfer(seed), 10 * seed + 9)]
+        mean = estimate("rescale", gradients, gathered, STATISTICS)
+        result = estimate("rescale", [mean], broadcast, STATISTICS)
         errors.append(result - gradients.mean(axis=0))
     return np.array(errors, dtype=np.float64)
 
@@ -99,7 +88,7 @@ def round_errors(order, filling, *, loss, repair="passes", workers=3, seeds=SEED
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 @pytest.mark.parametrize("repair", ["passes", "streaming"])
 def test_shuffled_and_rescaled_both_legs_are_unbiased_within_the_standard_error(repair, loss):
-    errors = round_errors("shuffled", "rescale", loss=loss, repair=repair)
+    errors = round_errors("shuffled", loss=loss, repair=repair)
     standard_error = errors.std(axis=0, ddof=1) / np.sqrt(SEEDS)
     z = errors.mean(axis=0) / standard_error
     # 160 elements: their mean square is near 1 if they are unbiased, and none lies far out.
@@ -108,7 +97,7 @@ def test_shuffled_and_rescaled_both_legs_are_unbiased_within_the_standard_error(
 
 
 def test_in_order_and_rescaled_is_biased():
-    errors = round_errors("in-order", "rescale", loss=0.0, seeds=3)
+    errors = round_errors("in-order", loss=0.0, seeds=3)
     truth = gradients_of(3, STATISTICS).mean(axis=0)
     kept = required_chunks(40, TOLERANCE) * 4
     # The beginning is overestimated twice, once per leg, and the end is never there.
