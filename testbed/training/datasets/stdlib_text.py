@@ -45,7 +45,8 @@ class Parameters(DatasetParameters):
         modules = [path.relative_to(root).parts[0] for path in train_files]
         train_text, test_text = np.concatenate(train), np.concatenate(test)
         train_starts, test_starts = self._starts(train_text), self._starts(test_text)
-        test_starts = _evenly(test_starts, self.test_sequences)
+        count = min(self.test_sequences, len(test_starts))
+        test_starts = test_starts[np.linspace(0, len(test_starts) - 1, count).astype(np.int64)]
         ends = np.cumsum([len(text) for text in train])
         _, numbers = np.unique(modules, return_inverse=True)
         length = self.sequence_length
@@ -87,19 +88,13 @@ def _tokens(path: Path) -> NDArray[np.uint8]:
     table = np.full(256, OTHER, dtype=np.uint8)
     table[np.frombuffer(VOCABULARY.encode(), dtype=np.uint8)] = np.arange(OTHER, dtype=np.uint8)
     text = path.read_text(encoding="utf-8", errors="replace").expandtabs(4) + "\n"
-    codes = text.encode() if text.isascii() else _one_byte_each(text)
+    if text.isascii():
+        codes = text.encode()
+    else:  # one byte for each character
+        codes = bytes(ord(each) if ord(each) < 128 else 255 for each in text)
     return table[np.frombuffer(codes, dtype=np.uint8)]
-
-
-def _one_byte_each(text: str) -> bytes:
-    return bytes(ord(each) if ord(each) < 128 else 255 for each in text)
 
 
 def _is_test(relative: Path) -> bool:
     name = hashlib.sha256(relative.as_posix().encode()).digest()
     return int.from_bytes(name[:8], "big") % _TEST_OF_FILES == 0
-
-
-def _evenly(starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    count = min(count, len(starts))
-    return starts[np.linspace(0, len(starts) - 1, count).astype(np.int64)]
