@@ -5,7 +5,7 @@ To add one: a `Schedule` with a `_factor` method, and a line in `SCHEDULES`; or 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -30,10 +30,7 @@ class Position:
 
     def next_epoch(self) -> "Position":
         """The first round of the next epoch."""
-        first = (self.epoch + 1) * self.rounds_per_epoch
-        return Position(
-            round_number=first, rounds=self.rounds, rounds_per_epoch=self.rounds_per_epoch
-        )
+        return replace(self, round_number=(self.epoch + 1) * self.rounds_per_epoch)
 
 
 class Schedule(Section):

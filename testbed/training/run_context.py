@@ -243,10 +243,8 @@ class RunContext:
 
     def _every(self, key: str, number: int, *, last_too: bool = False) -> bool:
         every = int(self.training[key])
-        return every > 0 and (number % every == 0 or (last_too and self._last(number)))
-
-    def _last(self, round_number: int) -> bool:
-        return round_number == self.rounds - 1
+        last = last_too and number == self.rounds - 1
+        return every > 0 and (number % every == 0 or last)
 
     @property
     def barrier_timeout_s(self) -> float:
