@@ -114,10 +114,10 @@ def find(settings: Settings, rendezvous: Rendezvous) -> Places:
         me["address"] = own_address(settings.interface)
     except InputError as error:
         problem = str(error)
-    told = rendezvous.share("the meeting of all ranks", me, problem)
-    if (differs := difference([each["terms"] for each in told])) is not None:
+    met = rendezvous.share("the meeting of all ranks", me, problem)
+    if (differs := difference([each["terms"] for each in met])) is not None:
         raise InputError(differs)
-    all_addresses = [each["address"] for each in told]
+    all_addresses = [each["address"] for each in met]
     require_reachable(all_addresses)
     inside = all(map(is_loopback, all_addresses))
     if settings.protocol.carrier == "tcp" and not (inside or settings.insecure):
@@ -125,14 +125,8 @@ def find(settings: Settings, rendezvous: Rendezvous) -> Places:
             "the protocol tcp sends gradients that anybody on the way could change; valid: another "
             "protocol, or insecure=True where nobody else is on the network"
         )
-    return _with_keys(settings, rendezvous, all_addresses, told[0]["session"], inside)
 
-
-def _with_keys(
-    settings: Settings, rendezvous: Rendezvous, all_addresses: list[str], session: int, inside: bool
-) -> Places:
-    mine = all_addresses[rendezvous.rank]
-    identity, problem = None, ""
+    mine, identity = all_addresses[rendezvous.rank], None
     try:
         if not (inside or settings.insecure):
             identity = Identity(rendezvous.rank)
@@ -149,7 +143,7 @@ def _with_keys(
     if identity is not None:
         identity.meet([each["keys"] for each in told])
     chunk_bytes = settings.chunk_bytes or min(each["chunk_bytes"] for each in told)
-    return Places(all_addresses, session, identity, chunk_bytes)
+    return Places(all_addresses, met[0]["session"], identity, chunk_bytes)
 
 
 def _own_ports(first: int, all_addresses: list[str], rank: int) -> tuple[int, int]:
