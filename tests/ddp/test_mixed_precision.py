@@ -1,7 +1,6 @@
 """Gradients that are not finite, and scaled ones: what is owed stays finite and in their scale."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -109,23 +108,12 @@ def test_what_is_not_finite_reaches_all_ranks_once_and_debts_stay(filling, colle
 
 
 def wrong_scales(_):
-    said = []
-    cases: tuple[tuple[dict[str, Any], float], ...]
-    cases = ({"scaler": 3}, 1.0), ({}, 0.0), ({}, math.nan)
-    for settings, scale in cases:
-        with pytest.raises(InputError) as caught:
-            state = BoundedLoss(timeout_s=60, **settings)
-            state.scale = scale
+    for scale in (0.0, math.nan):
+        state = BoundedLoss(timeout_s=60)
+        state.scale = scale
+        with pytest.raises(InputError, match=f"^scale is {scale}; valid: above 0 and finite$"):
             exchange(state, drawn(SIZES, 0), PARAMETERS)
-        said.append(str(caught.value))
-    return said
 
 
 def test_a_scale_that_cannot_be_is_refused():
-    assert values(launch(wrong_scales, 1)) == [
-        [
-            "scaler is 3; valid: a GradScaler, or None",
-            "scale is 0.0; valid: above 0 and finite",
-            "scale is nan; valid: above 0 and finite",
-        ]
-    ]
+    values(launch(wrong_scales, 1))
