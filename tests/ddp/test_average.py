@@ -1,6 +1,5 @@
 """One tensor by itself: its mean over all ranks, with what is lost owed to the next one's."""
 
-import itertools
 import math
 
 import numpy as np
@@ -8,10 +7,18 @@ import pytest
 import torch
 
 from testbed.ddp import BoundedLoss, InputError
-from tests.ddp.ranks import Books, drawn, fake_bucket, launch, require_paid_or_owed, values
+from tests.ddp.ranks import (
+    Books,
+    drawn,
+    fake_bucket,
+    last,
+    launch,
+    lossy,
+    require_paid_or_owed,
+    values,
+)
 
 SHAPE = (100, 70)
-STEPS = 8
 
 
 def tensor(rank, step, dtype=torch.float32):
@@ -19,7 +26,7 @@ def tensor(rank, step, dtype=torch.float32):
 
 
 def averages(rank):
-    """The means in each type, and the books of an exchange with loss."""
+    """Whether the means in each type are right."""
     right = []
     for dtype in (torch.float32, torch.bfloat16):
         state = BoundedLoss(mode="reliable", rate_bps=math.inf, timeout_s=60)
@@ -28,33 +35,48 @@ def averages(rank):
             state.average(mine)
             one, two = (tensor(each, step, dtype).float() for each in range(2))
             right.append(torch.equal(mine.detach(), ((one + two) / 2).to(dtype)))
-        assert state.last is not None
-        right.append(state.last.carried_by == "transport")
+        right.append(last(state).carried_by == "transport")
         state.close()
-
-    numbers = itertools.count()  # a third of each payload, however it is cut into batches
-    state = BoundedLoss(
-        "fixed-high",
-        rate_bps=200e6,
-        chunk_bytes=1440,
-        timeout_s=60,
-        leave_out=lambda count: np.array([next(numbers) % 3 == 1 for _ in range(count)]),
-    )
-    books = Books([SHAPE])
-    for step in range(STEPS):
-        mine = tensor(rank, step)
-        before = mine.clone()
-        state.average(mine)
-        books.enter([before], [mine])
+    other = BoundedLoss(mode="local")
+    other.average(mine)
     with pytest.raises(InputError, match="hook: this BoundedLoss is in use by average; valid: "):
-        state.hook(state, fake_bucket(mine, [mine], last=True))
-    return right, books.close(state)
+        other.hook(other, fake_bucket(mine, [mine], last=True))
+    return right
 
 
-def test_means_are_those_in_rank_order_and_what_was_lost_is_owed():
-    outcomes = values(launch(averages, 2))
-    for right, books in outcomes:
-        assert right == [True] * 10
+def test_means_are_those_in_rank_order():
+    assert values(launch(averages, 2)) == 2 * [[True] * 10]
+
+
+def owing(rank, device="cpu"):
+    """The books of averages with loss, and what a new exchange pays of what is owed."""
+    state, size = lossy(rank), 70_000
+    books = Books([size])
+    for step in range(8):
+        (mine,) = drawn([size], rank, step)
+        there = mine.to(device, copy=True)
+        state.average(there)
+        books.enter([mine], [there.cpu()])
+    saved = state.state_dict()
+    books.close(state)
+    state.close()
+    resumed = BoundedLoss("dblp", timeout_s=60)
+    resumed.load_state_dict(saved)
+    paid = torch.zeros(size, device=device)
+    resumed.average(paid)
+    return books, paid.cpu().numpy()
+
+
+def test_what_an_average_lost_is_owed_and_paid_after_a_checkpoint():
+    assert_paid(values(launch(owing, 2)))
+
+
+def assert_paid(outcomes):
+    """What `owing` has found on both ranks."""
+    require_paid_or_owed([books for books, _ in outcomes])
+    for books, _ in outcomes:
         assert set(books.owed) == {0}  # one parameter, however many tensors have come
-    require_paid_or_owed([books for _, books in outcomes])
-    assert any(books.owed[0].any() for _, books in outcomes)
+    owed = sum(books.owed[0].astype(np.float64) for books, _ in outcomes)
+    for _, paid in outcomes:
+        np.testing.assert_allclose(2 * paid, owed, rtol=1e-5, atol=1e-5)
+    assert np.abs(owed).max() > 0

@@ -16,22 +16,14 @@ from testbed.training import datasets, models, prerequisites
 from testbed.training.datasets import splits
 from testbed.training.learner import Replica
 from testbed.training.settings import Training
-from tests.ddp.ranks import (
-    Books,
-    drawn,
-    last,
-    launch,
-    lossy,
-    require_paid_or_owed,
-    values,
-)
+from tests.ddp.ranks import last, launch, values
+from tests.ddp.test_average import assert_paid, owing
 from tests.ddp.test_equal_to_ddp import RELIABLE, assert_equal, both
 from tests.ddp.test_fsdp import all_ways, assert_alike
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA")
 SETTINGS: Any = RELIABLE
 DEVICE = "cuda"
-SIZES = (70_000, 1, 30_000)
 LONG = 10**8  # cycles of a GPU: 50 ms or more, far longer than all that a processor does meanwhile
 
 
@@ -118,33 +110,9 @@ def test_nothing_is_read_before_it_is_written_nor_used_before_it_is_there(aside,
         assert right == [True] * 15
 
 
-def averages(rank):
-    """The books, and what a new exchange pays of what is owed."""
-    state, size = lossy(rank), 70_000
-    books = Books([size])
-    for step in range(8):
-        (mine,) = drawn([size], rank, step)
-        there = mine.to(DEVICE)
-        state.average(there)
-        books.enter([mine], [there.cpu()])
-    saved = state.state_dict()
-    books.close(state)
-    state.close()
-    resumed = BoundedLoss("dblp", timeout_s=60)
-    resumed.load_state_dict(saved)
-    paid = torch.zeros(size, device=DEVICE)
-    resumed.average(paid)
-    return books, paid.cpu().numpy()
-
-
 @needs_cuda
 def test_what_an_average_lost_is_owed_and_paid_after_a_checkpoint():
-    outcomes = values(launch(averages, 2))
-    require_paid_or_owed([books for books, _ in outcomes])
-    owed = sum(books.owed[0].astype(np.float64) for books, _ in outcomes)
-    for _, paid in outcomes:
-        np.testing.assert_allclose(2 * paid, owed, rtol=1e-5, atol=1e-5)
-    assert np.abs(owed).max() > 0
+    assert_paid(values(launch(owing, 2, device=DEVICE)))
 
 
 # Not with Gloo: there the ranks have not come to the end of this, and we do not know why.
