@@ -13,59 +13,52 @@ STEPS = 5
 
 
 def logged(rank, folder, told):
-    """What `last` said after each step: wait, bytes sent and received, passes, who was slow."""
+    """The reports of all steps of a training."""
     os.environ.update({report.FOLDER: folder, report.NAME: f"host-{rank}"})
     os.environ["BOUNDED_LOSS"] = json.dumps(told)
     ddp = wrapped(model())
     state = lossy(rank)
     ddp.register_comm_hook(state, state.hook)
-    seen: list[Any] = []
-
-    def note(_):
-        found = last(state)
-        if told.get("hook") is not None:
-            sizes = [(each.elements, each.gradient_bytes) for each in found.buckets]
-            seen.append((found.wait_s, found.step, found.carried_by, sizes))
-        else:
-            passes = max((each.passes or 0 for each in found.buckets), default=0)
-            slowest = found.slowest
-            waited = {
-                "slowest_rank": None if slowest is None else slowest.slowest,
-                "slowest_bucket": None if slowest is None else slowest.index,
-                "slowest_s": None if slowest is None else slowest.slowest_s,
-            }
-            seen.append((found.wait_s, found.bytes_sent, found.bytes_received, passes, waited))
-
-    train(ddp, STEPS, rank, after=note)
-    return seen
+    reports: list[Any] = []
+    train(ddp, STEPS, rank, after=lambda _: reports.append(last(state)))
+    return reports
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def waits_of(rank, reports, folder):
+    """A rank's log of its waits, which are those of its reports."""
+    waits = lines(folder / f"training-host-{rank}.jsonl")
+    said = [(each["round"], each["wait_s"]) for each in waits]
+    assert said == [(each.step, each.wait_s) for each in reports]
+    return waits
+
+
 @pytest.mark.parametrize("collective", ["sharded", "server"])
 def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
     of_ranks = values(launch(logged, 3, folder=str(tmp_path), told={"collective": collective}))
     gathered: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
-    for rank, seen in enumerate(of_ranks):
-        waits = lines(tmp_path / f"training-host-{rank}.jsonl")
-        assert [(each["round"], each["wait_s"]) for each in waits] == [
-            (step, each[0]) for step, each in enumerate(seen)
-        ]
+    for rank, reports in enumerate(of_ranks):
+        waits = waits_of(rank, reports, tmp_path)
         assert {each["rank"] for each in waits} == {rank}
-        waited = [{key: each.get(key) for key in seen[0][4]} for each in waits]
-        assert waited == [each[4] for each in seen]
-        assert waited[0]["slowest_rank"] is None  # the process group does not say
+        assert reports[0].slowest is None  # the process group does not say
+        for each, bucket in zip(waits, [each.slowest for each in reports], strict=True):
+            slowest = [each.get(f"slowest_{key}") for key in ("rank", "bucket", "s")]
+            if bucket is None:
+                assert slowest == [None] * 3
+            else:
+                assert slowest == [bucket.slowest, bucket.index, bucket.slowest_s]
         transfers = lines(tmp_path / f"transfers-host-{rank}.jsonl")
         assert {each["host"] for each in transfers} == {f"host-{rank}"}
         # Before, the process group averages.
         assert {each["round"] for each in transfers} == set(range(2, STEPS))
         for step in range(2, STEPS):
             of_step = [each for each in transfers if each["round"] == step]
-            _, sent, received, passes, _ = seen[step]
-            assert sum(each["bytes_sent"] for each in of_step) == sent
-            assert sum(each["bytes_received"] for each in of_step) == received
+            assert sum(each["bytes_sent"] for each in of_step) == reports[step].bytes_sent
+            assert sum(each["bytes_received"] for each in of_step) == reports[step].bytes_received
+            passes = max(bucket.passes or 0 for bucket in reports[step].buckets)
             assert max(each["passes"] or 0 for each in of_step) == passes
             peers = 2 if collective == "sharded" or rank == 0 else 1
             assert len(of_step) == peers * (4 if collective == "sharded" else 2)
@@ -77,8 +70,7 @@ def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
             ends["receiver"] = ends["sender"][::-1]
             both = gathered.setdefault((each["round"], *ends[each["role"]]), [])
             both.append((each["chunk_count"], each["chunks_received"]))
-    slowest = [each[4]["slowest_rank"] for seen in of_ranks for each in seen[2:]]
-    assert any(each is not None for each in slowest)
+    assert any(each.slowest is not None for reports in of_ranks for each in reports[2:])
     # The sender and the receiver say the same of each gradient, some of which is lost.
     assert all(len(both) == 2 and both[0] == both[1] for both in gathered.values())
     assert any(received < count for (count, received), _ in gathered.values())
@@ -87,16 +79,13 @@ def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
 def test_of_pytorchs_hooks_the_wait_is_written(tmp_path):
     of_ranks = values(launch(logged, 2, folder=str(tmp_path), told={"hook": "gloo"}))
     elements = sum(each.numel() for each in model().parameters())
-    for rank, seen in enumerate(of_ranks):
-        waits = lines(tmp_path / f"training-host-{rank}.jsonl")
-        assert [(each["round"], each["wait_s"]) for each in waits] == [
-            (step, wait_s) for wait_s, step, _, _ in seen
-        ]
-        for wait_s, _, carried_by, sizes in seen:
-            assert wait_s > 0
-            assert carried_by == "process group"
-            assert sum(count for count, _ in sizes) == elements
-            assert all(count * 4 == size for count, size in sizes)
+    for rank, reports in enumerate(of_ranks):
+        waits_of(rank, reports, tmp_path)
+        for each in reports:
+            assert each.wait_s > 0
+            assert each.carried_by == "process group"
+            assert sum(bucket.elements for bucket in each.buckets) == elements
+            assert all(4 * bucket.elements == bucket.gradient_bytes for bucket in each.buckets)
         assert (tmp_path / f"transfers-host-{rank}.jsonl").read_text() == ""
 
 
