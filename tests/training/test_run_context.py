@@ -105,7 +105,6 @@ def test_the_learning_rate_follows_its_schedule_by_epochs():
         {"pace": {"kind": "paced"}},
         {"optimiser": "lamb"},
         {"on_worker_loss": "ignore"},
-        {"device": "tpu"},
     ],
 )
 def test_impossible_training_is_refused(training):

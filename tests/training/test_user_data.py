@@ -84,7 +84,6 @@ def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, sa
             need_of("resnet50", "stdlib-text"),
             "takes images, but .* gives tokens; valid: gpt2-small",
         ),
-        (need_of("small-cnn", "digits", batch_size=480), "480: larger than a worker's .* 1 to 479"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_loaded(wanted, said):
