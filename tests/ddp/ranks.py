@@ -28,7 +28,6 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "testbed.ddp", __name__]
 )
-_WITHIN_S = 100
 
 
 @dataclass
@@ -72,21 +71,12 @@ def store_apart():
     process = _CONTEXT.Process(target=_stored, args=(ports,))
     process.start()
     try:
-        yield ports.get(timeout=_WITHIN_S), process.pid
+        yield ports.get(timeout=100), process.pid
     finally:
         process.kill()
 
 
-def launch(
-    work,
-    world,
-    *,
-    killed=(),
-    within_s=_WITHIN_S,
-    store_port=None,
-    backend="gloo",
-    **arguments,
-):
+def launch(work, world, *, killed=(), within_s=100, store_port=None, backend="gloo", **arguments):
     """Runs `work(rank, **arguments)` on all ranks; returns their outcomes, by rank.
 
     Those that are `killed` (they kill themselves) have none. `store_port` is that of
@@ -161,22 +151,11 @@ def wrapped(net, **more):
     return DistributedDataParallel(net, bucket_cap_mb=BUCKET_MB, **more)
 
 
-def train(
-    ddp,
-    steps,
-    rank,
-    *,
-    first=0,
-    rows=8,
-    dtype=torch.float32,
-    device="cpu",
-    after=None,
-    optimiser=None,
-):
+def train(ddp, steps, rank, *, first=0, rows=8, device="cpu", after=None, optimiser=None):
     """SGD with momentum; `after(step)` is called behind each step."""
     optimiser = optimiser or torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     for step in range(first, first + steps):
-        inputs, targets = (each.to(device) for each in batch(step, rank, rows, dtype))
+        inputs, targets = (each.to(device) for each in batch(step, rank, rows))
         optimiser.zero_grad()
         nn.functional.mse_loss(ddp(inputs), targets).backward()
         optimiser.step()

@@ -27,24 +27,20 @@ def hooked(net, *, group=None, **settings):
     return ddp, state
 
 
-def all_reduced(rank, rows=(8, 8, 8), device="cpu"):
-    """The weights after training with DDP's own all-reduce."""
-    ddp = wrapped(model().to(device))
-    train(ddp, STEPS, rank, rows=rows[rank], device=device)
-    return weights(ddp)
-
-
-def trained(rank, rows=(8, 8, 8), device="cpu", **settings):
+def trained(rank, rows=8, device="cpu", **settings):
     reports = []
     ddp, state = hooked(model().to(device), **settings)
     after = {"after": lambda _: reports.append(state.last)}
-    train(ddp, STEPS, rank, rows=rows[rank], device=device, **after)
+    train(ddp, STEPS, rank, rows=rows, device=device, **after)
     return weights(ddp), reports
 
 
 def both(rank, collective, device="cpu"):
-    rows = (8, 3, 5)  # the last batches of an epoch
-    return all_reduced(rank, rows, device), *trained(rank, rows, device, collective=collective)
+    """The weights after training with DDP's own all-reduce; those with ours, and its reports."""
+    rows = (8, 3, 5)[rank]  # the last batches of an epoch
+    ddp = wrapped(model().to(device))
+    train(ddp, STEPS, rank, rows=rows, device=device)
+    return weights(ddp), *trained(rank, rows, device, collective=collective)
 
 
 @pytest.mark.parametrize("collective", ["server", "sharded"])
