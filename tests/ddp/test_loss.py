@@ -31,13 +31,9 @@ def lossy_training(rank, collective, device="cpu"):
     ddp = wrapped(model().to(device))
     state = lossy(rank, collective=collective)
     ddp.register_comm_hook(state, state.hook)
-    losses = []
-
-    def note(_):
-        losses.append([bucket.loss for bucket in last(state).buckets])
-
-    train(ddp, STEPS, rank, device=device, after=note)
-    return weights(ddp), losses
+    reports = []
+    train(ddp, STEPS, rank, device=device, after=lambda _: reports.append(last(state)))
+    return weights(ddp), [[bucket.loss for bucket in each.buckets] for each in reports]
 
 
 @pytest.mark.parametrize("collective", ["server", "sharded"])
