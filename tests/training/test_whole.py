@@ -31,7 +31,6 @@ from tests.training.single_process import single_process_weights
 from tests.transport.loopback import site
 
 RELIABLE = preset("dblp", low=0, high=0)
-_TRAINING = {"batch_size": 16}
 
 
 class Whole:
@@ -49,7 +48,7 @@ class Whole:
             "phases": {"detector": "never-critical"},
             "protocol": protocol.describe(),
             "filling": {"gather": filling, "broadcast": filling},
-            "training": Training(**{**_TRAINING, **settings}).model_dump(mode="json"),
+            "training": Training(**{"batch_size": 16, **settings}).model_dump(mode="json"),
             "transport": Transport(peer_timeout_s=10).model_dump(mode="json"),
             "impairments": [],
         }
