@@ -6,12 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from testbed import experiment
 from testbed.experiment import Run
+from tests.experiment import small
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+# What an experiment of one run says beside that.
+ONE_RUN: dict[str, Any] = {
+    "rounds": 5,
+    "seeds": [1],
+    "arms": {"mine": {"protocol": "dblp"}},
+    "impairments": [],
+}
 
 
 def _arm(**changes: Any) -> dict[str, Any]:
@@ -60,18 +66,7 @@ def place(folder: Path, kind: str, text: str | None = None) -> Path:
 
 def write(folder: Path, kind: str, reference: str = "./mine.py", **changes: Any) -> Path:
     """An experiment that uses the code of a reference."""
-    document = {
-        "name": "small",
-        "rounds": 5,
-        "seeds": [1],
-        "topology": {"name": "star", "workers": 2},
-        "arms": {"mine": {"protocol": "dblp"}},
-        **PLACES[kind](reference),
-        **changes,
-    }
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return Path(small.write(folder, **{**ONE_RUN, **PLACES[kind](reference), **changes}))
 
 
 def load_all(path: Path) -> list[Run]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import topologies
 from controllers.impairments import KINDS
@@ -21,7 +20,8 @@ from testbed.training.filling import FILLINGS
 from testbed.training.phases import DETECTORS
 from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS
 from testbed.transport.policies.tolerance import POLICIES
-from tests.examples.places import PLACES
+from tests.examples.places import ONE_RUN, PLACES
+from tests.experiment import small
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "tolerance": POLICIES,
@@ -85,18 +85,9 @@ def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dic
 
 def load(folder: Path, kind: str, name: str, reference: str) -> experiment.Run:
     needs = {} if (kind, name) == ("congestion_control", "fixed") else NEEDS.get(name, {})
-    document = {
-        "name": "small",
-        "rounds": 5,
-        "seeds": [1],
-        "topology": {"name": "star", "workers": 2},
-        "training": {"pace": {"kind": "payload-only", "compute_s": 0.01}},
-        "arms": {"mine": {"protocol": "dblp"}},
-        **place_of(kind, name, reference, needs),
-    }
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(document))
-    (run,) = experiment.load(str(path))
+    training = {"pace": {"kind": "payload-only", "compute_s": 0.01}}
+    place = place_of(kind, name, reference, needs)
+    (run,) = experiment.load(small.write(folder, **{**ONE_RUN, "training": training, **place}))
     return run
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
 from mininet.topo import LinearTopo, Topo
 
 import topologies
 from testbed import experiment
 from testbed.shared.input_error import InputError
+from tests.experiment import small
 from topologies import graph
 
 # The performance example of Mininet's introduction, without its share of the processor.
@@ -302,17 +302,9 @@ def test_a_host_without_a_link_is_refused():
 
 
 def test_training_needs_its_roles(tmp_path):
-    from testbed import experiment
-    from testbed.experiment.files import find
-
-    path = tmp_path / "own.yaml"
-    described = json.dumps(graph.described(Bottleneck()))
-    text = find("quick").read_text().replace("published: [dblp-burst-latency]\n", "")
-    begin, end = text.index("topology:"), text.index("training:")
-    impairments = text.index("impairments:")
-    path.write_text(f"{text[:begin]}topology: {described}\n{text[end:impairments]}")
+    path = small.write(tmp_path, topology=graph.described(Bottleneck()), impairments=[])
     with pytest.raises(InputError, match="training needs a server, worker-1"):
-        experiment.load(str(path))
+        experiment.load(path)
 
 
 GOOD = """
@@ -349,16 +341,9 @@ def with_build(*lines: str) -> str:
 
 def load(folder, text, *, overrides=(), **keys):
     (folder / "mine.py").write_text(text)
-    document = {
-        "name": "small",
-        "rounds": 3,
-        "seeds": [1],
-        "topology": {"name": "./mine.py", "workers": 2, **keys},
-        "arms": {"dblp": {"protocol": "dblp"}},
-    }
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return experiment.load(str(path), overrides=overrides)[0]
+    topology = {"name": "./mine.py", "workers": 2, **keys}
+    path = small.write(folder, topology=topology, impairments=[])
+    return experiment.load(path, overrides=overrides)[0]
 
 
 def test_it_is_found_beside_the_experiment_and_has_keys_of_its_own(tmp_path):

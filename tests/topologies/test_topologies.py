@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import networkx
 import pytest
-import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
 import topologies
 from testbed.cli.verbs import app
+from tests.experiment import small
 
 
 def built(**given):
@@ -203,20 +203,14 @@ def test_a_preset_gives_a_link_its_delay_and_loss_and_own_keys_come_first():
         topologies.parse({"name": "star", "preset": "moon"})
 
 
-DOCUMENT = {
-    "name": "small",
-    "rounds": 3,
-    "seeds": [1, 2],
-    "topology": {"name": "leaf-spine", "workers": 5, "core": {"delay_s": 0.002}},
-    "factors": {"topology.spines": [2, 3]},
-    "arms": {"dblp": {"protocol": "dblp"}},
-}
-
-
 def test_each_distinct_topology_is_told_once_with_its_kinds_of_links(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(DOCUMENT))
-    done = CliRunner().invoke(app, ["plan", str(path), "--out", str(tmp_path / "out")])
+    path = small.write(
+        tmp_path,
+        topology={"name": "leaf-spine", "workers": 5, "core": {"delay_s": 0.002}},
+        factors={"topology.spines": [2, 3]},
+        arms={"dblp": {"protocol": "dblp"}},
+    )
+    done = CliRunner().invoke(app, ["plan", path, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "leaf-spine, spines 2 (2 of 4 runs): 6 hosts, 6 switches" in done.output
     assert "leaf-spine, spines 3 (2 of 4 runs): 6 hosts, 7 switches" in done.output
