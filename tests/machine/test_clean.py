@@ -26,10 +26,6 @@ with RunDirectory(pathlib.Path(sys.argv[1])).open({"key": "x"}) as directory:
 """
 
 
-def lab_clean(*arguments, answer=""):
-    return lab_verb("clean", *arguments, answer=answer)
-
-
 def lab_verb(*arguments, answer=""):
     return subprocess.run(
         [sys.executable, "-m", "testbed", *arguments],
@@ -62,20 +58,20 @@ def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(going_on, 
     going_on.send_signal(signal.SIGKILL)
     going_on.wait()
 
-    refused = lab_clean("--out", str(out), answer="n\n")
+    refused = lab_verb("clean", "--out", str(out), answer="n\n")
     assert refused.returncode == 1
     assert str(partial) in refused.stdout
     assert "1.1 MB" in refused.stdout  # what it wrote, and the space that it held for its verdict
     assert partial.is_dir()
 
-    unanswered = lab_clean("--out", str(out))
+    unanswered = lab_verb("clean", "--out", str(out))
     assert unanswered.returncode == 1
     assert partial.is_dir()
 
-    done = lab_clean("--out", str(out), answer="y\n")
+    done = lab_verb("clean", "--out", str(out), answer="y\n")
     assert done.returncode == 0, done
     assert not partial.exists()
-    again = lab_clean("--out", str(out))
+    again = lab_verb("clean", "--out", str(out))
     assert again.returncode == 0
     assert "nothing to clean" in again.stdout
 
@@ -83,10 +79,10 @@ def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(going_on, 
 def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path):
     out = tmp_path / "out"
     (out / "small" / "plan.json").write_text("{}")
-    done = lab_clean("--out", str(out), "--yes")
+    done = lab_verb("clean", "--out", str(out), "--yes")
     assert done.returncode == 0, done
     assert (out / "small" / f"{KEY}.partial").is_dir()
-    named = lab_clean("small", "--out", str(out), "--yes")
+    named = lab_verb("clean", "small", "--out", str(out), "--yes")
     assert named.returncode == 2
     assert "this run is going on" in named.stderr
     assert (out / "small" / f"{KEY}.partial").is_dir()
@@ -119,7 +115,7 @@ def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
 
     found = {str(each.path.relative_to(out)) for each in clean.stale_folders(out)}
     assert found == set(stale)
-    done = lab_clean("--out", str(out), "--yes")
+    done = lab_verb("clean", "--out", str(out), "--yes")
     assert done.returncode == 0, done
     assert not any((out / name).exists() for name in stale)
     assert all((out / name).is_dir() for name in (*kept, ".report-written0"))
@@ -146,7 +142,7 @@ def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(tmp_p
         assert "by running the script again" in explained.stdout
     below = {each.path for each in clean.stale_folders(tmp_path / "out")}
     assert below == {each.path for each in clean.stale_folders(partial)} == {partial}
-    done = lab_clean(str(partial), "--yes")
+    done = lab_verb("clean", str(partial), "--yes")
     assert done.returncode == 0, done
     assert not partial.exists()
 
@@ -161,7 +157,7 @@ def test_a_scripts_earlier_result_is_of_use_where_it_was_ok(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_has_nothing_to_clean(tmp_path):
-    done = lab_clean("--out", str(tmp_path / "none"), "--yes")
+    done = lab_verb("clean", "--out", str(tmp_path / "none"), "--yes")
     assert done.returncode == 0
     assert "nothing to clean" in done.stdout
     assert not list(tmp_path.iterdir())

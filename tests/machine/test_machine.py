@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from testbed.machine import capabilities, highest_rate, steadiness
-from testbed.machine.highest_rate import LADDER_MBPS, Highest, Trial, climb
+from testbed.machine.highest_rate import LADDER_MBPS, Highest, climb
 from testbed.machine.steadiness import Findings, Moment
 from testbed.shared.yaml_input import InputError
 from tests.busy import busy_process
@@ -21,12 +22,12 @@ def moment(late_p99_s, others, stolen=0.0):
     return Moment(late_p50_s=0.0001, late_p99_s=late_p99_s, others=others, stolen=stolen)
 
 
-def trial(rate_bps, reached=1.0, idle=0.5):
+def trial(rate_bps, reached=1.0):
     return highest_rate.Trial(
         rate_bps=rate_bps,
         incast_bps=reached * rate_bps,
         broadcast_bps=rate_bps,
-        idle=idle,
+        idle=0.5,
         lab_cores=0.4,
         switch_cores=0.2,
         rtt_s=0.0002,
@@ -69,7 +70,7 @@ def test_a_machine_is_disturbed_by_others_or_by_late_timers(found, words):
 
 @pytest.mark.parametrize(("others", "told"), [(0.2, False), (0.5, True)])
 def test_others_that_a_gate_would_not_pass_are_told(others, told):
-    words = Moment(late_p50_s=0.0001, late_p99_s=0.001, others=others, stolen=0.0).sentence()
+    words = moment(0.001, others=others).sentence()
     assert ("runs may be invalid; close other programs" in words) is told
 
 
@@ -92,15 +93,7 @@ def machine(limit_mbps, *, flaky=()):
     def attempt(rate_bps):
         fails = rate_bps > limit_mbps * 1e6 or rate_bps in unlucky
         unlucky.discard(rate_bps)
-        share = 0.9 if fails else 1.0
-        return Trial(
-            rate_bps=rate_bps,
-            incast_bps=share * rate_bps,
-            broadcast_bps=rate_bps,
-            idle=0.5,
-            lab_cores=0.9,
-            switch_cores=0.4,
-        )
+        return trial(rate_bps, reached=0.9 if fails else 1.0)
 
     return attempt
 
@@ -148,11 +141,9 @@ def test_it_ends_when_its_time_is_over():
     ],
 )
 def test_what_limits_is_named(change, word):
-    fine = {"incast_bps": 1e9, "broadcast_bps": 1e9, "idle": 0.4}
-    fine |= {"lab_cores": 1.1, "switch_cores": 0.5}
-    trial = Trial(rate_bps=10**9, **{**fine, **change})
-    assert not trial.held
-    assert word in trial.limit()
+    limited = dataclasses.replace(trial(10**9), **change)
+    assert not limited.held
+    assert word in limited.limit()
 
 
 def test_a_run_tries_what_it_needs_alone_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):

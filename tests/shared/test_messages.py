@@ -25,6 +25,17 @@ def ends():
         each.close()
 
 
+@pytest.fixture
+def writing():
+    """A file to send along; when the test ends, no other file is open than before."""
+    reading, writing = os.pipe()
+    before = open_files.now()
+    yield writing
+    open_files.assert_none_since(before)
+    for each in (reading, writing):
+        os.close(each)
+
+
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])
 def test_a_message_of_any_size_arrives_whole(ends, size):
     one, other = ends
@@ -60,17 +71,12 @@ def test_open_files_go_along_and_children_do_not_inherit_them(ends):
     "words",
     [b"\x03{", b"\x03[1]", b"\x03\xff", b"\x03", b"\x03" + b"[" * 60_000, b"{}", bytes(70_000)],
 )
-def test_what_is_no_message_is_an_error_and_leaves_no_file_open(words):
+def test_what_is_no_message_is_an_error_and_leaves_no_file_open(writing, words):
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     receiver = Messages(other)
-    reading, writing = os.pipe()
-    before = open_files.now()
     socket.send_fds(one, [words], [writing])
     with pytest.raises(MessageError):
         receiver.receive(0)
-    open_files.assert_none_since(before)
-    for each in (reading, writing):
-        os.close(each)
     one.close()
     receiver.close()
 
@@ -124,10 +130,8 @@ def soon():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, LateError])
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_ones(ends, soon, error):
+def test_a_late_answer_is_not_taken_for_the_next_ones(ends, writing, soon, error):
     one, other = ends
-    reading, writing = os.pipe()
-    before = open_files.now()
 
     def answer_late():
         with contextlib.suppress(MessageError):
@@ -145,30 +149,20 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_ones(ends, soon
     answer, (file,) = one.ask({"question": 2}, timeout_s=30)
     assert answer == {"to": 2}
     os.close(file)
-    open_files.assert_none_since(before)
     one.close()
     answering.join(5)
-    for each in (reading, writing):
-        os.close(each)
 
 
-def test_a_message_whose_sender_was_interrupted_is_dropped(ends):
+def test_a_message_whose_sender_was_interrupted_is_dropped(ends, writing):
     one, other = ends
-    reading, writing = os.pipe()
-    before = open_files.now()
     socket.send_fds(one._socket, [b'\x01{"only": '], [writing])
     one.send({"whole": 1})
     assert other.receive(0) == ({"whole": 1}, [])
-    open_files.assert_none_since(before)
-    for each in (reading, writing):
-        os.close(each)
 
 
-def test_what_continues_no_message_is_passed_over_and_counted(ends):
+def test_what_continues_no_message_is_passed_over_and_counted(ends, writing):
     """Two processes send on one connection: one's message may come within another's."""
     one, other = ends
-    reading, writing = os.pipe()
-    before = open_files.now()
     for part in (b'\x01{"first": ', b'\x03{"second": 2}', b"\x001", b"\x02}", b'\x03{"third": 3}'):
         socket.send_fds(one._socket, [part], [writing])
     for expected in ({"second": 2}, {"third": 3}):
@@ -176,18 +170,15 @@ def test_what_continues_no_message_is_passed_over_and_counted(ends):
         os.close(file)
         assert message == expected
     assert other.strays == 2
-    open_files.assert_none_since(before)
-    for each in (reading, writing):
-        os.close(each)
 
 
 @pytest.mark.parametrize(
     ("part", "files", "sent"), [(b"x" * (1 << 16), 0, 300), (b"x", 8, 2)], ids=["bytes", "files"]
 )
-def test_a_message_beyond_the_bounds_is_refused_and_the_next_one_arrives(ends, part, files, sent):
+def test_a_message_beyond_the_bounds_is_refused_and_the_next_one_arrives(
+    ends, writing, part, files, sent
+):
     one, other = ends
-    reading, writing = os.pipe()
-    before = open_files.now()
 
     def send():
         for number in range(sent):
@@ -201,9 +192,6 @@ def test_a_message_beyond_the_bounds_is_refused_and_the_next_one_arrives(ends, p
         other.receive(30)
     assert other.receive(30) == ({"next": 1}, [])
     sender.join()
-    open_files.assert_none_since(before)
-    for each in (reading, writing):
-        os.close(each)
 
 
 def test_a_stage_waits_a_second_for_a_reader_and_a_round_does_not(ends):

@@ -17,7 +17,7 @@ from testbed.__main__ import main
 from testbed.shared.run_directory import PLAN, RunDirectory, write_json, write_status
 from testbed.shared.yaml_input import InputError
 from testbed.watch import follow, screen
-from testbed.watch.sweep import Sweep
+from testbed.watch.sweep import State, Sweep
 
 IN = follow.Wanted
 CONFIG = {"key": "dblp-s1", "arm": "dblp", "seed": 1, "rounds": 40, "experiment": "small"}
@@ -52,10 +52,12 @@ def live(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def rendered(document: dict[str, Any], width: int, height: int) -> list[str]:
+def rendered(
+    document: dict[str, Any], width: int, height: int, sweep: State | None = None
+) -> list[str]:
     output = io.StringIO()
     console = Console(file=output, width=width, height=height, color_system=None)
-    console.print(screen.render(document, ConsoleDimensions(width, height), ["a: ok"]))
+    console.print(screen.render(document, ConsoleDimensions(width, height), ["a: ok"], sweep))
     return output.getvalue().splitlines()
 
 
@@ -227,10 +229,7 @@ def test_the_screen_has_the_queue_and_failures_and_still_fits(tmp_path, document
     for seed in range(1, 31):
         ended(tmp_path / "small", f"dblp-s{seed}", "failed", "the sampler died " * 9)
     state = Sweep(tmp_path / "small").state(frozenset(["dblp-s31"]))
-    output = io.StringIO()
-    console = Console(file=output, width=width, height=height, color_system=None)
-    console.print(screen.render(document, ConsoleDimensions(width, height), ["a: ok"], state))
-    lines = output.getvalue().splitlines()
+    lines = rendered(document, width, height, state)
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     assert any(line.startswith("sweep     60 planned: 30 failed, 1 running") for line in lines)
