@@ -215,21 +215,6 @@ def test_options_are_a_text_or_a_mapping(tmp_path, kind):
             load_all(write(tmp_path, kind, arms=arms))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("congestion_control", {"name": "cubic", "beta": 0.8}, "cubic:beta=0.8"),
-        ("order", {"name": "rotating", "share": 0.5}, "rotating:share=0.5"),
-        ("repair", {"name": "passes"}, "passes"),
-        ("gather", {"name": "fixed", "tolerance": 0.1}, "fixed:tolerance=0.1"),
-    ],
-)
-def test_built_in_entries_may_be_mappings_too(tmp_path, key, value, text):
-    arms = {"mine": {"protocol": "dblp", key: value}}
-    (run,) = load_all(write(tmp_path, "order", arms=arms))
-    assert run.config()["protocol"][key] == text
-
-
 @pytest.mark.parametrize("key", ["congestion_control", "order", "repair"])
 @pytest.mark.parametrize(
     ("value", "said"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,13 @@ SCHEMA = json_schema.build()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def _shipped(name: str = "quick") -> dict[str, Any]:
-    return yaml_input.read(EXPERIMENTS / f"{name}.yaml")
+def _quick_with(key: str, value: Any, folder: Path) -> tuple[dict[str, Any], str]:
+    """The experiment `quick` with one change, and the path of a file with it."""
+    document = yaml_input.read(EXPERIMENTS / "quick.yaml")
+    yaml_input.replace(document, key, value)
+    path = folder / "experiment.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return document, str(path)
 
 
 def test_the_verb_prints_a_valid_schema_of_the_draft() -> None:
@@ -40,13 +44,11 @@ def test_the_verb_prints_a_valid_schema_of_the_draft() -> None:
 
 
 @pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_experiment_is_valid(path: Path) -> None:
+def test_every_shipped_experiment_is_valid_and_tells_editors_of_a_file_that_exists(
+    path: Path,
+) -> None:
     document = yaml_input.read(path)
     assert [each.message for each in VALIDATOR.iter_errors(document)] == []
-
-
-@pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
-def test_a_language_server_line_names_a_file_that_exists(path: Path) -> None:
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("# yaml-language-server: $schema="):
             assert (path.parent / line.partition("=")[2]).is_file()
@@ -74,13 +76,10 @@ _WRONG: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("key", "value"), _WRONG, ids=lambda each: str(each)[:40])
 def test_what_the_lab_refuses_the_schema_refuses(key: str, value: Any, tmp_path: Path) -> None:
-    document = copy.deepcopy(_shipped())
-    yaml_input.replace(document, key, value)
+    document, path = _quick_with(key, value, tmp_path)
     assert not VALIDATOR.is_valid(document)
-    path = tmp_path / "experiment.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
     with pytest.raises(InputError):
-        load(str(path))
+        load(path)
 
 
 _RIGHT: list[tuple[str, Any]] = [
@@ -104,9 +103,6 @@ _RIGHT: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("key", "value"), _RIGHT, ids=lambda each: str(each)[:40])
 def test_what_the_lab_takes_the_schema_takes(key: str, value: Any, tmp_path: Path) -> None:
-    document = copy.deepcopy(_shipped())
-    yaml_input.replace(document, key, value)
+    document, path = _quick_with(key, value, tmp_path)
     assert [each.message for each in VALIDATOR.iter_errors(document)] == []
-    path = tmp_path / "experiment.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    load(str(path))
+    load(path)

@@ -119,16 +119,9 @@ def test_values_may_have_units_as_in_yaml():
     assert found["topology"]["rate_bps"] == 20_000_000
 
 
-@pytest.mark.parametrize(
-    ("topology", "words"),
-    [
-        ({"name": "star", "rate_bps": "20 MB/s"}, r"topology\.rate_bps: '20 MB/s': .* 160Mbit"),
-        ({"name": "star", "rate_bps": "5ms"}, r"topology\.rate_bps: '5ms': must be a whole"),
-    ],
-)
-def test_a_unit_that_does_not_fit_is_refused(topology, words):
-    with pytest.raises(InputError, match=words):
-        lab_of(topology)
+def test_a_unit_that_does_not_fit_is_refused():
+    with pytest.raises(InputError, match=r"topology\.rate_bps: '20 MB/s': .* 160Mbit"):
+        lab_of({"name": "star", "rate_bps": "20 MB/s"})
 
 
 def test_anchors_of_impairments_do_not_count():

@@ -292,15 +292,6 @@ def test_what_the_lab_cannot_build_is_one_line(options, words):
         graph.described(topo)
 
 
-def test_a_host_without_a_link_is_refused():
-    topo = Topo()
-    for name in ("a", "b"):
-        topo.addLink(topo.addHost(name), topo.addSwitch("s1") if name == "a" else "s1")
-    topo.addHost("c")
-    with pytest.raises(ValueError, match="host 'c' has 0 links"):
-        rebuilt(topo)
-
-
 def test_training_needs_its_roles(tmp_path):
     path = small.write(tmp_path, topology=graph.described(Bottleneck()), impairments=[])
     with pytest.raises(InputError, match="training needs a server, worker-1"):

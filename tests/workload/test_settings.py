@@ -170,9 +170,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "0.time_limit_s: has no meaning for a service...": with_programs(
         {**SERVER, "time_limit_s": 3}, CLIENT
     ),
-    "0.after_timeout_s: has no meaning without after; valid: none": running(
-        "true", after_timeout_s=3
-    ),
     "1.output: 'log': programs.0 writes it, too": with_programs(
         {**SERVER, "output": "log"}, {**CLIENT, "output": "log"}
     ),
