@@ -13,7 +13,7 @@ from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
 from testbed.lab.network import HostInfo, hosts_from_json
-from testbed.shared import sizes
+from testbed.shared import own_code, sizes
 
 _LARGEST_BYTES = 64 << 20
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
@@ -253,11 +253,7 @@ class Impairment(ABC, Generic[ParametersT]):
 
 def lines_of_file(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
     """The lines of a named file that say something, each with its place: `FILE: line N`."""
-    looked = [each.resolve() for each in (*folders, Path())]
-    file = next((each / name for each in looked if (each / name).is_file()), None)
-    if file is None:
-        where = " or ".join(dict.fromkeys(map(str, looked)))
-        raise ValueError(f"{name}: no such file; looked in {where}")
+    file = own_code.find_file(name, folders)
     try:
         if file.stat().st_size > _LARGEST_BYTES:
             raise ValueError(f"{name}: valid: up to {sizes.in_words(_LARGEST_BYTES)}")

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from testbed.shared import problems, yaml_input
+from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.named_sections import folders
 from testbed.shared.problems import optional
@@ -60,11 +60,7 @@ def _on_both_legs(filling: Any, info: ValidationInfo) -> Any:
 
 def _profile(name: str, folders: Sequence[Path]) -> tuple[dict[str, float], str]:
     """The bounds in a profile, which come into a run in its place, and what to know of them."""
-    looked = [folder.resolve() for folder in (*folders, Path())]
-    path = next((folder / name for folder in looked if (folder / name).is_file()), None)
-    if path is None:
-        where = " or ".join(dict.fromkeys(map(str, looked)))
-        raise InputError(f"{name}: no such file; looked in {where}")
+    path = own_code.find_file(name, folders)
     try:
         document = yaml_input.read(path)
     except InputError as error:

@@ -69,16 +69,22 @@ def places(texts: Iterable[str]) -> list[str]:
     return sorted({split(each)[0] for each in texts if is_own(each)})
 
 
+def find_file(name: str, folders: Sequence[Path]) -> Path:
+    """A file in the first of these folders that has it, or else in the current one."""
+    looked = [folder.resolve() for folder in (*folders, Path())]
+    for folder in looked:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(f"{name}: no such file; looked in {_in_words(looked)}")
+
+
 def located(text: str, folders: Sequence[Path] = ()) -> str:
     """The same reference with an absolute path, which any process can load."""
     place, name, _ = split(text)
     suffix = f":{name}" if name else ""
-    looked = [folder.resolve() for folder in (*folders, Path())]
     if place.endswith(".py"):
-        for folder in looked:
-            if (folder / place).is_file():
-                return f"{(folder / place).resolve()}{suffix}"
-        raise InputError(f"{place}: no such file; looked in {_in_words(looked)}")
+        return f"{find_file(place, folders).resolve()}{suffix}"
+    looked = [folder.resolve() for folder in (*folders, Path())]
     parent, _, module = place.rpartition("/")
     if place.startswith("/"):
         looked = [Path(parent or "/")]
