@@ -38,13 +38,9 @@ from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.net import path_mtu
 from testbed.transport.protocols import REGISTRIES
 from testbed.verdict.gates import Limits
-from testbed.workload.settings import AnyArm, BuiltIn, Programs, ProgramsArm
+from testbed.workload.settings import AnyArm, BuiltIn, Name, Programs, ProgramsArm
 from testbed.workload.torchrun import FIRST_WITH_LEGS, AnyWorkload, Torchrun, TorchrunArm
 
-Name = Annotated[
-    str,
-    form(r"^[a-z0-9][a-z0-9-]{0,63}$", "names of up to 64 lower-case letters, digits and hyphens"),
-]
 ArmName = Annotated[
     str,
     form(

@@ -68,7 +68,7 @@ def _texts(least: int) -> WithJsonSchema:
 Word = Annotated[str, Field(max_length=10_000)]
 Arguments = Annotated[list[Word], BeforeValidator(_words), _texts(0)]
 Command = Annotated[list[Word], BeforeValidator(_command), _texts(1)]
-ProgramName = Annotated[
+Name = Annotated[
     str,
     form(r"^[a-z0-9][a-z0-9-]{0,63}$", "names of up to 64 lower-case letters, digits and hyphens"),
 ]
@@ -86,7 +86,7 @@ class Program(Section):
         "with quotes; no shell reads it. Names of hosts resolve, and the experiment's folder is "
         "the current one"
     )
-    name: ProgramName | None = optional("names it in logs and tables; none: the host's name")
+    name: Name | None = optional("names it in logs and tables; none: the host's name")
     after: str | None = optional(
         "the name of a program that must listen (on TCP or UDP) or have ended first"
     )
