@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+from testbed.shared.messages import wait_for
+
 _READ_BYTES = 1 << 16
 _PIPES = ("stdin", "stdout", "stderr")
 SendSignal = Callable[[int], None]
@@ -163,7 +165,7 @@ class Program:
 
     def _look(self, timeout_s: float | None) -> int | None:
         """The exit status, which the steward has sent or sends within a time (None: any)."""
-        if self.returncode is None and _readable(self._status, timeout_s):
+        if self.returncode is None and wait_for(self._status, timeout_s):
             with self._lock:
                 if self.returncode is None:
                     sent = os.read(self._status, 32)
@@ -236,12 +238,6 @@ def _opened(file: int | None, name: str, text: bool) -> IO[Any] | None:
     if text:
         return os.fdopen(file, mode, encoding="utf-8", errors="replace")
     return os.fdopen(file, f"{mode}b")
-
-
-def _readable(descriptor: int, timeout_s: float | None) -> bool:
-    waiter = select.poll()
-    waiter.register(descriptor, select.POLLIN)
-    return bool(waiter.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 def _close(stream: IO[Any]) -> None:

@@ -144,10 +144,8 @@ class Messages:
         self.send({**message, _NUMBER: request.get(_NUMBER)}, files, timeout_s=timeout_s)
 
     def _wait(self, event: int, until_s: float | None) -> bool:
-        waiter = select.poll()  # `select` refuses descriptors above 1023
-        waiter.register(self._socket, event)
-        left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
-        return bool(waiter.poll(None if left_s is None else left_s * 1000))
+        left_s = None if until_s is None else until_s - time.monotonic()
+        return wait_for(self._socket.fileno(), left_s, event)
 
     def close(self) -> None:
         """End the connection, also for copies of this end in other processes."""
@@ -177,6 +175,13 @@ def connect(path: Path | str) -> Messages:
         connected.close()
         raise
     return Messages(connected)
+
+
+def wait_for(descriptor: int, timeout_s: float | None, event: int = select.POLLIN) -> bool:
+    """Wait for an event of a descriptor; False when it took longer than the time (None: any)."""
+    waiter = select.poll()  # `select` refuses descriptors above 1023
+    waiter.register(descriptor, event)
+    return bool(waiter.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
 
 
 class ProgressWriter:

@@ -20,9 +20,10 @@ from pydantic import TypeAdapter
 
 from controllers import impairment_plan
 from controllers.impairments import AnyImpairment, Impairment, ImpairmentParameters, make
-from testbed.lab.helpers.process import HelperError, HelperProcess, wait_readable
+from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.shared.messages import wait_for
 from tests.busy import busy_process
 
 PLACES = impairment_plan.Places(
@@ -205,7 +206,7 @@ def impairment(document: dict[str, Any], **processes: int) -> Impairment[Any]:
         processes={name.replace("_", "-"): pid for name, pid in processes.items()},
         hosts={"here": host, "there": host},
         network={"links": []},
-        readable=wait_readable,
+        readable=wait_for,
         sleep=time.sleep,
         spawn=lambda _function: None,
     )

@@ -13,6 +13,7 @@ import pytest
 
 from testbed.lab.helpers import process
 from testbed.lab.helpers.process import HelperError, HelperProcess
+from testbed.shared.messages import wait_for
 
 ECHO = """
 from testbed.lab.helpers.process import Requests
@@ -142,10 +143,10 @@ def test_a_held_program_ends_with_a_parent_that_is_killed():
     with parent.stdin, parent.stdout:
         held = os.pidfd_open(int(parent.stdout.readline()))
         try:
-            assert not process.wait_readable(held, 0.2)  # it runs
+            assert not wait_for(held, 0.2)  # it runs
             parent.kill()
             parent.wait()
-            assert process.wait_readable(held, 10)  # it has ended
+            assert wait_for(held, 10)  # it has ended
         finally:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(held, signal.SIGKILL)

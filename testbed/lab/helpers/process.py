@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from testbed.shared import messages
-from testbed.shared.messages import LateError, MessageError, Messages
+from testbed.shared.messages import LateError, MessageError, Messages, wait_for
 
 _READ_BYTES = 1 << 16
 # A helper starts Python and what it imports first: seconds on a busy machine.
@@ -28,24 +27,17 @@ class HelperError(RuntimeError):
 # The parent's side
 
 
-def wait_readable(descriptor: int, timeout_s: float) -> bool:
-    """Wait until a descriptor is readable; False when that took longer than the time."""
-    waiter = select.poll()  # `select` refuses descriptors above 1023
-    waiter.register(descriptor, select.POLLIN)
-    return bool(waiter.poll(max(0.0, timeout_s) * 1000))
-
-
 class HelperProcess:
     """A helper, which runs from `start` on."""
 
-    # `readable` waits as `wait_readable` does: nothing may block the controller's green threads.
+    # `readable` waits as `wait_for` does: nothing may block the controller's green threads.
 
     def __init__(
         self,
         argv: Sequence[str],
         *,
         name: str,
-        readable: Callable[[int, float], bool] = wait_readable,
+        readable: Callable[[int, float], bool] = wait_for,
         stderr: Any = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
