@@ -12,7 +12,6 @@ PACKAGES = sorted(
     for top in ("testbed", "controllers", "topologies", "analysis")
     for path in (ROOT / top).rglob("__init__.py")
 )
-MOST_ENTRIES_OF_ANALYSIS = 9
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=lambda path: str(path.parent.relative_to(ROOT)))
@@ -28,18 +27,11 @@ def test_no_module_lies_loose_in_the_testbed():
     assert loose == {"__init__.py", "__main__.py", "py.typed"}
     folders = {path for path in (ROOT / "testbed").iterdir() if path.is_dir()}
     packages = {path.parent for path in PACKAGES}
-    assert {path for path in folders if _holds_sources(path)} <= packages
-
-
-def test_the_analysis_can_be_taken_in_at_a_glance():
-    entries = {path for path in (ROOT / "analysis").iterdir() if _holds_sources(path)}
-    assert len(entries) <= MOST_ENTRIES_OF_ANALYSIS
-
-
-def _holds_sources(path: Path) -> bool:
-    """Not a folder that a removed package left behind with its bytecode."""
-    files = [path] if path.is_file() else path.rglob("*")
-    return any(file.is_file() and file.suffix != ".pyc" for file in files)
+    # A folder that a removed package left behind has its bytecode alone.
+    files = {path: [each for each in path.rglob("*") if each.is_file()] for path in folders}
+    assert {
+        path for path in folders if {each.suffix for each in files[path]} - {".pyc"}
+    } <= packages
 
 
 def test_the_map_of_the_testbed_names_every_room():
