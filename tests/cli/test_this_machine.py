@@ -15,26 +15,15 @@ from testbed.cli.options import Sweep
 from testbed.machine import highest_rate, steadiness
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import write_json
+from tests.machine.test_machine import QUIET, trial
 
 
 def sized(monkeypatch, selection, *, reached=(1.0,)):
     """What is chosen on a machine where these shares of the rate arrive, one after another."""
     shares = iter(reached)
 
-    def attempt(rate_bps):
-        arrived_bps = next(shares) * rate_bps
-        return highest_rate.Trial(
-            rate_bps=rate_bps,
-            incast_bps=arrived_bps,
-            broadcast_bps=arrived_bps,
-            idle=0.5,
-            lab_cores=0.5,
-            switch_cores=0.3,
-        )
-
-    quiet = steadiness.Moment(late_p50_s=1e-4, late_p99_s=1e-3, others=0.0, stolen=0.0)
-    monkeypatch.setattr(highest_rate, "attempt", attempt)
-    monkeypatch.setattr(steadiness, "watch", lambda: quiet)
+    monkeypatch.setattr(highest_rate, "attempt", lambda rate: trial(rate, reached=next(shares)))
+    monkeypatch.setattr(steadiness, "watch", lambda: QUIET)
     printed = io.StringIO()
     found = execution.sized(chosen(selection), Console(file=printed, width=1000))
     return found.selections[0].profile, printed.getvalue()

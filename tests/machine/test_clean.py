@@ -12,6 +12,7 @@ import pytest
 from testbed.lab import leftovers
 from testbed.machine import clean
 from testbed.shared import run_directory
+from tests.cli.test_verbs import lab
 
 KEY = "dblp-s1-0123456789"
 
@@ -24,17 +25,6 @@ with RunDirectory(pathlib.Path(sys.argv[1])).open({"key": "x"}) as directory:
     print("open", flush=True)
     time.sleep(60)
 """
-
-
-def lab_verb(*arguments, answer=""):
-    return subprocess.run(
-        [sys.executable, "-m", "testbed", *arguments],
-        input=answer,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -58,20 +48,20 @@ def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(going_on, 
     going_on.send_signal(signal.SIGKILL)
     going_on.wait()
 
-    refused = lab_verb("clean", "--out", str(out), answer="n\n")
+    refused = lab("clean", "--out", str(out), input="n\n")
     assert refused.returncode == 1
     assert str(partial) in refused.stdout
     assert "1.1 MB" in refused.stdout  # what it wrote, and the space that it held for its verdict
     assert partial.is_dir()
 
-    unanswered = lab_verb("clean", "--out", str(out))
+    unanswered = lab("clean", "--out", str(out), input="")
     assert unanswered.returncode == 1
     assert partial.is_dir()
 
-    done = lab_verb("clean", "--out", str(out), answer="y\n")
+    done = lab("clean", "--out", str(out), input="y\n")
     assert done.returncode == 0, done
     assert not partial.exists()
-    again = lab_verb("clean", "--out", str(out))
+    again = lab("clean", "--out", str(out))
     assert again.returncode == 0
     assert "nothing to clean" in again.stdout
 
@@ -79,15 +69,15 @@ def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(going_on, 
 def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path):
     out = tmp_path / "out"
     (out / "small" / "plan.json").write_text("{}")
-    done = lab_verb("clean", "--out", str(out), "--yes")
+    done = lab("clean", "--out", str(out), "--yes")
     assert done.returncode == 0, done
     assert (out / "small" / f"{KEY}.partial").is_dir()
-    named = lab_verb("clean", "small", "--out", str(out), "--yes")
+    named = lab("clean", "small", "--out", str(out), "--yes")
     assert named.returncode == 2
     assert "this run is going on" in named.stderr
     assert (out / "small" / f"{KEY}.partial").is_dir()
     assert going_on.poll() is None
-    explained = lab_verb("explain", str(out / "small" / f"{KEY}.partial"))
+    explained = lab("explain", str(out / "small" / f"{KEY}.partial"))
     assert explained.returncode == 2
     assert explained.stderr.strip().endswith("this run is going on")
 
@@ -115,7 +105,7 @@ def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
 
     found = {str(each.path.relative_to(out)) for each in clean.stale_folders(out)}
     assert found == set(stale)
-    done = lab_verb("clean", "--out", str(out), "--yes")
+    done = lab("clean", "--out", str(out), "--yes")
     assert done.returncode == 0, done
     assert not any((out / name).exists() for name in stale)
     assert all((out / name).is_dir() for name in (*kept, ".report-written0"))
@@ -135,14 +125,14 @@ def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(tmp_p
     assert dead.returncode == -signal.SIGKILL
     partial = tmp_path / "out" / f"{name}.partial"
     for named in (place, partial):
-        explained = lab_verb("explain", str(named))
+        explained = lab("explain", str(named))
         assert explained.returncode == 0, explained
         assert f"{partial.name}: interrupted" in explained.stdout
         assert "the command ended without a verdict" in explained.stdout
         assert "by running the script again" in explained.stdout
     below = {each.path for each in clean.stale_folders(tmp_path / "out")}
     assert below == {each.path for each in clean.stale_folders(partial)} == {partial}
-    done = lab_verb("clean", str(partial), "--yes")
+    done = lab("clean", str(partial), "--yes")
     assert done.returncode == 0, done
     assert not partial.exists()
 
@@ -157,7 +147,7 @@ def test_a_scripts_earlier_result_is_of_use_where_it_was_ok(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_has_nothing_to_clean(tmp_path):
-    done = lab_verb("clean", "--out", str(tmp_path / "none"), "--yes")
+    done = lab("clean", "--out", str(tmp_path / "none"), "--yes")
     assert done.returncode == 0
     assert "nothing to clean" in done.stdout
     assert not list(tmp_path.iterdir())

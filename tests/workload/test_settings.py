@@ -32,6 +32,14 @@ def load(folder: Path, given: dict[str, Any], **options: Any) -> list[Any]:
     return experiment.load(str(path), **options)
 
 
+def assert_refused(folder: Path, given: dict[str, Any], says: str) -> None:
+    """It is refused in one line; three full stops stand for any words."""
+    with pytest.raises(InputError) as caught:
+        load(folder, given)
+    line = str(caught.value).removeprefix(f"{folder / 'mine.yaml'}: ")
+    assert re.fullmatch(".*".join(map(re.escape, says.split("..."))), line), line
+
+
 def with_programs(*programs: dict[str, Any], **further: Any) -> dict[str, Any]:
     return {**SMALL, "workload": {"kind": "programs", "programs": list(programs)}, **further}
 
@@ -207,11 +215,7 @@ WRONG: dict[str, dict[str, Any]] = {
     ],
 )
 def test_wrong_input_is_one_line(tmp_path: Path, given: dict[str, Any], says: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load(tmp_path, given)
-    told = str(caught.value).removeprefix(f"{tmp_path / 'mine.yaml'}: ")
-    wanted = ".*".join(map(re.escape, says.split("...")))
-    assert re.fullmatch(wanted, told), told
+    assert_refused(tmp_path, given, says)
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,13 @@ import dataclasses
 import inspect
 import io
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 from rich.console import Console
 
-from testbed import experiment
 from testbed.cli import plan_view
 from testbed.ddp import bounded_loss, settings, steps, torch_hooks
 from testbed.experiment import json_schema
@@ -24,16 +21,12 @@ from testbed.shared.input_error import InputError
 from testbed.transport import preset
 from testbed.workload import torchrun
 from testbed.workload.torchrun import TorchrunArm
+from tests.workload import test_settings
 
 WORKLOAD = {"kind": "torchrun", "script": "train.py", "args": "--epochs 2"}
 # Of one rank a host; the lab's queues hold single packets.
 OURS = {"port": 46999, "insecure": True, "segmentation": False}
-SMALL: dict[str, Any] = {
-    "name": "mine",
-    "seeds": [1],
-    "topology": {"name": "star", "workers": 2},
-    "workload": WORKLOAD,
-}
+SMALL = test_settings.SMALL | {"workload": WORKLOAD}
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +35,7 @@ def _script(tmp_path: Path) -> None:
 
 
 def load(folder: Path, **changes: Any) -> list[Any]:
-    path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, **changes}), encoding="utf-8")
-    return experiment.load(str(path))
+    return test_settings.load(folder, {**SMALL, **changes})
 
 
 def programs(run: Any) -> list[dict[str, Any]]:
@@ -251,11 +242,7 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
     ],
 )
 def test_wrong_input_is_one_line(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load(tmp_path, **changes)
-    line = str(caught.value).removeprefix(f"{tmp_path / 'mine.yaml'}: ")
-    wanted = ".*".join(map(re.escape, says.split("...")))
-    assert re.fullmatch(wanted, line), line
+    test_settings.assert_refused(tmp_path, {**SMALL, **changes}, says)
 
 
 def test_legs_are_free_where_all_arms_have_them(tmp_path: Path) -> None:
