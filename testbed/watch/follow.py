@@ -97,9 +97,10 @@ def running(wanted: Wanted) -> list[Watched]:
         try:
             going_on = directory in held or _in_progress(directory, locked)
             if going_on and directory.is_dir() and wanted.has(directory):
-                found.append((_began(directory), Watched(directory)))
+                began_s = (directory / "config.json").stat().st_mtime
+                found.append((began_s, Watched(directory)))
         except OSError:
-            continue  # it has just ended
+            continue  # it has just ended, or has only begun
     return [run for _, run in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
@@ -191,20 +192,10 @@ def _held_by_commands() -> tuple[set[Path], set[int]]:
 
 
 def _in_progress(directory: Path, locked: set[int]) -> bool:
-    """Whether a command is executing this run."""
+    """Whether a command is executing this run; OSError where it has just ended."""
     # The lock is looked up and not tried: trying would get in its way. Where the kernel names
     # another inode (on stacked file systems), fresh samples tell.
-    try:
-        if os.stat(directory).st_ino in locked:  # noqa: PTH116
-            return True
-    except OSError:
-        return False
+    if directory.stat().st_ino in locked:
+        return True
     at_s = read_or_empty(directory / "live.json").get("t_s")
     return isinstance(at_s, int | float) and 0 <= time.monotonic() - at_s < _FRESH_S
-
-
-def _began(directory: Path) -> float:
-    try:
-        return (directory / "config.json").stat().st_mtime
-    except OSError:
-        return 0.0
