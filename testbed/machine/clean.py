@@ -15,7 +15,6 @@ from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 
-_EARLIER = "an earlier attempt"
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
 _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
 _FETCHED = re.compile(r"\.fetched-[a-z0-9_]{8}")
@@ -117,7 +116,7 @@ def why_stale(path: Path) -> str:
         return ""  # a script names its folder as it likes
     if run_directory.RunDirectory(path).verdict() == "ok":
         return ""  # of a run in progress, too: the next `run` gives it its name
-    return "a run whose command is gone" if match["kind"] == "partial" else _EARLIER
+    return "a run whose command is gone" if match["kind"] == "partial" else "an earlier attempt"
 
 
 def _end(processes: list[Leftover]) -> None:
