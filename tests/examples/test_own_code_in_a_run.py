@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 import topologies
 from testbed.cli.verbs import app
-from testbed.shared import own_code
-from testbed.shared.yaml_input import InputError
 from tests.examples.places import EXAMPLES, PLACES, good, load, load_all, place
 
 # Where a run's configuration has each kind, and what the example's file calls it.
@@ -45,18 +43,6 @@ def test_a_run_names_the_file_and_its_hash_and_depends_on_it(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PLACES)
-def test_the_same_files_in_another_folder_are_the_same_run(tmp_path, kind):
-    runs = []
-    for folder in (tmp_path / "one", tmp_path / "two"):
-        folder.mkdir()
-        place(folder, kind)
-        runs.append(load(folder, kind))
-    assert runs[0].key == runs[1].key
-    one, two = ([entry["rounds"] for entry in run.config()["impairments"]] for run in runs)
-    assert one == two
-
-
-@pytest.mark.parametrize("kind", PLACES)
 def test_the_module_form_and_a_name_will_do(tmp_path, kind):
     package = tmp_path / f"package_of_{kind}"
     package.mkdir()
@@ -70,19 +56,6 @@ def test_the_module_form_and_a_name_will_do(tmp_path, kind):
     assert list(by_module.config()["code"]) == [f"{tmp_path}/{package.name}.parts"]
     (package / "__init__.py").write_text("# counts too\n")
     assert load(tmp_path, kind, f"{package.name}.parts:{name}").key != by_module.key
-
-
-@pytest.mark.parametrize("kind", PLACES)
-def test_a_process_of_the_run_refuses_a_file_that_has_changed(tmp_path, kind):
-    path = place(tmp_path, kind)
-    planned = load(tmp_path, kind).config()["code"]
-    own_code.expect(planned)
-    place(tmp_path, kind, good(kind) + "# changed\n")
-    message = r"mine\.py: has changed since the run was planned"
-    with pytest.raises(InputError, match=message):
-        own_code.load(str(path), axis=kind, default="", base=None)
-    with pytest.raises(InputError, match=message):
-        own_code.expect(planned)
 
 
 def test_the_file_is_executed_once_for_each_content(tmp_path):

@@ -65,14 +65,18 @@ def test_two_folders_modules_of_one_name_are_not_taken_for_each_other(tmp_path):
         own_code.load(second, axis="x", default="", base=None)
 
 
-def test_a_process_of_the_run_refuses_a_changed_import(tmp_path):
+@pytest.mark.parametrize("changed", ["mine.py", "beside_me.py"])
+def test_a_process_of_the_run_refuses_a_file_or_an_import_that_has_changed(tmp_path, changed):
     place = written(tmp_path, mine="import beside_me\ndef x(): pass\n", beside_me="A = 1\n")
     planned = {place: own_code.fingerprint(place)}
     try:
         own_code.expect(planned)
         assert str(tmp_path / "beside_me.py") in own_code.files()
-        (tmp_path / "beside_me.py").write_text("A = 2\n")
-        with pytest.raises(InputError, match=r"mine\.py: has changed since the run was planned"):
+        (tmp_path / changed).write_text("def x(): return 2\n")
+        said = r"mine\.py: has changed since the run was planned"
+        with pytest.raises(InputError, match=said):
             own_code.load(place, axis="x", default="", base=None)
+        with pytest.raises(InputError, match=said):
+            own_code.expect(planned)
     finally:
         own_code.expect({})

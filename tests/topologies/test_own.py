@@ -298,21 +298,6 @@ def test_training_needs_its_roles(tmp_path):
         experiment.load(path)
 
 
-GOOD = """
-from typing import Literal
-from topologies import TopologyParameters
-from topologies.base import LabTopo
-
-class Parameters(TopologyParameters):
-    hops: int = 2
-
-class Topology(LabTopo):
-    def build(self, parameters):
-        line = [self.addSwitch(f"s{each}") for each in range(1, parameters.hops + 1)]
-        for near, far in zip(line, line[1:]):
-            self.addLink(near, far, delay_s=0.002)
-        self.spread(parameters.all_host_names(), line)
-"""
 PLAIN = """
 from mininet.topo import Topo
 from topologies import TopologyParameters as Parameters
@@ -335,12 +320,6 @@ def load(folder, text, *, overrides=(), **keys):
     topology = {"name": "./mine.py", "workers": 2, **keys}
     path = small.write(folder, topology=topology, impairments=[])
     return experiment.load(path, overrides=overrides)[0]
-
-
-def test_it_is_found_beside_the_experiment_and_has_keys_of_its_own(tmp_path):
-    topology = load(tmp_path, GOOD, hops=3).config()["topology"]
-    assert topology["name"] == str(tmp_path / "mine.py")
-    assert topology["hops"] == 3
 
 
 @pytest.mark.parametrize(
