@@ -47,14 +47,10 @@ def _unknown(name: str, documents: list[Any], known: Mapping[str, Mapping[str, s
 
 def unknown_keys(document: Any, keys: Mapping[str, str]) -> Iterator[str]:
     """The key paths of a document that no key of the dictionary matches."""
-    patterns = [_parts(key) for key in keys]
+    patterns = [tuple(key.replace("[]", ".[]").split(".")) for key in keys]
     for path in _paths(document):
         if not any(_matches(path, pattern) for pattern in patterns):
             yield ".".join(path)
-
-
-def _parts(key: str) -> KeyPath:
-    return tuple(key.replace("[]", ".[]").split("."))
 
 
 def _paths(value: Any, at: KeyPath = ()) -> Iterator[KeyPath]:

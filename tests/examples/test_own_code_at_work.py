@@ -31,10 +31,6 @@ from tests.training.one_round import LAYOUT, estimate, gradients_of
 from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
 
 
-def lossy(seed=3):
-    return Network(survives=bernoulli(0.2, seed))
-
-
 def test_an_own_congestion_control_order_and_repair_carry_a_transfer(tmp_path):
     layout = layout_of(300)
     payload = random_payload(layout)
@@ -48,7 +44,7 @@ def test_an_own_congestion_control_order_and_repair_carry_a_transfer(tmp_path):
     outcome = transfer(
         payload,
         layout,
-        network=lossy(),
+        network=Network(survives=bernoulli(0.2, 3)),
         congestion=control,
         order=ORDERS.create(protocol.order),
         repair=REPAIRS.create(protocol.repair),

@@ -89,11 +89,6 @@ _PLACES = list(_places(_BASE))
 _ARM_KEYS = sorted({key for name in protocols.PRESETS for key in protocols.settings(name)})
 
 
-def _one_line_each(message: str) -> None:
-    for line in message.split("\n"):
-        _one_line(line)
-
-
 def _one_line(message: str) -> None:
     assert message
     assert len(message.splitlines()) == 1, message
@@ -141,7 +136,8 @@ def test_any_file_is_read_or_refused_in_one_line_each(tmp_path, changes):
     try:
         experiment.load(str(path))
     except InputError as error:
-        _one_line_each(str(error))
+        for line in str(error).split("\n"):
+            _one_line(line)
 
 
 @settings(max_examples=150, deadline=None)
