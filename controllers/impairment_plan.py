@@ -26,6 +26,17 @@ class Places:
     settings: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     """Of links as configured, if known: rate_bps, delay_s, jitter_s."""
 
+    @classmethod
+    def of(cls, topology: Any, hosts: Sequence[str], working_hosts: Collection[str] = ()) -> Places:
+        """The places of a built topology."""
+        return cls(
+            hosts=hosts,
+            switches=topology.switches(),
+            links=topology.links(),
+            working_hosts=working_hosts,
+            settings={ends: topology.linkInfo(*ends) for ends in topology.links()},
+        )
+
     def place(self, parameters: ImpairmentParameters) -> str:
         """What an entry acts on: a host itself, or one direction (or both) of a link."""
         if "link" not in parameters.allowed_targets:

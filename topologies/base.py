@@ -141,10 +141,6 @@ class LabTopo(Topo):
             for first, second in self._links
         }
 
-    def link_settings(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The options of every link by its two nodes, as `links` names them."""
-        return {ends: self.linkInfo(*ends) for ends in self.links()}
-
     def as_graph(self) -> networkx.Graph:
         """Nodes and links; each edge has its `delay_s`."""
         graph = networkx.Graph()

@@ -407,10 +407,5 @@ class Experiment(Section):
     @cached_property
     def _places(self) -> impairment_plan.Places:
         network = topologies.build(self.topology)
-        return impairment_plan.Places(
-            hosts=self.topology.all_host_names(),
-            switches=network.switches(),
-            links=network.links(),
-            working_hosts=self.working_hosts,
-            settings=network.link_settings(),
-        )
+        hosts = self.topology.all_host_names()
+        return impairment_plan.Places.of(network, hosts, self.working_hosts)

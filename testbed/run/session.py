@@ -107,12 +107,7 @@ class LabSession:
         self.switch.datapath = datapath.choose(self.config.get("datapath", "auto"))
         parameters = topology_of(self.config)
         topology = topologies.build(parameters)
-        places = Places(
-            hosts=topology.hosts(),
-            switches=topology.switches(),
-            links=topology.links(),
-            settings=topology.link_settings(),
-        )
+        places = Places.of(topology, topology.hosts())
         entries = [impairments.read(each) for each in self.config["impairments"]]
         for ends, delay_s in places.delays(entries).items():
             topology.linkInfo(*ends)["most_delay_s"] = delay_s

@@ -498,12 +498,7 @@ def of_topology(
         built = topologies.build(parameters)
     except ValueError as error:
         raise InputError(f"topology: {error}") from None
-    places = impairment_plan.Places(
-        hosts=built.hosts(),
-        switches=built.switches(),
-        links=built.links(),
-        settings=built.link_settings(),
-    )
+    places = impairment_plan.Places.of(built, built.hosts())
     try:
         entries = _ENTRIES.validate_python(_anchored(impairments))
         resolved = impairment_plan.resolve(entries, places, rounds=len(entries), seed=seed)
