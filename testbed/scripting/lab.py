@@ -156,7 +156,6 @@ class Link:
             "jitter_s": jitter_s,
             "loss": loss,
         }
-        given = {key: each for key, each in given.items() if each is not None}
         changes = by_hand.checked(given)
         for way in by_hand.ways(self.ends, toward):
             self._ask({"do": "link", "way": way, "changes": changes})
