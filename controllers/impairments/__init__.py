@@ -44,7 +44,6 @@ KINDS: Registry[Impairment[Any]] = Registry(
         "straggler": Straggler,
         "crash": Crash,
     },
-    own="Impairment",
     base=Impairment,
 )
 

@@ -47,7 +47,7 @@ class Registry(Generic[T]):
         axis: str,
         entries: Mapping[str, Callable[..., T] | str],
         *,
-        own: str | None,
+        own: str | None = None,
         base: type | str | None = None,
     ) -> None:
         """A table; what is named as `package.module:name` is imported when it is first used.
@@ -55,12 +55,13 @@ class Registry(Generic[T]):
         Args:
             axis: what it holds, for messages: "congestion control".
             entries: factories by name.
-            own: the name that a user's file gives its entry by default; None: no own code here.
-            base: the class that a user's entry must derive from; None: any function will do.
+            own: the name that a user's file gives its entry by default; None: that of `base`.
+            base: the class that a user's entry must derive from; None: any function will do, or
+                there is no own code where `own` is None too.
         """
         self.axis = axis
         self._entries = dict(entries)
-        self.own = own
+        self.own = own or (base.__name__ if isinstance(base, type) else None)
         self._base = base
 
     def __iter__(self) -> Iterator[str]:

@@ -109,7 +109,6 @@ class LinearRate(_Falling):
 SCHEDULES: Registry[Schedule] = Registry(
     "learning-rate schedule",
     {"constant": ConstantRate, "step": StepRate, "cosine": CosineRate, "linear": LinearRate},
-    own="Schedule",
     base=Schedule,
 )
 AnySchedule = Annotated[Schedule, OneOf(SCHEDULES, key="kind", base=Schedule)]

@@ -90,7 +90,7 @@ def scaled(
 
 
 PACES: Registry[Section] = Registry(
-    "pace", {"real": RealPace, "paced": PacedIterations, "payload-only": PayloadOnly}, own=None
+    "pace", {"real": RealPace, "paced": PacedIterations, "payload-only": PayloadOnly}
 )
 AnyPace = Annotated[
     RealPace | PacedIterations | PayloadOnly,

@@ -114,7 +114,7 @@ class Torchrun(Section):
 
 
 WORKLOADS: Registry[Section] = Registry(
-    "workload", {"training": BuiltIn, "programs": Programs, "torchrun": Torchrun}, own=None
+    "workload", {"training": BuiltIn, "programs": Programs, "torchrun": Torchrun}
 )
 AnyWorkload = Annotated[
     BuiltIn | Programs | Torchrun, OneOf(WORKLOADS, key="kind", base=Section, default="training")

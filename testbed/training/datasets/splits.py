@@ -34,7 +34,7 @@ class Dirichlet(Section):
     alpha: float = Field(gt=0, le=1e6, description="the smaller, the fewer classes each worker has")
 
 
-SPLITS: Registry[Section] = Registry("split", {"equal": Equal, "dirichlet": Dirichlet}, own=None)
+SPLITS: Registry[Section] = Registry("split", {"equal": Equal, "dirichlet": Dirichlet})
 AnySplit = Annotated[Equal | Dirichlet, OneOf(SPLITS, key="name", base=Section, by_name=True)]
 
 

@@ -36,7 +36,6 @@ FILLINGS: Registry[Filling] = Registry(
         "hadamard": Hadamard,
         "signs": Signs,
     },
-    own="Filling",
     base=Filling,
 )
 

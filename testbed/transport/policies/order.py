@@ -284,7 +284,6 @@ class LayerAndMagnitude(Marks):
 MARKS: Registry[Marks | None] = Registry(
     "kind of marks",
     {NONE: unmarked, "layer-and-magnitude": LayerAndMagnitude},
-    own="Marks",
     base=Marks,
 )
 

@@ -23,6 +23,5 @@ CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
         "bbr": Bbr,
         "ltp": Ltp,
     },
-    own="CongestionControl",
     base=CongestionControl,
 )

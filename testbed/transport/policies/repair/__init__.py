@@ -13,6 +13,5 @@ from testbed.transport.policies.repair.streaming import Streaming
 REPAIRS: Registry[Repair] = Registry(
     "repair",
     {"passes": Passes, "selective": Selective, "streaming": Streaming, "once": Once},
-    own="Repair",
     base=Repair,
 )
