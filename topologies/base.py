@@ -126,12 +126,8 @@ class LabTopo(Topo):
         self._made[key] = link.over(self.parameters.every_link())
         return self._made[key]
 
-    def link_names(self) -> list[str]:
-        """Every link as `FIRST--SECOND`, in the order in which they were added."""
-        return [f"{first}--{second}" for first, second in self._links]
-
     def link_options(self) -> dict[str, dict[str, Any]]:
-        """The options of every link by its name: rate, queue, delay, jitter, loss, ECN."""
+        """The options of links by `FIRST--SECOND`, in the order in which they were added."""
         return {
             f"{first}--{second}": {
                 key: value
@@ -216,7 +212,7 @@ class LabTopo(Topo):
             first, _, second = name.partition("--")
             ends = (first, second) if (first, second) in self._links else (second, first)
             if ends not in self._links:
-                some = ", ".join(self.link_names()[:4])
+                some = ", ".join([*self.link_options()][:4])
                 raise ValueError(f"links: there is no link {name!r}; valid: {some}, ...")
             self._links[ends] = changes.over(self._links[ends])
 

@@ -29,10 +29,9 @@ def describe(parameters: topologies.TopologyParameters) -> LabInfo:
     topology = topologies.build(parameters)
     hosts, links = {}, []
     numbers = {name: number for number, name in enumerate(topology.hosts(), start=1)}
-    options = topology.link_options()
-    for name in topology.link_names():
+    for name, options in topology.link_options().items():
         ends = _ports(topology, *name.split("--"))
-        kept = {key: each for key, each in options[name].items() if each is not None}
+        kept = {key: each for key, each in options.items() if each is not None}
         links.append(LinkEnds(name=name, first=ends[0], second=ends[1], **kept))
         for own, other in _both(ends):
             if not topology.isSwitch(own.node):

@@ -78,7 +78,7 @@ def test_a_constructor_that_builds_will_do(tmp_path, constructor):
     topology = built(tmp_path, OLD_STYLE.replace("Topo.__init__(self)", constructor))
     assert topology.hosts() == ["server", "worker-1", "worker-2"]
     assert topology.roles == {"alice": "server", "bob": "worker-1", "carol": "worker-2"}
-    assert topology.link_names() == ["server--s3", "s3--s4", "worker-1--s4", "worker-2--s4"]
+    assert [*topology.link_options()] == ["server--s3", "s3--s4", "worker-1--s4", "worker-2--s4"]
     core = topology.link_options()["s3--s4"]
     assert core["queue_bytes"] == 32 * 1514
     assert (core["rate_bps"], core["delay_s"]) == (5_000_000, 1.0)
