@@ -144,11 +144,6 @@ def key_of(name: str) -> str:
     return re.sub(r"\.(partial|attempt\d+)$", "", name)
 
 
-def _verdict_of(directory: Path) -> Verdict | None:
-    verdict = read_or_empty(directory / "status.json").get("verdict")
-    return verdict if verdict in VERDICTS else None
-
-
 @dataclass(frozen=True)
 class RunDirectory:
     """The place of one run; `path` is where a finished run lies."""
@@ -162,7 +157,8 @@ class RunDirectory:
 
     def verdict(self) -> Verdict | None:
         """The verdict of the finished run; None when there is none."""
-        return _verdict_of(self.path)
+        verdict = read_or_empty(self.path / "status.json").get("verdict")
+        return verdict if verdict in VERDICTS else None
 
     @contextmanager
     def open(self, config: dict[str, Any]) -> Iterator[Path]:
@@ -194,7 +190,7 @@ class RunDirectory:
         """Finish a run whose command was killed after the verdict; says whether there was one."""
         try:
             with _locked(self.partial):
-                finished = _verdict_of(self.partial) not in (None, "interrupted")
+                finished = RunDirectory(self.partial).verdict() not in (None, "interrupted")
                 if finished:
                     self.accept(self.partial)
                 return finished
