@@ -123,7 +123,7 @@ class LabTopo(Topo):
             raise problems.input_error(error, LinkParameters) from None
         if is_core:
             link = link.over(self.parameters.core)
-        self._made[key] = link.over(self.parameters.every_link())
+        self._made[key] = link.over(self.parameters)
         return self._made[key]
 
     def link_options(self) -> dict[str, dict[str, Any]]:

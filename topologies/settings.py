@@ -198,7 +198,3 @@ class TopologyParameters(LinkParameters):
     def all_host_names(self) -> list[str]:
         """Names of all hosts: server, workers, traffic hosts."""
         return [*self.host_names(), *self.traffic_names()]
-
-    def every_link(self) -> LinkParameters:
-        """The keys of a link at the top level."""
-        return LinkParameters(**self._given())
