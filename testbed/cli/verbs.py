@@ -73,7 +73,7 @@ def check(
 
     screen = console(stderr=as_json)
     probed = capabilities.probe()
-    document: dict[str, Any] = {name: each.as_json() for name, each in probed.items()}
+    document: dict[str, Any] = {k: dataclasses.asdict(each) for k, each in probed.items()}
     if not as_json:
         capabilities.show(probed, screen)
         screen.print(f"now: {steadiness.watch().sentence()}", highlight=False)

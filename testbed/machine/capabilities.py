@@ -53,10 +53,6 @@ class Capability:
     enables: str
     how: str
 
-    def as_json(self) -> dict[str, object]:
-        """The record in `check --json`."""
-        return asdict(self)
-
 
 def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
     """Try the wanted capabilities, or all; the machine is as before afterwards."""
@@ -148,7 +144,7 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     probed: dict[str, Capability] = {}
     for name in request["wanted"] or trials:
         probed[name] = _attempt(name, trials[name])
-    return {name: each.as_json() for name, each in probed.items()}
+    return {name: asdict(each) for name, each in probed.items()}
 
 
 def _tun_device() -> None:
