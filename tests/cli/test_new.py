@@ -114,7 +114,6 @@ def test_nothing_is_overwritten(tmp_path):
         ("topology", "2nd", "for example my_2nd$"),
         ("topology", "", "for example my_own$"),
         ("topology", "random", "Python has a module of that name; choose another, my_random"),
-        ("topology", "no/such/ring", r"the folder no/such is missing"),
         ("experiment", "My_First", "cannot name an experiment; .*, for example my-first$"),
         ("experiment", "..", "cannot name an experiment"),
     ],

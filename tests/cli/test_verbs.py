@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from testbed.__main__ import main
-from testbed.cli import options, upkeep
+from testbed.cli import upkeep
 from testbed.cli.terminal import show_table
 from tests.analysis.build import ResultsBuilder, edited
 
@@ -363,10 +363,6 @@ def test_a_quick_answer_imports_nothing_heavy(words, heavy, tmp_path):
         argv, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
     )
     assert set(done.stdout.split()) & heavy == set()
-
-
-def test_names_may_have_spaces_between_them():
-    assert options.names_in("dblp, fixed-low ,dblp", "--arms") == ["dblp", "fixed-low"]
 
 
 def test_a_folder_whose_name_is_no_utf8_is_refused_in_one_line(in_process):
