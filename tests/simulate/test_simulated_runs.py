@@ -247,7 +247,7 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
         (
             "dblp",
             ("impairments=[{kind: background, host: server, from: worker-1, rounds: [1]}]",),
-            "impairments.0: kind 'background' is not simulated; valid: loss, sender-drop, burst",
+            "impairments.0: kind 'background' is not simulated; valid: loss, sender-drop, blackout",
         ),
         (
             "dblp",
