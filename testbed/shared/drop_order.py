@@ -27,8 +27,7 @@ class DropOrder:
             self._memory = mmap.mmap(file.fileno(), 8 * _WORDS)
         self._share: NDArray[np.float64] = np.frombuffer(self._memory, np.float64, 1)
         self._counts: NDArray[np.int64] = np.frombuffer(self._memory, np.int64, 2, offset=8)
-        digest = hashlib.sha256(seed.encode()).digest()
-        self._random = np.random.default_rng(list(digest))
+        self._random = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
 
     @classmethod
     def make(cls, folder: Path, name: str, host: str) -> DropOrder:

@@ -61,7 +61,7 @@ class Messages:
             flags = _FIRST * (at == 0) | _LAST * (at + _PART_BYTES >= len(data))
             part = [bytes([flags]), data[at : at + _PART_BYTES]]
             while not self._sent(part, files if at == 0 else ()):
-                if not self._wait(select.POLLOUT, until_s):
+                if not wait_for(self.fileno(), until_s - time.monotonic(), select.POLLOUT):
                     raise LateError("takes no message in time")
 
     def _sent(self, part: list[bytes], files: Sequence[int]) -> bool:
@@ -108,7 +108,8 @@ class Messages:
             try:
                 data, files, flags, _ = socket.recv_fds(self._socket, 1 + _PART_BYTES, _MOST_FILES)
             except BlockingIOError:
-                if not self._wait(select.POLLIN, until_s):
+                left_s = None if until_s is None else until_s - time.monotonic()
+                if not wait_for(self.fileno(), left_s):
                     raise LateError("no message in time") from None
                 continue
             except OSError as error:
@@ -142,10 +143,6 @@ class Messages:
     ) -> None:
         """Send the answer to a request."""
         self.send({**message, _NUMBER: request.get(_NUMBER)}, files, timeout_s=timeout_s)
-
-    def _wait(self, event: int, until_s: float | None) -> bool:
-        left_s = None if until_s is None else until_s - time.monotonic()
-        return wait_for(self._socket.fileno(), left_s, event)
 
     def close(self) -> None:
         """End the connection, also for copies of this end in other processes."""
@@ -187,8 +184,6 @@ def wait_for(descriptor: int, timeout_s: float | None, event: int = select.POLLI
 class ProgressWriter:
     """Progress from inside a sandbox to the command, of several processes on one connection."""
 
-    # It is for the eye: a run never fails for it, and hardly waits.
-
     def __init__(self, messages: Messages) -> None:
         self.messages = messages
 
@@ -201,5 +196,5 @@ class ProgressWriter:
         self._send({"round": number, "rounds": total}, 0)
 
     def _send(self, record: Mapping[str, Any], timeout_s: float) -> None:
-        with suppress(MessageError):
+        with suppress(MessageError):  # it is for the eye: a run never fails for it
             self.messages.send(record, timeout_s=timeout_s)

@@ -56,8 +56,7 @@ class Registry(Generic[T]):
             axis: what it holds, for messages: "congestion control".
             entries: factories by name.
             own: the name that a user's file gives its entry by default; None: that of `base`.
-            base: the class that a user's entry must derive from; None: any function will do, or
-                there is no own code where `own` is None too.
+            base: the class that a user's entry must derive from; None: any function will do.
         """
         self.axis = axis
         self._entries = dict(entries)

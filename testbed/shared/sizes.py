@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -10,12 +11,10 @@ def bytes_below(folder: Path) -> int:
     """The bytes of all files below a folder; files that go meanwhile count as nothing."""
     total = 0
     for path in folder.rglob("*"):
-        try:
+        with suppress(OSError):
             status = path.lstat()
-        except OSError:
-            continue
-        if not stat.S_ISDIR(status.st_mode):
-            total += status.st_size
+            if not stat.S_ISDIR(status.st_mode):
+                total += status.st_size
     return total
 
 

@@ -13,8 +13,9 @@ from typing import IO, Any
 
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
     """As `open`, for a file whose name is no symbolic link; links on the way to it are followed."""
-    return open(path, mode, opener=_opener, **options)
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return open(
+        path,
+        mode,
+        opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666),
+        **options,
+    )
