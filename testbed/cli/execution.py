@@ -99,9 +99,10 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
         return True
     verdicts = Counter(_standing(results, run) for run in runs)
     if options.pcap and verdicts["ok"] and not options.anew:
+        first = next(run.label for run in runs if _standing(results, run) == "ok")
         raise InputError(
-            f"--pcap: {verdicts['ok']} of these runs are ok already and would not be recorded; "
-            "record them in another folder with --out DIR, or with --anew"
+            f"--pcap: {verdicts['ok']} of these runs are ok already and would not be recorded "
+            f"({first}); record them in another folder with --out DIR, or with --anew"
         )
     if options.scheduler is None and (options.anew or verdicts["ok"] < len(runs)):
         if any(run.experiment.trains for run in runs) and not importlib.util.find_spec("torch"):

@@ -238,14 +238,13 @@ class FlowSampler:
             state = state_of(self._reader(flow.host).ask(self._flows[flow]))
             if state is None:  # the connection is gone: perhaps there is another
                 self._seek_s = min(self._seek_s, now_s + _SEEK_S)
+                self._order = [other for other in self._order if other != flow]
                 self._flows.pop(flow)
                 self.latest.pop(flow, None)
             else:
                 number = self._numbers.setdefault(flow, len(self._numbers))
                 self.table.take(1)[0] = (now_s, number, *state)
                 self.latest[flow] = dict(zip(STATE, state, strict=True))
-        if len(self._order) > len(self._flows):
-            self._order = sorted(self._flows)
 
     def _seek(self, now_s: float) -> None:
         for _ in range(min(_HOSTS_PER_SEARCH, len(self._to_ask))):

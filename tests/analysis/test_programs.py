@@ -76,7 +76,7 @@ def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results, 
 
 
 def of_a_step(number: int, role: str, chunks: int, received: int) -> dict[str, Any]:
-    """What a rank writes of a step (`testbed.ddp.step_log`)."""
+    """What a rank writes of a step (`testbed.ddp.report`)."""
     labels = {"round": number, "leg": "gather", "role": role, "host": "one", "peer": "rank-1"}
     counts = {"chunk_count": chunks, "chunks_received": received, "passes": 2, "bytes_sent": 500}
     return {**labels, **counts, "began_s": 1.0, "ended_s": 1.5, "duration_s": 0.5}

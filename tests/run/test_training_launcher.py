@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,11 +52,11 @@ def test_workers_have_nothing_that_is_the_servers_alone(tmp_path):
     (tmp_path / "logs").mkdir()
     alone, other = socket.socketpair()
     descriptor, gate = alone.fileno(), os.pipe()
-    name = os.readlink(f"/proc/self/fd/{descriptor}")
+    name = Path(f"/proc/self/fd/{descriptor}").readlink()
 
     def work(sockets):
         opened = Path("/proc/self/fd").iterdir()
-        assert name not in {os.readlink(file) for file in opened if file.exists()}
+        assert name not in {file.readlink() for file in opened if file.is_symlink()}
 
     def task(run: Any) -> HostTask:
         no_sockets: Any = list

@@ -171,6 +171,38 @@ def test_an_answer_about_a_connection_that_came_too_late_is_dropped(kernel):
     assert opened.waiting == []
 
 
+class Connections:
+    """A reader of a kernel that knows one connection less each time that it is asked about one."""
+
+    def __init__(self) -> None:
+        self.ports = [40_000, 40_001]
+        self.refuses = False
+
+    def connections(self, *_: int) -> list[flows.Connection]:
+        return [flows.Connection("10.0.0.1", 47_000, "10.0.0.2", port) for port in self.ports]
+
+    def ask(self, request: bytes) -> bytes:
+        if self.refuses:
+            raise OSError("no namespace")
+        self.refuses, self.ports = True, []
+        return done(0)
+
+
+def test_the_sampler_goes_on_when_a_connection_ends_before_the_kernel_refuses(
+    tmp_path, monkeypatch
+):
+    reader = Connections()
+    monkeypatch.setattr(flows.FlowSampler, "_reader", lambda self, host: reader)
+    hosts = {"server": {"address": "10.0.0.1"}, "worker": {"address": "10.0.0.2"}}
+    wanted = {"ports": [47_000, 47_999], "centre": "server", "hosts": list(hosts)}
+    sampler = flows.FlowSampler(tmp_path, hosts, wanted, tmp_path)
+    with pytest.raises(OSError, match="no namespace"):
+        sampler.sample(0)  # one connection is gone, then nobody answers
+    for tick in range(1, 9):
+        with pytest.raises(OSError, match="no namespace"):
+            sampler.sample(tick)
+
+
 # Answers the first request after the second one has come.
 LATE = """
 from testbed.lab.helpers.process import Requests

@@ -502,7 +502,7 @@ class BoundedEnergy(_Named):
 
     def __post_init__(self) -> None:
         for option in ("share", "at_most", "floor"):
-            if getattr(self, option) is not None:
+            if option != "floor" or self.floor is not None:
                 check_number(option, getattr(self, option), above=0, most=1)
         check_number("patience", self.patience, least=1)
 
