@@ -33,6 +33,11 @@ BOTH = [
 SESSION, TRANSFER = 77, 5
 
 
+@pytest.fixture(params=BOTH)
+def hot_path(request):
+    return request.param
+
+
 def layout_of(elements, chunk_bytes=16):
     return PayloadLayout([("p", elements)], chunk_bytes)
 
@@ -73,7 +78,6 @@ def good(layout, chunk, stamp=0):
     return SESSION, chunk, TRANSFER, int(layout.chunk_lengths[chunk]), stamp
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_a_composed_batch_holds_header_and_chunk_of_each(hot_path):
     layout = layout_of(15)
     rows, frames = payload_of(layout), new_frames(4, 16)
@@ -91,7 +95,6 @@ def test_a_composed_batch_holds_header_and_chunk_of_each(hot_path):
     assert records["stamp"].tolist() == [9 | 1 << 15, 10, 11]
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 @pytest.mark.parametrize("wrong", [-1, 4, 2**32, -(2**63)])
 def test_a_chunk_that_there_is_not_is_refused(hot_path, wrong):
     layout = layout_of(16)
@@ -101,7 +104,6 @@ def test_a_chunk_that_there_is_not_is_refused(hot_path, wrong):
     )
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_numbers_of_any_size_name_chunks(hot_path):
     layout = layout_of(16)
     frames = new_frames(2, 16)
@@ -111,7 +113,6 @@ def test_numbers_of_any_size_name_chunks(hot_path):
         assert fields(frames, 16)["sequence"].tolist() == [2, 1]
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_new_chunks_reach_their_places_and_nothing_else_is_touched(hot_path):
     layout = layout_of(31)
     it = placement(hot_path, layout)
@@ -142,7 +143,6 @@ def numbered(layout, numbers):
     return frames
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 @pytest.mark.parametrize("writing", [True, False])
 def test_each_number_is_taken_once_however_old_its_copy_is(hot_path, writing):
     layout = layout_of(4 * 16_000)
@@ -163,7 +163,6 @@ def test_each_number_is_taken_once_however_old_its_copy_is(hot_path, writing):
     assert it.ignored["too-old"] == 1 and it.ignored["replayed"] == 8
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_damaged_numbers_stop_nothing_and_a_long_silence_is_survived(hot_path):
     layout = layout_of(400)
     it = placement(hot_path, layout)
@@ -178,7 +177,6 @@ def test_damaged_numbers_stop_nothing_and_a_long_silence_is_survived(hot_path):
     assert later == [2, 2]
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_a_batch_of_which_any_part_was_lost_may_reach_far(hot_path):
     layout = layout_of(160_000)
     it = placement(hot_path, layout)
@@ -187,7 +185,6 @@ def test_a_batch_of_which_any_part_was_lost_may_reach_far(hot_path):
     assert not it.ignored.keys() & {"far-ahead", "too-old", "replayed"}
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_numbers_go_on_around_their_end_and_none_is_before_the_first(hot_path):
     layout = layout_of(16)
     it = placement(hot_path, layout)
@@ -206,7 +203,6 @@ def test_numbers_go_on_around_their_end_and_none_is_before_the_first(hot_path):
     ]
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_what_does_not_fit_is_counted_by_its_first_fault(hot_path):
     layout = layout_of(31)
     it = placement(hot_path, layout)
@@ -234,7 +230,6 @@ def test_what_does_not_fit_is_counted_by_its_first_fault(hot_path):
     }
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_after_the_end_datagrams_are_checked_and_not_written(hot_path):
     layout = layout_of(31)
     it = placement(hot_path, layout)
@@ -247,7 +242,6 @@ def test_after_the_end_datagrams_are_checked_and_not_written(hot_path):
     assert (it.rows == 0xEE).all()
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(hot_path):
     layout = layout_of(31)
     it = placement(hot_path, layout)
@@ -261,7 +255,6 @@ def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(hot_path):
     assert (np.delete(spare, 1, axis=0) == 0xEE).all()
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
 @pytest.mark.parametrize("transfer", [0, 1 << 24, U32_MAX])
 def test_a_batch_of_one_transfer_is_told_from_one_of_several(hot_path, transfer):
     layout = layout_of(31)
