@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -63,6 +63,10 @@ class Rounds(Generic[C]):
                 newest_lost_sent_s=sent_s if lost else None,
             )
         )
+
+    def repeat(self, times: int, **settings: Any) -> None:
+        for _ in range(times):
+            self.round(**settings)
 
     @property
     def window(self) -> float:
@@ -188,8 +192,7 @@ def test_slow_start_doubles_each_round_trip(kind, beta):
 def test_a_loss_cuts_the_window_by_the_specified_factor_once_per_round_trip(kind, beta):
     control = kind()
     rounds = Rounds(control)
-    for _ in range(3):
-        rounds.round()
+    rounds.repeat(3)
     sent_s = rounds.now_s
     for late_s in (RTT_S, 1.2 * RTT_S, 1.9 * RTT_S):  # three reports about the same flight
         control.on_feedback(
@@ -213,8 +216,7 @@ def test_a_loss_cuts_the_window_by_the_specified_factor_once_per_round_trip(kind
 def test_when_nothing_arrives_the_window_falls_to_two_datagrams_and_stays_open(kind, beta):
     control = kind()
     rounds = Rounds(control)
-    for _ in range(6):
-        rounds.round()
+    rounds.repeat(6)
     for _ in range(40):
         rounds.round(lost=int(rounds.window))
         assert rounds.window >= 2
@@ -231,8 +233,7 @@ def test_a_window_that_is_not_used_does_not_grow(kind, beta):
     rounds.round()
     rounds.round(sent=3)  # the round before has shown that there is room
     before = rounds.window
-    for _ in range(20):
-        rounds.round(sent=3)
+    rounds.repeat(20, sent=3)
     rounds.round(sent=20, limited=True)
     assert rounds.window == before
 
@@ -241,8 +242,7 @@ def test_a_window_that_is_not_used_does_not_grow(kind, beta):
 def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, beta):
     control = kind()
     rounds = Rounds(control)
-    for _ in range(4):
-        rounds.round()
+    rounds.repeat(4)
     rounds.round(lost=1)
     window_bytes, threshold_bytes = control.window_bytes, control._threshold
     rounds.now_s += 30.0
@@ -260,8 +260,7 @@ def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, beta):
 def test_the_pace_follows_a_round_trip_that_falls_because_the_queue_is_gone(kind, beta):
     control = kind()
     rounds = Rounds(control, rtt_s=2 * RTT_S)
-    for _ in range(5):
-        rounds.round()
+    rounds.repeat(5)
     rounds.round(lost=1)
     rounds.rtt_s = RTT_S
     rounds.round()
@@ -270,8 +269,7 @@ def test_the_pace_follows_a_round_trip_that_falls_because_the_queue_is_gone(kind
 
 def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
     rounds = Rounds(Reno())
-    for _ in range(3):
-        rounds.round()
+    rounds.repeat(3)
     rounds.round(lost=1)
     windows = []
     for _ in range(5):
@@ -285,8 +283,7 @@ def test_cubic_follows_the_function_of_the_rfc_on_a_long_path():
     rtt_s = 0.1
     control = Cubic()
     rounds = Rounds(control, rtt_s=rtt_s)
-    for _ in range(6):
-        rounds.round()
+    rounds.repeat(6)
     rounds.round(lost=1)
     w_max, start = 640.0, 640 * 0.7
     k_s = ((w_max - start) / 0.4) ** (1 / 3)
@@ -301,8 +298,7 @@ def test_cubic_follows_the_function_of_the_rfc_on_a_long_path():
 def test_cubic_aims_lower_after_two_losses():
     control = Cubic()
     rounds = Rounds(control)
-    for _ in range(4):
-        rounds.round()
+    rounds.repeat(4)
     rounds.round(lost=1)
     rounds.round(lost=1)
     assert control._w_max == pytest.approx(112 * (1 + 0.7) / 2)
@@ -312,11 +308,9 @@ def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
     rtt_s = 0.05
     control = Cubic()
     rounds = Rounds(control, rtt_s=rtt_s)
-    for _ in range(5):
-        rounds.round()
+    rounds.repeat(5)
     rounds.round(lost=1)
-    for _ in range(5):
-        rounds.round()
+    rounds.repeat(5)
     before = rounds.window
     rounds.now_s += 60.0
     control.on_transfer_begin(rounds.now_s)
@@ -412,8 +406,7 @@ def test_timely_keeps_its_rate_over_a_pause_and_takes_no_gradient_across_it():
 def filled(kind: type[Bbr], *, sent: int = 100) -> Rounds[Bbr]:
     """A model that has found 100 datagrams per millisecond."""
     rounds = Rounds(kind(), rtt_s=1e-3)
-    for _ in range(8):
-        rounds.round(sent=sent)
+    rounds.repeat(8, sent=sent)
     return rounds
 
 
@@ -458,8 +451,7 @@ def test_bbr_forgets_a_bandwidth_that_was_measured_over_the_delay_of_a_busy_rece
 def test_bbr_counts_a_limited_sample_only_if_it_is_larger():
     rounds = filled(Bbr)
     bandwidth_bps = rounds.control.bandwidth_bps
-    for _ in range(20):
-        rounds.round(sent=5, limited=True)
+    rounds.repeat(20, sent=5, limited=True)
     assert rounds.control.bandwidth_bps == bandwidth_bps
     rounds.round(sent=200, limited=True)
     assert rounds.control.bandwidth_bps == pytest.approx(2 * bandwidth_bps)
@@ -502,8 +494,7 @@ def test_ltp_counts_what_was_lost_without_a_queue_and_bbr_ignores_it_for_two_sec
     for kind in (Bbr, Ltp):
         rounds = filled(kind)
         for count in (1990, 30):
-            for _ in range(count):
-                rounds.round(sent=100, lost=40)
+            rounds.repeat(count, sent=100, lost=40)
             rates.append(rounds.control.bandwidth_bps / (100 * SIZE * 8 / 1e-3))
     assert rates == pytest.approx([1.0, 0.6, 1.0, 1.0])
 
@@ -521,15 +512,13 @@ def test_bbr_takes_round_trips_that_vary_by_a_hundredth_for_no_queue():
 def test_losses_behind_a_queue_are_not_excused(kind):
     rounds = filled(kind)
     rounds.rtt_s = 2e-3
-    for _ in range(40):
-        rounds.round(sent=200, lost=80)
+    rounds.repeat(40, sent=200, lost=80)
     assert rounds.control.bandwidth_bps == pytest.approx(120 * SIZE * 8 / 2e-3)
 
 
 def test_bbr_seeks_the_bandwidth_anew_when_losses_end_that_it_has_believed():
     rounds = filled(Bbr)
-    for _ in range(2100):
-        rounds.round(sent=100, lost=90)
+    rounds.repeat(2100, sent=100, lost=90)
     assert rounds.control.bandwidth_bps == pytest.approx(10 * SIZE * 8 / 1e-3)
     rounds.round(sent=20)
     assert rounds.control.state is BbrState.STARTUP
