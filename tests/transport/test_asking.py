@@ -129,8 +129,7 @@ def until_asked(two):
 
 def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms_or_at_once_after_a_silence():
     two = Two()
-    two.receive(0)
-    two.send(0)
+    two.begin(0)
     asked_s = until_asked(two)
     connection = two.worker.connection
     # No round trip is known yet, so it is taken for 10 ms.
@@ -140,8 +139,7 @@ def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms_or_at_once_after
     assert connection.doubt(BEFORE) == (asked_s, asked_s)  # at once: another one was overdue
     two.run()
     assert connection.doubt(BEFORE) == NO_DOUBT
-    two.receive(2)
-    two.send(2)
+    two.begin(2)
     asked_s = until_asked(two)
     due_s, since_s = connection.doubt(BEFORE)
     assert since_s == asked_s
@@ -174,8 +172,7 @@ def test_data_without_what_they_are_worth_are_a_doubt_after_2_ms_and_more_for_lo
 
 def test_an_order_that_tells_no_worth_makes_nobody_wait_for_it():
     two = Two()
-    two.receive(0)
-    two.send(0)
+    two.begin(0)
     two.run(until_s=0.9 * DELAY_S + 1e-3)
     assert two.server.connection.doubt(BEFORE) == NO_DOUBT
     two.run()

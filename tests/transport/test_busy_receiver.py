@@ -49,8 +49,7 @@ class Busy(Two):
         """How long it takes."""
         began_s, number = self.simulation.now_s, len(self.sent)
         self.worker.batches.clear()
-        self.receive(number)
-        self.send(number)
+        self.begin(number)
         self.simulation.run(done=lambda: number in ended(self.worker))
         return self.simulation.now_s - began_s
 

@@ -266,8 +266,7 @@ def test_a_rule_that_a_probe_or_the_time_satisfies_ends_its_transfer_there_and_t
 
 def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
     two = Two()
-    two.receive(0)
-    two.send(0)
+    two.begin(0)
     probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
     two.server.connection.on_control(2 * probe, 0.0)
     assert "awaits its answer" in (two.server.connection.lost or "")

@@ -84,8 +84,7 @@ def test_a_sender_that_is_told_to_hold_waits_as_long_as_the_receiver_lives():
 def test_an_early_transfer_takes_no_window_from_the_one_before_it(repair, congestion, loss):
     two = Two(repair=repair, loss=loss, chunks=200, congestion=congestion)
     two.server.on_event = lambda event: two.receive(2) if 2 not in two.into else None
-    two.receive(0)
-    two.send(0)
+    two.begin(0)
     two.send(2)
     two.run(until_s=60.0)
     assert two.intact == [0, 2], (gone(two.worker), gone(two.server))

@@ -40,8 +40,7 @@ def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_littl
 def test_a_path_that_is_blocked_for_a_while_delays_a_transfer_by_little_more():
     two = Two(chunks=1000)
     two.worker.way.fate = lambda frame: None
-    two.receive(0)
-    two.send(0)
+    two.begin(0)
     two.run(until_s=3.0)
     two.worker.way.fate = None
     two.run()
@@ -152,6 +151,7 @@ class Path(Two):
         self._takes, self._draws = takes, np.random.default_rng(seed)
         self.link._loss = lambda: not self._arrives(self.outgoing.pieces)
         self.simulation.at(0.0, self._look)
+        self.begin(0)
 
     def _arrives(self, pieces):
         return self._draws.random() < self._takes(pieces, self.simulation.now_s)
@@ -173,8 +173,6 @@ REPAIRS = pytest.mark.parametrize("repair", ["passes", "selective", "streaming"]
 @pytest.mark.parametrize(("fits", "loss"), [(2, 0.0), (3, 0.0), (6, 0.1), (2, 0.3)])
 def test_where_full_datagrams_vanish_and_smaller_ones_do_not_chunks_are_cut(repair, fits, loss):
     path = Path(lambda pieces, now_s: (1 - loss) * (pieces >= fits or now_s < 0.1), repair=repair)
-    path.receive(0)
-    path.send(0)
     path.run(4.0)
     assert path.outgoing.pieces == path.server.connection.incoming.pieces == fits
     assert path.path.datagram_wire_bytes == path.outgoing.sizes[fits]
@@ -187,8 +185,6 @@ def test_where_full_datagrams_vanish_and_smaller_ones_do_not_chunks_are_cut(repa
 @pytest.mark.parametrize("seed", range(2))
 def test_a_path_that_loses_most_datagrams_of_any_size_has_no_hole(repair, loss, seed):
     path = Path(lambda pieces, now_s: 1 - loss, repair=repair, seed=seed)
-    path.receive(0)
-    path.send(0)
     path.run(8.0)
     assert path.outgoing.pieces == 1 and not gone(path.worker)
 
@@ -196,13 +192,9 @@ def test_a_path_that_loses_most_datagrams_of_any_size_has_no_hole(repair, loss, 
 @REPAIRS
 def test_nor_has_one_that_loses_all_for_a_while_or_for_ever(repair):
     path = Path(lambda pieces, now_s: not 0.1 < now_s < 3.0, repair=repair)
-    path.receive(0)
-    path.send(0)
     path.run(30.0)
     assert path.outgoing.pieces == 1 and path.intact == [0]
     path = Path(lambda pieces, now_s: now_s < 0.1, repair=repair)
-    path.receive(0)
-    path.send(0)
     path.run(30.0)
     assert path.outgoing.pieces == 1 and "data does not arrive" in gone(path.worker)
 

@@ -147,8 +147,7 @@ def test_an_absence_of_this_side_s_own_is_no_transfer_that_stands_still(repair, 
     (other,) = (party for name, party in parties.items() if name != away)
     patient(other.connection)
     two.worker.way.fate = lambda frame: None
-    two.receive(0)
-    two.send(0)
+    two.begin(0)
     two.run(until_s=1.0)
     back_s = 4 * TIMEOUT_S
     parties[away].be_busy(back_s)

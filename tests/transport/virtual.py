@@ -289,11 +289,15 @@ class Two:
         self.server.connection.post_receive(transfer, rule, self.into[transfer], now_s)
         self.server.work()
 
-    def carry(self, *transfers: int) -> None:
-        """Asks for these and sends them, and runs until nothing happens."""
+    def begin(self, *transfers: int) -> None:
+        """Asks for these and sends them."""
         for transfer in transfers:
             self.receive(transfer)
             self.send(transfer)
+
+    def carry(self, *transfers: int) -> None:
+        """Begins these, and runs until nothing happens."""
+        self.begin(*transfers)
         self.run()
 
     def run(self, until_s: float = math.inf) -> None:
