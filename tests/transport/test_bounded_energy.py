@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from testbed.transport import Leg, PayloadLayout, ProtocolError, preset
 from testbed.transport.core import worth
 from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.messages import ControlMessage, MessageType
 from testbed.transport.core.order import Arranger
@@ -30,6 +29,7 @@ from tests.transport.virtual import (
     new_receiver,
     progress,
     random_payload,
+    reports,
 )
 
 CHUNKS, FLOOR, SHARE, ROUNDS = 100, 0.05, 0.9, 7
@@ -69,10 +69,7 @@ class Rounds(Two):
         self.simulation.run(
             done=lambda: all(transfer in ended(party) for party in both), limit=400_000
         )
-        received, sent = (
-            next(e.report for e in reversed(party.events) if isinstance(e, TransferDone))
-            for party in (self.server, self.worker)
-        )
+        received, sent = reports(self.server)[-1], reports(self.worker)[-1]
         self.took_s.append(received.ended_s - began_s)
         self.reports.append(sent)
         energy = energies(self.layout, payload)

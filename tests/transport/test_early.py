@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from testbed.transport import StopRule
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import PASS, Ack, ControlMessage, MessageType
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import ACK_REQUESTED, fields
@@ -18,6 +17,7 @@ from tests.transport.virtual import (
     layout_of,
     new_receiver,
     random_payload,
+    reports,
 )
 
 # What comes before it is asked for.
@@ -32,8 +32,7 @@ def test_data_that_come_before_they_are_asked_for_are_sent_once(repair):
     two.receive(0)
     two.run()
     assert two.intact == [0]
-    done = next(event for event in two.worker.events if isinstance(event, TransferDone))
-    assert done.report.chunks_sent == 100
+    assert reports(two.worker)[0].chunks_sent == 100
 
 
 def test_early_data_of_several_transfers_wait_side_by_side():
@@ -246,9 +245,8 @@ def test_a_transfer_that_was_given_up_before_it_began_is_over_at_once():
     two.send(2)
     two.run(until_s=4 * TIMEOUT_S)
     assert ended(two.worker) == [0, 2]
-    reports = [event.report for event in two.worker.events if isinstance(event, TransferDone)]
-    assert [report.chunks_received for report in reports] == [0, 0]
-    assert [report.chunks_sent for report in reports] == [0, 0]
+    assert [report.chunks_received for report in reports(two.worker)] == [0, 0]
+    assert [report.chunks_sent for report in reports(two.worker)] == [0, 0]
     two.carry(4)
     assert two.intact == [4]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import Announced, TransferDone
+from testbed.transport.core.events import Announced
 from testbed.transport.core.messages import SENT, ControlMessage, MessageType
 from testbed.transport.core.outgoing import SizeSearch
 from testbed.transport.core.wire import MOST_PIECES, wire_bytes
 from tests.fuzz.connections import Victim
-from tests.transport.virtual import TIMEOUT_S, Two, ended, gone, random_payload
+from tests.transport.virtual import TIMEOUT_S, Two, ended, gone, random_payload, reports
 
 
 def test_a_receiver_says_which_other_transfer_comes_instead():
@@ -45,8 +45,8 @@ def test_a_path_that_is_blocked_for_a_while_delays_a_transfer_by_little_more():
     two.worker.way.fate = None
     two.run()
     assert two.intact == [0]
-    (done,) = (event for event in two.worker.events if isinstance(event, TransferDone))
-    assert done.report.ended_s < 3.0 + 1.5
+    (report,) = reports(two.worker)
+    assert report.ended_s < 3.0 + 1.5
 
 
 @pytest.mark.parametrize("awaited", [(0,), (0, 2)])

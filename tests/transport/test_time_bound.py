@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from testbed.transport import preset
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.messages import PASS, ControlMessage, MessageType
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import Once
 from testbed.transport.policies.tolerance import EarlyClose, TimeBound
 from tests.transport import virtual
-from tests.transport.virtual import DELAY_S, Two, ended, gone, layout_of
+from tests.transport.virtual import DELAY_S, Two, ended, gone, layout_of, reports
 
 CHUNKS = 200
 LAYOUT = layout_of(CHUNKS)
@@ -99,10 +98,7 @@ def carry(two, number, arm=ARM):
     two.send(number)
     sides = two.worker, two.server
     two.simulation.run(done=lambda: all(number in ended(side) for side in sides), limit=200_000)
-    done = [
-        [event.report for event in side.events if isinstance(event, TransferDone)] for side in sides
-    ]
-    return done[0][-1], done[1][-1]
+    return [reports(side)[-1] for side in sides]
 
 
 def test_warm_up_transfers_are_complete_on_a_lossy_path_and_without_loss_all_are():

@@ -20,7 +20,7 @@ from testbed.transport import PayloadLayout, SendingPath, StopRule
 from testbed.transport.core.congestion import CongestionControl, Feedback
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import ConnectionSettings, LeaveOut
-from testbed.transport.core.events import PeerGone, TransferDone
+from testbed.transport.core.events import PeerGone, TransferDone, TransferReport
 from testbed.transport.core.incoming import Receiver
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.order import ChunkOrder
@@ -311,6 +311,10 @@ class Two:
             for number, into in self.into.items()
             if number in self.sent and np.array_equal(into, self.sent[number])
         ]
+
+
+def reports(party: Party) -> list[TransferReport]:
+    return [event.report for event in party.events if isinstance(event, TransferDone)]
 
 
 def ended(party: Party) -> list[int]:
