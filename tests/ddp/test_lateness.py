@@ -15,7 +15,7 @@ from testbed.ddp import exchange as exchange_module
 from testbed.ddp.lateness import Lateness, Patient
 from testbed.transport import preset
 from testbed.transport.core.connection_settings import LATE
-from testbed.transport.core.tolerance import FractionRule, Progress
+from testbed.transport.core.tolerance import FractionRule
 from tests.ddp.ranks import (
     Books,
     drawn,
@@ -26,6 +26,7 @@ from tests.ddp.ranks import (
     values,
 )
 from tests.ddp.test_failures import PARAMETERS, SIZES, heard
+from tests.transport import virtual
 
 LATE_AT = 15
 LATE_BY_S, IN_TIME_S = 2.0, 1.6  # the late rank's sleep; what no other may take because of it
@@ -190,15 +191,8 @@ def test_a_patient_rule_is_the_other_one_until_the_time_is_over():
     rule, began_s = Patient(FractionRule(chunk_count=4, tolerance=0)), 100.0
 
     def progress(count, after_s):
-        received = np.arange(4) < count
-        return Progress(
-            received=received,
-            received_count=count,
-            now_s=began_s + after_s,
-            first_arrival_s=None,
-            last_arrival_s=None,
-            probes=0,
-        )
+        came = np.arange(4) < count
+        return virtual.progress(came, now_s=began_s + after_s, first_s=None, last_s=None)
 
     assert not rule.satisfied(progress(3, 1e6))  # nothing else has come yet
     assert rule.deadline_s(progress(3, 9.0)) is None
