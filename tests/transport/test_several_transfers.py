@@ -65,44 +65,6 @@ def test_poll_returns_each_handle_once_as_it_ends(protocol):
 # Workers that leave and come again.
 
 
-@both
-def test_a_worker_that_was_lost_joins_again_between_rounds(protocol):
-    place = site(protocol, workers=2, survive_peers=True)
-    payloads = {
-        name: random_payload(place.layout, seed) for seed, name in enumerate(place.addresses)
-    }
-    gone, back = threading.Event(), threading.Event()
-
-    def server(endpoint):
-        buffers = {name: place.layout.new_buffer() for name in place.addresses}
-        endpoint.receive(0, 0, buffers)
-        gone.wait(5)
-        assert endpoint.receive(2, 0, buffers).keys() == {"worker-1"}
-        assert "worker-2" in endpoint.lost
-        back.set()
-        while endpoint.lost:
-            endpoint.poll(0.05)
-        reports = endpoint.receive(4, 0, buffers)
-        assert all((buffers[name] == payloads[name]).all() for name in buffers)
-        return reports.keys()
-
-    def worker(endpoint, index):
-        mine = {"server": payloads[f"worker-{index}"]}
-        endpoint.send(0, mine)
-        if index == 1:
-            endpoint.send(2, mine)
-            endpoint.send(4, mine)
-            return
-        endpoint.close()
-        gone.set()
-        back.wait(5)
-        with open_endpoint(place.worker(2)) as again:
-            again.send(4, mine)
-
-    received, _ = run_all(place, server, worker)
-    assert received == {"worker-1", "worker-2"}
-
-
 def rejoined(place, server):
     """A worker that has joined while the server goes on."""
     joining = in_thread(lambda: open_endpoint(place.worker()))
