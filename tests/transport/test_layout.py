@@ -12,15 +12,7 @@ from testbed.transport import PayloadLayout
 from testbed.transport.core.errors import PeerLost, ProtocolError
 from testbed.transport.core.layout import MAX_CHUNKS
 from testbed.transport.core.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
-from testbed.transport.core.wire import (
-    DEFAULT_CHUNK_BYTES,
-    HEADER_BYTES,
-    check_chunk_bytes,
-    datagram_dtype,
-    fields,
-    new_frames,
-    wire_bytes,
-)
+from testbed.transport.core.wire import check_chunk_bytes, fields, new_frames
 
 layouts = st.builds(
     PayloadLayout,
@@ -159,12 +151,6 @@ def test_header_is_sixteen_bytes_in_network_order():
     record["stamp"] = 0x0F10
     record["chunk"] = 0xFF
     assert frames.tobytes() == bytes(range(1, 17)) + b"\xff" * 8
-
-
-def test_default_datagram_fills_an_mtu_of_1500():
-    assert HEADER_BYTES + DEFAULT_CHUNK_BYTES + 8 + 20 == 1500
-    assert datagram_dtype(DEFAULT_CHUNK_BYTES).itemsize == 1472
-    assert wire_bytes(2, DEFAULT_CHUNK_BYTES) == 2 * 1514
 
 
 @pytest.mark.parametrize("size", [0, -4, 2, 1457, 65496])
