@@ -120,12 +120,13 @@ def test_mistakes_of_the_caller_are_value_errors():
     run_all(place, server, lambda endpoint, index: endpoint.send(4, {"server": buffer}))
 
 
-def test_an_endpoint_that_is_closed_says_so():
+def test_an_endpoint_that_is_closed_says_so_and_can_still_be_woken():
     place = site()
     with joined(place) as ends:
         for endpoint in ends:
             endpoint.close()
             endpoint.close()
+            endpoint.wake()
             with pytest.raises(TransportError, match="not open"):
                 endpoint.send(0, {})
 

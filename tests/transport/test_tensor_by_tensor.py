@@ -6,12 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport import (
-    Leg,
-    PayloadLayout,
-    TransportError,
-    preset,
-)
+from testbed.transport import Leg, PayloadLayout, preset
 from tests.transport.loopback import run_all, site
 
 LAYOUT = PayloadLayout([("small", 7), ("large", 90_001), ("middle", 4000)])
@@ -102,17 +97,3 @@ def test_another_thread_ends_a_wait():
     (waited_s, all_s), _ = run_all(place, serve, work)
     assert 0.15 < waited_s < 30.0
     assert 0.2 < all_s < 30.0
-
-
-def test_an_endpoint_that_is_closed_can_still_be_woken():
-    place = site(layout=LAYOUT)
-    ends = []
-
-    def serve(endpoint):
-        ends.append(endpoint)
-        endpoint.poll(0.1)
-
-    run_all(place, serve, lambda endpoint, _: None)
-    ends[0].wake()
-    with pytest.raises(TransportError):
-        ends[0].poll(0.0)
