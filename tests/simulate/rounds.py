@@ -12,13 +12,7 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.tasks import Tasks
 from testbed.simulate.way import Way
-from testbed.transport import (
-    EndpointConfig,
-    PayloadLayout,
-    ProtocolConfig,
-    TransferReport,
-    preset,
-)
+from testbed.transport import EndpointConfig, PayloadLayout, ProtocolConfig, TransferReport, preset
 
 CHUNK_BYTES = 1456
 

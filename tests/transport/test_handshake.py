@@ -7,13 +7,7 @@ import socket
 
 import pytest
 
-from testbed.transport import (
-    PayloadLayout,
-    PeerLost,
-    ProtocolError,
-    open_endpoint,
-    preset,
-)
+from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
 from testbed.transport.core.messages import Hello
 from testbed.transport.core.wire import new_frames
 from testbed.transport.net.addresses import resolve

@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.transport import (
-    PRESETS,
-    Fixed,
-    Leg,
-    Phased,
-    ProtocolConfig,
-    preset,
-)
+from testbed.transport import PRESETS, Fixed, Leg, Phased, ProtocolConfig, preset
 from testbed.transport.core.errors import check_number
 from testbed.transport.policies.tolerance import EarlyClose, PerLayer, TimeBound
 from testbed.transport.protocols import REGISTRIES

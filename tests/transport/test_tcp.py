@@ -9,12 +9,7 @@ import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
 from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import (
-    ControlParser,
-    MessageType,
-    body_limits,
-    pack_bitmap,
-)
+from testbed.transport.core.messages import ControlParser, MessageType, body_limits, pack_bitmap
 from testbed.transport.net.tcp import (
     Selection,
     available_congestion_controls,
