@@ -26,7 +26,7 @@ from tests.transport.loopback import (
 )
 
 
-def lonely(config, sockets=None, *, kind=(PeerLost, ProtocolError)):
+def lonely(config, sockets=None, *, kind=(PeerLost, ProtocolError, ValueError)):
     with pytest.raises(kind) as caught:
         open_endpoint(config, sockets)
     return caught.value
