@@ -25,13 +25,9 @@ _LOW, _HIGH = 0.008, 0.408
 _BYTE_BOUND = (1 - _LOW) / (1 - _HIGH)
 
 
-def leaving_out(share, seed):
-    generator = np.random.default_rng(seed)
-    return lambda count: generator.random(count) < share
-
-
 def transferred(tolerance, *, price, share=0.0, lost=0.0, seed=0, **price_options):
     """One transfer: when its sender knew that it was enough, and both reports."""
+    draws = np.random.default_rng(seed)
     outcome = transfer(
         _PAYLOAD,
         _LAYOUT,
@@ -39,7 +35,7 @@ def transferred(tolerance, *, price, share=0.0, lost=0.0, seed=0, **price_option
         network=Network(rate_bps=_RATE_BPS, delay_s=5e-5, survives=bernoulli(lost, seed)),
         path=SendingPath(congestion=FixedRate(rate_bps=_RATE_BPS), chunk_bytes=_CHUNK_BYTES),
         repair=Passes(walk_s_per_chunk=price * _LINK_S, **price_options),
-        leave_out=leaving_out(share, seed) if share else None,
+        leave_out=(lambda count: draws.random(count) < share) if share else None,
     )
     return outcome.ended_s, outcome.sender.report("r"), outcome.receiver.report("s")
 

@@ -72,16 +72,10 @@ def test_both_legs_of_a_connection_carry_about_a_bit_for_each_element():
     assert all(report.bytes_sent < LAYOUT.payload_bytes / 24 for report in went)
 
 
-def with_a_third_value(sent):
-    """By the last bit alone, in chunk 9."""
-    wrong = sent.copy()
-    LAYOUT.rows(wrong).view("<u4")[9, -1] ^= 1
-    return wrong
-
-
 def test_what_goes_to_several_is_coded_once_and_to_all_or_none(monkeypatch):
     place, sent = site(preset("one-bit"), layout=LAYOUT, workers=3), payload_of(LAYOUT)
-    wrong = with_a_third_value(sent)
+    wrong = sent.copy()
+    LAYOUT.rows(wrong).view("<u4")[9, -1] ^= 1  # a third value, by the last bit alone
     coded: list[object] = []
     pack = TwoValues.pack
 
