@@ -2,7 +2,6 @@
 
 from testbed.simulate.party import Party, link_up
 from testbed.transport import SendingPath
-from testbed.transport.core.events import TransferDone
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.policies.congestion import FixedRate
 from testbed.transport.policies.repair import REPAIRS
@@ -34,6 +33,3 @@ class Parties:
         self.worker.look()
         self.worker.connection.post_send(number, payload, self.simulation.now_s)
         self.worker.work()
-
-    def reports(self, party):
-        return [event.report for event in party.events if isinstance(event, TransferDone)]

@@ -12,7 +12,7 @@ from testbed.simulate.party import schedule
 from testbed.simulate.way import Way
 from testbed.transport.core.pacing import Pacer
 from tests.simulate.parties import Parties
-from tests.transport.virtual import DoublingLink, random_payload
+from tests.transport.virtual import DoublingLink, random_payload, reports
 
 SIZE = 74
 
@@ -75,7 +75,7 @@ class Two(Parties):
         self.simulation.run(limit=200_000)
         self.simulation.at(self.simulation.now_s + 1, self.link.catch_up)  # nobody looks any more
         self.simulation.run()
-        return [self.reports(party)[0] for party in (self.worker, self.server)]
+        return [reports(party)[0] for party in (self.worker, self.server)]
 
 
 CASES = [

@@ -8,7 +8,7 @@ import topologies
 from testbed.run.simulated_network import Routes, SimulatedNetwork, describe
 from testbed.simulate.engine import Simulation
 from tests.simulate.parties import Parties
-from tests.transport.virtual import random_payload
+from tests.transport.virtual import random_payload, reports
 
 CHUNKS, DELAY_S = 401, 0.0005
 UP = [("leaf-2", "spine-1"), ("leaf-2", "spine-2")]
@@ -40,7 +40,7 @@ class Pair:
         pair.send(number, payload)
         pair.simulation.run(limit=300_000)
         assert (into == payload).all()
-        return pair.reports(pair.worker)[-1]
+        return reports(pair.worker)[-1]
 
     def carried(self):
         """Datagrams that each spine was sent."""
