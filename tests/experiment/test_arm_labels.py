@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import functools
 
 import pytest
 
@@ -21,9 +20,7 @@ from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 Mine = type(CONGESTION_CONTROLS.create("reno", rate_bps=1e6, datagram_bytes=1472))
 """
 
-
-def write(folder: Path, **changes: Any) -> str:
-    return small.write(folder, **{"arms": ARMS, **changes})
+write = functools.partial(small.write, arms=ARMS)
 
 
 def test_a_swapped_congestion_control_is_in_the_label_the_key_and_what_runs(tmp_path):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,9 +18,7 @@ from tests.experiment import small
 ARMS = {name: {"protocol": name} for name in ("dblp", "fixed-low", "fixed-high", "tcp-cubic")}
 FACTORS = {"impairments.0.q": [0.6, 0.7, 0.8, 0.9]}
 
-
-def write(folder: Path, **changes: Any) -> str:
-    return small.write(folder, **{"arms": ARMS, "factors": FACTORS, **changes})
+write = functools.partial(small.write, arms=ARMS, factors=FACTORS)
 
 
 def test_arms_of_one_point_and_seed_follow_one_another_in_changing_order(tmp_path):

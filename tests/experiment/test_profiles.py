@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import functools
 
 import pytest
 
@@ -28,9 +27,7 @@ PAPER_ITEMS = (
     "congestion-controls",
 )
 
-
-def write(folder: Path, **changes: Any) -> str:
-    return small.write(folder, **{"profiles": PROFILES, **changes})
+write = functools.partial(small.write, profiles=PROFILES)
 
 
 def test_a_profile_replaces_values_before_anything_else_does(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ARMS = {"dblp": {"protocol": "dblp"}, "fixed-low": {"protocol": "fixed-low"}}
 CONTROL = (EXAMPLES / "own_congestion_control.py").read_text()
 
-
-def write(folder: Path, **changes: Any) -> str:
-    return small.write(folder, **{"arms": ARMS, **changes})
+write = functools.partial(small.write, arms=ARMS)
 
 
 def measure(out: Path, runs: list[experiment.Run], verdict: Any = "ok") -> None:
