@@ -13,8 +13,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import run as run_of
 from tests.analysis.test_sweep_points import sweep
 from tests.analysis.test_timeline import add_times
+from tests.cli.test_verbs import python
 
 GOLDEN = Path(__file__).with_name("golden")
 OF_SWEEPS = {
@@ -261,14 +260,8 @@ def test_the_users_settings_change_no_byte(tmp_path):
     three_arms(results)
     reports = []
     for environment in settings:
-        done = subprocess.run(
-            [*(sys.executable, "-P", "-m", "testbed"), "report", "quick", "--out", results],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        words = ("-P", "-m", "testbed", "report", "quick", "--out", results)
+        done = python(*words, env={**os.environ, **environment})
         assert done.returncode == 0, done.stderr
         folder = results / "quick/report"
         reports.append({path.name: path.read_bytes() for path in folder.iterdir()})
@@ -309,7 +302,7 @@ def test_a_failed_swap_puts_the_old_report_back(tmp_path):
 def test_importing_the_package_is_cheap():
     heavy = ["polars", "matplotlib", "scipy", "numpy", "jinja2"]
     code = f"import sys, analysis; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.strip() == "[]"
 
 

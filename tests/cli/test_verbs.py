@@ -29,15 +29,13 @@ arms: { dblp: { protocol: dblp } }
 """
 
 
+def python(*words, **options):
+    options = {"timeout": 60, "check": False, **options}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
+
+
 def lab(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "testbed", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
+    return python("-m", "testbed", *arguments, **options)
 
 
 def test_bad_input_is_one_line_and_exit_status_2(tmp_path):
@@ -358,10 +356,7 @@ def test_a_quick_answer_imports_nothing_heavy(words, heavy, tmp_path):
         "    testbed.__main__.main()\n"
         "print(*sys.modules)"
     )
-    argv = [sys.executable, "-c", code, *words]
-    done = subprocess.run(
-        argv, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = python("-c", code, *words, cwd=tmp_path, check=True)
     assert set(done.stdout.split()) & heavy == set()
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,6 +16,7 @@ import pytest
 from controllers.app import ControllerServer
 from controllers.controller_socket import LINE_LIMIT_BYTES, ControllerClient, ControllerError
 from controllers.framework import eventlet, hub
+from tests.cli.test_verbs import python
 
 
 def serving(path: str) -> tuple[ControllerServer, list[dict[str, Any]]]:
@@ -139,8 +138,7 @@ def test_after_a_late_answer_the_next_request_gets_its_own(tmp_path):
 
 def test_an_address_to_listen_on_that_is_none_is_refused_in_one_line(tmp_path):
     words = ["--lab-file", str(tmp_path / "x.yaml"), "--ofp-listen-host", "everywhere"]
-    argv = [sys.executable, "-m", "controllers", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = python("-m", "controllers", *words)
     assert done.returncode == 2
     assert "--ofp-listen-host: 'everywhere' is no IP address; valid: one of" in done.stderr
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from controllers import framework_choice
 from testbed import experiment
 from testbed.machine import capabilities
 from testbed.shared.yaml_input import InputError
+from tests.cli.test_verbs import python
 
 REASON = "error: metadata-generation-failed"
 
@@ -84,13 +82,7 @@ print("still alive")
 )
 def test_an_exception_ends_the_controller(framework, place):
     program = PROGRAM.format(framework=framework, failing=FAILING[place])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = python("-c", program, timeout=100)
     assert done.returncode == 1, done
     assert "LookupError: the timeline broke" in done.stderr
     assert "still alive" not in done.stdout

@@ -1,12 +1,11 @@
 """The controller's file, written by hand. What is wrong in it: tests/cli/wrong_inputs.yaml."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from controllers import lab_file
+from tests.cli.test_verbs import python
 
 EXAMPLE = Path(__file__).parents[2] / "controllers" / "by-hand.yaml"
 
@@ -25,12 +24,7 @@ def test_an_unreadable_file_ends_the_controller_with_one_line_and_status_2(tmp_p
     path = tmp_path / name
     if text is not None:
         path.write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "controllers", "--lab-file", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = python("-m", "controllers", "--lab-file", path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{path}: ")
     assert done.stderr.count("\n") == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from analysis.data.load import load
 from analysis.figures import rounds, style
 from tests.analysis.build import ResultsBuilder
+from tests.cli.test_verbs import python
 from tests.examples.places import EXAMPLES
 
 _NOTEBOOK = EXAMPLES / "results.ipynb"
@@ -33,13 +32,8 @@ def test_the_notebook_draws_the_lines_of_the_report_s_figure(tmp_path):
     code = ["".join(each["source"]) for each in cells if each["cell_type"] == "code"]
     script = tmp_path / "cells.py"
     script.write_text("\n\n".join([*code, _DRAWN]), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"LAB_RESULTS": str(tmp_path), "MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    places = {"LAB_RESULTS": str(tmp_path), "MPLBACKEND": "agg"}
+    done = python(script, env=os.environ | places, timeout=None)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
 

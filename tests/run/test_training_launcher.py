@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from testbed.run.training_launcher import HostTask
 from testbed.shared import failure, messages, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json
+from tests.cli.test_verbs import python
 from tests.experiment.small import write
 
 
@@ -136,15 +135,10 @@ def test_a_controller_that_fails_leaves_its_words_and_ends(tmp_path):
         f"framework._or_end(own_code._from_file(Path({str(path)!r})).begin)()"
     )
     reason = tmp_path / "controller.reason"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {failure.REASON_FILE: str(reason)},
-        capture_output=True,
-        check=False,
-    )
+    done = python("-c", program, env=os.environ | {failure.REASON_FILE: str(reason)})
     assert done.returncode == 1
     assert reason.read_text() == f"controller: {path}: line 2: KeyError: 'port'\n"
-    assert b"Traceback" in done.stderr
+    assert "Traceback" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -227,7 +221,5 @@ os._exit(0)
 def test_tasks_run_side_by_side_without_roots_powers_and_the_first_failure_ends_all(
     task, status, said
 ):
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS, task], capture_output=True, text=True, check=False
-    )
+    done = python("-c", THREADS, task)
     assert (done.returncode, done.stdout.strip()) == (status, said), done.stderr
