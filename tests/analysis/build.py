@@ -97,7 +97,9 @@ class ResultsBuilder:
             "measure_every": 1 if layers else 0,
         }
         write(directory / "config.json", document | (config or {}))
-        write(directory / "manifest.json", _manifest(seed, machine))
+        manifest = {"schema": 1, "kernel": "6.1.0-test", "cpu": {"model": machine, "count": 2}}
+        manifest |= {"versions": {"torch": "2.13.0", "numpy": "2.4.6"}, "seed": seed}
+        write(directory / "manifest.json", manifest)
         link: dict[str, Any] = {"from": "worker-1", "to": "server"}
         link |= {"configured_rate_bps": 1e8, "rate_bps": 9.9e7, "rtt_s": 0.001}
         write(directory / "calibration.json", {"schema": 1, "links": [link]})
@@ -318,16 +320,6 @@ def _config(key: str, arm: str, seed: int, rounds: int, factors: dict[str, Any])
             {"kind": "loss", "name": "", "rounds": [4], "q": 0.9, **common},
             {"kind": "burst", "name": "background", "rounds": [8], **common},
         ],
-    }
-
-
-def _manifest(seed: int, machine: str) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "kernel": "6.1.0-test",
-        "cpu": {"model": machine, "count": 2},
-        "versions": {"torch": "2.13.0", "numpy": "2.4.6"},
-        "seed": seed,
     }
 
 

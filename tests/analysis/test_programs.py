@@ -75,24 +75,17 @@ def test_a_run_that_marked_fewer_rounds_than_stated_says_what_it_lacks(results, 
     assert json.loads((run / "config.json").read_text())["rounds"] == 10
 
 
-def of_a_step(number: int, role: str, chunks: int, received: int) -> dict[str, Any]:
-    """What a rank writes of a step (`testbed.ddp.report`)."""
-    labels = {"round": number, "leg": "gather", "role": role, "host": "one", "peer": "rank-1"}
-    counts = {"chunk_count": chunks, "chunks_received": received, "passes": 2, "bytes_sent": 500}
-    return {**labels, **counts, "began_s": 1.0, "ended_s": 1.5, "duration_s": 0.5}
-
-
 def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(results):
     (run,) = results.glob("*/bbr-s1*")
-    steps = [(number, 40 if number == 4 else 100) for number in range(2, 10)]
-    write_lines(
-        run / "events" / "transfers-one.jsonl",
-        [
-            of_a_step(number, role, 100, got)
-            for number, got in steps
-            for role in ("sender", "receiver")
-        ],
-    )
+    # What a rank writes of a step (`testbed.ddp.report`).
+    step = {"leg": "gather", "host": "one", "peer": "rank-1", "chunk_count": 100, "passes": 2}
+    step |= {"bytes_sent": 500, "began_s": 1.0, "ended_s": 1.5, "duration_s": 0.5}
+    steps = [
+        {**step, "round": number, "role": role, "chunks_received": 40 if number == 4 else 100}
+        for number in range(2, 10)
+        for role in ("sender", "receiver")
+    ]
+    write_lines(run / "events" / "transfers-one.jsonl", steps)
     waits = [{"round": number, "host": "one", "wait_s": number / 100} for number in range(10)]
     write_lines(run / "events" / "training-one.jsonl", waits)
     report = writing.write_report(results)
@@ -133,18 +126,6 @@ FLOW = {
 SENT_BYTES = {1.0: 0, 1.5: 9000, 2.0: 10_000, 2.5: 11_000, 3.0: 90_000}
 
 
-def write_samples(run: Path) -> None:
-    """Of a link and of a flow over it, at the same times."""
-    (run / "samples").mkdir(exist_ok=True)
-    queues, flows = [], []
-    for t_s, sent in SENT_BYTES.items():
-        queues.append({**LINK, "t_s": t_s, "sent_bytes": sent, "backlog_bytes": sent // 2})
-        flow = {"acked_bytes": float(sent), "retransmits": t_s, "rtt_s": t_s / 10}
-        flows.append({**FLOW, **flow, "t_s": t_s})
-    pl.DataFrame(queues).write_parquet(run / "samples" / "queues.parquet")
-    pl.DataFrame(flows).write_parquet(run / "samples" / "flows.parquet")
-
-
 def announce_rounds(run: Path, length_s: float) -> None:
     """From 1.4 s on, one after the other."""
     with edited(run / "events" / "rounds.jsonl") as rounds:
@@ -156,7 +137,14 @@ def announce_rounds(run: Path, length_s: float) -> None:
 def test_hosts_and_flows_are_measured_while_announced_rounds_go_on(results):
     """Before and after them, a neighbour would have the link for itself."""
     (run,) = results.glob("*/bbr-s1*")
-    write_samples(run)
+    (run / "samples").mkdir(exist_ok=True)
+    queues, flows = [], []
+    for t_s, sent in SENT_BYTES.items():
+        queues.append({**LINK, "t_s": t_s, "sent_bytes": sent, "backlog_bytes": sent // 2})
+        counts = {"acked_bytes": float(sent), "retransmits": t_s, "rtt_s": t_s / 10}
+        flows.append({**FLOW, **counts, "t_s": t_s})
+    pl.DataFrame(queues).write_parquet(run / "samples" / "queues.parquet")
+    pl.DataFrame(flows).write_parquet(run / "samples" / "flows.parquet")
     flow = "flows.worker-1->server"
     all_the_time = measured(run)
     assert all_the_time["hosts.server.received_bps"] == 90_000 * 8 / 2
@@ -202,15 +190,11 @@ ROWS = [
 ]
 
 
-def add_processes(run: Path) -> None:
-    (run / "samples").mkdir()
+def test_the_last_value_of_each_process_in_a_host_is_added_up(tmp_path):
+    (tmp_path / "samples").mkdir()
     columns = ["t_s", "name", "pid", "host", "cpu_s"]
     frame = pl.DataFrame(ROWS, schema=columns, orient="row").with_columns(rss_bytes=0)
-    frame.write_parquet(run / "samples" / "processes.parquet")
-
-
-def test_the_last_value_of_each_process_in_a_host_is_added_up(tmp_path):
-    add_processes(tmp_path)
+    frame.write_parquet(tmp_path / "samples" / "processes.parquet")
     program = {"name": "one", "host": "h1", "began_s": 1.0, "ended_s": 2.0}
     write(tmp_path / "workload.json", {"programs": [program]})
     assert measured(tmp_path)["hosts.h1.cpu_s"] == 2.75

@@ -13,13 +13,6 @@ from tests.cli.test_verbs import python
 REASON = "error: metadata-generation-failed"
 
 
-@pytest.fixture
-def without_ryu(monkeypatch, tmp_path):
-    monkeypatch.setitem(framework_choice.FRAMEWORKS, "ryu", "no_such_package")
-    (tmp_path / "without-ryu").write_text(f"{REASON}\n", encoding="utf-8")
-    monkeypatch.setattr(framework_choice, "_WITHOUT_RYU", tmp_path / "without-ryu")
-
-
 def controllers(**options):
     return {run.config()["controller"] for run in experiment.load("quick", **options)}
 
@@ -30,8 +23,12 @@ def test_ryu_is_the_default_where_it_is_installed():
     assert controllers(controller="os-ken") == {"os-ken"}
 
 
-@pytest.mark.usefixtures("without_ryu")
-def test_elsewhere_os_ken_is_the_default_and_who_asks_for_ryu_learns_why_it_is_missing():
+def test_elsewhere_os_ken_is_the_default_and_who_asks_for_ryu_learns_why_it_is_missing(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setitem(framework_choice.FRAMEWORKS, "ryu", "no_such_package")
+    (tmp_path / "without-ryu").write_text(f"{REASON}\n", encoding="utf-8")
+    monkeypatch.setattr(framework_choice, "_WITHOUT_RYU", tmp_path / "without-ryu")
     assert framework_choice.preferred() == "os-ken"
     assert controllers() == {"os-ken"}
     with pytest.raises(InputError) as refused:

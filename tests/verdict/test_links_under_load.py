@@ -173,10 +173,6 @@ def test_any_error_is_found_and_none_is_invented(error, seed, queue_bytes):
     assert gate.outcome == "passed" or gate.where == "server--s1 from s1"
 
 
-def _class(kind):
-    return Impairment if kind.endswith(".py") else KINDS.entry(kind)
-
-
 @pytest.mark.parametrize("key", ["delivered", "worst", "most"])
 def test_a_rate_that_is_no_number_does_not_hide(key):
     gate = rate_gate(link(), replace(link(), **{key: float("nan")}), link())
@@ -185,9 +181,10 @@ def test_a_rate_that_is_no_number_does_not_hide(key):
 
 
 def event(action, at_s, kind="queue", target="server", name="slow"):
+    entry = Impairment if kind.endswith(".py") else KINDS.entry(kind)
     return {
         "kind": kind,
-        "changes_rates": _class(kind).changes_rates,
+        "changes_rates": entry.changes_rates,
         "name": name,
         "target": target,
         "action": action,
