@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controllers.impairments import host, queue, trace
+from controllers.impairments import make
 from controllers.impairments.base import MeterCounts
 from controllers.impairments.flow import Police
 from controllers.impairments.link import TemporarySettings
@@ -43,28 +43,16 @@ def lab(tmp_path):
     )
 
 
-def of_queue(lab):
-    given = {"kind": "queue", "rate_factor": 0.1, "queue_factor": 0.5, **TARGET}
-    return queue.Queue(queue.QueueParameters.model_validate(given), lab)
-
-
-def of_straggler(lab):
-    given = {"kind": "straggler", "host": "a", "resource": "link", "factor": 4, "rounds": [1]}
-    return host.Straggler(host.StragglerParameters.model_validate(given), lab)
-
-
-def of_trace(lab):
-    changes = {"t_s": [0, 1], "rate_bps": [1e6, 3e6]}
-    given = {"kind": "trace", "changes": changes, "length_s": 2, **TARGET}
-    return trace.Trace(trace.TraceParameters.model_validate(given), lab)
-
-
-ALL = pytest.mark.parametrize("of", [of_queue, of_straggler, of_trace])
+QUEUE = {"kind": "queue", "rate_factor": 0.1, "queue_factor": 0.5, **TARGET}
+STRAGGLER = {"kind": "straggler", "host": "a", "resource": "link", "factor": 4, "rounds": [1]}
+CHANGES = {"t_s": [0, 1], "rate_bps": [1e6, 3e6]}
+TRACE = {"kind": "trace", "changes": CHANGES, "length_s": 2, **TARGET}
+ALL = pytest.mark.parametrize("entry", [QUEUE, STRAGGLER, TRACE], ids=lambda each: each["kind"])
 
 
 @ALL
-def test_what_was_set_by_hand_before_is_back_after_each_occurrence(lab, of):
-    impairment = of(lab)
+def test_what_was_set_by_hand_before_is_back_after_each_occurrence(lab, entry):
+    impairment = make(entry, lab)
     for by_hand in ({"rate_bps": BY_HAND_BPS, "queue_bytes": 90_000}, {"rate_bps": 7_000_000}):
         lab.links.change("s1", "a", by_hand)
         before = lab.links.now("s1", "a")
@@ -76,8 +64,8 @@ def test_what_was_set_by_hand_before_is_back_after_each_occurrence(lab, of):
 
 
 @ALL
-def test_what_is_set_by_hand_meanwhile_holds_and_stays_the_rest_is_brought_back(lab, of):
-    impairment = of(lab)
+def test_what_is_set_by_hand_meanwhile_holds_and_stays_the_rest_is_brought_back(lab, entry):
+    impairment = make(entry, lab)
     impairment.begin()
     lab.links.change("s1", "a", {"rate_bps": BY_HAND_BPS})
     assert lab.links.now("s1", "a")["rate_bps"] == BY_HAND_BPS
@@ -100,7 +88,7 @@ def test_a_later_change_of_the_impairment_does_not_lose_what_was_set_by_hand(lab
 
 def test_a_straggler_is_slower_than_what_is_in_force(lab):
     lab.links.change("s1", "a", {"rate_bps": BY_HAND_BPS})
-    impairment = of_straggler(lab)
+    impairment = make(STRAGGLER, lab)
     assert impairment.changes_rates == "target"
     impairment.begin()
     assert lab.links.now("s1", "a")["rate_bps"] == BY_HAND_BPS / 4
