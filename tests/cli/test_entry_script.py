@@ -17,6 +17,12 @@ LAB = Path(__file__).parents[2] / "lab"
 NOT_LINKED = {"mn", "apt-get", "sudo", "id"}
 
 
+def run(*argv, **options):
+    """A program that has no input, with all that it printed."""
+    options |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(argv, timeout=30, check=False, **options)
+
+
 @pytest.fixture
 def system(tmp_path):
     """A machine without Mininet, apt-get and sudo; calls its entry script."""
@@ -35,15 +41,7 @@ def system(tmp_path):
         @staticmethod
         def lab(*arguments):
             shutil.copy(LAB, tmp_path / "lab")
-            return subprocess.run(
-                [tmp_path / "lab", *arguments],
-                env=os.environ | {"PATH": str(programs)},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=False,
-            )
+            return run(tmp_path / "lab", *arguments, env=os.environ | {"PATH": str(programs)})
 
         called = tmp_path / "called.txt"
 
@@ -108,14 +106,8 @@ def test_nothing_is_imported_from_the_current_folder_and_python_is_whole(tmp_pat
     told = version.stdout + f"{project} torch 1\n".encode()
     stamp = hashlib.sha256((project / "lab").read_bytes() + told).hexdigest()
     (project / ".venv/ready").write_text(f"{stamp}  -\n")
-    done = subprocess.run(
-        [project / "lab", "list"],
-        env={**os.environ, "PYTHONPATH": ":/one::/two:", "PYTHONHOME": "/x", "PYTHONOPTIMIZE": "2"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    of_user = {"PYTHONPATH": ":/one::/two:", "PYTHONHOME": "/x", "PYTHONOPTIMIZE": "2"}
+    done = run(project / "lab", "list", env=os.environ | of_user)
     assert done.stdout == "/one:/two -P -m testbed list\n", done.stderr
 
 
@@ -137,15 +129,7 @@ def functions_of(script, *names):
 
 
 def bash(script, **options):
-    return subprocess.run(
-        ["bash", "-c", script],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        **options,
-    )
+    return run("bash", "-c", script, **options)
 
 
 def test_a_long_step_says_how_long_it_takes_and_what_is_in_hand(tmp_path):
