@@ -129,11 +129,6 @@ def test_a_link_takes_what_it_does_not_say_from_larger_scopes():
     )
 
 
-def test_part_of_core_replaces_part_of_the_topology_s_own_core():
-    options = built(name="two-datacentres", core={"delay_s": 0.05}).link_options()["dc-1--dc-2"]
-    assert (options["rate_bps"], options["delay_s"]) == (20_000_000, 0.05)
-
-
 def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts():
     topology = built(
         name="two-datacentres",
