@@ -26,13 +26,12 @@ class FakeSwitch:
         mute: a reply to such a request is not sent, so many times.
     """
 
-    def __init__(self, ports: int = 4) -> None:
+    def __init__(self) -> None:
         self.flows: dict[tuple[int, int, str], tuple[int, str]] = {}
         self.groups: dict[int, bytes] = {}
         self.meters: dict[int, bytes] = {}
         self.down: set[int] = set()
         self.dead: set[int] = set()
-        self.ports = ports
         self.description = b"Open vSwitch"
         self.refuse: Callable[[int, bytes], tuple[int, int] | None] = lambda *_: None
         self.mute: dict[int, int] = {}
@@ -113,7 +112,7 @@ class FakeSwitch:
                 config=ofproto_v1_3.OFPPC_PORT_DOWN if number in self.down else 0,
                 state=ofproto_v1_3.OFPPS_LINK_DOWN if number in self.dead else 0,
             )
-            for number in range(1, self.ports + 1)
+            for number in range(1, 5)
         ]
 
     def contents(self) -> tuple[Any, ...]:

@@ -37,8 +37,8 @@ def lab(tmp_path):
     )
 
 
-def drawn(orders, count=10_000):
-    return [gone for order in orders if (gone := order.draw(count)) is not None]
+def drawn(orders):
+    return [gone for order in orders if (gone := order.draw(10_000)) is not None]
 
 
 def test_every_worker_leaves_out_its_share_while_it_is_in_force_and_no_longer(lab):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Iterable
@@ -50,10 +51,7 @@ NETWORK = LabInfo(
 )
 
 
-def interface(sent=0, receive_drops=0, send_drops=0, received=0):
-    return Interface(
-        received=received, receive_drops=receive_drops, sent=sent, send_drops=send_drops
-    )
+interface = functools.partial(Interface, received=0, receive_drops=0, sent=0, send_drops=0)
 
 
 def queues(name, *, sent=0, drops=0, root_drops=None):
@@ -97,7 +95,7 @@ def counters(
     arrived = left - refused_by_b - delay_drops if at_b is None else at_b
     namespaces: dict[int | None, NamespaceCounters] = {
         11: NamespaceCounters(
-            interfaces={"lo": interface(), "a-eth0": interface(packets)},
+            interfaces={"lo": interface(), "a-eth0": interface(sent=packets)},
             queues={"a-eth0": queues("a-eth0", sent=packets, root_drops=filtered)},
         ),
         12: NamespaceCounters(
@@ -108,7 +106,7 @@ def counters(
         None: NamespaceCounters(
             interfaces={
                 "s1-eth1": interface(received=packets),
-                "s1-eth2": interface(left, send_drops=refused_by_b),
+                "s1-eth2": interface(sent=left, send_drops=refused_by_b),
             },
             queues={
                 "s1-eth1": queues("s1-eth1"),

@@ -34,7 +34,6 @@ def sampled(
     offered=lambda t_s: 1.2,
     queue_bytes=QUEUE_BYTES,
     late=lambda: 0.0,
-    every_s=0.01,
     clump=1,
 ):
     """Samples of a queue that drains at a share of its rate: times and the three counters.
@@ -52,7 +51,7 @@ def sampled(
         if t_s >= next_s:
             waiting = backlog - backlog % (clump * FRAME)
             rows.append((t_s, sent, waiting, waiting // (clump * FRAME)))
-            next_s += every_s + late()
+            next_s += 0.01 + late()
         backlog = min(queue_bytes, backlog + offered(t_s) * PER_S * STEP_S)
         leaving = min(backlog, share(t_s) * PER_S * STEP_S)
         backlog, sent = backlog - leaving, sent + leaving

@@ -27,10 +27,10 @@ def packed(kind: int, content: bytes, number: int, flags: int = MULTI) -> bytes:
     return whole + bytes(-len(whole) % 4)
 
 
-def queue(interface: int, number: int, *, sent: int, backlog: int = 0, packets: int = 0) -> bytes:
+def queue(interface: int, number: int, *, sent: int, backlog: int = 0) -> bytes:
     """The root queue of an interface with these counters."""
     basic = netlink.attribute(STATS_BASIC, struct.pack("=QIxxxx", sent, sent // 1514))
-    counters = netlink.attribute(STATS_QUEUE, struct.pack("=IIIII", packets, backlog, 0, 0, 0))
+    counters = netlink.attribute(STATS_QUEUE, struct.pack("=IIIII", 0, backlog, 0, 0, 0))
     content = TCMSG.pack(0, interface, 1 << 16, ROOT, 2) + netlink.attribute(
         STATS2, basic + counters
     )
