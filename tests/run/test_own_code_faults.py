@@ -123,88 +123,74 @@ def model(path):
     learner.gradient(np.empty(sum(each.numel() for each in found.parameters()), dtype=np.float32))
 
 
-def rate(returned):
-    return (
-        "class Mine(CongestionControl):\n"
-        "    def on_feedback(self, feedback): pass\n"
-        "    @property  # HERE\n"
-        f"    def rate_bps(self): return {returned}\n"
-    )
+rate = """\
+class Mine(CongestionControl):
+    def on_feedback(self, feedback): pass
+    @property  # HERE
+    def rate_bps(self): return {}
+""".format
 
+feedback = """\
+class Mine(CongestionControl):
+    rate_bps = 1e8
+    def on_feedback(self, feedback): {}  # HERE
+""".format
 
-def feedback(statement):
-    return (
-        "class Mine(CongestionControl):\n"
-        "    rate_bps = 1e8\n"
-        f"    def on_feedback(self, feedback): {statement}  # HERE\n"
-    )
+permutation = """\
+class Mine(ChunkOrder):
+    def permutation(self, context): return {}  # HERE
+""".format
 
+rule = """\
+class Rule(StopRule):
+    def satisfied(self, progress): return {}  # HERE
+class Mine(TolerancePolicy):
+    def tolerance(self, critical): return 0.5
+    def stop_rule(self, critical): return lambda layout: Rule()
+""".format
 
-def permutation(returned):
-    text = "class Mine(ChunkOrder):\n    def permutation(self, context): return "
-    return f"{text}{returned}  # HERE\n"
+sends = """\
+from testbed.transport.policies.repair.selective import SelectiveSender
+class Half(SelectiveSender):
+    def upcoming(self, limit): return {}  # HERE
+@dataclass(frozen=True, kw_only=True)
+class Mine(Selective):
+    def sender(self, **given): return Half(**given, lost_first=True)
+""".format
 
+fills = """\
+class Mine(Filling):
+    def estimate_mean(self, layout, buffers, received, out): {}  # HERE
+""".format
 
-def rule(satisfied):
-    return (
-        "class Rule(StopRule):\n"
-        f"    def satisfied(self, progress): return {satisfied}  # HERE\n"
-        "class Mine(TolerancePolicy):\n"
-        "    def tolerance(self, critical): return 0.5\n"
-        "    def stop_rule(self, critical): return lambda layout: Rule()\n"
-    )
+remembers = """\
+class Memory(SenderMemory):
+    def payload(self, gradient): return {}  # HERE
+class Mine(Filling):
+    def estimate_mean(self, layout, buffers, received, out): pass
+    def sender_memory(self, layout): return Memory()
+""".format
 
+detects = """\
+class Mine(Detector):
+    def observe(self, seen): {}  # HERE
+class Parameters(DetectorParameters):
+    def create(self, rounds_per_epoch): return Mine()
+""".format
 
-def sends(upcoming):
-    return (
-        "from testbed.transport.policies.repair.selective import SelectiveSender\n"
-        "class Half(SelectiveSender):\n"
-        f"    def upcoming(self, limit): return {upcoming}  # HERE\n"
-        "@dataclass(frozen=True, kw_only=True)\n"
-        "class Mine(Selective):\n"
-        "    def sender(self, **given): return Half(**given, lost_first=True)\n"
-    )
+factor = """\
+class Mine(Schedule):
+    def _factor(self, at): return {}  # HERE
+""".format
 
-
-def fills(statement):
-    return (
-        "class Mine(Filling):\n"
-        f"    def estimate_mean(self, layout, buffers, received, out): {statement}  # HERE\n"
-    )
-
-
-def remembers(returned):
-    return (
-        "class Memory(SenderMemory):\n"
-        f"    def payload(self, gradient): return {returned}  # HERE\n"
-        "class Mine(Filling):\n"
-        "    def estimate_mean(self, layout, buffers, received, out): pass\n"
-        "    def sender_memory(self, layout): return Memory()\n"
-    )
-
-
-def detects(statement):
-    return (
-        "class Mine(Detector):\n"
-        f"    def observe(self, seen): {statement}  # HERE\n"
-        "class Parameters(DetectorParameters):\n"
-        "    def create(self, rounds_per_epoch): return Mine()\n"
-    )
-
-
-def factor(returned):
-    return f"class Mine(Schedule):\n    def _factor(self, at): return {returned}  # HERE\n"
-
-
-def network(returned):
-    return (
-        "class Model(torch.nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.weight = torch.nn.Parameter(torch.ones(64, 10))\n"
-        f"    def forward(self, inputs): return {returned}  # HERE\n"
-        "def build(classes, input_shape): return Model()\n"
-    )
+network = """\
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(64, 10))
+    def forward(self, inputs): return {}  # HERE
+def build(classes, input_shape): return Model()
+""".format
 
 
 FAULTS: dict[str, tuple[Any, str, str]] = {
