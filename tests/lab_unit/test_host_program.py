@@ -13,6 +13,7 @@ import pytest
 from testbed.lab import host_program
 from testbed.lab.host_program import ProgramError
 from testbed.lab.network import HostInfo
+from tests.verdict import evidence_of_gates
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root enters namespaces here")
 
@@ -24,18 +25,7 @@ def host():
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     process.stdout.readline()
-    yield HostInfo(
-        name="worker-1",
-        address="10.0.0.1",
-        mac="00:00:00:00:00:01",
-        pid=process.pid,
-        interface="worker-1-eth0",
-        switch="s1",
-        switch_port=1,
-        switch_interface="s1-eth1",
-        rate_bps=100_000_000,
-        queue_bytes=150_000,
-    )
+    yield evidence_of_gates.host("worker-1", process.pid)
     process.stdin.close()
     process.wait()
     process.stdout.close()

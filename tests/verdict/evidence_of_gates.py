@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.experiment import Limits
-from testbed.lab.network import LabInfo, LinkEnds, Port
+from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.verdict.calibration import Calibration, PathCalibration
 from testbed.verdict.gate import Gate, judge
 from testbed.verdict.ledgers import Conservation, LinkLedger
@@ -141,6 +141,22 @@ LINK = LinkEnds(
     rate_bps=100_000_000,
     queue_bytes=150_000,
 )
+
+
+def host(name: str, pid: int, number: int = 1) -> HostInfo:
+    """A host at port `number` of the switch."""
+    return HostInfo(
+        name=name,
+        address=f"10.0.0.{number}",
+        mac=f"00:00:00:00:00:0{number}",
+        pid=pid,
+        interface=f"{name}-eth0",
+        switch="s1",
+        switch_port=number,
+        switch_interface=f"s1-eth{number}",
+        rate_bps=100_000_000,
+        queue_bytes=150_000,
+    )
 
 
 def network_of(*links: LinkEnds, **facts: Any) -> LabInfo:

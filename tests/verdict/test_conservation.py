@@ -13,38 +13,25 @@ from typing import Any
 import pytest
 
 from testbed.lab.kernel.link_counters import Interface, NamespaceCounters, Queue
-from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
+from testbed.lab.network import LabInfo, Port
 from testbed.lab.openflow_statistics import Flow
 from testbed.verdict import conservation
 from testbed.verdict import counters as counting
 from testbed.verdict.counters import CounterReader, Counters, SwitchCounters
-from tests.verdict.evidence_of_gates import gate_of
+from tests.verdict.evidence_of_gates import LINK, gate_of, host
 
 HOSTS = {"a": 11, "b": 12}
 NETWORK = LabInfo(
     hosts={
-        name: HostInfo(
-            name=name,
-            address=f"10.0.0.{number}",
-            mac=f"00:00:00:00:00:0{number}",
-            pid=pid,
-            interface=f"{name}-eth0",
-            switch="s1",
-            switch_port=number,
-            switch_interface=f"s1-eth{number}",
-            rate_bps=100_000_000,
-            queue_bytes=150_000,
-        )
-        for number, (name, pid) in enumerate(HOSTS.items(), start=1)
+        name: host(name, pid, number) for number, (name, pid) in enumerate(HOSTS.items(), start=1)
     },
     switches={"s1": 1},
     links=[
-        LinkEnds(
+        replace(
+            LINK,
             name=f"{name}--s1",
             first=Port(node=name, interface=f"{name}-eth0", number=0, pid=pid),
             second=Port(node="s1", interface=f"s1-eth{number}", number=number, pid=None),
-            rate_bps=100_000_000,
-            queue_bytes=150_000,
         )
         for number, (name, pid) in enumerate(HOSTS.items(), start=1)
     ],
