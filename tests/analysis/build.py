@@ -116,7 +116,13 @@ class ResultsBuilder:
             directory, latencies, compute_s, learnt, passes, received, hosts, layers, critical
         )
         if layers:
-            effects = [_effects(number, hosts) for number in range(rounds)]
+            gathered = {"relative_error": 0.1, "cosine": 0.99, "norm_ratio": 0.9}
+            of_host = {"relative_error": 0.2, "cosine": 0.97, "norm_ratio": 0.8}
+            applied = dict.fromkeys(hosts, of_host)
+            effects = [
+                {"round": n, "gathered": gathered, "applied": applied, "divergence": 0.001 * n}
+                for n in range(rounds)
+            ]
             write_lines(directory / "events" / "effects.jsonl", effects)
         return directory
 
@@ -229,18 +235,6 @@ def summary_of(folder: Path) -> dict[str, Any]:
 def texts_of(table: Table) -> dict[str, list[str]]:
     """The cells of each row, by the row's first."""
     return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
-
-
-def _effects(number: int, workers: Sequence[str]) -> dict[str, Any]:
-    """A relative error of 0.1 in the gathered gradient and 0.2 in the one that workers apply."""
-    gathered = {"relative_error": 0.1, "cosine": 0.99, "norm_ratio": 0.9}
-    applied = {"relative_error": 0.2, "cosine": 0.97, "norm_ratio": 0.8}
-    return {
-        "round": number,
-        "gathered": gathered,
-        "applied": dict.fromkeys(workers, applied),
-        "divergence": 0.001 * number,
-    }
 
 
 def _transfer(
