@@ -1,6 +1,5 @@
 """Driving another implementation: tiny ones in a folder, over loopback."""
 
-import contextlib
 import os
 import shutil
 import socket
@@ -19,6 +18,7 @@ from testbed.bench.peer.dblp_authors import DblpAuthors
 from testbed.bench.transport.cases import Selection
 from testbed.bench.transport.network import LinkKind
 from testbed.bench.transport.records import record_of
+from testbed.lab.kernel import process_status
 from testbed.shared.input_error import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,15 +196,11 @@ def test_one_that_hangs_is_ended_with_what_it_started(checkout):
     assert status == "timeout"
     child = int((checkout / "child").read_text())
     end_s = time.monotonic() + 10
-    while is_running(child) and time.monotonic() < end_s:  # nobody waits for a killed grandchild
+    while (
+        process_status.lives(child) and time.monotonic() < end_s
+    ):  # nobody waits for a killed grandchild
         time.sleep(0.01)
-    assert not is_running(child)
-
-
-def is_running(pid):
-    with contextlib.suppress(FileNotFoundError):
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    return False
+    assert not process_status.lives(child)
 
 
 def checked(checkout, adapter):
