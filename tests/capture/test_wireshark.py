@@ -33,7 +33,6 @@ from testbed.transport.core.messages import (
 from tests.capture.craft import CHUNK, SERVER, SESSION, WORKER, Conversation
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "wireshark.lua"
-_needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
 
 
 def _bits(*chunks: int, of: int) -> bytes:
@@ -111,6 +110,8 @@ MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
 
 def _dissected(conversation: Conversation, path: Path) -> list[dict[str, Any]]:
     """What tshark says of each packet: protocol -> its fields, several of one name as a list."""
+    if shutil.which("tshark") is None:
+        pytest.skip("needs tshark")
     capture = conversation.write(path / "made.pcap")
     command = ["tshark", "-X", f"lua_script:{SCRIPT}", "-r", str(capture)]
     done = subprocess.run(
@@ -142,7 +143,6 @@ def test_the_script_has_the_transports_own_constants():
 
 
 @pytest.mark.long
-@_needs_tshark
 def test_every_control_message_is_read_field_by_field(tmp_path):
     assert {message.type for message, _ in MESSAGES} == set(MessageType)
     conversation = Conversation()
@@ -161,7 +161,6 @@ def test_every_control_message_is_read_field_by_field(tmp_path):
 
 
 @pytest.mark.long
-@_needs_tshark
 def test_messages_that_share_a_segment_or_span_two_are_told_apart(tmp_path):
     conversation = Conversation()
     stop = ControlMessage(MessageType.STOP, 5)
@@ -175,7 +174,6 @@ def test_messages_that_share_a_segment_or_span_two_are_told_apart(tmp_path):
 
 
 @pytest.mark.long
-@_needs_tshark
 def test_what_is_no_message_and_a_body_that_is_too_short_are_said(tmp_path):
     conversation = Conversation()
     conversation.add(conversation.segment(WORKER, b"\x16\x03\x01" + bytes(40)))  # TLS begins so
@@ -189,7 +187,6 @@ def test_what_is_no_message_and_a_body_that_is_too_short_are_said(tmp_path):
 
 
 @pytest.mark.long
-@_needs_tshark
 def test_a_datagram_is_read_field_by_field_and_its_header_alone_too(tmp_path):
     frames = wire.new_frames(1, CHUNK)
     record = wire.fields(frames, CHUNK)[0]
@@ -215,7 +212,6 @@ def test_a_datagram_is_read_field_by_field_and_its_header_alone_too(tmp_path):
 
 
 @pytest.mark.long
-@_needs_tshark
 def test_a_hedge_is_read_field_by_field(tmp_path):
     hedge = Hedge(SESSION, Counter(), said=70, heard=5_000_000_000)
     hedge.said(b"stop", 0.0, taken_bytes=4)

@@ -16,10 +16,8 @@ from testbed.verdict import standstill
 from testbed.verdict.standstill import Standstill, StandstillWatch
 from tests.busy import busy_process
 from tests.verdict.evidence_of_gates import gate_of
+from tests.verdict.test_headroom import NEEDS_SCHEDSTAT
 
-NEEDS_SCHEDSTAT = pytest.mark.skipif(
-    not Path("/proc/self/schedstat").exists(), reason="needs capability schedstat"
-)
 SLEEPING = "import time; time.sleep(60)"
 
 
