@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllers.impairments import KINDS, Impairment
+from controllers.impairments import Impairment, kind_of
 from testbed.verdict import links_under_load
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.links_under_load import Floats, LinksUnderLoad, of_link, spans_of_changes
@@ -180,7 +180,7 @@ def test_a_rate_that_is_no_number_does_not_hide(key):
 
 
 def event(action, at_s, kind="queue", target="server", name="slow"):
-    entry = Impairment if kind.endswith(".py") else KINDS.entry(kind)
+    entry = Impairment if kind.endswith(".py") else kind_of(kind)
     return {
         "kind": kind,
         "changes_rates": entry.changes_rates,
