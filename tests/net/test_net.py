@@ -20,8 +20,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = Path(__file__).parent / "kept"
 SEEDS = {"quick": 1, "plot-layers": 1, "rivals": 2}
-# What `rivals` needs in virtual time: it takes as long as its workers compute.
-_OPTIONS = {"rivals": ["--set", "simulation.compute_s=0.006"]}
+_OPTIONS = {
+    "plot-layers": ["--arms", "mlt,plot"],
+    # What it needs in virtual time: it takes as long as its workers compute.
+    "rivals": ["--set", "simulation.compute_s=0.006"],
+}
 _NO_NUMBERS = ("schema", "verdicts", "published", "settings", "cautions")
 _EVENTS = ("rounds", "transfers-*", "training-*")
 # Another processor must not choose other instructions, which round differently.

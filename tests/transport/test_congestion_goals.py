@@ -349,7 +349,14 @@ def test_a_full_queue_does_not_silence_the_answers(name, later_round_trips):
     assert shares.count(0.0) == 0
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cubic",
+        "bbr",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("timely", "reno", "ltp")),
+    ],
+)
 def test_a_flow_shares_fairly_with_a_newcomer(name):
     scenario = usual(name, flows=2, stagger_s=1.0)
     scenario.run(350)
