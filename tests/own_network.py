@@ -15,7 +15,6 @@ import pytest
 from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
-from testbed.lab.kernel.shaping import inside
 
 
 def printed(script: str, *arguments: str, before: Sequence[str] = ("unshare", "-n")) -> Any:
@@ -61,11 +60,11 @@ def alone(function: Callable[..., Any], *arguments: Any) -> Any:
     return printed(_PROGRAM, *words, before=prepare)
 
 
-def drop(*matches: str, pid: int | None = None) -> None:
-    """Drops what comes and matches, in the words of nft; `pid`: in the namespace of that one."""
+def drop(*matches: str) -> None:
+    """Drops what comes and matches, in the words of nft."""
     lines = (
         "add table inet hole",
         "add chain inet hole input { type filter hook input priority 0; }",
         *(f"add rule inet hole input {match} drop" for match in matches),
     )
-    run([*inside(pid), "nft", "-f", "-"], input_text="\n".join(lines))
+    run(["nft", "-f", "-"], input_text="\n".join(lines))

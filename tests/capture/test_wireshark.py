@@ -103,8 +103,6 @@ MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
         ControlMessage(MessageType.WORTH, 9, bytes([200, 3, 128])),
         {"worth": "c8:03:80", "must": "2"},
     ),
-    (ControlMessage(MessageType.TRIED, body=SENT.pack(7)), {"number": "7"}),
-    (ControlMessage(MessageType.PIECES, body=SENT.pack(2)), {"number": "2"}),
 ]
 
 

@@ -27,7 +27,6 @@ from testbed.transport.core.events import Announced, Event, Joined, PeerGone, St
 from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.incoming import Incoming
 from testbed.transport.core.messages import (
-    SENT,
     ControlMessage,
     ControlParser,
     Hello,
@@ -275,10 +274,6 @@ class Connection:
             self.incoming.on_message(message, now_s, waited=waited)
         elif kind in _ANSWERS:
             self.outgoing.on_message(message, now_s, waited=waited)
-        elif kind is MessageType.TRIED:
-            self.outgoing.tried(SENT.unpack(message.body)[0])
-        elif kind is MessageType.PIECES:
-            self.incoming.cut(SENT.unpack(message.body)[0])
         elif kind is MessageType.WELCOME:
             self._welcomed(Welcome.parse(message.body))
         elif kind is MessageType.READY:
@@ -318,7 +313,7 @@ class Connection:
         if now_s >= until_s:
             timeout_s, late_s = self._settings.peer_timeout_s, self._settings.late_s
             text = reason.format(transfer=transfer, timeout_s=timeout_s, late_s=late_s)
-            self._end(text, say=True)
+            self.give_up(text)
 
     def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
         """When to call `on_deadline` and `offer` if nothing happens before; None for never."""
@@ -390,13 +385,17 @@ class Connection:
 
     def on_broken(self, error: ProtocolError) -> None:
         """The peer's messages or data are not what they should be."""
-        self._end(f"it broke the protocol: {error}", say=True)
+        self.give_up(f"it broke the protocol: {error}")
 
-    def _end(self, reason: str, *, say: bool = False) -> None:
+    def give_up(self, reason: str) -> None:
+        """Ends the connection and tells the peer why."""
+        if self.lost is None:
+            self._queue_control([reason_message(MessageType.FAILED, reason)])
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
         if self.lost is not None:
             return
-        if say:
-            self._queue_control([reason_message(MessageType.FAILED, reason)])
         self._machine.on(ConnectionEvent.ENDED)
         self.lost = reason
         self._events.append(PeerGone(reason))

@@ -27,7 +27,7 @@ from testbed.transport.core.connection_settings import (
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone, TransferReport
 from testbed.transport.core.hot_path import Arrivals
-from testbed.transport.core.messages import SENT, ControlMessage, MessageType, pack_bitmap
+from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.core.repair import ReceiverRepair
 from testbed.transport.core.routine import (
     GATHERED,
@@ -39,7 +39,7 @@ from testbed.transport.core.routine import (
 )
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import Lookback, Progress, StopRule, Took
-from testbed.transport.core.wire import HEADER_BYTES, MOST_PIECES, fields, wire_bytes
+from testbed.transport.core.wire import HEADER_BYTES, fields, wire_bytes
 from testbed.transport.core.worth import decode
 
 
@@ -311,8 +311,6 @@ _WORTH_TAKING = 4
 # chunk; so it may come at 8 Mbit/s.
 _WORTH_LATE_S = 2e-3
 _WORTH_LATE_S_PER_CHUNK = 1e-6
-# Trials of sizes that are answered within a second.
-_MOST_TRIALS_PER_S = 256
 
 
 class Unasked:
@@ -368,8 +366,6 @@ class Incoming:
     ) -> None:
         """Adds to `events` and `counters`, which belong to the connection."""
         self.receivers: dict[int, Receiver] = {}
-        self.pieces = 1  # in how many datagrams each chunk comes
-        self._answered_s, self._answered = -math.inf, 0
         self._peer = peer
         self._settings = settings
         self._events = events
@@ -467,20 +463,6 @@ class Incoming:
         receiver.on_datagrams(frames, now_s)
         self._finish_if_stopped(receiver)
         return receiver.valid_datagrams > valid_before
-
-    def on_trial(self, number: int, now_s: float) -> None:
-        """A datagram that tries a size has come: says so, so often that a flood costs little."""
-        if now_s >= self._answered_s + 1:
-            self._answered_s, self._answered = now_s, 0
-        self._answered += 1
-        if self._answered <= _MOST_TRIALS_PER_S:
-            self._outbox.append(ControlMessage(MessageType.TRIED, body=SENT.pack(number)))
-
-    def cut(self, pieces: int) -> None:
-        """The peer cuts each chunk; ProtocolError where that cannot be."""
-        if not 1 <= pieces <= min(MOST_PIECES, self._settings.layout.chunk_bytes):
-            raise ProtocolError(f"chunks in {pieces} pieces")
-        self.pieces = pieces
 
     def _ignore(self, records: NDArray[np.void]) -> None:
         """Counts datagrams that have no place here."""

@@ -61,8 +61,6 @@ class MessageType(IntEnum):
     PONG = 13  # yes
     FAILED = 14  # why this side ends the connection - text
     WORTH = 15  # sender to receiver: what each chunk is worth - one byte per chunk; see `worth`
-    TRIED = 16  # receiver to sender: a datagram came that tried a size - its number
-    PIECES = 17  # sender to receiver: in how many datagrams each chunk comes from now on - number
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,6 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         **dict.fromkeys((kind.REFUSED, kind.FAILED), (0, MAX_REASON_BYTES)),
         **dict.fromkeys((kind.READY, kind.HOLD, kind.PING, kind.PONG), (0, 0)),
         **dict.fromkeys((kind.BITMAP, kind.LATE_BITMAP), arrivals),
-        **dict.fromkeys((kind.TRIED, kind.PIECES), (SENT.size, SENT.size)),
         kind.PROBE: (SENT.size, PASS.size),
         kind.STOP: (0, bitmap_bytes),
         kind.ACK: (_FIELDS.size, MAX_ACK_BYTES),

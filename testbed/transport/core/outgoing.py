@@ -1,9 +1,8 @@
 """What one side sends to a peer: each transfer's `Sender`, and all of them together."""
 
 import math
-import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
@@ -29,7 +28,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, Observation, TransferDone, TransferReport
 from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST
 from testbed.transport.core.layout import Leg
-from testbed.transport.core.messages import SENT, ControlMessage, MessageType, unpack_bitmap
+from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.core.order import Arranger, OrderContext
 from testbed.transport.core.repair import Arrange
 from testbed.transport.core.routine import Departures, promises
@@ -61,7 +60,6 @@ class Stall:
     def __init__(self, now_s: float) -> None:
         self.since_s: float | None = None  # since when they have named nothing new
         self.resume_s = now_s  # until when to pause, once it `pauses`
-        self.rounds = 0  # batches that went since it pauses
         self._answers = self._lost = 0
         self._pause_s = _FIRST_PAUSE_S
 
@@ -85,13 +83,12 @@ class Stall:
 
     def on_sent(self, now_s: float) -> None:
         """A batch went while it pauses: the next one waits, each time longer."""
-        self.rounds += 1
         self.resume_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def forget(self) -> None:
         """What was answered says nothing any more."""
-        self.since_s, self._answers, self._lost, self.rounds = None, 0, 0, 0
+        self.since_s, self._answers, self._lost = None, 0, 0
 
     def was_away(self, away_s: float) -> None:
         """For so long this side sent nothing that an answer could have named."""
@@ -453,48 +450,6 @@ class Sender:
         )
 
 
-# So many small datagrams of each size go beside each batch of full ones. In so many rounds some of
-# a size must have arrived, and so many in all, and no full one meanwhile: a path that loses nine of
-# ten of every size, or all for a while, does not look like that.
-_TRIALS = 8
-_ROUNDS = 3
-_ENOUGH = 16
-
-
-class SizeSearch:
-    """Looks for a size of datagrams that arrives: the MTU may have shrunk (RFC 8899)."""
-
-    def __init__(self, rounds: int = 0) -> None:
-        self.rounds = rounds  # batches of full datagrams beside which trials went
-        self._tried: dict[int, tuple[int, int]] = {}
-        self._came: dict[int, Counter[int]] = {}  # by size: how many of each round
-
-    def trials(self, sizes: Iterable[int]) -> list[tuple[int, int]]:
-        """What to try beside the next batch: a number that nobody can guess, and its size."""
-        self.rounds += 1
-        trials = [(secrets.randbits(32), size) for size in sizes for _ in range(_TRIALS)]
-        self._tried |= {number: (size, self.rounds) for number, size in trials}
-        return trials
-
-    def arrived(self, number: int) -> None:
-        """The peer says that it has this one; it can only know the number from there."""
-        if (trial := self._tried.pop(number, None)) is not None:
-            self._came.setdefault(trial[0], Counter())[trial[1]] += 1
-
-    @property
-    def proven(self) -> int | None:
-        """The first of the sizes that arrive; None while that is not sure."""
-        sure = [
-            rounds.total()
-            for rounds in self._came.values()
-            if len(rounds) >= _ROUNDS and rounds.total() >= _ENOUGH
-        ]
-        if not sure:
-            return None
-        # Of one that arrives, too, chance may have lost more.
-        return min(size for size, rounds in self._came.items() if rounds.total() >= max(sure) / 2)
-
-
 class Outgoing:
     """One direction of a `Connection`."""
 
@@ -515,11 +470,6 @@ class Outgoing:
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)  # an offer without datagrams
-        self.pieces = 1  # in how many datagrams each chunk goes
-        self.sizes: Mapping[int, int] = {}
-        self.likely: Sequence[int] = ()  # those that are tried where full datagrams vanish
-        self._search: SizeSearch | None = None
-        self._outbox: list[ControlMessage] = []
         self._held_s: float | None = None
         self._early_stops: dict[int, ControlMessage] = {}
         self._offering: Sender | None = None  # whose datagrams the last offer held
@@ -645,43 +595,9 @@ class Outgoing:
         if self._offering is not None:
             self._offering.departed(departures, batches)
 
-    def cut(self, pieces: int) -> None:
-        """The path takes no full datagrams: each chunk goes in so many from now on."""
-        assert self._path is not None
-        self.pieces = pieces
-        self._path.occupy(self.sizes[pieces])
-        self._outbox.append(ControlMessage(MessageType.PIECES, body=SENT.pack(pieces)))
-
-    def trials(self) -> list[tuple[int, int]]:
-        """Datagrams to send now beside those of the last offer, because none of these arrive."""
-        rounds = 0
-        for sender in self.senders.values():  # asked for with every wake-up
-            rounds = rounds or sender.stall.rounds
-        smaller = [pieces for pieces in self.likely if pieces > self.pieces] if rounds else []
-        if not smaller:
-            self._search = None
-            return []
-        if self._search is None:
-            self._search = SizeSearch(rounds - 1)
-        if rounds <= self._search.rounds:
-            return []
-        if (proven := self._search.proven) is not None:
-            self.cut(proven)
-            self._search = SizeSearch(rounds)
-            return []
-        return self._search.trials(smaller)
-
-    def tried(self, number: int) -> None:
-        """The peer has received one of the `trials`."""
-        if self._search is not None:
-            self._search.arrived(number)
-
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""
-        messages, self._outbox = self._outbox, []
-        for sender in self.senders.values():
-            messages += sender.poll_messages()
-        return messages
+        return [message for sender in self.senders.values() for message in sender.poll_messages()]
 
     def doubt(self, after_s: float) -> tuple[float, float]:
         """`Connection.doubt`, of answers."""

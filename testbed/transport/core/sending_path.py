@@ -66,11 +66,6 @@ class SendingPath:
         )
         self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
 
-    def occupy(self, datagram_wire_bytes: int) -> None:
-        """A chunk takes so many bytes on the wire from now on."""
-        self._flow_window *= self.datagram_wire_bytes / datagram_wire_bytes
-        self.datagram_wire_bytes = self.pacer.datagram_bytes = datagram_wire_bytes
-
     @property
     def may_queue(self) -> bool:
         """Whether a queue may cause the losses; True where nobody has told how long it is."""

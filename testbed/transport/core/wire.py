@@ -25,8 +25,6 @@ MAX_DATAGRAM_BYTES = 65507
 U32_MAX = 2**32 - 1
 # Every data port of a run is one of these: the first of the server's, and one more per worker.
 DATA_PORTS = (47000, 47999)
-# In so many datagrams a chunk may go where the path takes no larger ones.
-MOST_PIECES = 64
 ACK_REQUESTED = 1 << 15
 SEND_INDEX_BITS = 15
 SEND_INDEX_MODULUS = 1 << SEND_INDEX_BITS

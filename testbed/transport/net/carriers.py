@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from testbed.transport.core.connection import Connection
@@ -27,7 +28,7 @@ from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, resolve
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
 from testbed.transport.net.listener import listen
-from testbed.transport.net.path_mtu import Sizes, check_chunk_fits
+from testbed.transport.net.path_mtu import check_chunk_fits, too_large
 from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
 from testbed.transport.net.tcp import (
     TcpConnection,
@@ -159,18 +160,9 @@ class UdpCarrier(Carrier):
             udp.seal = seal(self._config.appended, key, is_server=self._config.is_server)
         except ValueError as error:
             raise ProtocolError(f"{connection.peer} gave {error}") from None
-        udp.restore()
         if self._config.is_server:
             self._forget(udp)
         udp.set_peer(host.at(port))
-        sizes = Sizes(
-            self._config.session,
-            self._settings.largest_layout,
-            local=resolve(self._config.bind_address, host.family, what="bind_address"),
-            peer=host,
-            trailer_bytes=TRAILER_BYTES[self._config.appended],
-        )
-        connection.outgoing.sizes, connection.outgoing.likely = sizes.wire_bytes, sizes.likely
         # Arrivals may gather until half the buffer is full, at the rate of this side.
         rate_bps = self._config.rate_bps
         return UdpData(
@@ -178,7 +170,13 @@ class UdpCarrier(Carrier):
             gather_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
             measured=self._config.protocol.measures,
             leave_out=self._config.leave_out,
-            sizes=sizes,
+            too_large=partial(
+                too_large,
+                self._config.layout.chunk_bytes,
+                local=resolve(self._config.bind_address, host.family, what="bind_address"),
+                peer=host,
+                trailer_bytes=TRAILER_BYTES[self._config.appended],
+            ),
         )
 
     def _forget(self, udp: UdpSocket) -> None:

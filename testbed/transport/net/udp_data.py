@@ -1,6 +1,7 @@
 """Datagrams between a connection and its UDP socket."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,6 @@ from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
 from testbed.transport.native.hot_path import Arriving, Departing
 from testbed.transport.net.link import DataChannel
-from testbed.transport.net.path_mtu import Joiner, Sizes, cut, trial_of
 from testbed.transport.net.udp_socket import UdpSocket
 
 # Full batches sent in a row before others get their turn; matters only when unpaced.
@@ -36,13 +36,14 @@ class UdpData(DataChannel):
         gather_s: float,
         measured: bool,
         leave_out: LeaveOut | None,
-        sizes: Sizes,
+        too_large: Callable[[], str],
     ) -> None:
-        """For up to `gather_s`, arrivals may gather in the socket before they are read."""
+        """For up to `gather_s`, arrivals may gather in the socket before they are read.
+
+        `too_large` says why the interface refuses datagrams for their size.
+        """
         self._udp = udp
-        self._sizes = sizes
-        self._going_in, self._coming_in = 1, 1  # pieces
-        self._joiner: Joiner | None = None
+        self._too_large = too_large
         self._leave_out = leave_out
         self._gather_s = gather_s
         self._measured = measured
@@ -82,22 +83,10 @@ class UdpData(DataChannel):
         return self._unread_until_s if self._resting else -math.inf
 
     def _take(self, connection: Connection, now_s: float, waited: bool) -> int:
-        if self._coming_in != connection.incoming.pieces:
-            self._coming_in = connection.incoming.pieces
-            self._joiner = Joiner(self._sizes.session, self._coming_in, self._sizes.chunk_bytes)
-            self._udp.cut(receiving=self._sizes.datagram_bytes(self._coming_in))
         frames, self._drained = self._udp.receive()
-        size = frames.size
-        for head in self._udp.others:
-            if (number := trial_of(head, self._sizes.session)) is not None:
-                connection.incoming.on_trial(number, now_s)
-        if self._joiner is not None and size:
-            frames = self._joiner.join(frames)
-            if self._joiner.wrong_session:
-                connection.counters["wrong-session"] += self._joiner.wrong_session
         if len(frames):
             connection.on_datagrams(frames, now_s, waited=waited)
-        return size
+        return frames.size
 
     def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         # Only the present backlog is read, because an unpaced sender goes on sending.
@@ -115,24 +104,8 @@ class UdpData(DataChannel):
         if self._retry_s is not None and now_s < self._retry_s:
             return
         self._send(connection, now_s)
-        self._look_at_sizes(connection)
-
-    def _look_at_sizes(self, connection: Connection) -> None:
-        """Cuts chunks, or tries to, where the path takes no datagrams of their size."""
-        outgoing, sizes = connection.outgoing, self._sizes
         if self._udp.too_large:
-            self._udp.too_large = False
-            fitting = sizes.that_fit_the_interface()
-            if fitting is not None and fitting > outgoing.pieces:
-                outgoing.cut(fitting)
-        for number, pieces in outgoing.trials():
-            left_out = self._leave_out(1) if self._leave_out is not None else None
-            if left_out is None or not left_out[0]:  # what loses all loses trials, too
-                self._udp.try_size(sizes.trial(number, pieces))
-        if outgoing.pieces != self._going_in:
-            sizes.warn(self._going_in, outgoing.pieces)
-            self._going_in = outgoing.pieces
-            self._udp.cut(sending=sizes.datagram_bytes(outgoing.pieces))
+            connection.give_up(self._too_large())
 
     def _send(self, connection: Connection, now_s: float) -> None:
         self._retry_s, self._blocked, self._not_before_s = None, False, 0.0
@@ -161,19 +134,14 @@ class UdpData(DataChannel):
     ) -> int:
         """Sends what is not left out; returns how many are dealt with."""
         if left_out is None:
-            taken = self._pass(frames)
+            taken = self._udp.send(frames)
             connection.outgoing.sent(taken, now_s)
             return taken
         kept = np.flatnonzero(~left_out)
-        sent = self._pass(frames[kept]) if len(kept) else 0
+        sent = self._udp.send(frames[kept]) if len(kept) else 0
         taken = int(kept[sent]) if sent < len(kept) else len(frames)
         connection.outgoing.sent(taken, now_s, left_out[:taken])
         return taken
-
-    def _pass(self, frames: NDArray[np.uint8]) -> int:
-        if self._going_in == 1:
-            return self._udp.send(frames)
-        return self._udp.send(cut(frames, self._going_in)) // self._going_in
 
     def begin_routine(self, connection: Connection, now_s: float) -> bool:
         self.going = self.coming = None

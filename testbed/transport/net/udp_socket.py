@@ -6,7 +6,6 @@ them behind the interface's queue. All that it reads and writes in recvmmsg and 
 numpy arrays that are allocated once. 64-bit Linux.
 """
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from testbed.shared import dscp
 from testbed.transport.core.pacing import MAX_BATCH
-from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.native.hot_path import LIBRARY, Arriving, Departing, address_of, structure
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, in_words, packed
 from testbed.transport.net.sealing import CompiledAuthentication, Seal
@@ -210,7 +208,6 @@ class BatchReceiver:
         self._arrangement = self._wide
         self._unknown_address = 0
         self.wrong_size = 0  # datagrams of the last batch that were dropped for it
-        self.others: list[bytes] = []  # the heads of those that have one
 
     @property
     def unknown_address(self) -> int:
@@ -225,7 +222,6 @@ class BatchReceiver:
     def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
         """Receives one batch, without the datagrams of others than the peer."""
         self.wrong_size = 0
-        self.others = []
         now = self._arrangement
         rows = now.receive_rows(descriptor)
         drained = now.received < now.count
@@ -263,8 +259,6 @@ class BatchReceiver:
                 self._unknown_address += datagrams
             elif size != self._size or (truncated[index] and not coalesced[index]):
                 self.wrong_size += datagrams
-                if size and length >= HEADER_BYTES:
-                    self.others += self._heads(now, index, size, length // size)
             else:
                 if length % size:  # only the last one may be shorter
                     self.wrong_size += 1
@@ -277,14 +271,6 @@ class BatchReceiver:
         if not parts:
             return self._rows[:0]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _heads(self, now: _ReceiveBatch, index: int, size: int, datagrams: int) -> list[bytes]:
-        """The beginnings of a message's datagrams, as far as they lie in one place."""
-        first = index * (self._per_wide if now is self._wide else 1) * self._size
-        memory = self._rows.reshape(-1)
-        room = self._per_wide * self._size if now is self._wide else self._size
-        places = range(0, min(datagrams * size, room - HEADER_BYTES + 1), size)
-        return [memory[first + at : first + at + HEADER_BYTES].tobytes() for at in places]
 
     def _parts(self, now: _ReceiveBatch, index: int, datagrams: int) -> list[NDArray[np.uint8]]:
         if now is self._wide:
@@ -388,17 +374,15 @@ class UdpSocket:
         """Binds to `local` (port 0 for any); OSError when that is not possible."""
         self._counters: Counter[str] = Counter()
         self.too_large = False  # whether the interface has refused datagrams for their size
-        self._wants_segmentation = segmentation
-        self._foreign = 0  # of earlier receivers
-        self._is_cut = False
+        self.segmentation = segmentation
         self.blocked = False
         self.taken_bytes = 0
         self.seal: Seal | None = None
-        self.datagram_bytes = datagram_bytes  # the size of each datagram, where chunks are not cut
+        self.datagram_bytes = datagram_bytes
         self._protected: bool | None = None
         self._peer: SocketAddress | None = None
         self._arrivals = BatchReceiver(datagram_bytes)
-        self._send_in(datagram_bytes)
+        self._departures = BatchSender(datagram_bytes)
         family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
@@ -438,38 +422,6 @@ class UdpSocket:
         except PermissionError:
             self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
         return self._socket.getsockopt(socket.SOL_SOCKET, plain)
-
-    def _send_in(self, datagram_bytes: int) -> None:
-        self._departures = BatchSender(datagram_bytes)
-        self.segmentation = self._wants_segmentation  # a refusal may have been for the size
-
-    def cut(self, *, sending: int | None = None, receiving: int | None = None) -> None:
-        """The datagrams that it sends, or those that it receives, have another size from now on."""
-        assert self._peer is not None
-        self._is_cut = True
-        if sending is not None:
-            self._send_in(sending)
-        if receiving is not None:
-            self._foreign += self._arrivals.unknown_address
-            self._arrivals = BatchReceiver(receiving)
-        self.set_peer(self._peer)
-
-    def restore(self) -> None:
-        """All have the first size again: the peer begins anew."""
-        if self._is_cut:
-            self.cut(sending=self.datagram_bytes, receiving=self.datagram_bytes)
-            self._is_cut = False
-
-    def try_size(self, datagram: bytes) -> None:
-        """Sends one of any size; whether it arrives is another question."""
-        assert self._peer is not None
-        with contextlib.suppress(OSError):
-            self._socket.sendto(datagram, self._peer)
-
-    @property
-    def others(self) -> list[bytes]:
-        """The heads of the peer's datagrams of other sizes in the last `receive`."""
-        return self._arrivals.others
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -542,7 +494,7 @@ class UdpSocket:
     def has_routine(self) -> bool:
         """Whether batches can be sent and received without a call each: C must have the seal."""
         in_c = self.seal is None or isinstance(self.seal, CompiledAuthentication)
-        return in_c and not self._is_cut and LIBRARY is not None
+        return in_c and LIBRARY is not None
 
     def departing(self) -> Departing:
         """What sends without a call for each batch, if it `has_routine`."""
@@ -586,7 +538,7 @@ class UdpSocket:
     @property
     def counters(self) -> Counter[str]:
         """Ignored datagrams and errors, by reason; what C has dropped is counted when asked for."""
-        if foreign := self._foreign + self._arrivals.unknown_address:
+        if foreign := self._arrivals.unknown_address:
             self._counters["unknown-address"] = foreign
         return self._counters
 
