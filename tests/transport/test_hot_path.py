@@ -384,7 +384,7 @@ def test_what_a_full_queue_refused_does_not_count_as_sent():
         sender = BatchSender(100, messages=2000)
         sender._plain.headers["name"] = sender._plain.headers["name_bytes"] = 0
         frames = np.arange(2000, dtype=np.uint16).astype(np.uint8).repeat(100).reshape(-1, 100)
-        taken = sender.send(ours.fileno(), frames, segmented=False)
+        taken = sender.send(ours, frames, segmented=False)
         assert 0 < taken < len(frames)
         arrived = [theirs.recv(200) for _ in range(taken)]
         with pytest.raises(BlockingIOError):

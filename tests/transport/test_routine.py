@@ -62,8 +62,7 @@ def two(chunks=3000, *, repair="passes", rate_bps=10e6, **settings):
 
 
 def data_of(udp, **changes):
-    unused: Any = None  # whose chunks go in one datagram each
-    settings = {"gather_s": math.inf, "measured": False, "leave_out": None, "sizes": unused}
+    settings = {"gather_s": math.inf, "measured": False, "leave_out": None, "too_large": str}
     return UdpData(udp, **{**settings, **changes})
 
 

@@ -75,8 +75,8 @@ class _Frames(Messages):
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
-        self._base = self.vectors["base"][:, 0]
-        self._bytes = self.vectors["bytes"][:, 0]
+        self._base = self.vectors["base"]
+        self._bytes = self.vectors["bytes"]
 
     def place(
         self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]

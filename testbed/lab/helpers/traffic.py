@@ -64,7 +64,7 @@ def blast(
         if due > frames:
             try:
                 batch = datagrams[: min(_BATCH, due - frames)]
-                sent = departures.send(outgoing.fileno(), batch, segmented=False)
+                sent = departures.send(outgoing, batch, segmented=False)
                 last_s = time.monotonic()
                 if not frames:
                     requests.say({"began_s": last_s})

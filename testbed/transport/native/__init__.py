@@ -1,7 +1,7 @@
 """The transport's hot path in C, where the package was installed with a C compiler at hand.
 
-It imports `core` and numpy. To add a function: give it a numpy twin in `core/hot_path.py` or
-`net/udp_socket.py`, and a test that compares the two.
+It imports `core` and numpy. To add a function: give it a twin in `core/hot_path.py` (numpy) or
+`net/udp_socket.py` (plain calls), and a test that compares the two.
 """
 
 from testbed.transport.native.hot_path import HOT_PATH, LIBRARY, WHY_NONE

@@ -1,8 +1,8 @@
 /* What every datagram passes, in C: composing, sending, receiving and placing a batch.
 
-   The same as `core/hot_path.py` and `net/udp_socket.py` do in numpy; tests compare them. It is
-   called through ctypes, which releases the interpreter's lock. There is no global state; whatever
-   a datagram says is checked here before it is used. Linux and 64 bits, as there. */
+   `core/hot_path.py` does the same in numpy and `net/udp_socket.py` in plain calls; tests compare
+   them. It is called through ctypes, which releases the interpreter's lock. There is no global
+   state; whatever a datagram says is checked here before it is used. Linux and 64 bits, as there. */
 
 #include "batches.h"
 
@@ -255,93 +255,48 @@ static int is_foreign(const struct receiving *it, const struct mmsghdr *message)
     return memcmp(message->msg_hdr.msg_name, it->peer, it->address_bytes) != 0;
 }
 
-/* The datagrams of a message from the peer that holds nothing else; 0 for any other. */
+/* The datagrams of the right size at the beginning of a message: only its last may be shorter. */
 static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *message)
 {
-    const struct msghdr *head = &message->msg_hdr;
-    uint32_t size = coalesced_size(head);
-    if (head->msg_flags & MSG_TRUNC)
+    uint32_t size = coalesced_size(&message->msg_hdr);
+    if (!size && message->msg_hdr.msg_flags & MSG_TRUNC)
         return 0;
     if (!size)
         size = message->msg_len;
-    if (size != it->datagram_bytes || message->msg_len % size)
+    if (size != it->datagram_bytes)
         return 0;
-    int64_t datagrams = message->msg_len / size;
-    return datagrams > it->per_message ? 0 : datagrams;
+    return least(message->msg_len / size, it->per_message);
 }
 
-/* Receives a batch; returns how many datagrams of the peer, or -errno. Those of message i lie from row
-   i * per_message on. What others sent is dropped here: a flood must not wake the caller for each,
-   nor move what lies behind it. */
-int64_t receive_apart(struct receiving *it, int descriptor)
+/* Receives a batch into rows that follow one another; returns how many, or -errno. Message i is
+   received into rows from i * per_message on. What others sent, or has another size, is dropped
+   here: a flood must not wake the caller for each. */
+API int64_t receive(struct receiving *it, int descriptor)
 {
-    int64_t rows = 0, ours = 0, foreign = 0;
-    int several = 0;
-    if (!it->datagram_bytes ||
-        (uint64_t)it->count * it->per_message > it->rows_room / it->datagram_bytes)
+    int64_t rows = 0, size = it->datagram_bytes;
+    if (!size || (uint64_t)it->count * it->per_message > it->rows_room / (uint64_t)size)
         return -EINVAL;
     for (uint32_t i = 0; i < it->count; i++) {
         it->messages[i].msg_hdr.msg_namelen = it->address_bytes;
         it->messages[i].msg_hdr.msg_controllen = it->control_bytes;
     }
-    it->received = it->unsorted = 0;
+    it->received = 0;
     int received = recvmmsg(descriptor, it->messages, it->count, MSG_DONTWAIT, NULL);
     if (received < 0)
         return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
     it->received = (uint32_t)received;
-    for (int i = 0; i < received; i++) {
-        if (is_foreign(it, &it->messages[i])) {
-            foreign += pieces_of(&it->messages[i]);
+    for (int64_t i = 0; i < received; i++) {
+        const struct mmsghdr *message = &it->messages[i];
+        if (is_foreign(it, message)) {
+            it->foreign += (uint64_t)pieces_of(message);
             continue;
         }
-        int64_t datagrams = datagrams_of(it, &it->messages[i]);
-        ours++;
+        int64_t datagrams = datagrams_of(it, message), first = i * it->per_message;
+        it->wrong_size += (uint64_t)(pieces_of(message) - datagrams);
+        if (first != rows)
+            memmove(it->rows + rows * size, it->rows + first * size, (size_t)(datagrams * size));
         rows += datagrams;
-        several |= coalesced_size(&it->messages[i].msg_hdr) > 0;
-        it->unsorted |= !datagrams;
     }
-    /* Many messages that are not coalesced: the caller wants to arrange them in another way. */
-    it->unsorted |= it->per_message > 1 && ours > 1 && !several;
-    if (it->unsorted)
-        return 0; /* the caller counts the foreign ones, too */
-    it->foreign += (uint64_t)foreign;
-    return rows;
-}
-
-/* The next rows of the peer that lie side by side; 0 where there are no more. */
-int next_run(const struct receiving *it, struct run *run)
-{
-    run->count = 0;
-    for (; run->next < it->received; run->next++) {
-        int64_t first = (int64_t)run->next * it->per_message;
-        if (run->count && first != run->first + run->count)
-            break;
-        if (is_foreign(it, &it->messages[run->next]))
-            continue;
-        if (!run->count)
-            run->first = first;
-        run->count += datagrams_of(it, &it->messages[run->next]);
-    }
-    return run->count > 0;
-}
-
-/* Moves all to the first rows. */
-void compact(const struct receiving *it)
-{
-    int64_t rows = 0;
-    for (struct run run = {0, 0, 0}; next_run(it, &run); rows += run.count)
-        if (run.first != rows)
-            memmove(it->rows + rows * it->datagram_bytes,
-                    it->rows + run.first * it->datagram_bytes,
-                    (size_t)run.count * it->datagram_bytes);
-}
-
-/* Receives a batch into rows that follow one another; returns how many, or -errno. */
-API int64_t receive(struct receiving *it, int descriptor)
-{
-    int64_t rows = receive_apart(it, descriptor);
-    if (rows > 0)
-        compact(it);
     return rows;
 }
 

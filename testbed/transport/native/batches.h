@@ -57,6 +57,8 @@ struct placing {
     uint32_t faults[FAULTS];
 };
 
+static inline int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
+
 uint32_t number_of(const uint8_t *frame);
 int64_t transfer_of(const uint8_t *frames, int64_t count, int64_t stride);
 int compose(const struct composing *it, const int64_t *chunks, int64_t count, int64_t first,
@@ -78,16 +80,16 @@ int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t count, 
 
 #ifdef __linux__
 
-/* Messages to receive into; `unsorted` says that the caller must look at each of `received`.
-   `foreign` counts the datagrams of others than the peer, all that were dropped so far. */
+/* Messages to receive into, of which `received` came last. `foreign` and `wrong_size` count the
+   datagrams of others than the peer and of other sizes, all that were dropped so far. */
 struct receiving {
     struct mmsghdr *messages; /* `count` */
     uint8_t *rows;
     const uint8_t *peer;
     uint32_t count, per_message, datagram_bytes, address_bytes, control_bytes;
-    uint32_t received, unsorted;
+    uint32_t received;
     uint64_t rows_room; /* bytes */
-    uint64_t foreign;
+    uint64_t foreign, wrong_size;
 };
 
 struct sending {
@@ -96,15 +98,6 @@ struct sending {
     uint32_t count, per_message, datagram_bytes;
 };
 
-/* Rows that lie side by side; `next` is the message from which the next such run begins. */
-struct run {
-    int64_t first, count;
-    uint32_t next;
-};
-
-int64_t receive_apart(struct receiving *it, int descriptor);
-int next_run(const struct receiving *it, struct run *run);
-void compact(const struct receiving *it);
 int64_t receive(struct receiving *it, int descriptor);
 int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t count);
 

@@ -22,8 +22,6 @@ static double clock_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
-
 /* `core/pacing.py` has the same token bucket. */
 struct departing {
     const struct composing *composing;
@@ -166,56 +164,43 @@ static int expected(struct arriving *it, int64_t rows)
         return 0;
     if (it->sealing && it->sealing->frame_bytes + TAG_BYTES != stride)
         return 0;
-    for (struct run run = {0, 0, 0}; next_run(it->receiving, &run);) {
-        const uint8_t *at = it->receiving->rows + run.first * stride;
-        if ((it->sealing && open_rows(it->sealing, at, run.count, NULL) != run.count) ||
-            transfer_of(at, run.count, stride) != it->placing->transfer ||
-            (it->newest >= 0 && !ascends(it, at, run.count, stride)))
-            return 0;
-    }
-    return 1;
+    const uint8_t *at = it->receiving->rows;
+    if (it->sealing && open_rows(it->sealing, at, rows, NULL) != rows)
+        return 0;
+    return transfer_of(at, rows, stride) == it->placing->transfer &&
+           (it->newest < 0 || ascends(it, at, rows, stride));
 }
 
-/* Places one batch; returns how many are valid. */
-static int64_t place_runs(struct arriving *it)
+/* Places one batch behind those before it; returns how many are valid. */
+static int64_t place_batch(struct arriving *it, int64_t rows)
 {
     struct placing part = *it->placing;
-    uint32_t ignored = 0, faults[FAULTS] = {0};
-    int64_t known = it->valid, stride = it->receiving->datagram_bytes;
-    for (struct run run = {0, 0, 0}; next_run(it->receiving, &run);) {
-        part.stamps = it->placing->stamps + it->valid;
-        part.chunks = it->placing->chunks + it->gained;
-        part.room = it->placing->room - (uint32_t)it->valid; /* never less than has been gained */
-        int64_t valid =
-            place(&part, it->receiving->rows + run.first * stride, run.count, stride, 1);
-        if (valid < 0)
-            break; /* it had been looked at before */
-        ignored += part.ignored;
-        for (int i = 0; i < FAULTS; i++)
-            faults[i] += part.faults[i];
-        it->valid += valid;
-        it->gained += part.gained;
-    }
+    part.stamps += it->valid;
+    part.chunks += it->gained;
+    part.room -= (uint32_t)it->valid; /* never less than has been gained */
+    int64_t valid = place(&part, it->receiving->rows, rows, it->receiving->datagram_bytes, 1);
+    if (valid < 0)
+        return 0; /* it had been looked at before */
+    it->valid += valid;
+    it->gained += part.gained;
     it->placing->newest = part.newest;
     it->placing->farthest = part.farthest;
-    it->placing->ignored = ignored;
-    memcpy(it->placing->faults, faults, sizeof faults);
-    return it->valid - known;
+    it->placing->ignored = part.ignored;
+    memcpy(it->placing->faults, part.faults, sizeof part.faults);
+    return valid;
 }
 
 /* Receives and places one batch. */
 static void take(struct arriving *it, double now_s)
 {
-    int64_t rows = it->received = receive_apart(it->receiving, (int)it->descriptor);
-    it->unplaced = rows < 0 || it->receiving->unsorted || (rows && !expected(it, rows));
+    int64_t rows = it->received = receive(it->receiving, (int)it->descriptor);
+    it->unplaced = rows < 0 || (rows && !expected(it, rows));
     it->drained = it->receiving->received < it->receiving->count;
-    if (it->unplaced && rows > 0)
-        compact(it->receiving);
     it->over |= it->unplaced;
     if (it->over || !rows)
         return;
     const uint32_t *stamps = it->placing->stamps + it->valid;
-    int64_t valid = place_runs(it);
+    int64_t valid = place_batch(it, rows);
     it->at_s = now_s;
     it->over |= it->placing->ignored || speaks(it, stamps, valid);
     measure(it, rows, now_s);
@@ -225,13 +210,13 @@ static void take(struct arriving *it, double now_s)
 API void arrive(struct arriving *it, double now_s)
 {
     int64_t known = it->valid;
-    uint64_t foreign = it->receiving->foreign;
+    uint64_t dropped = it->receiving->foreign + it->receiving->wrong_size;
     it->drained = 0;
     for (int turn = 0; turn < RECEIVES && !it->drained && !it->over; turn++)
         take(it, now_s);
     if (it->at_once && it->drained && !it->over && it->valid == known &&
-        it->receiving->foreign != foreign)
-        return; /* strangers alone are nothing to decide about */
+        it->receiving->foreign + it->receiving->wrong_size != dropped)
+        return; /* what is dropped alone is nothing to decide about */
     double half = (double)(it->missing - it->gained) / 2;
     double wait_s = (half < it->gathered ? half : it->gathered) / it->rate;
     if (wait_s > it->most_s || !it->rate)

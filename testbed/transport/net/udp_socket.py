@@ -1,9 +1,8 @@
 """Sends and receives batches of equal datagrams; the only file that touches a UDP socket.
 
-It is bound and not connected: a connected one turns a peer's ICMP messages into errors. One send
-carries up to 44 datagrams (UDP_SEGMENT), one receive returns as many (UDP_GRO); the kernel cuts
-them behind the interface's queue. All that it reads and writes in recvmmsg and sendmmsg lies in
-numpy arrays that are allocated once. 64-bit Linux.
+It is bound and not connected: a connected one turns a peer's ICMP messages into errors. Compiled
+code sends up to 44 datagrams at a time (UDP_SEGMENT) and receives as many (UDP_GRO), which the
+kernel cuts behind the interface's queue; without it each datagram is a call. 64-bit Linux.
 """
 
 import ctypes
@@ -13,7 +12,6 @@ import socket
 import sys
 import warnings
 from collections import Counter
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,19 +67,19 @@ def _checked(result: int) -> int:
 
 
 class Messages:
-    """`count` message headers, each with `vectors` buffers."""
+    """`count` message headers, each with a buffer."""
 
-    def __init__(self, count: int, vectors: int = 1) -> None:
+    def __init__(self, count: int) -> None:
         if _LIBRARY is None:
             raise OSError("this system has no recvmmsg and sendmmsg as 64-bit Linux has them")
         self._library = _LIBRARY
         self.count = count
         self.headers = np.zeros(count, dtype=MESSAGE)
-        self.vectors = np.zeros((count, vectors), dtype=VECTOR)
+        self.vectors = np.zeros(count, dtype=VECTOR)
         self.address = address_of(self.headers)
         steps = np.arange(count, dtype=np.uint64)
-        self.headers["vectors"] = address_of(self.vectors) + steps * (vectors * VECTOR.itemsize)
-        self.headers["vector_count"] = vectors
+        self.headers["vectors"] = address_of(self.vectors) + steps * VECTOR.itemsize
+        self.headers["vector_count"] = 1
 
     def receive(self, descriptor: int, first: int, limit: int) -> int:
         """Receives into messages from `first` on; returns how many."""
@@ -102,8 +100,7 @@ SOL_UDP = 17
 UDP_SEGMENT = 103
 UDP_GRO = 104
 LARGEST_DATAGRAM = 65535
-# Messages that are received at a time: coalesced ones, and single ones.
-_WIDE, _NARROW = 12, 256
+_RECEIVED_AT_ONCE = 32  # messages, each of one datagram or of several that were coalesced
 # The kernel cuts one large send into at most this many pieces (UDP_MAX_SEGMENTS since Linux 4.18).
 MAX_SEGMENTS = 64
 
@@ -113,9 +110,8 @@ class _Receiving(ctypes.Structure):
 
     _fields_ = structure(
         (ctypes.c_void_p, "messages rows peer"),
-        (ctypes.c_uint32, "count per_message datagram_bytes address_bytes control_bytes"),
-        (ctypes.c_uint32, "received unsorted"),
-        (ctypes.c_uint64, "rows_room foreign"),
+        (ctypes.c_uint32, "count per_message datagram_bytes address_bytes control_bytes received"),
+        (ctypes.c_uint64, "rows_room foreign wrong_size"),
     )
 
 
@@ -128,164 +124,81 @@ class _Sending(ctypes.Structure):
     )
 
 
-class _ReceiveBatch(Messages):
-    """Messages to receive into, with room for the source and the size of coalesced datagrams."""
-
-    def __init__(
-        self,
-        rows: NDArray[np.uint8],
-        peer: NDArray[np.uint64],
-        *,
-        count: int,
-        vectors: int,
-        per_message: int,
-    ) -> None:
-        """Message i writes its first `per_message` datagrams to the rows from i times that on."""
-        super().__init__(count, vectors)
-        self.sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
-        self.controls = np.zeros(count, dtype=CONTROL)
-        steps = np.arange(count, dtype=np.uint64)
-        self.headers["name"] = address_of(self.sources) + steps * PACKED_BYTES
-        self.headers["control"] = address_of(self.controls) + steps * CONTROL.itemsize
-        size = rows.shape[1]
-        self.vectors["base"][:, 0] = address_of(rows) + steps * (per_message * size)
-        self.vectors["bytes"][:, 0] = per_message * size
-        self.received = 0  # messages that the last call received
-        self.left: int | None = None  # the result of a call that C made itself: it is the next
-        self.struct = _Receiving(
-            messages=self.address,
-            rows=address_of(rows),
-            peer=address_of(peer),
-            count=count,
-            per_message=per_message,
-            datagram_bytes=size,
-            address_bytes=PACKED_BYTES,
-            control_bytes=CONTROL.itemsize,
-            rows_room=rows.nbytes,
-        )
-        self.struct_address = ctypes.addressof(self.struct)
-
-    def receive_rows(self, descriptor: int) -> int | None:
-        """How many rows hold the peer's datagrams now; None where messages must be sorted out."""
-        if LIBRARY is not None:
-            left, self.left = self.left, None
-            rows = LIBRARY.receive(self.struct_address, descriptor) if left is None else left
-            rows, self.received = _checked(rows), self.struct.received
-            return None if self.struct.unsorted else rows
-        # The kernel overwrites both lengths with what it used.
-        self.headers["name_bytes"] = PACKED_BYTES
-        self.headers["control_bytes"] = CONTROL.itemsize
-        self.received = self.receive(descriptor, 0, self.count)
-        return None if self.received else 0
-
-    def coalesced(self, count: int) -> NDArray[np.bool_]:
-        """Which of the first messages the kernel coalesced; `controls` has their sizes."""
-        controls = self.controls[:count]
-        of_this_kind = (controls["level"] == SOL_UDP) & (controls["type"] == UDP_GRO)
-        used = self.headers["control_bytes"][:count]
-        return of_this_kind & (used >= CONTROL.itemsize - 4)  # the padding
-
-
 class BatchReceiver:
-    """Receives batches of datagrams of one size."""
+    """Receives batches of datagrams of one size from one peer."""
 
     def __init__(self, datagram_bytes: int) -> None:
-        self._size = datagram_bytes
-        self._per_wide = max(1, LARGEST_DATAGRAM // datagram_bytes)
-        narrow_count = max(2, min(_NARROW, (1 << 20) // datagram_bytes))
-        rows = max(_WIDE * self._per_wide, narrow_count)
-        self._rows = np.zeros((rows, datagram_bytes), dtype=np.uint8)
+        count, per_message = _RECEIVED_AT_ONCE, max(1, LARGEST_DATAGRAM // datagram_bytes)
+        # The kernel backs these pages with memory when a message is written to them.
+        self._rows = np.empty((count * per_message, datagram_bytes), dtype=np.uint8)
         self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
-        batch = partial(_ReceiveBatch, self._rows, self._peer)
-        self._wide = batch(count=_WIDE, vectors=1, per_message=self._per_wide)
-        self._narrow = batch(count=narrow_count, vectors=2, per_message=1)
-        # The kernel backs these pages with memory only when a longer message is written to them.
-        spare_bytes = (self._per_wide - 1) * datagram_bytes
-        self._spare = np.empty((narrow_count, spare_bytes), dtype=np.uint8)
-        steps = np.arange(narrow_count, dtype=np.uint64)
-        self._narrow.vectors["base"][:, 1] = address_of(self._spare) + steps * spare_bytes
-        self._narrow.vectors["bytes"][:, 1] = spare_bytes
-        self._arrangement = self._wide
-        self._unknown_address = 0
-        self.wrong_size = 0  # datagrams of the last batch that were dropped for it
-
-    @property
-    def unknown_address(self) -> int:
-        """Datagrams of others than the peer, all that were dropped so far."""
-        in_c = self._wide.struct.foreign + self._narrow.struct.foreign
-        return int(self._unknown_address + in_c)
+        self._left: int | None = None  # the result of a call that C made itself: it is the next
+        self._messages = Messages(count)
+        self._sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
+        self._controls = np.zeros(count, dtype=CONTROL)
+        steps = np.arange(count, dtype=np.uint64)
+        self._messages.headers["name"] = address_of(self._sources) + steps * PACKED_BYTES
+        self._messages.headers["control"] = address_of(self._controls) + steps * CONTROL.itemsize
+        message_bytes = per_message * datagram_bytes
+        self._messages.vectors["base"] = address_of(self._rows) + steps * message_bytes
+        self._messages.vectors["bytes"] = message_bytes
+        self.struct = _Receiving(
+            messages=self._messages.address,
+            rows=address_of(self._rows),
+            peer=address_of(self._peer),
+            count=count,
+            per_message=per_message,
+            datagram_bytes=datagram_bytes,
+            address_bytes=PACKED_BYTES,
+            control_bytes=CONTROL.itemsize,
+            rows_room=self._rows.nbytes,
+        )
+        self.address = ctypes.addressof(self.struct)  # for C
 
     def set_peer(self, address: SocketAddress) -> None:
         """Accepts datagrams from this source only."""
         self._peer[:] = packed(address)
 
-    def receive(self, descriptor: int) -> tuple[NDArray[np.uint8], bool]:
-        """Receives one batch, without the datagrams of others than the peer."""
-        self.wrong_size = 0
-        now = self._arrangement
-        rows = now.receive_rows(descriptor)
-        drained = now.received < now.count
-        if rows is None:
-            return self._sort_out(now, now.received), drained
-        return self._rows[:rows], drained
+    def receive(self, udp: socket.socket) -> tuple[NDArray[np.uint8], bool]:
+        """Receives one batch of the peer's datagrams; returns also whether no more wait."""
+        if LIBRARY is None:
+            return self._receive_singly(udp)
+        left, self._left = self._left, None
+        rows = _checked(LIBRARY.receive(self.address, udp.fileno()) if left is None else left)
+        return self._rows[:rows], self.struct.received < self.struct.count
+
+    def _receive_singly(self, udp: socket.socket) -> tuple[NDArray[np.uint8], bool]:
+        count, size = 0, self._rows.shape[1]
+        for _ in range(_RECEIVED_AT_ONCE):
+            try:
+                datagram, source = udp.recvfrom(size + 1)
+            except BlockingIOError:
+                return self._rows[:count], True
+            if not np.array_equal(packed(source), self._peer):
+                self.struct.foreign += 1
+            elif len(datagram) != size:
+                self.struct.wrong_size += 1
+            else:
+                self._rows[count] = np.frombuffer(datagram, dtype=np.uint8)
+                count += 1
+        return self._rows[:count], False
 
     @property
     def nothing(self) -> NDArray[np.uint8]:
         """No datagrams."""
         return self._rows[:0]
 
-    @property
-    def address(self) -> int:
-        """That of the present arrangement, for C."""
-        return self._arrangement.struct_address
-
     def leave(self, result: int) -> None:
         """C has received a batch, with this result, and `receive` is to return it."""
-        self._arrangement.left = result
-
-    def _sort_out(self, now: _ReceiveBatch, count: int) -> NDArray[np.uint8]:
-        """The acceptable datagrams of a batch whose messages differ."""
-        lengths = now.headers["bytes"][:count].tolist()
-        sizes = now.controls["data"][:count].tolist()
-        coalesced = now.coalesced(count).tolist()
-        truncated = ((now.headers["flags"][:count] & socket.MSG_TRUNC) != 0).tolist()
-        from_peer = (now.sources[:count] == self._peer).all(axis=1).tolist()
-        parts = []
-        for index in range(count):
-            length = lengths[index]
-            size = sizes[index] if coalesced[index] else length
-            datagrams = max(1, -(-length // size)) if size else 1
-            if not from_peer[index]:
-                self._unknown_address += datagrams
-            elif size != self._size or (truncated[index] and not coalesced[index]):
-                self.wrong_size += datagrams
-            else:
-                if length % size:  # only the last one may be shorter
-                    self.wrong_size += 1
-                parts += self._parts(now, index, length // size)
-        several = any(coalesced)
-        if now is self._narrow and several:
-            self._arrangement = self._wide
-        elif now is self._wide and not several and count > 1:
-            self._arrangement = self._narrow
-        if not parts:
-            return self._rows[:0]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _parts(self, now: _ReceiveBatch, index: int, datagrams: int) -> list[NDArray[np.uint8]]:
-        if now is self._wide:
-            first = index * self._per_wide
-            return [self._rows[first : first + datagrams]]
-        rest = self._spare[index, : (datagrams - 1) * self._size].reshape(-1, self._size)
-        return [self._rows[index : index + 1], rest]
+        self._left = result
 
 
 class BatchSender:
     """Sends batches of datagrams of one size to one peer."""
 
     def __init__(self, datagram_bytes: int, *, messages: int = 128) -> None:
-        self._size = datagram_bytes
         self.per_segmented = max(1, min(MAX_SEGMENTS, 65507 // datagram_bytes))
+        self._address: SocketAddress | None = None
         self._plain = Messages(messages)
         self._segmented = Messages(messages)
         self._control = np.zeros(1, dtype=CONTROL)
@@ -293,7 +206,6 @@ class BatchSender:
         self._control[0] = (18, SOL_UDP, UDP_SEGMENT, datagram_bytes, 0)
         self._segmented.headers["control"] = address_of(self._control)
         self._segmented.headers["control_bytes"] = CONTROL.itemsize
-        self._steps = np.arange(messages, dtype=np.uint64)
         self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
         for batch in (self._plain, self._segmented):
             batch.headers["name"] = address_of(self._peer)
@@ -307,23 +219,26 @@ class BatchSender:
 
     def set_peer(self, address: SocketAddress) -> None:
         """Sets the destination of all datagrams."""
+        self._address = address
         self._peer[:] = packed(address)
 
-    def send(self, descriptor: int, frames: NDArray[np.uint8], *, segmented: bool) -> int:
-        """Sends rows and returns how many the kernel took; raises OSError when it took none."""
+    def send(self, udp: socket.socket, frames: NDArray[np.uint8], *, segmented: bool) -> int:
+        """Sends rows and returns how many the kernel took; raises OSError when it took none.
+
+        `segmented` sends need compiled code.
+        """
         if LIBRARY is not None:
             at = self.addresses[segmented]
-            return _checked(LIBRARY.send_rows(at, descriptor, address_of(frames), len(frames)))
-        messages = self._segmented if segmented else self._plain
-        per_message = self.per_segmented if segmented else 1
-        rows = min(len(frames), messages.count * per_message)
-        count = -(-rows // per_message)
-        vectors = messages.vectors[:count, 0]
-        step = per_message * self._size
-        vectors["base"] = address_of(frames) + self._steps[:count] * np.uint64(step)
-        vectors["bytes"] = step
-        vectors["bytes"][-1] = (rows - (count - 1) * per_message) * self._size
-        return min(messages.send(descriptor, 0, count) * per_message, rows)
+            return _checked(LIBRARY.send_rows(at, udp.fileno(), address_of(frames), len(frames)))
+        assert self._address is not None
+        for sent, row in enumerate(frames):
+            try:
+                udp.sendto(row, self._address)
+            except OSError:
+                if not sent:
+                    raise
+                return sent
+        return len(frames)
 
 
 # With these options root may exceed net.core.rmem_max and wmem_max.
@@ -374,7 +289,7 @@ class UdpSocket:
         """Binds to `local` (port 0 for any); OSError when that is not possible."""
         self._counters: Counter[str] = Counter()
         self.too_large = False  # whether the interface has refused datagrams for their size
-        self.segmentation = segmentation
+        self.segmentation = segmentation and LIBRARY is not None
         self.blocked = False
         self.taken_bytes = 0
         self.seal: Seal | None = None
@@ -392,9 +307,9 @@ class UdpSocket:
             self._socket.close()
             raise OSError(error.errno, f"cannot bind UDP {in_words(local)}: {error}") from None
         self._buffers = self._request_buffers(BUFFER_BYTES)
-        self.coalescing = True  # whether receives may be coalesced by the kernel
+        self.coalescing = LIBRARY is not None  # whether receives may be coalesced by the kernel
         try:
-            self._socket.setsockopt(SOL_UDP, UDP_GRO, 1)
+            self._socket.setsockopt(SOL_UDP, UDP_GRO, int(self.coalescing))
         except OSError:
             self.coalescing = False
 
@@ -461,7 +376,7 @@ class UdpSocket:
         while sent < total:
             segmented = self.segmentation and total - sent > 1
             try:
-                sent += self._departures.send(self.fileno(), frames[sent:], segmented=segmented)
+                sent += self._departures.send(self._socket, frames[sent:], segmented=segmented)
             except OSError as error:
                 if segmented and error.errno in _NO_SEGMENTATION:
                     self.segmentation = False  # permanently, because it would refuse again
@@ -524,13 +439,11 @@ class UdpSocket:
         """Receives what has arrived, up to a limit that keeps one peer from starving the others."""
         self.taken_bytes = 0
         try:
-            rows, drained = self._arrivals.receive(self.fileno())
+            rows, drained = self._arrivals.receive(self._socket)
         except OSError as error:
             self._count_loss(error)
             return self._arrivals.nothing, False
-        if self._arrivals.wrong_size:
-            self._counters["wrong-size"] += self._arrivals.wrong_size
-        self.taken_bytes = (len(rows) + self._arrivals.wrong_size) * rows.shape[1]
+        self.taken_bytes = rows.nbytes
         if self.seal is not None:
             rows = self.seal.open(rows, self._counters)
         return rows, drained
@@ -538,8 +451,13 @@ class UdpSocket:
     @property
     def counters(self) -> Counter[str]:
         """Ignored datagrams and errors, by reason; what C has dropped is counted when asked for."""
-        if foreign := self._arrivals.unknown_address:
-            self._counters["unknown-address"] = foreign
+        dropped = self._arrivals.struct
+        for reason, count in (
+            ("unknown-address", dropped.foreign),
+            ("wrong-size", dropped.wrong_size),
+        ):
+            if count:
+                self._counters[reason] = count
         return self._counters
 
     @property
