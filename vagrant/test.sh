@@ -183,8 +183,6 @@ package_level() {  # [12|13]
     ./pip install --quiet /vagrant
     ./pip list
     ./python -I /vagrant/tests/transport/alone.py
-    ./pip install --quiet "/vagrant[crc]"
-    ./python -I /vagrant/tests/transport/alone.py --checksum
     ! ./python -I -m testbed list' || fail "the package"
   take_back
   say "PASS package"

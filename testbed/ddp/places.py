@@ -25,7 +25,7 @@ from testbed.transport import Credentials
 from testbed.transport.net import keys
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.path_mtu import largest_chunk_bytes, path_mtu_bytes
-from testbed.transport.net.sealing import TRAILER_BYTES
+from testbed.transport.net.sealing import TAG_BYTES
 
 _SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
 _NAME_BYTES = 16
@@ -187,7 +187,7 @@ def _fitting(mine: str, all_addresses: list[str]) -> int:
     here, *others = (resolve(each, what="an address") for each in (mine, *all_addresses))
     known = [path_mtu_bytes(here, each) for each in others]
     mtu_bytes = min((each for each in known if each is not None), default=_ETHERNET_MTU_BYTES)
-    fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TRAILER_BYTES["mac"])
+    fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TAG_BYTES)
     return min(fitting, _MOST_CHUNK_BYTES)
 
 

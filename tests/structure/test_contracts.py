@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
 CONTRACTS = {each["id"]: each for each in PROJECT["tool"]["importlinter"]["contracts"]}
-TRANSPORT_NEEDS = {"numpy", "google_crc32c"}
+TRANSPORT_NEEDS = {"numpy"}
 # Contract -> files that break it, each with the import that does.
 OFFENCES = {
     "layers": [

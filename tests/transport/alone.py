@@ -1,6 +1,6 @@
 """Moves payloads over loopback with the installed package, and checks what was imported for it.
 
-`python -I alone.py [--checksum]`, with the interpreter of the environment that is to be tried.
+`python -I alone.py`, with the interpreter of the environment that is to be tried.
 """
 
 import json
@@ -24,8 +24,7 @@ from testbed.transport import (
 from testbed.transport.native import HOT_PATH, WHY_NONE
 
 PREFIX = f"127.{1 + os.getpid() % 250}.251"
-CHECKSUM = "--checksum" in sys.argv[1:]
-LAYOUT = PayloadLayout([("weights", 100_001)], chunk_bytes=1428 if CHECKSUM else 1432)
+LAYOUT = PayloadLayout([("weights", 100_001)], chunk_bytes=1432)
 GRADIENT = np.arange(100_001, dtype=np.float32)
 
 
@@ -40,7 +39,6 @@ def opened(name: str, protocol: str, address: str, peer: dict[str, str]) -> Endp
         protocol=preset(protocol, **settings),
         layout=LAYOUT,
         rate_bps=500e6,
-        checksum=CHECKSUM,
         control_port=21000,
         data_port=21100,
     )

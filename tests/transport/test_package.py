@@ -99,14 +99,6 @@ def test_without_a_compiler_it_is_installed_and_works_too(tmp_path):
     assert all(result["moved"].values())
 
 
-def test_checksums_name_the_package_that_they_need(environment):
-    python, site = environment
-    refused = run(python, "-I", ALONE, "--checksum", status=1).stderr.splitlines()
-    assert refused[-1].startswith("ValueError: checksums need the package google-crc32c")
-    link("google-crc32c", site)
-    assert all(moved_alone(python, "--checksum")["moved"].values())
-
-
 def test_without_the_lab_its_verbs_are_refused_in_one_line(environment):
     python, _ = environment
     done = run(python, "-I", "-m", "testbed", "list", status=2)
@@ -118,7 +110,7 @@ def test_without_the_lab_its_verbs_are_refused_in_one_line(environment):
 def test_the_extra_of_the_lab_has_everything_else(wheel):
     (needs,) = metadata.Distribution.discover(name="bounded-loss-testbed", path=[str(wheel)])
     assert [need for need in needs.requires or () if "extra ==" not in need] == ["numpy<3,>=2.0"]
-    assert needs.metadata.get_all("Provides-Extra") == ["crc", "ddp", "lab", "cluster", "dev"]
+    assert needs.metadata.get_all("Provides-Extra") == ["ddp", "lab", "cluster", "dev"]
     pinned = [need for need in needs.requires or () if 'extra == "lab"' in need]
     assert pinned
     assert all("==" in need.partition(";")[0] for need in pinned)

@@ -160,7 +160,6 @@ def test_transfers_are_numbered_by_round_and_leg():
         ({"session": 1.5}, "session is 1.5; valid: a whole number"),
         ({"layout": [("w", 3)]}, r"layout is \[\('w', 3\)\]; valid: a PayloadLayout"),
         ({"credentials": "keys"}, "credentials is 'keys'; valid: Credentials or None"),
-        ({"checksum": "yes"}, "checksum is 'yes'; valid: True or False"),
     ],
 )
 def test_impossible_endpoints_are_refused(change, named):

@@ -23,7 +23,7 @@ from testbed.transport.core.wire import (
 )
 from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
 from testbed.transport.net.driver import Driver, Waiter
-from testbed.transport.net.sealing import TRAILER_BYTES, Authentication, seal
+from testbed.transport.net.sealing import TAG_BYTES, Authentication, authentication
 from testbed.transport.net.udp_data import UdpData
 from testbed.transport.net.udp_socket import UdpSocket
 from testbed.transport.policies.congestion import FixedRate
@@ -39,12 +39,12 @@ CHUNK_BYTES = 16
 @contextlib.contextmanager
 def pair(*, authenticated=False):
     """Two sockets that know each other: a server's and a worker's."""
-    size = 32 + TRAILER_BYTES["mac" if authenticated else "none"]
+    size = 32 + authenticated * TAG_BYTES
     sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size) for _ in range(2)]
     for each, other in (sockets, sockets[::-1]):
         each.set_peer(("127.0.0.1", other.port))
         if authenticated:
-            each.seal = seal("mac", bytes(32), is_server=each is sockets[0])
+            each.seal = authentication(bytes(32), is_server=each is sockets[0])
     try:
         yield sockets
     finally:
@@ -609,12 +609,3 @@ def test_what_was_done_counts_although_a_signals_handler_raises(monkeypatch):
     assert np.array_equal(buffer, payload)
     assert got.chunks_received == layout.chunk_count
     assert got.duplicates == sent.chunks_sent - layout.chunk_count
-
-
-def test_a_socket_with_a_checksum_has_no_routine():
-    with pair() as (udp, _):
-        assert udp.has_routine
-        udp.seal = seal("crc", b"", is_server=True)
-        assert not udp.has_routine
-        parties = two()
-        assert data_of(udp).begin_routine(parties.worker.connection, 0.0) is False

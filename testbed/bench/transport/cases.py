@@ -18,7 +18,7 @@ LARGEST_FIRST = "largest-magnitude-first"
 TCP = ("tcp-reno", "tcp-cubic", "tcp-bbr")
 _100M, _1G, _10G = 100_000_000, 1_000_000_000, 10_000_000_000
 _MODEL_BYTES = 244_000_000  # of float32 gradients: AlexNet's 61 million
-_MAC_BYTES, _CRC_BYTES = 16, 4  # appended to a datagram, which must not grow
+_MAC_BYTES = 16  # appended to a datagram, which must not grow
 LOSSES = (0.0, 0.01, 0.1, 0.3, 0.6, 0.9)
 TOLERANCES = (0.0, 0.008, 0.408)
 # `once` repairs nothing, so no reliable transfer would end with it.
@@ -43,7 +43,6 @@ class Case:
     repair: str = "passes"
     congestion_control: str = "fixed"
     order: str = "in-order"
-    checksum: bool = False
     authenticate: bool = False
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     repeats: int = 3  # measured transfers at least
@@ -192,13 +191,6 @@ def _unshaped(quick: bool) -> Iterator[Case]:
         yield from _by_tcp(base, TCP[1:2] if quick else TCP)
         if offloads:
             yield from _each(base, "peer", [GLOO])
-            yield replace(
-                base,
-                name=f"{base.name}/{_REPAIRS[0]}+crc32c",
-                repair=_REPAIRS[0],
-                checksum=True,
-                chunk_bytes=DEFAULT_CHUNK_BYTES - _CRC_BYTES,
-            )
 
 
 def _in_orders(repair: str, offloads: bool, size: int) -> Iterator[Case]:

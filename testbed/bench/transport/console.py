@@ -38,7 +38,7 @@ OF_CPU, OF_LINK = 1.2, 1.02
 # What makes a case another one, under the same name.
 _PARAMETERS = (
     *("rate_bps", "added_rtt_s", "loss", "workers", "offloads", "payload_bytes", "tolerance"),
-    *("repair", "congestion_control", "checksum", "chunk_bytes", "peer"),
+    *("repair", "congestion_control", "chunk_bytes", "peer"),
 )
 _MACHINE = ("cpu", "cpus", "kernel", "compiled")
 _MOST_LOAD = 0.5  # processes per processor: what two runs' loads may differ by without a word

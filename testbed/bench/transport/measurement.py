@@ -208,7 +208,6 @@ def _transfer(case: Case, host: Host, player: Player, *, network: Network, sessi
         rate_bps=case.rate_bps or math.inf,
         queue_bytes=queue_bytes(case.link) / len(network.workers),
         credentials=credentials,
-        checksum=case.checksum,
         insecure=credentials is None,  # nobody else is in these namespaces
         peer_timeout_s=case.limit_s,
     )

@@ -81,7 +81,6 @@ def record_of(
         "repair": case.repair if ours else None,
         "congestion_control": case.congestion_control if case.peer != GLOO else None,
         "order": case.order if ours else None,
-        "checksum": case.checksum,
         "authenticate": case.authenticate,
         "chunk_bytes": case.chunk_bytes,
         "limit_s": case.limit_s,

@@ -29,7 +29,7 @@ from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
 from testbed.transport.net.listener import listen
 from testbed.transport.net.path_mtu import check_chunk_fits, too_large
-from testbed.transport.net.sealing import TRAILER_BYTES, Checksum, seal
+from testbed.transport.net.sealing import authentication
 from testbed.transport.net.tcp import (
     TcpConnection,
     TcpData,
@@ -115,7 +115,7 @@ class UdpCarrier(Carrier):
         super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
         self._sockets = sockets
         self._hosts = hosts
-        datagram_bytes = HEADER_BYTES + config.layout.chunk_bytes + TRAILER_BYTES[config.appended]
+        datagram_bytes = HEADER_BYTES + config.layout.chunk_bytes + config.tag_bytes
         for udp in sockets.values():
             if udp.datagram_bytes != datagram_bytes:
                 raise ValueError(
@@ -124,15 +124,11 @@ class UdpCarrier(Carrier):
                 )
         for peer in sockets:
             self._path(peer)
-        if config.appended == "crc":
-            Checksum()  # says that its package is missing before a peer can be blamed for it
 
     def _path(self, peer: str) -> SendingPath:
         config = self._config
         chunk_bytes = config.layout.chunk_bytes
-        more_bytes = (
-            TRAILER_BYTES[config.appended] + self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
-        )
+        more_bytes = config.tag_bytes + self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
         congestion = CONGESTION_CONTROLS.create(
             config.protocol.congestion_control,
             rate_bps=config.rate_bps,
@@ -157,7 +153,11 @@ class UdpCarrier(Carrier):
             raise ProtocolError(f"{connection.peer} names no port for its data")
         udp = self._sockets[connection.peer]
         try:
-            udp.seal = seal(self._config.appended, key, is_server=self._config.is_server)
+            udp.seal = (
+                authentication(key, is_server=self._config.is_server)
+                if self._config.tag_bytes
+                else None
+            )
         except ValueError as error:
             raise ProtocolError(f"{connection.peer} gave {error}") from None
         if self._config.is_server:
@@ -175,7 +175,7 @@ class UdpCarrier(Carrier):
                 self._config.layout.chunk_bytes,
                 local=resolve(self._config.bind_address, host.family, what="bind_address"),
                 peer=host,
-                trailer_bytes=TRAILER_BYTES[self._config.appended],
+                trailer_bytes=self._config.tag_bytes,
             ),
         )
 
@@ -301,7 +301,7 @@ def open_data_sockets(
     ports: Mapping[str, int],
     is_server: bool,
     chunk_bytes: int,
-    appended: str = "none",
+    tag_bytes: int = 0,
     segmentation: bool = True,
     congestion_control: str = "",
 ) -> DataSockets:
@@ -309,16 +309,15 @@ def open_data_sockets(
     udp: dict[str, UdpSocket] = {}
     tcp: dict[str, socket.socket] = {}
     opened = DataSockets(udp=udp, tcp=tcp)
-    trailer_bytes = TRAILER_BYTES[appended]
     try:
         for peer, host in peers.items():
             if carrier == "tcp":
                 tcp[peer] = _tcp(local, ports[peer], congestion_control, is_server)
                 continue
-            check_chunk_fits(chunk_bytes, local=local, peer=host, trailer_bytes=trailer_bytes)
+            check_chunk_fits(chunk_bytes, local=local, peer=host, trailer_bytes=tag_bytes)
             udp[peer] = UdpSocket(
                 local=local.at(ports[peer]),
-                datagram_bytes=HEADER_BYTES + chunk_bytes + trailer_bytes,
+                datagram_bytes=HEADER_BYTES + chunk_bytes + tag_bytes,
                 segmentation=segmentation,
             )
     except BaseException:

@@ -15,6 +15,7 @@ from testbed.transport.core.layout import PayloadLayout, layout_of
 from testbed.transport.core.messages import check_u32
 from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.net.sealing import TAG_BYTES
 from testbed.transport.net.tls import Credentials
 from testbed.transport.protocols import ProtocolConfig
 
@@ -37,7 +38,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     ),
     **dict.fromkeys(
         (
-            *("is_server", "authenticate", "checksum", "insecure", "segmentation"),
+            *("is_server", "authenticate", "insecure", "segmentation"),
             *("survive_peers", "tensor_by_tensor"),
         ),
         (bool, "True or False"),
@@ -70,7 +71,6 @@ class EndpointConfig:
             messages then travel over TLS; what is hedged of them is authenticated and can be read.
         authenticate: whether, with credentials, every datagram carries 16 bytes that only this
             peer can have made; equal on all sides.
-        checksum: whether every datagram carries a CRC-32C; equal on all sides; `tcp` ignores it.
         insecure: allows addresses beyond this system without credentials: whoever reads the
             traffic can then forge data.
         seed: seeds the random choices of this side; give each side its own.
@@ -110,7 +110,6 @@ class EndpointConfig:
     data_port: int = DATA_PORTS[0]
     credentials: Credentials | None = None
     authenticate: bool = True
-    checksum: bool = False
     insecure: bool = False
     seed: int = 0
     segmentation: bool = True
@@ -179,13 +178,9 @@ class EndpointConfig:
             raise ValueError(f"name is {shown(self.name)}; valid: {valid}")
 
     @property
-    def appended(self) -> str:
-        """What every datagram carries behind its chunk: a key of `sealing.TRAILER_BYTES`."""
-        if self.protocol.carrier == "tcp":
-            return "none"
-        if self.credentials is not None and self.authenticate:
-            return "mac"
-        return "crc" if self.checksum else "none"
+    def tag_bytes(self) -> int:
+        """What every datagram carries behind its chunk, by which it is genuine."""
+        return TAG_BYTES if self.credentials is not None and self.authenticate else 0
 
     @property
     def terms(self) -> str:
@@ -201,7 +196,7 @@ class EndpointConfig:
         hedged = ", its control hedged" if protocol.control == "hedged" else ""
         return (
             f"repair {protocol.repair}, a congestion control that measures {measured}, "
-            f"and {self.appended} appended to datagrams{hedged}{carried}"
+            f"and {'tags' if self.tag_bytes else 'nothing'} appended to datagrams{hedged}{carried}"
         )
 
     def layout_of(self, transfer: int) -> PayloadLayout:

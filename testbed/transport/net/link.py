@@ -92,7 +92,7 @@ class HedgeChannel:
         """What follows a hedge of this side, or of the other, by which it is intact, or genuine."""
         if self._keyed is None:  # UDP's own 16 bits miss some accidents, and one breaks the stream
             return zlib.crc32(datagram).to_bytes(4)
-        return self._keyed.trailer(datagram, sent=sent)
+        return self._keyed.tag(datagram, sent=sent)
 
     def due_s(self, connection: Connection) -> float:
         """When `work` is due; math.inf for never."""

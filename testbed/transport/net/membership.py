@@ -77,7 +77,7 @@ class Membership:
                 ports={peer: config.local_data_port(peer) for peer in config.peers},
                 is_server=config.is_server,
                 chunk_bytes=config.layout.chunk_bytes,
-                appended=config.appended,
+                tag_bytes=config.tag_bytes,
                 segmentation=config.segmentation,
                 congestion_control=config.protocol.congestion_control,
             )
@@ -169,7 +169,7 @@ class Membership:
         assert self._admission is not None and self._carrier is not None
         name, config, stream = hello.name, self._config, arrival.stream
         now_s = time.monotonic()
-        key = os.urandom(KEY_BYTES) if config.appended == "mac" else b""
+        key = os.urandom(KEY_BYTES) if config.tag_bytes else b""
         try:
             self._admit(hello, arrival, self._admission)
             connection = self._carrier.connection(name, now_s, welcome=self._welcome(name, key))

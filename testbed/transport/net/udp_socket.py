@@ -20,7 +20,7 @@ from testbed.shared import dscp
 from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.native.hot_path import LIBRARY, Arriving, Departing, address_of, structure
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, in_words, packed
-from testbed.transport.net.sealing import CompiledAuthentication, Seal
+from testbed.transport.net.sealing import TAG_BYTES, Authentication, CompiledAuthentication
 
 # struct mmsghdr and iovec of a 64-bit Linux.
 MESSAGE = np.dtype(
@@ -292,7 +292,7 @@ class UdpSocket:
         self.segmentation = segmentation and LIBRARY is not None
         self.blocked = False
         self.taken_bytes = 0
-        self.seal: Seal | None = None
+        self.seal: Authentication | None = None
         self.datagram_bytes = datagram_bytes
         self._protected: bool | None = None
         self._peer: SocketAddress | None = None
@@ -423,7 +423,7 @@ class UdpSocket:
         """By which C seals and opens, with room for a paced batch; None for no seal."""
         if not isinstance(self.seal, CompiledAuthentication):
             return None
-        self.seal.reserve(MAX_BATCH, self.datagram_bytes - self.seal.trailer_bytes)
+        self.seal.reserve(MAX_BATCH, self.datagram_bytes - TAG_BYTES)
         return self.seal
 
     @property
