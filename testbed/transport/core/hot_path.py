@@ -3,7 +3,6 @@
 Here in numpy, the plain reference; `testbed.transport.native` does exactly the same in C.
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -34,12 +33,7 @@ _NUMBERS_PER_CHUNK, _LEAST_WINDOW = 4, 1024
 _FAR = SEND_INDEX_MODULUS // 2
 
 
-def is_run(chunks: NDArray[np.int64]) -> bool:
-    """Whether chunk numbers (at least one) are consecutive, so that a slice selects them."""
-    return bool(chunks[-1] - chunks[0] == len(chunks) - 1 and (chunks[1:] > chunks[:-1]).all())
-
-
-class Composer(ABC):
+class Composer:
     """Writes the datagrams of one transfer into the memory from which batches are sent."""
 
     def __init__(
@@ -57,14 +51,25 @@ class Composer(ABC):
         self.layout = layout
         self.rows = rows
         self.frames = frames
-        self._prepare()
 
-    def _prepare(self) -> None:  # noqa: B027 - optional to override
-        """Makes what a subclass needs of it."""
-
-    @abstractmethod
     def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
         """Writes one datagram per chunk, at most as many as `frames` has rows."""
+        if chunks.min() < 0 or chunks.max() >= self.layout.chunk_count:
+            return False
+        chunks = chunks.astype(np.int64, copy=False)
+        batch = fields(self.frames, self.layout.chunk_bytes)[: len(chunks)]
+        batch["session"] = self.session
+        batch["transfer"] = self.transfer
+        numbers = np.arange(first, first + len(chunks)) % NUMBER_MODULUS
+        batch["sequence"] = chunks | numbers >> SEND_INDEX_BITS << CHUNK_BITS
+        batch["length"] = self.layout.chunk_lengths[chunks]
+        batch["chunk"] = self.rows[chunks]
+        batch["stamp"] = numbers % SEND_INDEX_MODULUS
+        if ask & ASK_FIRST:
+            batch["stamp"][0] |= ACK_REQUESTED
+        if ask & ASK_LAST:
+            batch["stamp"][-1] |= ACK_REQUESTED
+        return True
 
 
 class Arrivals(NamedTuple):
@@ -80,7 +85,7 @@ def window_of(chunk_count: int) -> int:
     return min(1 << (wanted - 1).bit_length(), NUMBER_MODULUS // 2)
 
 
-class Placement(ABC):
+class Placement:
     """Checks arriving datagrams and writes new chunks to their places in a buffer."""
 
     def __init__(
@@ -97,52 +102,14 @@ class Placement(ABC):
         self._seen = np.ones(window_of(layout.chunk_count), dtype=np.bool_)
         self._far = min(_FAR, len(self._seen) // 2)
         self._newest = self._farthest = NUMBER_MODULUS - 1
-        self._prepare()
-
-    def _prepare(self) -> None:  # noqa: B027 - optional to override
-        """Makes what a subclass needs of it."""
-
-    @abstractmethod
-    def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
-        """Takes a batch of the layout's datagrams, one per row, shape (k, datagram bytes)."""
 
     def move(self, rows: NDArray[np.uint8]) -> None:
         """Copies what has arrived to another buffer, which is the place of all from now on."""
         rows[self.received] = self.rows[self.received]
         self.rows = rows
 
-
-class NumpyComposer(Composer):
-    """A few array operations per batch and none per datagram."""
-
-    def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
-        if chunks.min() < 0 or chunks.max() >= self.layout.chunk_count:
-            return False
-        chunks = chunks.astype(np.int64, copy=False)
-        batch = fields(self.frames, self.layout.chunk_bytes)[: len(chunks)]
-        batch["session"] = self.session
-        batch["transfer"] = self.transfer
-        numbers = np.arange(first, first + len(chunks)) % NUMBER_MODULUS
-        batch["sequence"] = chunks | numbers >> SEND_INDEX_BITS << CHUNK_BITS
-        if is_run(chunks):
-            run = slice(chunks[0], chunks[-1] + 1)
-            batch["length"] = self.layout.chunk_lengths[run]
-            batch["chunk"] = self.rows[run]  # a slice saves one of two copies
-        else:
-            batch["length"] = self.layout.chunk_lengths[chunks]
-            batch["chunk"] = self.rows[chunks]
-        batch["stamp"] = numbers % SEND_INDEX_MODULUS
-        if ask & ASK_FIRST:
-            batch["stamp"][0] |= ACK_REQUESTED
-        if ask & ASK_LAST:
-            batch["stamp"][-1] |= ACK_REQUESTED
-        return True
-
-
-class NumpyPlacement(Placement):
-    """A few array operations per batch and none per datagram."""
-
     def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
+        """Takes a batch of the layout's datagrams, one per row, shape (k, datagram bytes)."""
         batch = self._valid(fields(frames, self.layout.chunk_bytes))
         stamps = stamps_of(batch)
         if not (fresh := self._first_time(numbers_of(stamps))).all():
@@ -215,25 +182,15 @@ class NumpyPlacement(Placement):
 
     def _place(self, batch: NDArray[np.void]) -> NDArray[np.int64]:
         """Writes the new chunks to their rows; returns which were new."""
-        valid_count = len(batch)
         chunks = batch["sequence"].astype(np.int64) & _CHUNK_MASK
-        new = ~self.received[chunks]
-        if not new.all():
-            batch, chunks = batch[new], chunks[new]
-        if len(chunks) and is_run(chunks):
-            run = slice(chunks[0], chunks[-1] + 1)
-            self.rows[run] = batch["chunk"]  # a slice saves a third of the work on every datagram
-            self.received[run] = True
-        else:
-            self.received[chunks] = True
-            # Counting them costs less than sorting every batch to find a chunk that came twice.
-            if int(np.count_nonzero(self.received)) - self.received_count < len(chunks):
-                firsts = np.sort(np.unique(chunks, return_index=True)[1])
-                batch, chunks = batch[firsts], chunks[firsts]
-            self.rows[chunks] = batch["chunk"]
+        firsts = np.sort(np.unique(chunks, return_index=True)[1])
+        new = firsts[~self.received[chunks[firsts]]]
+        if duplicates := len(chunks) - len(new):
+            self.ignored["duplicate"] += duplicates
+        chunks = chunks[new]
+        self.received[chunks] = True
+        self.rows[chunks] = batch["chunk"][new]
         self.received_count += len(chunks)
-        if len(chunks) < valid_count:
-            self.ignored["duplicate"] += valid_count - len(chunks)
         return chunks
 
 
@@ -251,4 +208,4 @@ class HotPath(NamedTuple):
     compiled: bool  # whether it is the C code
 
 
-NUMPY = HotPath(NumpyComposer, NumpyPlacement, _transfer_of, compiled=False)
+NUMPY = HotPath(Composer, Placement, _transfer_of, compiled=False)

@@ -132,7 +132,8 @@ def _describe(it: _Composing | _Placing, of: Composer | Placement) -> None:
 class CompiledComposer(Composer):
     """One call per batch."""
 
-    def _prepare(self) -> None:
+    def __init__(self, **transfer: Any) -> None:
+        super().__init__(**transfer)
         frames, rows = self.frames, self.rows
         assert LIBRARY is not None
         assert frames.flags.c_contiguous and rows.flags.c_contiguous
@@ -156,7 +157,8 @@ class CompiledComposer(Composer):
 class CompiledPlacement(Placement):
     """One call per batch."""
 
-    def _prepare(self) -> None:
+    def __init__(self, **transfer: Any) -> None:
+        super().__init__(**transfer)
         assert LIBRARY is not None
         self._it = _Placing(
             received=address_of(self.received),
