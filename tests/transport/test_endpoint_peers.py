@@ -151,15 +151,14 @@ def test_one_that_is_lost_while_transfers_are_polled_is_named_at_their_end(proto
 
     def server(endpoint):
         ended: list[Handle] = []
-        with (
-            pytest.raises(PeerLost, match=r"worker-2: .*(closed|reset)"),
-            endpoint.transfers() as several,
-        ):
-            for name in place.addresses:
-                several.post_receive(0, 0, {name: place.layout.new_buffer()})
-            posted.set()
-            while len(ended) < 2:
-                ended += several.poll(10.0)
+        for name in place.addresses:
+            endpoint.post_receive(0, 0, {name: place.layout.new_buffer()})
+        posted.set()
+        while len(ended) < 2:
+            ended += endpoint.poll(10.0)
+        with pytest.raises(PeerLost, match=r"worker-2: .*(closed|reset)"):
+            for handle in ended:
+                handle.wait()
         assert {peer for handle in ended for peer in handle.reports} == {"worker-1"}
         assert {peer for handle in ended for peer in handle.failed} == {"worker-2"}
         over.set()

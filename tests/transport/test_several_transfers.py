@@ -19,11 +19,12 @@ def test_four_transfers_each_way_overlap_and_deliver_every_byte(protocol):
 
     def exchange(endpoint, peer, sent):
         into, handles = [place.layout.new_buffer() for _ in sent], []
-        with endpoint.transfers() as several:
-            for number, (payload, buffer) in enumerate(zip(sent, into, strict=True)):
-                handles.append(several.post_send(number, {peer: payload}))
-                handles.append(several.post_receive(number, 0, {peer: buffer}))
-            assert not any(handle.done for handle in handles)
+        for number, (payload, buffer) in enumerate(zip(sent, into, strict=True)):
+            handles.append(endpoint.post_send(number, {peer: payload}))
+            handles.append(endpoint.post_receive(number, 0, {peer: buffer}))
+        assert not any(handle.done for handle in handles)
+        for handle in handles:
+            handle.wait()
         assert all(handle.done for handle in handles)
         assert [handle.reports[peer].transfer for handle in handles] == [0, 0, 1, 1, 2, 2, 3, 3]
         return into

@@ -179,9 +179,10 @@ def test_a_transfer_that_waits_for_an_earlier_one_is_not_given_up():
     payload = place.layout.new_buffer()
 
     def server(endpoint):
-        with endpoint.transfers() as several:
-            for number in (0, 2):
-                several.post_receive(number, 0, {"worker-1": place.layout.new_buffer()})
+        buffers = {number: place.layout.new_buffer() for number in (0, 2)}
+        handles = [endpoint.post_receive(n, 0, {"worker-1": buffers[n]}) for n in buffers]
+        for handle in handles:
+            handle.wait()
 
     def worker(endpoint, index):
         trickle(endpoint, [0, 2], payload, pieces=4, pause_s=0.3)

@@ -28,19 +28,23 @@ def exchange(protocol, rounds, *, pause_s):
         got = {}
         endpoint.poll(pause_s)  # what comes meanwhile has not been asked for
         for first in range(0, rounds, 3):
-            with endpoint.transfers() as several:
-                for number in range(first, first + 3):
-                    got[number] = LAYOUT.each[number % 3].new_buffer()
-                    into = {"worker-1": got[number]}
-                    several.post_receive(Leg.GATHER.transfer(number), 0.0, into)
+            handles = []
+            for number in range(first, first + 3):
+                got[number] = LAYOUT.each[number % 3].new_buffer()
+                into = {"worker-1": got[number]}
+                handles.append(endpoint.post_receive(Leg.GATHER.transfer(number), 0.0, into))
+            for handle in handles:
+                handle.wait()
         return got
 
     def work(endpoint, _):
         for first in range(0, rounds, 3):
-            with endpoint.transfers() as several:
-                for number in range(first, first + 3):
-                    payload = {"server": filled(number % 3, number)}
-                    several.post_send(Leg.GATHER.transfer(number), payload)
+            handles = []
+            for number in range(first, first + 3):
+                payload = {"server": filled(number % 3, number)}
+                handles.append(endpoint.post_send(Leg.GATHER.transfer(number), payload))
+            for handle in handles:
+                handle.wait()
 
     return run_all(place, serve, work)[0]
 

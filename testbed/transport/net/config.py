@@ -53,27 +53,27 @@ class EndpointConfig:
     Attributes:
         session: 32 random bits of the run; what has another session is dropped.
         name: this side's name; the server's is `server`.
-        bind_address: address of this side, or a host's name. It decides between IPv4 and IPv6.
+        bind_address: address or host's name of this side. It decides between IPv4 and IPv6.
         peers: name -> address or host's name: all workers, or a worker's server.
         is_server: the server listens, workers connect.
         protocol, layout: equal on all sides.
         rate_bps: the pace towards one peer, in bits per second on the wire; math.inf for unpaced.
             The congestion control `fixed` takes it as its rate. Kernel TCP ignores it.
-        quantum_s: a paced sender sends about so many seconds of its rate at a time, at most 1 s;
-            above 1 ms it counts only with `queue_bytes`, and with a congestion control that does
-            not measure the path.
-        queue_bytes: this sender's share of the smallest queue on the way. A batch takes at most a
-            quarter of it, and at least one datagram. math.inf: unknown; batches then are of 1 ms.
+        quantum_s: how much of its rate a paced sender sends at a time, at most 1 s; above 1 ms
+            only with `queue_bytes`, and a congestion control that does not measure the path.
+        queue_bytes: this sender's share of the smallest queue on the way, of which a batch takes a
+            quarter at most. math.inf: unknown; batches then are of 1 ms.
         control_port: the port on which the server accepts its workers.
         data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
             a worker's UDP port is data_port itself (0 lets the kernel choose).
-        credentials: this side's key and the certificates of its peers, made by `keys`. Control
-            messages then travel over TLS; what is hedged of them is authenticated and can be read.
+        credentials: this side's key and its peers' certificates, made by `keys`. Control messages
+            then travel over TLS; what is hedged of them is authenticated and can be read.
         authenticate: whether, with credentials, every datagram carries 16 bytes that only this
             peer can have made; equal on all sides.
-        insecure: allows addresses beyond this system without credentials: whoever reads the
-            traffic can then forge data.
+        insecure: allows addresses beyond this system without credentials.
         seed: seeds the random choices of this side; give each side its own.
+        segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), behind
+            the interface's queue: turn it off where queues matter. `tcp` ignores it.
         peer_timeout_s: how long a peer that owes an answer or data may be silent, a transfer may
             stand still, and control messages may wait for a peer to read them.
         late_s: how long a peer that answers may take to begin with a transfer, or to take one; a
@@ -82,18 +82,15 @@ class EndpointConfig:
         connect_timeout_s: how long `open` waits for the peers, and the server for the data
             connection of a worker that joins again.
         transfers_in_flight: how many transfers may be under way with a peer in each direction.
-            With an order that tells what chunks are worth, a peer may have no more of them.
-        tensor_by_tensor: whether each transfer carries one tensor of the layout alone, in turn:
-            that of round n (`Leg.round_of`) the one of index n modulo their number. Buffers are
-            then of `layout.each[index]`. Equal on all sides.
-        segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), behind
-            the interface's queue: turn it off where queues matter. `tcp` ignores it.
+        tensor_by_tensor: whether transfers carry one tensor of the layout each, in turn: that of
+            round n (`Leg.round_of`) the one of index n modulo their number, with buffers of
+            `layout.each[index]`. Equal on all sides.
         observer: is called with the congestion state of each sending path, at most every 10 ms per
-            peer. Kernel TCP does not call it; its state is read from outside (TCP_INFO).
+            peer, but not by kernel TCP.
         leave_out: is called with the number of datagrams that are about to be sent, and tells which
             of them vanish before the socket, at no cost on the wire. Not for `tcp`.
-        survive_peers: whether the server goes on with the other workers when it loses one. `lost`
-            then tells which are gone, and reports and announcements leave them out.
+        survive_peers: whether the server goes on with the other workers when it loses one; `lost`
+            then tells which are gone.
     """
 
     session: int

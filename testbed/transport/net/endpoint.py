@@ -3,8 +3,7 @@
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -85,8 +84,7 @@ _MAX_ANNOUNCED_BYTES = 8 << 20
 _KEPT_BYTES = 2048
 
 
-# Those of this process. A child lets go of them, else a peer that was killed would seem to live as
-# long as its children do, such as a data loader's.
+# A child lets go of its parent's: else a killed peer would seem to live as long as its children.
 _held: WeakSet["Endpoint"] = WeakSet()
 
 
@@ -102,15 +100,14 @@ os.register_at_fork(after_in_child=_abandon_all)
 class Endpoint:
     """One side's transfers. Not thread-safe, but for `wake`.
 
-    Transfers have ascending numbers in each direction, such as `Leg.GATHER.transfer(round)` and
-    `Leg.BROADCAST.transfer(round)`; both sides use the same number. Data moves only while one of
-    the methods that wait is running: `send`, `receive`, `announce`, `await_announcement`, `poll`,
-    or a handle's `wait`. It belongs to the process that made it: in one that is forked from that it
-    is not open.
+    Transfers have ascending numbers in each direction, such as `Leg.GATHER.transfer(round)`; both
+    sides use the same number. Data moves only while a method that waits is running: `send`,
+    `receive`, `announce`, `await_announcement`, `poll`, or a handle's `wait`. In a process that is
+    forked from the one that made it, it is not open.
 
-    When a peer dies, the methods that need it raise PeerLost, which names it. With
-    `survive_peers` they do so only when the last peer is gone. A worker that was lost may join
-    again while the server waits for anything; it then leaves `lost`.
+    When a peer dies, the methods that need it raise PeerLost, which names it; with
+    `survive_peers` only when the last peer is gone. A worker that was lost may join again while
+    the server waits for anything; it then leaves `lost`.
     """
 
     def __init__(self, config: EndpointConfig, sockets: DataSockets | None = None) -> None:
@@ -119,7 +116,6 @@ class Endpoint:
         self._announcements: deque[bytes] = deque()
         self._announced_bytes = 0  # that they occupy
         self._handles: list[Handle] = []  # posted, and neither awaited nor returned by `poll`
-        self._contexts: list[list[Handle]] = []  # what was posted in each, and not awaited
         self._gone: dict[str, str] = {}
         self._lost: dict[str, str] = {}
         self._driver = Driver(self._on_event)
@@ -131,9 +127,9 @@ class Endpoint:
         """Joins the peers: the server waits for all workers, a worker connects to the server.
 
         Raises PeerLost naming who did not come within connect_timeout_s, ProtocolError when a
-        peer has another layout (saying what differs) or congestion control, ValueError for one that
-        the kernel does not have or a chunk larger than the path's MTU, or for addresses beyond
-        this system without credentials, OSError when an address or port cannot be used.
+        peer has another layout or congestion control, ValueError for a control that the kernel
+        does not have, a chunk larger than the interface's MTU, or addresses beyond this system
+        without credentials, OSError when an address or port cannot be used.
         """
         if self._open:
             return
@@ -191,10 +187,7 @@ class Endpoint:
         tolerance: float | StopRuleFactory,
         into: Mapping[str, NDArray[np.uint8]],
     ) -> Handle:
-        """Begins to receive; the buffers belong to the transfer until the handle is done.
-
-        Raises ValueError as `post_send` does.
-        """
+        """Begins to receive; the buffers belong to the transfer until the handle is done."""
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
         layout = self._config.layout_of(transfer)
 
@@ -233,33 +226,16 @@ class Endpoint:
                 handle.end(peer, self._gone[peer])
                 continue
             self._driver.touch(peer)  # if it has just ended, to hear why
-        for handles in (self._handles, *self._contexts):
-            handles.append(handle)  # nothing that was refused is awaited
+        self._handles.append(handle)  # nothing that was refused is awaited
         return handle
 
     def _present(self) -> dict[str, Link]:
         return {name: link for name, link in self._driver.links.items() if link.present}
 
-    @contextmanager
-    def transfers(self) -> Iterator["Endpoint"]:
-        """A context for several transfers at once: at its end all posted in it have ended.
-
-        Raises PeerLost as `Handle.wait` does, also for those that `poll` has returned.
-        """
-        posted: list[Handle] = []
-        self._contexts.append(posted)
-        try:
-            yield self
-        finally:
-            self._contexts.pop()
-        for handle in posted:
-            handle.wait()
-
     def poll(self, timeout_s: float = 0.0, *, unless_begun: int | None = None) -> list[Handle]:
-        """Moves data until a handle has ended, `wake` is called, or for `timeout_s`.
+        """Moves data until a handle ends, `wake` is called, `begun(unless_begun)`, or `timeout_s`.
 
-        It also ends when `begun(unless_begun)`. Returns the handles that have ended. Each is
-        returned once, and not when `wait` has been called.
+        Returns the handles that have ended, each once, and not when `wait` has been called.
         """
         self._require_open()
         until_s = time.monotonic() + timeout_s
@@ -307,9 +283,8 @@ class Endpoint:
         if not handle.done or handle in self._handles:
             self._require_open()
             self._driver.run(finished, peers=lambda: handle.peers)
-        for handles in (self._handles, *self._contexts):
-            if handle in handles:
-                handles.remove(handle)
+        if handle in self._handles:
+            self._handles.remove(handle)
         if handle.failed and (strict or not handle.reports):
             raise PeerLost(*next(iter(handle.failed.items())))
         self._lost |= handle.failed
@@ -378,7 +353,7 @@ class Endpoint:
         self._membership.close()
 
     def abandon(self) -> None:
-        """In a process that was forked: the endpoint is its parent's, and not open here."""
+        """In a forked process: the endpoint is its parent's, and not open here."""
         self._open = False
         self._driver.alarm.abandon()
         self._driver.abandon()
