@@ -492,7 +492,7 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
             other.send(frames[sent : sent + 10])
             sent += 10
             time.sleep(2e-3)
-            assert waiter.wait_working(time.monotonic() + 1e-3, [], [data.coming]) == ([], [])
+            assert waiter.wait(time.monotonic() + 1e-3, [], [data.coming]) == ([], [])
             assert sent < 100
         data.end_routine(connection, now_s)
         assert (data.unread_until_s > now_s) == (room_s > 0)
@@ -512,14 +512,14 @@ def test_the_wait_ends_with_what_can_be_read_or_written():
     with one, other:
         waiter.want(one, reading=True, writing=False)
         waiter.want(other, reading=False, writing=True)
-        assert waiter.wait_working(time.monotonic() + 30, [], []) == ([], [other])
+        assert waiter.wait(time.monotonic() + 30, [], []) == ([], [other])
         other.send(b"x")
-        assert waiter.wait_working(time.monotonic() + 30, [], []) == ([one], [other])
+        assert waiter.wait(time.monotonic() + 30, [], []) == ([one], [other])
         waiter.want(other, reading=False, writing=False)
-        assert waiter.wait_working(time.monotonic() + 30, [], []) == ([one], [])
+        assert waiter.wait(time.monotonic() + 30, [], []) == ([one], [])
         one.recv(1)
         began_s = time.monotonic()
-        assert waiter.wait_working(began_s + 0.02, [], []) == ([], [])
+        assert waiter.wait(began_s + 0.02, [], []) == ([], [])
         assert 0.02 <= time.monotonic() - began_s < 10
 
 
@@ -529,7 +529,7 @@ def test_a_signal_ends_the_wait():
     try:
         began_s = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        Waiter().wait_working(began_s + 60, [], [])
+        Waiter().wait(began_s + 60, [], [])
         assert ticks and time.monotonic() - began_s < 30
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -578,17 +578,17 @@ def test_what_was_done_counts_although_a_signals_handler_raises(monkeypatch):
     class TickError(Exception):
         pass
 
-    wait_working = Waiter.wait_working
+    wait = Waiter.wait
     ticks: list[Waiter] = []
 
-    def interrupted(self, until_s, going, coming):
-        ended = wait_working(self, until_s, going, coming)
+    def interrupted(self, until_s, going=(), coming=()):
+        ended = wait(self, until_s, going, coming)
         if any(routine.worked for routine in (*going, *coming)) and ticks.count(self) < 3:
             ticks.append(self)
             raise TickError
         return ended
 
-    monkeypatch.setattr(Waiter, "wait_working", interrupted)
+    monkeypatch.setattr(Waiter, "wait", interrupted)
 
     def ended(handle):
         while True:

@@ -61,7 +61,7 @@ class FakeWaiter(Waiter):
     def forget(self, item):
         """Nothing is kept."""
 
-    def wait(self, timeout_s):
+    def wait(self, until_s, going=(), coming=()):
         return self.wakes.pop(0), []
 
 

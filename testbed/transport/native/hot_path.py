@@ -4,7 +4,9 @@ import ctypes
 import hashlib
 import math
 import os
+import select
 import struct
+import time
 from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -362,6 +364,7 @@ class Polled:
     """Descriptors to wait for, each with the events that are wanted, as `select.poll` has them."""
 
     def __init__(self, wanted: Sequence[tuple[int, int]]) -> None:
+        self.wanted = wanted
         self.count = len(wanted)
         self._each = (_PollFd * self.count)(*(_PollFd(*each) for each in wanted))
         self.address = ctypes.addressof(self._each)
@@ -375,7 +378,16 @@ def wait_working(
     going: Sequence[Departing], coming: Sequence[Arriving], polled: Polled, until_s: float
 ) -> list[tuple[int, int]]:
     """Waits for descriptors and does the routine meanwhile; returns what has happened to which."""
-    assert LIBRARY is not None
+    if LIBRARY is None:
+        # poll rounds up to whole milliseconds, which is as long as a whole batch of the pacer.
+        readers, writers = (
+            [descriptor for descriptor, events in polled.wanted if events & kind]
+            for kind in (select.POLLIN, select.POLLOUT)
+        )
+        ready, roomy, _ = select.select(readers, writers, (), max(0.0, until_s - time.monotonic()))
+        return [(each, select.POLLIN) for each in ready] + [
+            (each, select.POLLOUT) for each in roomy
+        ]
     goings = (ctypes.c_void_p * len(going))(*(each.address for each in going))
     comings = (ctypes.c_void_p * len(coming))(*(each.address for each in coming))
     ready = LIBRARY.wait_working(

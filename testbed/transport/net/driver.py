@@ -27,11 +27,6 @@ _MOST_ENDED = 16
 _LONGEST_ROUTINE_S = 0.1
 
 
-# epoll rounds its timeout up to whole milliseconds, which is as long as a whole batch of the pacer.
-# select takes microseconds, but only descriptors below this limit.
-_SELECT_LIMIT = 1024
-
-
 class Waiter:
     """The sockets of which something is wanted. Those that stay as they are cost no call."""
 
@@ -57,35 +52,16 @@ class Waiter:
             del self._items[known[0]]
         self._polled = None
 
-    def wait(self, timeout_s: float) -> tuple[list[Any], list[Any]]:
-        """Waits until one of the items is ready, or for `timeout_s`."""
-        wanted = self._events()
-        if max((descriptor for descriptor, _ in wanted), default=0) >= _SELECT_LIMIT:
-            poller = select.poll()
-            for each in wanted:
-                poller.register(*each)
-            return self._sides(poller.poll(max(0, math.ceil(timeout_s * 1000))))
-        readers, writers = (
-            [descriptor for descriptor, events in wanted if events & kind]
-            for kind in (select.POLLIN, select.POLLOUT)
-        )
-        ready, roomy, _ = select.select(readers, writers, (), max(0.0, timeout_s))
-        return [self._items[each] for each in ready], [self._items[each] for each in roomy]
-
-    def wait_working(
-        self, until_s: float, going: Sequence[Departing], coming: Sequence[Arriving]
+    def wait(
+        self, until_s: float, going: Sequence[Departing] = (), coming: Sequence[Arriving] = ()
     ) -> tuple[list[Any], list[Any]]:
-        """The same until a time, while routines are done; returns also when one of them is over."""
+        """Waits until an item can be read or written, a time comes, or a routine is over.
+
+        Returns the items that can be read, and those that can be written or have an error.
+        """
         if self._polled is None:
-            self._polled = Polled(self._events())
-        return self._sides(wait_working(going, coming, self._polled, until_s))
-
-    def _events(self) -> list[tuple[int, int]]:
-        """The descriptors of which something is wanted, and what."""
-        return [each for each in self._wanted.values() if each[1]]
-
-    def _sides(self, found: Sequence[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
-        """The items that can be read, and those that can be written, or have an error to find."""
+            self._polled = Polled([each for each in self._wanted.values() if each[1]])
+        found = wait_working(going, coming, self._polled, until_s)
         items = [(self._items[descriptor], events) for descriptor, events in found]
         ready, roomy = (
             [item for item, events in items if self._wanted[item][1] & kind and events & ~other]
@@ -262,7 +238,7 @@ class Driver:
         if self._routines:
             ready, roomy = self._wait_working(until_s)
         else:
-            ready, roomy = self._waiter.wait(min(until_s - time.monotonic(), _LONGEST_WAIT_S))
+            ready, roomy = self._waiter.wait(min(until_s, time.monotonic() + _LONGEST_WAIT_S))
         now_s = time.monotonic()
         # In the order of the links, not of their sockets.
         woken = {self._owners[item] for item in (*ready, *roomy) if item in self._owners}
@@ -278,7 +254,7 @@ class Driver:
     def _wait_working(self, until_s: float) -> tuple[list[Any], list[Any]]:
         """Waits, and does the routine of the links meanwhile."""
         try:
-            return self._waiter.wait_working(
+            return self._waiter.wait(
                 min(until_s, time.monotonic() + _LONGEST_ROUTINE_S),
                 [each.going for each in self._routines.values() if each.going is not None],
                 [each.coming for each in self._routines.values() if each.coming is not None],
