@@ -44,7 +44,6 @@ NEEDS: dict[str, dict[str, Any]] = {
     "per-layer": {"default": 0.2},
     "early-close": {"tolerance": 0.2, "deadline_s": 0.5},
     "quick-loss-only": {"tolerance": 0.2, "quiet_s": 0.01},
-    "layer-priority": {"reverse": True},
     "whole-tensors": {"share": 0.4},
     "loss": {"q": 0.5},
     "sender-drop": {"q": 0.5, "leg": "broadcast"},

@@ -41,7 +41,7 @@ _BASE = {
     "transport": {"chunk_bytes": 1456},
     "phases": {"detector": "gradient-norm", "eta": 0.5},
     "arms": {
-        "a": {"protocol": "dblp", "low": 0.01, "order": "rotating", "filling": {"gather": "zero"}},
+        "a": {"protocol": "dblp", "low": 0.01, "order": "shuffled", "filling": {"gather": "zero"}},
         "b": {"protocol": "tcp", "congestion_control": "cubic"},
     },
     "impairments": [

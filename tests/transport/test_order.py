@@ -5,19 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import ORDERS, Leg, OrderContext, PayloadLayout
+from testbed.transport import ORDERS, OrderContext, PayloadLayout
 from tests.shared.entries import every
 from tests.transport.virtual import layout_of, random_payload
 
 EVERY = every(
     ORDERS,
-    "rotating",
-    "rotating:share=0.25",
     "shuffled:seed=3",
     "largest-magnitude-first",
     "largest-magnitude-first:by=max",
-    "layer-priority:reverse=true",
-    "layer-priority:tensors=b*;a",
 )
 # Tensors that end within chunks of 4 elements: a fills 0 and half of 1, empty nothing.
 TENSORS = [("a", 6), ("empty", 0), ("b.weight", 11), ("b.bias", 1), ("c", 14)]
@@ -54,20 +50,6 @@ def test_what_is_sent_again_keeps_its_place(text, missing, number):
     expected = [chunk for chunk in order.permutation(where) if chunk in missing]
     assert arrange(ascending).tolist() == expected
     assert arrange(ascending).tolist() == expected  # in the next pass too
-
-
-def test_rotating_begins_where_the_round_says_and_alike_on_both_legs():
-    layout = layout_of(8)
-    starts = [
-        [
-            order_of("rotating:share=0.25", layout=layout, transfer_number=leg.transfer(r))[0]
-            for leg in Leg
-        ]
-        for r in range(5)
-    ]
-    assert starts == [[0, 0], [2, 2], [4, 4], [6, 6], [0, 0]]
-    second = order_of("rotating:share=0.25", layout=layout, transfer_number=2)
-    assert second == [*range(2, 8), 0, 1]
 
 
 def test_shuffled_depends_on_seed_and_transfer_alone():
@@ -110,22 +92,3 @@ def test_a_chunk_with_a_value_that_is_no_number_goes_first(by, odd):
     layout.floats(payload)[:] = [2e38] * 4 + [3e38] * 4 + [0] * 8
     order = order_of(f"largest-magnitude-first:by={by}", layout=layout, payload=payload)
     assert order == [1, 0, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        # chunks: 0 a | 1 a,b.weight | 2,3 b.weight | 4 b.weight,b.bias,c | 5..7 c
-        ("reverse=true", [4, 5, 6, 7, 1, 2, 3, 0]),
-        ("tensors=c", [4, 5, 6, 7, 0, 1, 2, 3]),
-        ("tensors=*.bias;b.*", [4, 1, 2, 3, 0, 5, 6, 7]),
-        ("tensors=a,reverse=true", [0, 1, 4, 5, 6, 7, 2, 3]),
-    ],
-)
-def test_layers_go_by_priority_and_a_shared_chunk_with_the_more_urgent(options, expected):
-    assert order_of(f"layer-priority:{options}") == expected
-
-
-def test_a_name_that_fits_no_tensor_is_answered_with_the_names():
-    with pytest.raises(ValueError, match=r"called 'head'; there are a, empty, b.weight, b.bias, c"):
-        order_of("layer-priority:tensors=head")

@@ -32,7 +32,7 @@ def test_overrides_reach_the_preset_and_its_fields():
     assert preset("per-layer", tensors={"head.*": 0}).gather == PerLayer(
         0.1, last=0.036, tensors={"head.*": 0}
     )
-    assert preset("dblp-stream", order="rotating").order == "rotating"
+    assert preset("dblp-stream", order="in-order").order == "in-order"
     optireduce = preset("optireduce", warm_up=7, wait=0.2)
     assert optireduce.gather == optireduce.broadcast == TimeBound(warm_up=7, wait=0.2)
     plot = preset("plot", tensors={"conv.*": 0.4})
@@ -88,11 +88,9 @@ def test_protocols_that_cannot_be_are_answered_with_what_is_valid(name, override
         ("repair", "selective:overhead=2", "overhead is 2"),
         ("repair", "passes:walk_s_per_chunk=-1", "walk_s_per_chunk is -1; valid: 0 to 1"),
         ("repair", "passes:poll_every=100", "poll_s is 0.0; valid: both"),
-        ("order", "rotating:share=1.5", "share is 1.5; valid: above 0, below 1"),
         ("order", "shuffled:seed=-1", "seed is -1"),
         ("order", "largest-magnitude-first:by=sum", "valid: mean, max"),
-        ("order", "layer-priority", "needs tensors=GLOB;GLOB or reverse=true"),
-        ("order", "layer-priority:tensors=a;a", "given twice"),
+        ("gather", "early-close:tolerance=0.1,deadline_s=1,must=a;a", "given twice"),
         ("order", "by-energy:floor=0", "floor is 0; valid: above 0, up to 1"),
         ("marks", "layer", "unknown kind of marks 'layer'; valid: none, layer-and-magnitude"),
         ("marks", "layer-and-magnitude:back=2", "back is 2; valid: 0 to 1"),

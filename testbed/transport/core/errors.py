@@ -39,17 +39,15 @@ def check_number(
     least: float = -math.inf,
     above: float = -math.inf,
     most: float = math.inf,
-    below: float = math.inf,
     whole: bool = False,
 ) -> None:
     """Raises ValueError, which says what is valid, unless it is a finite number in the range."""
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if number and math.isfinite(value) and least <= value <= most and above < value < below:
+    if number and math.isfinite(value) and least <= value <= most and value > above:
         return
     kind = "a whole number, " if whole else "seconds, " if name.endswith("_s") else ""
     if math.isinf(least):
         limits = f"above {above:g}" + ("" if math.isinf(most) else f", up to {most:g}")
-        limits += "" if math.isinf(below) else f", below {below:g}"
     else:
         limits = f"{least:g} or more" if math.isinf(most) else f"{least:g} to {most:g}"
     raise ValueError(f"{name} is {shown(value)}; valid: {kind}{limits}")

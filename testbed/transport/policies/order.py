@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from testbed.shared.registry import Registry
 from testbed.transport.core import worth
 from testbed.transport.core.errors import check_number
-from testbed.transport.core.layout import Leg, matching, parse_globs
+from testbed.transport.core.layout import Leg
 from testbed.transport.core.order import Arranger, ChunkOrder, MarkedOrder, Marks, OrderContext
 
-# With the golden ratio the starts of successive rounds cover the payload most evenly.
-GOLDEN_SHARE = 0.618
 _BLOCK = 1024  # chunks whose absolute values are made at a time: they stay in a cache
 
 # Of what holds so many times the floor, any part that holds it is enough for a receiver in a hurry.
@@ -38,28 +36,6 @@ class InOrder(ChunkOrder):
 
     def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
         return lambda missing: missing  # ascending already
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rotating(ChunkOrder):
-    """Ascending from a different start in every round, so that losses hit different chunks.
-
-    Round r begins at the fraction r * share (modulo 1) of the payload and wraps around. Consecutive
-    chunks stay together, so whole batches are still copied at once.
-
-    Args:
-        share: of the payload: how much later each round starts; above 0 and below 1.
-    """
-
-    share: float = GOLDEN_SHARE
-
-    def __post_init__(self) -> None:
-        check_number("share", self.share, above=0, below=1)
-
-    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        chunks = np.arange(context.layout.chunk_count, dtype=np.int64)
-        advance = Leg.round_of(context.transfer) * self.share % 1.0
-        return np.roll(chunks, -int(advance * len(chunks)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,50 +168,12 @@ class ByEnergy(ChunkOrder):
         return codes, urgent
 
 
-@dataclass(frozen=True, init=False)
-class LayerPriority(ChunkOrder):
-    """Chosen tensors first, or the last layers first.
-
-    A chunk's priority is that of its most urgent tensor. Equal chunks are ascending.
-
-    Args:
-        tensors: globs, most urgent first, `head.*;*.bias`; unnamed tensors come last.
-        reverse: tensors of equal priority in reverse, the order in which backpropagation yields
-            them.
-    """
-
-    tensors: tuple[str, ...]
-    reverse: bool
-
-    def __init__(self, tensors: str = "", reverse: bool = False) -> None:
-        if not isinstance(reverse, bool):
-            raise ValueError(f"reverse is {reverse!r}; valid: true, false")
-        object.__setattr__(self, "tensors", parse_globs(tensors, "tensors"))
-        object.__setattr__(self, "reverse", reverse)
-        if not self.tensors and not reverse:
-            raise ValueError("layer-priority needs tensors=GLOB;GLOB or reverse=true")
-
-    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        layout = context.layout
-        count = len(layout.tensors)
-        urgency = np.full(count, len(self.tensors))
-        for place, glob in reversed(list(enumerate(self.tensors))):
-            urgency[matching(layout, glob, "tensors")] = place
-        if self.reverse:
-            urgency = urgency * count + np.arange(count)[::-1]
-        by_chunk = np.full(layout.chunk_count, np.iinfo(np.int64).max)
-        np.minimum.at(by_chunk, layout.pieces.chunk, urgency[layout.pieces.tensor])
-        return np.argsort(by_chunk, kind="stable")
-
-
 ORDERS: Registry[ChunkOrder] = Registry(
     "chunk order",
     {
         "in-order": InOrder,
-        "rotating": Rotating,
         "shuffled": Shuffled,
         "largest-magnitude-first": LargestMagnitudeFirst,
-        "layer-priority": LayerPriority,
         "by-energy": ByEnergy,
     },
     own="Order",
