@@ -117,7 +117,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(place, value):
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(protocols.PRESETS)), st.sampled_from(_ARM_KEYS), _VALUES)
-@example("dblp", "congestion_control", {"name": "timely", "beta": [1]})
+@example("dblp", "congestion_control", {"name": "compensated", "most": [1]})
 @example("tcp", "congestion_control", {"name": 3})
 @example("plot", "tensors", {"a": {}})
 def test_any_value_of_an_arm_is_taken_or_refused_in_one_line(protocol, key, value):

@@ -321,9 +321,13 @@ def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
 # TIMELY.
 
 
+class OfRoundNumbers(Timely):
+    t_low_s, t_high_s, _floor_bps = 2e-3, 4e-3, 1e6  # type: ignore[assignment]
+
+
 def timely() -> Rounds[Timely]:
-    """Past its start, at 100 Mbit/s, with thresholds of 2 and 4 ms."""
-    control = Timely(t_low_s=2e-3, t_high_s=4e-3, min_rtt_s=1e-3, step_bps=1e6)
+    """Past its start, at 100 Mbit/s, with thresholds of 2 and 4 ms and steps of 1 Mbit/s."""
+    control = OfRoundNumbers()
     rounds = Rounds(control, rtt_s=1e-3)
     rounds.round(sent=10)
     control.starting = False

@@ -34,14 +34,12 @@ is `bbr` with assumptions of ours:
 import math
 from enum import Enum
 
-from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.core.errors import check_number
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
-    INITIAL_WINDOW,
     DeliveryPlateau,
     MaxFilter,
-    PathMonitor,
+    PathControl,
     Plateau,
 )
 
@@ -72,19 +70,14 @@ class BbrState(Enum):
     PROBE_RTT = 3
 
 
-class Bbr(CongestionControl):
-    """BBR-style: paces at the measured bandwidth; in flight is at most what the path holds.
+class Bbr(PathControl):
+    """BBR-style: paces at the measured bandwidth; in flight is at most what the path holds."""
 
-    Args:
-        datagram_bytes: one datagram on the wire.
-    """
+    min_rtt_window_s = _SHORT_WINDOW_S
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
-        check_number("datagram_bytes", datagram_bytes, above=0)
-        self.path = PathMonitor(min_rtt_window_s=_SHORT_WINDOW_S)
+        super().__init__(datagram_bytes=datagram_bytes)
         self.state = BbrState.STARTUP
-        self._datagram_bytes = datagram_bytes
-        self._initial_bytes = float(INITIAL_WINDOW * datagram_bytes)
         self._minimum_bytes = float(_MINIMUM_WINDOW * datagram_bytes)
         self._bandwidths = MaxFilter(_BANDWIDTH_ROUNDS)
         self._round_lost = self._round_settled = 0  # bytes, of this round
@@ -163,13 +156,13 @@ class Bbr(CongestionControl):
         return max(window, self._minimum_bytes if self._filled else self._initial_bytes)
 
     def on_transfer_begin(self, now_s: float) -> None:
-        self.path.on_transfer_begin(now_s)
+        super().on_transfer_begin(now_s)
         self._restarted = True
         if self.state is BbrState.PROBE_RTT:
             self._leave_probe_rtt(now_s)  # nothing is in flight, so the queue is empty already
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:
-        self.path.on_sent(now_s)
+        super().on_sent(sent_bytes, now_s)
         is_probing = self.state is BbrState.PROBE_BW and self._is_large
         if is_probing and CYCLE[self._phase] == 1 and self._phase_is_over(now_s):
             self._next_phase(now_s)

@@ -1,4 +1,4 @@
-"""What several congestion controls need: measurements of a path, and the check of their options.
+"""What several congestion controls need: measurements of a path.
 
 The delivery rate is BBR's estimator (draft-cheng-iccrg-delivery-rate-estimation-00).
 """
@@ -7,7 +7,8 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from testbed.transport.core.congestion import Feedback
+from testbed.transport.core.congestion import CongestionControl, Feedback
+from testbed.transport.core.errors import check_number
 from testbed.transport.core.path_estimates import FALLEN
 
 DATAGRAM_BYTES = 1514  # of MTU size, on an Ethernet wire
@@ -179,6 +180,28 @@ class PathMonitor:
                 self.delivery_rate_bps = gained * 8 / elapsed_s
                 self.arrival_rate_bps = (gained + self.lost_bytes - lost) * 8 / elapsed_s
         records.append((now_s, self.delivered_bytes, self.lost_bytes, sent_s))
+
+
+class PathControl(CongestionControl):
+    """A control that measures its path.
+
+    Args:
+        datagram_bytes: one datagram on the wire.
+    """
+
+    min_rtt_window_s = math.inf  # for how long the smallest round trip counts
+
+    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
+        check_number("datagram_bytes", datagram_bytes, above=0)
+        self.path = PathMonitor(min_rtt_window_s=self.min_rtt_window_s)
+        self._datagram_bytes = datagram_bytes
+        self._initial_bytes = float(INITIAL_WINDOW * datagram_bytes)
+
+    def on_transfer_begin(self, now_s: float) -> None:
+        self.path.on_transfer_begin(now_s)
+
+    def on_sent(self, sent_bytes: int, now_s: float) -> None:
+        self.path.on_sent(now_s)
 
 
 class Plateau(NamedTuple):

@@ -1,7 +1,7 @@
 """TIMELY: the rate follows the gradient of the round-trip time (Mittal et al., SIGCOMM 2015).
 
 Algorithm 1 of the paper, one step per round trip. alpha, beta and the five rounds of hyper-active
-increase are the paper's. Its times belong to 10 Gbit/s; here 0, the default, derives them:
+increase are the paper's. Its times belong to 10 Gbit/s; here they come from the path:
 
 * min_rtt: the smallest round trip of the last 10 s.
 * t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate, so that a slower flow bears
@@ -20,28 +20,24 @@ Rules of ours, for round trips that are long beside the paper's, and switches th
   by a quarter for three rounds without a tenth more being delivered (`DeliveryPlateau`).
 * The window is what the rate sends in T_high, and at least the initial 10 datagrams.
 
-Where a wait for a processor varies by more than the thresholds, set t_low_s and t_high_s. The rate
-is kept over idle times, and no gradient is computed across a pause.
+The rate is kept over idle times, and no gradient is computed across a pause.
 """
 
 import math
 
-from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.core.errors import check_number
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
-    INITIAL_WINDOW,
     DeliveryPlateau,
-    PathMonitor,
+    PathControl,
     Plateau,
 )
 
-_MIN_RTT_WINDOW_S = 10.0
 _LOW_FACTOR = 1.25
 _LOW_DATAGRAMS = 4
 _IDLE_DATAGRAMS = 2
 _HIGH_FACTOR = 2.0
-_ALPHA = 0.875
+_ALPHA, _BETA = 0.875, 0.8
 _HYPERACTIVE_ROUNDS = _HYPERACTIVE_STEPS = 5
 _LARGEST_CUT = 0.5
 _START_PLATEAU = Plateau(growth=2.0, gain=1.25)
@@ -51,47 +47,13 @@ _OVERFLOW_CUT = 0.8
 _FULL_CUT = 0.8
 
 
-class Timely(CongestionControl):
+class Timely(PathControl):
     """Raises and lowers the rate according to the round trip."""
 
-    def __init__(
-        self,
-        *,
-        datagram_bytes: int = DATAGRAM_BYTES,
-        t_low_s: float = 0,
-        t_high_s: float = 0,
-        min_rtt_s: float = 0,
-        beta: float = 0.8,
-        step_bps: float = 0,
-    ) -> None:
-        """The module's docstring says how a 0 is derived from the path.
+    min_rtt_window_s = 10.0
 
-        Args:
-            datagram_bytes: one datagram on the wire.
-            t_low_s: below this round trip the rate always rises; 0: 1.25 `min_rtt_s` plus the time
-                of 4 datagrams at the present rate.
-            t_high_s: above this round trip the rate always falls; 0: twice `t_low_s`.
-            min_rtt_s: the round trip without queues; 0: the smallest of the last 10 s.
-            beta: scales every decrease; above 0, at most 1.
-            step_bps: how much the rate rises at once; 0: one datagram per round trip.
-        """
-        check_number("datagram_bytes", datagram_bytes, above=0)
-        check_number("beta", beta, above=0, most=1)
-        for name, given in (
-            ("t_low_s", t_low_s),
-            ("t_high_s", t_high_s),
-            ("min_rtt_s", min_rtt_s),
-            ("step_bps", step_bps),
-        ):
-            check_number(name, given, least=0)
-        if t_low_s and t_high_s and t_high_s < t_low_s:
-            raise ValueError(f"t_high_s is {t_high_s}; valid: at least t_low_s, {t_low_s}")
-        self.path = PathMonitor(min_rtt_window_s=_MIN_RTT_WINDOW_S)
-        self._datagram_bytes = datagram_bytes
-        self._initial_bytes = float(INITIAL_WINDOW * datagram_bytes)
-        self._given_low_s, self._given_high_s, self._given_min_s = t_low_s, t_high_s, min_rtt_s
-        self._given_step_bps = step_bps
-        self._beta = beta
+    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
+        super().__init__(datagram_bytes=datagram_bytes)
         self._rate: float | None = None
         self.starting = True  # the rate doubles each round trip
         self._previous_s: float | None = None
@@ -116,20 +78,14 @@ class Timely(CongestionControl):
         )
 
     @property
-    def min_rtt_s(self) -> float:
-        return self._given_min_s or self.path.min_rtt_s
-
-    @property
     def t_low_s(self) -> float:
         """The round trip below which the rate rises."""
-        if self._given_low_s or self._rate is None:
-            return self._given_low_s or math.inf
-        return _LOW_FACTOR * self.min_rtt_s + _LOW_DATAGRAMS * self._datagram_s
+        return _LOW_FACTOR * self.path.min_rtt_s + _LOW_DATAGRAMS * self._datagram_s
 
     @property
     def _idle_rtt_s(self) -> float:
         """The round trip up to which there is no queue."""
-        return self.min_rtt_s + _IDLE_DATAGRAMS * self._datagram_s
+        return self.path.min_rtt_s + _IDLE_DATAGRAMS * self._datagram_s
 
     @property
     def _datagram_s(self) -> float:
@@ -139,19 +95,16 @@ class Timely(CongestionControl):
     @property
     def t_high_s(self) -> float:
         """The round trip above which the rate falls, whatever the gradient."""
-        return self._given_high_s or _HIGH_FACTOR * self.t_low_s
+        return _HIGH_FACTOR * self.t_low_s
 
     def on_transfer_begin(self, now_s: float) -> None:
-        self.path.on_transfer_begin(now_s)
+        super().on_transfer_begin(now_s)
         self._previous_s = None
         self._difference_s = 0.0
         self._calm_rounds = 0
         self._round_rtt_s = math.inf
         self._round_lost = False
         self._plateau.forget()
-
-    def on_sent(self, sent_bytes: int, now_s: float) -> None:
-        self.path.on_sent(now_s)
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
@@ -201,7 +154,7 @@ class Timely(CongestionControl):
         previous_s = rtt_s if self._previous_s is None else self._previous_s
         difference_s = rtt_s - previous_s
         self._difference_s += _ALPHA * (difference_s - self._difference_s)
-        gradient = self._difference_s / self.min_rtt_s
+        gradient = self._difference_s / self.path.min_rtt_s
         low_s = self.t_low_s
         high_s = self.t_high_s
         rate = self._rate
@@ -214,12 +167,12 @@ class Timely(CongestionControl):
             rate += self._rise_bps()
         elif rtt_s > high_s:
             self._calm_rounds = 0
-            rate *= 1 - self._beta * (1 - high_s / rtt_s)
+            rate *= 1 - _BETA * (1 - high_s / rtt_s)
         elif gradient <= 0:
             rate += self._rise_bps()
         else:
             self._calm_rounds = 0
-            rate *= max(1 - self._beta * gradient, _LARGEST_CUT)
+            rate *= max(1 - _BETA * gradient, _LARGEST_CUT)
         if rate < self._rate:
             if self._fell:
                 self._fell = False
@@ -238,8 +191,8 @@ class Timely(CongestionControl):
         """What a round without growth of the round trip adds: five steps after some of them."""
         self._calm_rounds += 1
         if self._calm_rounds < _HYPERACTIVE_ROUNDS:
-            return self._step_bps
-        return _HYPERACTIVE_STEPS * self._step_bps
+            return self._floor_bps
+        return _HYPERACTIVE_STEPS * self._floor_bps
 
     @property
     def _overflown(self) -> bool:
@@ -247,10 +200,6 @@ class Timely(CongestionControl):
         return self._round_lost and self.path.queued()
 
     @property
-    def _step_bps(self) -> float:
-        return self._given_step_bps or self._floor_bps
-
-    @property
     def _floor_bps(self) -> float:
         """One datagram per round trip; at a lower rate there would be no samples."""
-        return self._datagram_bytes * 8 / (self.path.smoothed_rtt_s or self.min_rtt_s)
+        return self._datagram_bytes * 8 / (self.path.smoothed_rtt_s or self.path.min_rtt_s)

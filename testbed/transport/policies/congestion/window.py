@@ -16,14 +16,12 @@ Window and threshold are kept over idle times: pacing avoids the burst (RFC 9002
 
 import math
 
-from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.core.errors import check_number
+from testbed.transport.core.congestion import Feedback
 from testbed.transport.policies.congestion.path import (
     DATAGRAM_BYTES,
-    INITIAL_WINDOW,
     MINIMUM_WINDOW,
     MaxFilter,
-    PathMonitor,
+    PathControl,
 )
 
 _SLOW_START_PACING = 2.0
@@ -36,24 +34,16 @@ _HEAVY = 0.5
 _TELLING = 8  # the fewest datagrams whose fate tells of the path; fewer may be lucky
 
 
-class Reno(CongestionControl):
-    """Reno: a datagram more each round trip, half the window after a loss (RFC 5681, RFC 9002).
-
-    Args:
-        datagram_bytes: one datagram on the wire.
-        beta: the fraction of the window that a loss leaves, below 1.
-    """
+class Reno(PathControl):
+    """Reno: a datagram more each round trip, half the window after a loss (RFC 5681, RFC 9002)."""
 
     infers_queue = False
+    beta = 0.5  # the part of the window that a loss leaves
 
-    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES, beta: float = 0.5) -> None:
-        check_number("datagram_bytes", datagram_bytes, above=0)
-        check_number("beta", beta, above=0, most=0.99)
-        self._beta = beta
-        self.path = PathMonitor()
-        self._datagram_bytes = datagram_bytes
+    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
+        super().__init__(datagram_bytes=datagram_bytes)
         self._minimum_bytes = MINIMUM_WINDOW * datagram_bytes
-        self._window = float(INITIAL_WINDOW * datagram_bytes)
+        self._window = self._initial_bytes
         self._threshold = math.inf
         self._recovery_from_s = -math.inf  # losses of data sent before belong to the last reduction
         self._recovering = False
@@ -83,7 +73,7 @@ class Reno(CongestionControl):
         return self._window < self._threshold
 
     def on_transfer_begin(self, now_s: float) -> None:
-        self.path.on_transfer_begin(now_s)
+        super().on_transfer_begin(now_s)
         self._recovering = False
         self._recovery_from_s = -math.inf
         self._arrived_s = now_s
@@ -92,7 +82,7 @@ class Reno(CongestionControl):
         self._active_s = now_s
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:
-        self.path.on_sent(now_s)
+        super().on_sent(sent_bytes, now_s)
         self._active_s = now_s
         if self._arrived_s is None:
             self._arrived_s = now_s
@@ -164,7 +154,7 @@ class Reno(CongestionControl):
 
     def _after_loss(self) -> float:
         """The window after a loss."""
-        return self._beta * self._window
+        return self.beta * self._window
 
     def _idle(self, pause_s: float) -> None:
         """Called when a transfer begins `pause_s` after the last event of the previous one."""
@@ -180,8 +170,10 @@ class Cubic(Reno):
     HyStart++. Windows are in datagrams, as the RFC's constants require.
     """
 
-    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES, beta: float = 0.7) -> None:
-        super().__init__(datagram_bytes=datagram_bytes, beta=beta)
+    beta = 0.7
+
+    def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
+        super().__init__(datagram_bytes=datagram_bytes)
         self._w_max = 0.0
         self._prior = 0.0  # the window before the last reduction
         self._epoch_s: float | None = None
@@ -195,7 +187,7 @@ class Cubic(Reno):
         assert self._epoch_s is not None
         acknowledged = delivered_bytes / self._datagram_bytes
         # Section 4.3: alpha makes the mean window that of Reno with its factor of a half.
-        alpha = 3 * (1 - self._beta) / (1 + self._beta) if self._estimate < self._prior else 1.0
+        alpha = 3 * (1 - self.beta) / (1 + self.beta) if self._estimate < self._prior else 1.0
         self._estimate += alpha * acknowledged / window
         age_s = now_s - self._epoch_s
         if self._cubic(age_s) < self._estimate:
@@ -219,10 +211,10 @@ class Cubic(Reno):
     def _after_loss(self) -> float:
         window = self._window / self._datagram_bytes
         # Whoever loses twice in a row gives up more (section 4.7).
-        self._w_max = window * (1 + self._beta) / 2 if window < self._w_max else window
+        self._w_max = window * (1 + self.beta) / 2 if window < self._w_max else window
         self._prior = window
         self._epoch_s = None
-        return self._beta * self._window
+        return self.beta * self._window
 
     def _idle(self, pause_s: float) -> None:
         # Section 5.8: idle time does not count. Linux shifts its epoch in the same way.
