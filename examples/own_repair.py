@@ -14,7 +14,7 @@ from testbed.transport.policies.repair.selective import SelectiveSender
 
 @dataclass(frozen=True, kw_only=True)
 class LostLast(Selective):
-    """The options are those of `selective`."""
+    """As `selective`, which sends lost chunks first."""
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates

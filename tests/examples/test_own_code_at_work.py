@@ -183,7 +183,6 @@ def test_the_optimisers_of_a_user_get_what_they_take(tmp_path):
 
 OPTIONS = {
     "tolerance": ("gather", "share", 0.4),
-    "repair": ("repair", "interval_s", 0.002),
     "order": ("order", "stride", 3),
     "congestion_control": ("congestion_control", "decrease", 0.7),
     "filling": ("filling", "fade", 0.75),

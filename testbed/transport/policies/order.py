@@ -23,7 +23,6 @@ _BLOCK = 1024  # chunks whose absolute values are made at a time: they stay in a
 # Of what holds so many times the floor, any part that holds it is enough for a receiver in a hurry.
 _AT_HAND = 3
 
-Measure = Literal["mean", "max"]
 Per = Literal["payload", "tensor"]
 
 
@@ -64,33 +63,22 @@ class Shuffled(ChunkOrder):
 class LargestMagnitudeFirst(ChunkOrder):
     """Large values first, so that the receiver gives up the least important chunks.
 
-    Descending by the mean or maximum of a chunk's absolute values, equal chunks ascending: what MLT
-    (NSDI 2024) does by its switches. A chunk with a NaN or an infinity comes first.
-
-    Args:
-        by: `mean` or `max` of the absolute values.
+    Descending by the mean of a chunk's absolute values, equal chunks ascending: what MLT (NSDI
+    2024) does by its switches. A chunk with a NaN or an infinity comes first.
     """
-
-    by: Measure = "mean"
-
-    def __post_init__(self) -> None:
-        if self.by not in get_args(Measure):
-            raise ValueError(f"by is {self.by!r}; valid: {', '.join(get_args(Measure))}")
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         rows = context.rows.view("<f4")
         score = np.empty(len(rows), dtype=np.float32)
-        reduce = np.maximum.reduce if self.by == "max" else np.add.reduce
         with np.errstate(over="ignore", invalid="ignore"):
             for first in range(0, len(rows), _BLOCK):
                 part = slice(first, first + _BLOCK)
-                reduce(np.abs(rows[part]), axis=1, out=score[part])
-            if self.by == "mean":
-                elements = context.layout.chunk_lengths / rows.itemsize  # without the padding
-                large = np.flatnonzero(~np.isfinite(score))
-                score /= elements
-                # Double precision keeps the sum of large floats finite.
-                score[large] = np.abs(rows[large]).sum(axis=1, dtype=np.float64) / elements[large]
+                np.add.reduce(np.abs(rows[part]), axis=1, out=score[part])
+            elements = context.layout.chunk_lengths / rows.itemsize  # without the padding
+            large = np.flatnonzero(~np.isfinite(score))
+            score /= elements
+            # Double precision keeps the sum of large floats finite.
+            score[large] = np.abs(rows[large]).sum(axis=1, dtype=np.float64) / elements[large]
         score[~np.isfinite(score)] = np.inf
         # Floats that are not negative have the order of their bits. So one sort of whole numbers
         # does: it is faster than one of floats that keeps the order of equals.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import ProtocolError, check_number
+from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
@@ -31,6 +31,7 @@ _NAMED = SEND_INDEX_MODULUS // 2
 # The credit at the beginning: about one ACK.
 _FIRST_CREDIT_BYTES = 150.0
 _URGENT_LOSSES = 256
+_OVERHEAD = 0.0125  # of the bytes sent: what unrequested ACKs may cost
 # The weight of a new batch in what was recently lost.
 _NEW = 0.25
 _FEW = 1e-3  # before any have come
@@ -48,8 +49,8 @@ class AcknowledgingReceiver(ReceiverRepair):
         *,
         transfer: int,
         datagram_wire_bytes: int,
-        interval_s: float,
         overhead: float,
+        interval_s: float = 1e-3,
         loss_overheads: tuple[float, float] | None = None,
     ) -> None:
         """Unrequested ACKs are `interval_s` apart and cost at most `overhead` of the bytes sent."""
@@ -176,19 +177,7 @@ class SelectiveSender(AcknowledgedSender):
 
 @dataclass(frozen=True, kw_only=True)
 class Selective(Repair):
-    """The repair `selective`.
-
-    Attributes:
-        interval_s: time between ACKs that the sender did not request.
-        overhead: the largest fraction of the bytes sent that these ACKs may cost.
-    """
-
-    interval_s: float = 1e-3
-    overhead: float = 0.0125
-
-    def __post_init__(self) -> None:
-        check_number("interval_s", self.interval_s, above=0)
-        check_number("overhead", self.overhead, above=0, most=1)
+    """The repair `selective`."""
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
@@ -203,8 +192,5 @@ class Selective(Repair):
 
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:
         return AcknowledgingReceiver(
-            transfer=transfer,
-            datagram_wire_bytes=datagram_wire_bytes,
-            interval_s=self.interval_s,
-            overhead=self.overhead,
+            transfer=transfer, datagram_wire_bytes=datagram_wire_bytes, overhead=_OVERHEAD
         )

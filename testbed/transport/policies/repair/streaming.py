@@ -2,7 +2,7 @@
 
 A lost chunk goes behind the chunks that were sent less often. Towards the end of a transfer the
 sender sends further copies of chunks in flight: of one that was lost before until, at the recent
-loss rate, all its copies are lost with a probability below `residual`; of any other only while its
+loss rate, all its copies are lost with a probability below 2 %; of any other only while its
 copies are more likely lost than not. The fewest copies go first, and of those the one sent last.
 It sends none while round trips show a full queue, nor to a receiver that has been silent for long.
 """
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.errors import check_number
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
@@ -27,24 +26,26 @@ from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 _MOST_COPIES = 64
 _PLANNED = 256  # chunks that are looked at when copies compete with what comes next
 _ASKING = 32  # the first datagrams ask, until the receiver answers
-_FIRST_RISK = 0.5  # of a chunk that was never lost
+_RESIDUAL = 0.02  # the accepted probability that all copies in flight of a chunk are lost,
+_FIRST_RISK = 0.5  # and that of a chunk that was never lost
 # A receiver that has been silent for so many round trips gets no more copies.
 _TRUSTED_ROUND_TRIPS = 2.0
 _TRUSTED_S = 2e-3
 # So many times what the first answer usually takes, and so much more, is a silence.
 _SILENT = 2.0
 _SILENT_S = 2e-3
-# What ACKs may cost of the bytes of the first lost datagrams, since short transfers end with them,
-# and of later ones.
+# What ACKs may cost of the bytes sent. One for about 300 datagrams is enough, because the sender
+# asks when it runs dry.
+_OVERHEAD = 0.0003
+# The same of the first lost datagrams, since short transfers end with them, and of later ones.
 _LOSS_OVERHEADS = (0.0125, 0.005)
 
 
 class StreamingSender(AcknowledgedSender):
     """Keeps the path busy until the receiver has enough."""
 
-    def __init__(self, *, residual: float, lost_first: bool = False, **common: Any) -> None:
+    def __init__(self, *, lost_first: bool = False, **common: Any) -> None:
         super().__init__(lost_first=lost_first, **common)
-        self._residual = residual
         self._spare: NDArray[np.int64] | None = None
         self._trusted_until_s: float | None = None
 
@@ -63,7 +64,7 @@ class StreamingSender(AcknowledgedSender):
         return self._spare
 
     def _repeatable(self) -> NDArray[np.int64]:
-        most = self.copies_wanted(self._residual)
+        most = self.copies_wanted(_RESIDUAL)
         if most == 1 or self._trusted_until_s is None or self.estimates.queueing:
             return np.empty(0, dtype=np.int64)
         scoreboard = self.scoreboard
@@ -159,7 +160,7 @@ class WorthiestFirstSender(StreamingSender):
         return self._plan if self._plan is not None and len(self._plan) else None
 
     def _make_plan(self) -> NDArray[np.int64]:
-        scoreboard, most = self.scoreboard, self.copies_wanted(self._residual)
+        scoreboard, most = self.scoreboard, self.copies_wanted(_RESIDUAL)
         wanted = ~scoreboard.arrived & (scoreboard.copies < most)
         chunks = self._ranked[wanted[self._ranked]][:_PLANNED]
         copies, urgent = scoreboard.copies[chunks], self._urgent[chunks]
@@ -210,23 +211,13 @@ class Streaming(Repair):
     """The repair `streaming`.
 
     Attributes:
-        interval_s: time between ACKs that the sender did not request.
-        overhead: the largest fraction of the bytes sent that these ACKs may cost. One ACK for
-            about 300 datagrams is enough, because the sender asks when it runs dry.
-        residual: the accepted probability that all copies of a chunk in flight are lost.
         lost_first: what comes first in the order goes first until it has arrived, also when it is
             lost again and again.
     """
 
-    interval_s: float = 1e-3
-    overhead: float = 0.0003
-    residual: float = 0.02
     lost_first: bool = False
 
     def __post_init__(self) -> None:
-        check_number("interval_s", self.interval_s, above=0)
-        for part in ("overhead", "residual"):
-            check_number(part, getattr(self, part), above=0, most=1)
         if not isinstance(self.lost_first, bool):
             raise ValueError(f"lost_first is {self.lost_first!r}; valid: true, false")
 
@@ -235,18 +226,13 @@ class Streaming(Repair):
     ) -> StreamingSender:
         kind = WorthiestFirstSender if self.lost_first else StreamingSender
         return kind(
-            transfer=transfer,
-            chunk_count=chunk_count,
-            arrange=arrange,
-            estimates=estimates,
-            residual=self.residual,
+            transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates
         )
 
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:
         return AcknowledgingReceiver(
             transfer=transfer,
             datagram_wire_bytes=datagram_wire_bytes,
-            interval_s=self.interval_s,
-            overhead=self.overhead,
+            overhead=_OVERHEAD,
             loss_overheads=_LOSS_OVERHEADS,
         )
