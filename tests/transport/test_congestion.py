@@ -322,10 +322,10 @@ def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
 
 
 class OfRoundNumbers(Timely):
-    t_low_s, t_high_s, _floor_bps = 2e-3, 4e-3, 1e6  # type: ignore[assignment]
+    t_low_s, t_high_s, _floor_bps = 2e-3, 4e-3, 1e6
 
 
-def timely() -> Rounds[Timely]:
+def timely() -> Rounds[OfRoundNumbers]:
     """Past its start, at 100 Mbit/s, with thresholds of 2 and 4 ms and steps of 1 Mbit/s."""
     control = OfRoundNumbers()
     rounds = Rounds(control, rtt_s=1e-3)

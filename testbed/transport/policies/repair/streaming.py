@@ -217,10 +217,6 @@ class Streaming(Repair):
 
     lost_first: bool = False
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.lost_first, bool):
-            raise ValueError(f"lost_first is {self.lost_first!r}; valid: true, false")
-
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
     ) -> StreamingSender:
