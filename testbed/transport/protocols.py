@@ -95,13 +95,12 @@ class ProtocolConfig:
             the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
         control: how control messages go; `udp` only. `tcp`: over a connection of kernel TCP.
             `hedged`: so, too, and while that is slow also in datagrams; see `core.hedging`.
-        marks: which chunks are marked as those that switches are to drop last, and the others as
-            those to drop first; `udp` only. Queues that know the marks: `priority_queue_bytes` in a
-            lab's topology.
+        marks: which chunks switches are to drop last, where queues know that
+            (`priority_queue_bytes` in a lab's topology); `udp` only.
         keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
-            only. It holds for all transfers.
+            only.
         coding: how chunks go; `tcp` only. `plain`: as they are. `two-values`: as a bit for each
-            element, which takes payloads with two values in each chunk at most, and no other.
+            element, of payloads with at most two values in each chunk.
 
     For `udp` the constructor takes repair, order, marks and congestion control as texts,
     `NAME:key=value,...`, or as mappings with the key `name`, and keeps texts.
@@ -180,7 +179,7 @@ class ProtocolConfig:
 
     @property
     def needs_rate(self) -> bool:
-        """Whether it sends at a rate that somebody must know, and measures none."""
+        """Whether somebody must know the rate at which it sends."""
         return self.carrier == "udp" and self.congestion_control.partition(":")[0] in NEED_RATE
 
     def policy(self, leg: Leg) -> TolerancePolicy:
@@ -216,10 +215,7 @@ def _lossy(
 
 
 def _dblp(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """DBLP with its tolerances for EfficientNet-B0 (arXiv 2605.01989, Table I: P_low and k).
-
-    On both legs; `broadcast: 0`, or the preset `dblp-uplink`, leaves the broadcast whole.
-    """
+    """DBLP with its tolerances for EfficientNet-B0 (arXiv 2605.01989, Table I), on both legs."""
     return _lossy("dblp", Phased(low=low, high=high), settings)
 
 
@@ -230,16 +226,6 @@ def _dblp_as_published(
     price = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
     priced = {"repair": f"passes:{price}"}
     return _dblp(low=low, high=high, **{"name": "dblp-as-published", **priced, **settings})
-
-
-def _dblp_uplink(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """DBLP whose workers get the whole mean: it tolerates loss from worker to server alone.
-
-    So a third party reads the archived code of the evaluation, which is not public; the authors'
-    snapshot of August 2025 tolerates loss on both legs.
-    """
-    whole = {"name": "dblp-uplink", "broadcast": Fixed(0)}
-    return _dblp(low=low, high=high, **{**whole, **settings})
 
 
 def _dblp_stream(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
@@ -264,19 +250,12 @@ def _none(**settings: Any) -> ProtocolConfig:
 
 
 def _mlt(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
-    """MLT-style, end hosts only (NSDI 2024): one constant bound, counted per tensor; TIMELY.
-
-    10 % is the bound of MLT's evaluation. MLT's marks are those of `mlt-marked`. MLT keeps the old
-    value of a lost parameter; for a lost gradient of the broadcast that is the same as zero.
-    """
+    """MLT-style, end hosts only (NSDI 2024): one bound per tensor, its evaluation's; TIMELY."""
     return _lossy("mlt", PerLayer(default=tolerance), settings, congestion_control="timely")
 
 
 def _mlt_marked(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
-    """MLT-style with its marks: switches that know them drop small values of front layers first.
-
-    Only the marks; MLT's ECN and its priority of front layers are left out.
-    """
+    """MLT-style with its marks, but neither ECN nor priority of front layers."""
     marked = {"name": "mlt-marked", "marks": "layer-and-magnitude"}
     return _mlt(tolerance=tolerance, **{**marked, **settings})
 
@@ -291,9 +270,8 @@ def _per_layer(
 ) -> ProtocolConfig:
     """PLOT's idea (IEEE TNSM 2024), a bound per layer, with bounds that are our assumption.
 
-    Every layer has MLT's 10 % except the last, which has less: 0.4 / 1.1 of it, the ratio by which
-    back layers tolerated less than front layers in DLCP (arXiv 2008.08445). PLOT's repair and rate
-    control are not known to us, so these are DBLP's.
+    Every layer has MLT's 10 % except the last, which has 0.4 / 1.1 of it, the ratio of back to
+    front layers in DLCP (arXiv 2008.08445). Repair and rate control are DBLP's.
     """
     return _lossy("per-layer", PerLayer(default, first, last, tensors), settings)
 
@@ -303,11 +281,8 @@ def _plot(
 ) -> ProtocolConfig:
     """PLOT-style (IEEE TNSM 2024): a bound per layer, as a profile of the training measured it.
 
-    `./lab bench layers` measures `tensors`, or the name of its file stands there. A tensor that
-    is not named has `default` and loses nothing; without `tensors` none does, and experiments
-    refuse that. A profile loses chunks at random and in the gather alone, so chunks are shuffled
-    here, and the broadcast is whole. How PLOT finds its bounds, its repair and its rate control are
-    not known to us; the last two are DBLP's.
+    `./lab bench layers` measures `tensors`; it may be the name of its file. A profile loses chunks
+    at random and in the gather alone, so chunks are shuffled here, and the broadcast is whole.
     """
     bounds = PerLayer(default, tensors=tensors)
     axes: dict[str, Any] = {"order": "shuffled", "broadcast": Fixed(0)}
@@ -324,9 +299,7 @@ def _ltp(
 ) -> ProtocolConfig:
     """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
 
-    Out-of-order acknowledgements and a congestion control that ignores random loss. LTP's
-    fraction, deadline and critical packets are not known to us; the values here are assumptions,
-    and so is the rule by which `patience` adapts both.
+    LTP's fraction, deadline and critical packets are not known to us: the values are assumptions.
     """
     return ProtocolConfig(
         **{
@@ -343,9 +316,8 @@ def _ltp(
 def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) -> ProtocolConfig:
     """APNet'19-style (Xia et al.): quick losses are repaired, slow ones given up within a bound.
 
-    10 % is the lower end of what its abstract calls harmless. Its definition of slow and its rate
-    control are not known to us. Here slow means no new chunk for 20 ms (a round trip through a full
-    queue of 150 kB takes 12 ms at 100 Mbit/s), and the rate is fixed as for DBLP.
+    10 % is the lower end of what its abstract calls harmless. What is slow is our assumption: a
+    round trip through a full queue of 150 kB takes 12 ms at 100 Mbit/s.
     """
     return _lossy("apnet", QuickLossOnly(tolerance, quiet_s), settings, repair="selective")
 
@@ -355,8 +327,7 @@ def _optireduce(
 ) -> ProtocolConfig:
     """OptiReduce-style (NSDI 2025): each chunk goes once, and time alone ends a transfer.
 
-    Its randomised Hadamard transform is the filling `hadamard`. The collective is the lab's,
-    dynamic incast is left out, and the rate is fixed: its own control works against collapse alone.
+    Its randomised Hadamard transform is the filling `hadamard`.
     """
     policy = TimeBound(warm_up=warm_up, quantile=quantile, wait=wait)
     return _lossy("optireduce", policy, settings, repair="once")
@@ -397,26 +368,22 @@ def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfi
     return ProtocolConfig(**{**axes, **settings})
 
 
-def _top_k(
-    *, keep: float = 0.1, congestion_control: str = "cubic", **settings: Any
-) -> ProtocolConfig:
+def _top_k(*, keep: float = 0.1, **settings: Any) -> ProtocolConfig:
     """Compression in place of tolerance: the most energetic chunks over kernel TCP, the rest owed.
 
     Top-k sparsification with error feedback (Stich, Cordonnier and Jaggi, NeurIPS 2018), in blocks
-    of a chunk. A tenth is our assumption: published ratios are of a tenth to a thousandth.
+    of a chunk. Published ratios are of a tenth to a thousandth.
     """
-    axes: dict[str, Any] = {"keep": keep, "congestion_control": congestion_control}
-    return _tcp(**{"name": "top-k", **axes, **settings})
+    return _tcp(**{"name": "top-k", "keep": keep, **settings})
 
 
-def _one_bit(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:
+def _one_bit(**settings: Any) -> ProtocolConfig:
     """Compression in place of tolerance: a bit for each element, over kernel TCP.
 
     1-bit SGD (Seide et al., Interspeech 2014): an element is sent as the mean of the positive or of
-    the other ones, here of a chunk, and the error is owed, on both legs, by the filling `signs`.
+    the other ones, here of a chunk, and the filling `signs` owes the error on both legs.
     """
-    axes: dict[str, Any] = {"coding": "two-values", "congestion_control": congestion_control}
-    return _tcp(**{"name": "one-bit", **axes, **settings})
+    return _tcp(**{"name": "one-bit", "coding": "two-values", **settings})
 
 
 PRESETS: Mapping[str, Callable[..., ProtocolConfig]] = {
@@ -425,7 +392,6 @@ PRESETS: Mapping[str, Callable[..., ProtocolConfig]] = {
     "fixed-low": _fixed_low,
     "fixed-high": _fixed_high,
     "dblp-as-published": _dblp_as_published,
-    "dblp-uplink": _dblp_uplink,
     "none": _none,
     "mlt": _mlt,
     "mlt-marked": _mlt_marked,
@@ -457,11 +423,10 @@ def settings(name: str) -> list[str]:
 
 
 def preset(name: str, /, **overrides: Any) -> ProtocolConfig:
-    """The published protocol called `name`, changed by `overrides`.
+    """The published protocol called `name`, changed by the preset's parameters or any field.
 
-    Overrides are the preset's own parameters (for example `low` and `high` for dblp) and the
-    fields of ProtocolConfig. `tcp-cubic`, `tcp-bbr` and so on are `tcp` with that congestion
-    control. Raises ValueError listing what is valid.
+    `tcp-cubic`, `tcp-bbr` and so on are `tcp` with that congestion control. Raises ValueError
+    listing what is valid.
     """
     valid = settings(name)
     for key in overrides:

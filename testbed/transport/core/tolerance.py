@@ -1,9 +1,7 @@
 """The interface of tolerances: a policy for the whole run, and its stop rule for one transfer.
 
-Write a subclass of `TolerancePolicy` (the package's docstring says where), usually a frozen
-dataclass whose fields are its options. A policy that is a fraction of the chunks only implements
-`tolerance`. Any other also overrides `stop_rule` and returns a `StopRule` of its own, which the
-receiver asks repeatedly whether enough has arrived.
+Write a subclass of `TolerancePolicy`, usually a frozen dataclass whose fields are its options. One
+that is a fraction of the chunks implements `tolerance` alone, any other `stop_rule`, too.
 """
 
 import functools
@@ -32,15 +30,14 @@ class Progress:
         received_count: how many of them.
         now_s: the present time.
         first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; or None.
-        probes: how many passes the sender has ended, with a PROBE each; how many PROBEs have
-            arrived where the repair has no passes.
-        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `worth`; None while
-            the sender has not told.
-        first_sign_s: when the first chunk arrived, or before that what chunks are worth, but not
-            before this side asked for the transfer; None before both.
+        probes: how many passes the sender has ended; without passes, how many PROBEs arrived.
+        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `core.worth`; None
+            while the sender has not told.
+        first_sign_s: when the first chunk or `worth` arrived, but not before this side asked for
+            the transfer; None before both.
         recent: of the latest transfers from this peer, the oldest first, the seconds from the first
             sign until the receiver had enough, and how many chunks it had then.
-        earliest: the same of the first transfers from this peer, up to `lookback.MOST_EARLIEST`.
+        earliest: the same of the first MOST_EARLIEST transfers from this peer.
         slowest: as `recent`, of whichever peer took longest for each transfer.
         round_trip_s: the smallest to this peer that this side measured, as a sender; or None.
         ends_s: when the stop rule looks again although nothing arrives; None for never.
@@ -79,10 +76,7 @@ class StopRule(ABC):
         return None
 
     def missing(self, progress: Progress) -> int | None:
-        """How many more chunks must arrive, at the least, before it may be satisfied.
-
-        While many are missing, arrivals may gather. None (the default): each is looked at.
-        """
+        """How many more chunks must arrive, at the least; None (the default): look at each."""
         return None
 
 
@@ -96,24 +90,22 @@ class TolerancePolicy(ABC):
 
     Attributes:
         needs_worth: whether its stop rules need an order that tells what chunks are worth.
+        own_text: of a policy in a user's own file; set by `as_policy`.
     """
 
-    own_text = ""  # of a policy in a user's own file: set by `as_policy`
+    own_text = ""
     needs_worth = False
 
     def __str__(self) -> str:
         return self.own_text or self.as_text()
 
     def as_text(self) -> str:
-        """The text of a built-in policy. One in a user's own file, also a copy, needs none."""
+        """The text of a built-in policy; one in a user's own file needs none."""
         return repr(self)
 
     @abstractmethod
     def tolerance(self, critical: bool) -> float:
-        """The most of a transfer's chunks that may be missing, 0 <= P < 1.
-
-        `critical` tells whether the training is in a critical learning regime.
-        """
+        """The part of the chunks that may be missing, 0 <= P < 1, in a critical regime or not."""
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         """Returns the factory of stop rules for transfers in this phase."""
@@ -140,14 +132,10 @@ def check_tolerance(tolerance: float, name: str = "tolerance") -> None:
         raise ValueError(f"{name} is {tolerance!r}; valid: 0 (reliable) up to but not including 1")
 
 
+@functools.lru_cache(maxsize=256)  # fractions are slow, and each transfer asks
 def required_chunks(chunk_count: int, tolerance: float) -> int:
     """ceil(chunk_count * (1 - tolerance)), at least 1, computed exactly for decimal tolerances."""
     check_tolerance(tolerance)
-    return _required_chunks(chunk_count, tolerance)
-
-
-@functools.lru_cache(maxsize=256)  # fractions are slow, and each transfer asks
-def _required_chunks(chunk_count: int, tolerance: float) -> int:
     given_up = Fraction(tolerance).limit_denominator(10**9)
     return max(1, math.ceil(chunk_count * (1 - given_up)))
 

@@ -1,8 +1,7 @@
 """Tolerances: when may a receiver stop?
 
-`testbed.transport.core.tolerance` says what one is. To add one: a class here and a line in
-`POLICIES`; or a file of your own, `gather: ./mine.py`. Imports numpy, `testbed.shared` and the
-transport alone.
+`core.tolerance` has the interface. To add one: a class here and a line in `POLICIES`; or a file of
+your own, `gather: ./mine.py`.
 """
 
 import inspect
@@ -32,22 +31,18 @@ from testbed.transport.core.tolerance import (
 )
 from testbed.transport.core.worth import LEAST, MOST, MUST, enough
 
-# The pace of calm transfers: a quarter of the latest were as fast. It stays that of calm ones while
-# up to three quarters are hit, and follows a path that becomes slower for good.
+# A quarter of the latest transfers were calm: so it stays while up to three quarters are hit, and
+# follows a path that becomes slower for good.
 _CALM = 0.25
 # A transfer that takes exactly the bound has come in time, whatever the rounding.
 _ROUNDING_S = 1e-9
 
 
 class _Named(TolerancePolicy):
-    """A policy whose text is its name and its options, those without a value left out.
-
-    Attributes:
-        unsaid: options that texts leave out at their defaults: there were texts before them.
-    """
+    """A policy whose text is its name and its options, those without a value left out."""
 
     name: ClassVar[str]
-    unsaid: ClassVar[tuple[str, ...]] = ()
+    unsaid: ClassVar[tuple[str, ...]] = ()  # also left out at their defaults: they are newer
 
     def as_text(self) -> str:
         defaults = inspect.signature(type(self)).parameters
@@ -70,10 +65,8 @@ def _text(value: float | tuple[str | tuple[str, float], ...]) -> str:
 class Fixed(_Named):
     """One tolerance for the whole run: MLT's rule in software, the baseline of DBLP's evaluation.
 
-    It gives up the same fraction in every phase; 0 makes the transfer reliable.
-
     Args:
-        tolerance: the fraction of chunks that may be missing.
+        tolerance: the fraction of chunks that may be missing; 0 makes the transfer reliable.
     """
 
     name = "fixed"
@@ -92,11 +85,9 @@ class Fixed(_Named):
 class Phased(_Named):
     """Two tolerances: a low one in critical learning regimes, a high one outside (DBLP).
 
-    It is the schedule of arXiv 2605.01989: P_low while critical, P_low + k otherwise.
-
     Args:
-        low: the tolerance in critical regimes.
-        high: the tolerance elsewhere; at least `low`.
+        low: the tolerance in critical regimes: P_low of arXiv 2605.01989.
+        high: the tolerance elsewhere, P_low + k; at least `low`.
     """
 
     name = "phased"
@@ -117,17 +108,16 @@ class Phased(_Named):
 class PerLayer(_Named):
     """Each tensor has a bound on the share of its elements that may be missing: "PLOT-style".
 
-    PLOT's bounds and formulas (IEEE TNSM 2024) are not known to us, so they are options: assumed
-    ones, or such as a profile measures. With one bound for all it is MLT's rule (NSDI 2024). A
-    chunk of several tensors may be given up only if each of them can spare its part, so the
-    strictest bound decides. A chunk that holds all of a small tensor is always delivered.
+    PLOT's bounds (IEEE TNSM 2024) are not known to us, so they are options. With one bound for all
+    it is MLT's rule (NSDI 2024). A chunk of several tensors is given up only if each of them can
+    spare its part, so one that holds all of a small tensor is always delivered.
 
     Args:
         default: the bound of every tensor without an exception.
         first, last: the bound of the first and of the last layer's tensors (a layer is the part
             of a name before its last dot); None for no exception.
-        tensors: bounds by name, `*.bias@0;head.*@0.1` or a mapping of globs to bounds. Where
-            several exceptions name a tensor, the strictest applies.
+        tensors: bounds by name, `*.bias@0;head.*@0.1` or a mapping of globs to bounds. The
+            strictest of several exceptions applies.
     """
 
     name = "per-layer"
@@ -151,7 +141,7 @@ class PerLayer(_Named):
         vars(self).update(tensors=_parse_tensors(tensors))
 
     def tolerance(self, critical: bool) -> float:
-        """The largest of the bounds, which is the most that a transfer gives up."""
+        """The largest of the bounds."""
         exceptions = [bound for bound in (self.first, self.last) if bound is not None]
         return max(self.default, *exceptions, *(bound for _, bound in self.tensors), 0.0)
 
@@ -242,18 +232,14 @@ class EarlyClose(Fixed):
     """A fraction and a deadline: "LTP-style" Early Close.
 
     Until the deadline LTP's receiver (arXiv 2305.04279) waits for everything, afterwards for a
-    fraction; some data must arrive in any case. LTP's defaults, which packets are critical and how
-    it adapts the limits are not known to us. Here they are options; or with `patience` the limits
-    follow what was measured of each peer in the epoch before, its latest 16 transfers, by a rule of
-    ours:
+    fraction; some data must arrive in any case. How LTP adapts these limits is not known to us.
+    With `patience` they follow the latest 16 transfers of each peer that had half to twice as many
+    chunks; the constant limits hold while there is none:
 
-    * The cut-off time is `patience` times what all chunks need at a calm pace, the one that a
-      quarter of the epoch's transfers had or exceeded, and a round trip for one more repair.
-    * The fraction is what transfers of that epoch would have lacked then in the mean, had their
-      chunks come evenly, and never more than `tolerance`. So after a calm epoch all is waited for.
-
-    Only transfers that ended with half to twice as many chunks count; the constant limits hold
-    while there is none.
+    * The cut-off time is `patience` times what all chunks need at the pace that a quarter of these
+      transfers reached, and a round trip for one more repair.
+    * The fraction is what these would have lacked then in the mean, had their chunks come evenly,
+      and never more than `tolerance`.
 
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
@@ -345,13 +331,13 @@ class QuickLossOnly(Fixed):
     """Repairs losses that are found quickly, gives up others within a bound: "APNet'19-style".
 
     Xia et al. (APNet 2019) give up, within a bound, losses that only a long wait would reveal. Here
-    there are two signs of one: the sender has nothing else to send and asks, or no new chunk has
-    come for a while. Their bounds are not known to us; the abstract calls 10 to 35 % harmless.
+    the sender has nothing else to send and asks, or no new chunk has come for a while. Their bounds
+    are not known to us; the abstract calls 10 to 35 % harmless.
 
     Args:
         tolerance: the bound, as the fraction of chunks that may be missing.
-        quiet_s: seconds without a new chunk after which the rest counts as slow. It must be longer
-            than a round trip with full queues, or it cuts off quick repairs.
+        quiet_s: seconds without a new chunk after which the rest counts as slow; longer than a
+            round trip with full queues, or it cuts off quick repairs.
     """
 
     name = "quick-loss-only"
@@ -396,11 +382,10 @@ class QuickLossRule(StopRule):
 class TimeBound(_Named):
     """A tolerance of time alone: "OptiReduce-style" (Warraich et al., NSDI 2025, arXiv 2310.06993).
 
-    The hard bound, t_B, is the 95th percentile of 20 runs at start-up, which are reliable. Once the
-    senders' last packets have come, the receiver waits only for a fraction of t_C, a moving
-    average. Assumptions of ours: the fraction is a constant, and t_C the mean of the latest 16
-    transfers; the first transfers from each peer take the place of the runs at start-up; both count
-    from the first sign of a transfer; a PROBE says that all have been sent.
+    The hard bound, t_B, is the 95th percentile of 20 reliable runs at start-up, here of each peer's
+    first transfers. Once all has been sent, as a PROBE says, the receiver waits only for a fraction
+    of t_C, here a constant one of the mean of the latest 16 transfers. Both count from the first
+    sign of a transfer.
 
     Args:
         warm_up: so many transfers from each peer are complete; their times set the bound.
@@ -474,20 +459,18 @@ class BoundedEnergy(_Named):
 
     It stops at a share of the energy or a part of the chunks; when late at less, above a floor.
     With error feedback, SGD with any contraction of the payload converges at the rate of SGD
-    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019),
-    whatever chunks were chosen. So the floor holds in all rounds; what comes above it is what time
-    allows.
+    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019).
 
     It needs an order that tells what chunks are worth, such as `by-energy`, and which must arrive.
-    A transfer waits for all of those; a late one with a `floor` for any chunks that hold it, and
-    those that must arrive without energy.
+    A late transfer with a `floor` waits for any chunks that hold it, and for those that must arrive
+    without energy.
 
     Args:
         share: the share of the energy at which a transfer ends that is not late; above 0.
         patience: a transfer is late after so many times what calm ones took recently from the
             slowest peer, counted from its first sign; at least 1.
-        at_most: the share of the chunks that is enough however little they hold, where they are the
-            most energetic ones or hold as much; above 0, up to 1.
+        at_most: the share of the chunks that is enough where they are the most energetic ones or
+            hold as much; above 0, up to 1.
         floor: the share of the energy with which a late transfer ends; above 0, up to 1. None: with
             what must arrive.
     """
@@ -612,11 +595,10 @@ POLICIES: Registry[TolerancePolicy] = Registry(
 
 
 def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> TolerancePolicy:
-    """A policy from any form a configuration may give it.
+    """A policy from a number (a fixed tolerance), a text or a mapping; else ValueError.
 
-    A number is a fixed tolerance; a text is `fixed:tolerance=0.008`; a mapping is
-    {"policy": "phased", "low": 0.008, "high": 0.408}, or has `name` in place of `policy`.
-    Raises ValueError saying what is valid.
+    `fixed:tolerance=0.008`, or {"policy": "phased", "low": 0.008, "high": 0.408}, where `name` may
+    stand in place of `policy`.
     """
     if isinstance(value, TolerancePolicy):
         return value
