@@ -1,10 +1,8 @@
 """The interface of congestion controls, which take feedback and set a rate, a window, or both.
 
-Write a subclass of `CongestionControl` (the package's docstring says where). Its constructor's
-keyword parameters are its options; the endpoint supplies `rate_bps` and `datagram_bytes` where it
-has them and the user does not set them. One object serves one peer across all transfers. Times are
-seconds on one monotonic clock. `path.PathMonitor` derives round trips and delivery rates;
-`window.Reno` is the common part of controls with a window.
+Write a subclass of `CongestionControl`. Its constructor's keyword parameters are its options; the
+endpoint supplies `rate_bps` and `datagram_bytes` where the user does not. One object serves one
+peer in all transfers. `path.PathControl` measures round trips and delivery rates.
 """
 
 import math
@@ -20,7 +18,7 @@ class Feedback:
     before; one that was reported lost and arrives late is reported again, as delivered.
 
     Attributes:
-        now_s: when the message arrived.
+        now_s: when the message arrived, in seconds on one monotonic clock, as all times.
         delivered_bytes: newly known to have arrived since the last feedback.
         lost_bytes: newly declared lost.
         in_flight_bytes: sent, and neither arrived nor lost, after this feedback.
@@ -57,7 +55,7 @@ class CongestionControl(ABC):
         measures: whether feedback about the path moves it: a receiver then answers at once.
         infers_queue: whether it looks for a queue by delay or rate: batches are then small.
         steady: whether rate and window stay until the next feedback or transfer: `on_sent` may then
-            hear of several batches at once. A subclass does not inherit it.
+            hear of several batches at once. It is not inherited.
         receive_buffer_bytes: what the peer's socket holds while the peer is busy; set for it.
     """
 

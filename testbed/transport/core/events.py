@@ -13,18 +13,15 @@ class TransferReport:
     """One side's view of a transfer; the peer has its own.
 
     Attributes:
-        transfer: the transfer's number.
-        peer: the other side's name.
-        role: whether this side sent or received.
-        chunk_count: chunks of the payload.
+        transfer, peer: the transfer's number and the other side's name.
         chunks_received: how many arrived before the receiver stopped; None where STOP did not tell.
         received: which chunks arrived, shape (chunk_count,); None at a sender that was not told.
         passes: sweeps over the missing chunks; None where the protocol has no passes.
         chunks_sent: datagrams handed to the network, repetitions included; 0 for a receiver.
         chunks_left_out: datagrams that vanished on purpose; see `EndpointConfig.leave_out`.
         bytes_sent, bytes_received: data on the wire, with the headers of all layers.
-        control_bytes: wire bytes of the control messages that this side sent; for kernel TCP also
-            of its pure acknowledgements.
+        control_bytes: wire bytes of this side's control messages; for kernel TCP also of its pure
+            acknowledgements.
         duplicates: valid datagrams whose chunk had arrived before.
         retransmitted_bytes: the part of bytes_sent that had been sent before.
         began_s: when `send` was called, or the first datagram arrived, by time.monotonic().
@@ -64,7 +61,7 @@ class Observation:
     """The sender's view of one path at one moment.
 
     Attributes:
-        now_s: time of the record, on the monotonic clock.
+        now_s: by time.monotonic().
         peer, transfer: the receiver and the transfer's number.
         rate_bps: the allowed pace in bits per second on the wire; math.inf for unpaced.
         window_bytes: the allowed wire bytes in flight; math.inf for unlimited.

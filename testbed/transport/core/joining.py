@@ -1,7 +1,6 @@
 """Who may join: reads the HELLO of a stream that is nobody's yet, and judges it.
 
-Nothing is answered before a HELLO is complete, so a stranger costs one connection and learns
-nothing; `docs/concepts/connection.md` has the threat model.
+Nothing is answered before, so a stranger learns nothing (`docs/concepts/connection.md`).
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,7 @@
 """The interfaces of chunk orders, permutations of a transfer's chunks, and of marks.
 
-A receiver that stops early gives up the chunks that come last; switches drop marked ones later.
-Write a subclass of `ChunkOrder` or `Marks` (the package's docstring says where), usually a frozen
-dataclass whose fields are its options. The endpoint supplies `seed` to an order that has it, where
-the user does not set it.
+Write a subclass of `ChunkOrder` or `Marks`, usually a frozen dataclass whose fields are its
+options. The endpoint supplies `seed` to an order that has it, where the user does not set it.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +21,11 @@ class OrderContext:
 
     Attributes:
         transfer: the transfer's number; `Leg.round_of` gives its round.
-        layouts: how many layouts take turns from round to round, each in every so many rounds.
+        layouts: how many layouts take turns from round to round.
         layout: the places of the tensors.
         rows: the payload, shape (chunk_count, chunk_bytes); must not be modified.
-        shared: whether the payload goes to several peers at once, which may then stop at the same
-            chunks.
-        overdue: chunks that were to arrive in the peer's last transfer of this layout and did not,
+        shared: whether the payload goes to several peers at once.
+        overdue: chunks that had to arrive in the peer's last transfer of this layout and did not,
             shape (chunk_count,); None: there are none, or the payload is `shared`.
     """
 
@@ -44,11 +41,11 @@ class Arranger:
     """Arranges the chunks of one payload, in all passes of its transfer.
 
     Attributes:
-        worth: what the receiver is told that each chunk is worth, shape (chunk_count,), in the
-            bytes of `worth`; None where the order does not say.
+        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `core.worth`; None
+            where the order does not say.
         enough: so many chunks, the first in the order, are probably all that the receiver needs.
-        urgent: chunks that decide when the receiver has the least that it needs, shape
-            (chunk_count,); a repair may send them again before they are known to be lost.
+        urgent: chunks that a repair may send again before they are known to be lost, shape
+            (chunk_count,).
         protected: chunks that switches are to drop last, shape (chunk_count,); or None.
     """
 
@@ -75,23 +72,16 @@ class Arranger:
 
 
 class ChunkOrder(ABC):
-    """Arranges chunks for sending. It has no state; one object serves all transfers and peers.
+    """Arranges chunks for sending. It has no state; one object serves all transfers and peers."""
 
-    Attributes:
-        tells_worth: whether its arrangers say what chunks are worth.
-    """
-
-    tells_worth = False
+    tells_worth = False  # whether its arrangers say what chunks are worth
 
     @abstractmethod
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         """All chunk numbers of a transfer in the order of sending, shape (chunk_count,)."""
 
     def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        """Returns the function that arranges ascending chunk numbers, for all passes of a transfer.
-
-        The permutation is computed once; several peers may be sent the same payload at once.
-        """
+        """Returns the function that arranges ascending chunk numbers, in all passes."""
         permutation, count = self.permutation(context), context.layout.chunk_count
         if not np.array_equal(np.sort(permutation), np.arange(count)):  # some would never be sent
             expected = f"each number from 0 to {count - 1} once, in an array"
@@ -105,9 +95,9 @@ _BLOCK = 64
 
 
 class Marks(ABC):
-    """Gives each chunk one of two classes. It has no state; one object serves all transfers.
+    """Gives each chunk one of two classes, which datagrams carry in the IP header (`shared.dscp`).
 
-    Each datagram carries its class in the IP header, as one of the values of `testbed.shared.dscp`.
+    It has no state; one object serves all transfers.
     """
 
     @abstractmethod

@@ -1,8 +1,7 @@
 """The interface of repairs: how sender and receiver get lost chunks sent again.
 
 The sender's half decides which chunks go next and reads the receiver's messages, the receiver's
-half when to send one. Neither knows sockets, clocks, rates or the stop rule. Write a subclass of
-`Repair` with its two halves (the package's docstring says where); one whose receiver acknowledges
+half when to send one. Neither knows sockets, clocks, rates or the stop rule. One that acknowledges
 while data flows finds most in `AcknowledgedSender` and `AcknowledgingReceiver`.
 """
 
@@ -24,29 +23,20 @@ Arrange = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class SenderRepair(ABC):
-    """The sender's half, for one transfer.
+    """The sender's half, for one transfer."""
 
-    Attributes:
-        machine: the state; this half passes it RAN_DRY and FEEDBACK, `Sender` passes it STOP.
-        outbox: control messages to send, in order; `Sender` empties it.
-        passes: passes begun so far; None where the repair has none.
-        in_flight: datagrams sent that are not known to have arrived or to be lost.
-        asked_s: since when the receiver owes an answer; None while it owes none.
-        was_silent: whether it was asked because another answer was overdue.
-        attentive: False while messages are handed over that had to wait: no sample of a round trip.
-    """
-
-    passes: int | None = None
-    in_flight: int = 0
-    asked_s: float | None = None
-    was_silent: bool = False
-    attentive: bool = True
+    passes: int | None = None  # begun so far; None where the repair has none
+    in_flight: int = 0  # datagrams sent that are not known to have arrived or to be lost
+    asked_s: float | None = None  # since when the receiver owes an answer
+    was_silent: bool = False  # whether it was asked because another answer was overdue
+    attentive: bool = True  # False while messages come that had to wait: no round trip is measured
 
     def __init__(self) -> None:
+        # This half passes it RAN_DRY and FEEDBACK, `Sender` passes it STOP.
         self.machine: Machine[SenderState, SenderEvent] = Machine(
             SenderState.SENDING, SENDER_TRANSITIONS
         )
-        self.outbox: list[ControlMessage] = []
+        self.outbox: list[ControlMessage] = []  # to send, in order; `Sender` empties it
 
     @property
     @abstractmethod
@@ -76,10 +66,7 @@ class SenderRepair(ABC):
 
     @abstractmethod
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
-        """Takes a message other than STOP; returns feedback, in datagrams instead of bytes.
-
-        Raises ProtocolError for a message that is not allowed here.
-        """
+        """Takes a message other than STOP, else ProtocolError; returns feedback, in datagrams."""
 
     @abstractmethod
     def on_window_closed(self, now_s: float) -> None:
@@ -99,35 +86,23 @@ class SenderRepair(ABC):
 
 
 class ReceiverRepair(ABC):
-    """The receiver's half, for one transfer. Its methods return the messages to send.
+    """The receiver's half, for one transfer. Its methods return the messages to send."""
 
-    Attributes:
-        has_passes: whether the sender sends in passes.
-        gather_s: how long arrivals may gather in the socket before they are handed over.
-        only_answers: whether it speaks only when asked, so that data gather with a control that
-            measures the path, too.
-    """
-
-    has_passes = False
-    gather_s = 0.0
-    only_answers = False
+    has_passes = False  # whether the sender sends in passes
+    gather_s = 0.0  # how long arrivals may gather in the socket before they are handed over
+    only_answers = False  # whether it speaks only when asked: data may gather with any control
 
     def on_arrivals(  # noqa: B027 - optional to override
         self, stamps: NDArray[np.uint32], now_s: float, attentive: bool
     ) -> None:
-        """Called with the stamps (`wire.stamps_of`) of valid datagrams, duplicates included.
-
-        `attentive` is False when they had waited for an unknown time. `on_data` follows.
-        """
+        """Called with `wire.stamps_of` valid datagrams, before `on_data`; not attentive: late."""
 
     @property
     def quiet(self) -> Quiet:
         """How many datagrams may come before it has anything to say; 0, not inherited."""
         return NOT_QUIET
 
-    def on_new_chunks(  # noqa: B027 - optional to override
-        self, chunks: NDArray[np.int64]
-    ) -> None:
+    def on_new_chunks(self, chunks: NDArray[np.int64]) -> None:  # noqa: B027 - optional
         """Called with the chunks that have just arrived for the first time, each once."""
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
@@ -161,10 +136,7 @@ class Repair(ABC):
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
     ) -> SenderRepair:
-        """The sender's half; `arrange` puts ascending chunk numbers in the order of sending.
-
-        `estimates` holds what earlier transfers learnt about the path.
-        """
+        """The sender's half; `arrange` puts ascending chunk numbers in the order of sending."""
 
     @abstractmethod
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> ReceiverRepair:

@@ -1,18 +1,12 @@
-"""A connection's *routine*: what it does while nothing happens, which needs no decision.
+"""A connection's *routine*: what its driver may do without a question for each batch.
 
-Who drives the connection may do it instead, with less than a wake-up for each batch, and reports
-before it calls anything else: that is the same as `offer` and `sent`, or `on_datagrams`, then.
+* A congestion control is `steady`, so that the pacer alone says when datagrams go, and a sender's
+  repair is `certain` of so many chunks: together they are `Departures`.
+* A receiver's repair is `quiet` for so many datagrams, and a stop rule tells how many chunks are
+  `missing`: together they are `Expected`.
 
-It rests on what four parts say of themselves, and each may say nothing:
-
-* a congestion control is `steady`, so that the pacer alone says when datagrams go,
-* a sender's repair is `certain` of so many chunks: together they are `Departures`;
-* a receiver's repair is `quiet` for so many datagrams,
-* and a stop rule tells how many chunks are `missing`: together they are `Expected`.
-
-The first three are promises: a subclass has to give its own, for it may have changed what they rest
-on. Datagrams may gather in a receiver's socket until about GATHERED have come at the present rate,
-as long as the repair allows, and for half of what is missing to the stop.
+All but the last are promises: a subclass has to give its own, for it may have changed what they
+rest on. The driver reports before it calls anything else, as if by `sent` or `on_datagrams`.
 """
 
 import math
@@ -35,7 +29,7 @@ DECAY = 0.9
 
 
 class Gathering:
-    """The rate of arrivals from one peer, and how long they may gather."""
+    """The rate of arrivals from one peer, and how long they may gather in the socket."""
 
     def __init__(self) -> None:
         self.rate = 0.0  # in datagrams per second; 0 while unknown

@@ -18,11 +18,7 @@ from testbed.transport.core.wire import MAX_DATAGRAM_BYTES, new_frames, wire_byt
 
 
 class SendingPath:
-    """The state that transfers to the same peer share.
-
-    It holds the congestion control, the repair's estimates of the path, the pacer, and the memory
-    in which batches are composed.
-    """
+    """Congestion control, estimates of the path, pacer, and the memory that batches lie in."""
 
     def __init__(
         self,
@@ -34,12 +30,10 @@ class SendingPath:
         quantum_s: float = QUANTUM_S,
         queue_bytes: float = math.inf,
     ) -> None:
-        """Begins with a fresh congestion control and no estimates.
+        """What the peer's socket holds limits an unpaced sender, which would overrun it.
 
-        `receive_buffer_bytes` is what the peer's socket holds. It limits an unpaced sender, which
-        would otherwise overrun the receiver. `trailer_bytes` is what the socket appends to each
-        datagram. `quantum_s` and `queue_bytes` are the pacer's; a control that looks for queues
-        has quanta of SHORT_QUANTUM_S at most.
+        `trailer_bytes` is what the socket appends to each datagram. `quantum_s` and `queue_bytes`
+        are the pacer's.
         """
         self.congestion = congestion
         self.estimates = PathEstimates()

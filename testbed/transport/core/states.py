@@ -1,7 +1,6 @@
 """The state machine of a transfer's sender, with every transition in one table, as h11 has it.
 
-A receiver gathers until it stops. The pair is safe: data may be lost, but messages are reliable and
-in order, and
+Data may be lost, but messages are reliable and in order, and
 
 * only the receiver ends a transfer, and STOPPED is final on both sides;
 * each message that may still be in flight when a side stops is legal in its final state;

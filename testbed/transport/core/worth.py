@@ -1,8 +1,8 @@
 """What chunks are worth, one byte each: their energy, the sum of their elements' squares.
 
 `MUST`, the highest bit: this chunk must arrive in any case. The rest is the energy in sixths of a
-power of two below the payload's largest, which is 127; 1 is all that is less than any other number
-says, 0 nothing. So sums are known between bounds that are at most a factor of 1.13 apart.
+power of two below the payload's largest, which is 127; 1 is all that is less, 0 nothing. So sums
+are known between bounds that are at most a factor of 1.13 apart.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Orders of chunks: in which order is a payload sent? And marks: what may switches drop first?
 
-`testbed.transport.core.order` says what they are. To add one: a class here and a line in `ORDERS`
-or `MARKS`; or a file of your own, `order: ./mine.py`. Imports numpy, `testbed.shared` and the
-transport alone.
+`core.order` has the interfaces. To add one: a class here and a line in `ORDERS` or `MARKS`; or a
+file of your own, `order: ./mine.py`.
 """
 
 from collections.abc import Callable
@@ -41,9 +40,8 @@ class InOrder(ChunkOrder):
 class Shuffled(ChunkOrder):
     """Random order: every chunk is equally likely to be lost, which unbiased filling needs.
 
-    There is a new uniform permutation per transfer, the same for all its peers, from the seed and
-    the transfer's number. A seed in the configuration's text applies to every host. Without one
-    each host has its own, so that workers do not lose the same part of a gather.
+    A new permutation in each transfer, the same for all its peers. Without a seed in the
+    configuration each host has its own, so that workers do not lose the same part of a gather.
 
     Args:
         seed: the permutations' seed; a whole number, 0 or more.
@@ -63,8 +61,8 @@ class Shuffled(ChunkOrder):
 class LargestMagnitudeFirst(ChunkOrder):
     """Large values first, so that the receiver gives up the least important chunks.
 
-    Descending by the mean of a chunk's absolute values, equal chunks ascending: what MLT (NSDI
-    2024) does by its switches. A chunk with a NaN or an infinity comes first.
+    By the mean of absolute values, as MLT's switches have it (NSDI 2024). A chunk with a NaN or an
+    infinity comes first.
     """
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
@@ -80,8 +78,8 @@ class LargestMagnitudeFirst(ChunkOrder):
             # Double precision keeps the sum of large floats finite.
             score[large] = np.abs(rows[large]).sum(axis=1, dtype=np.float64) / elements[large]
         score[~np.isfinite(score)] = np.inf
-        # Floats that are not negative have the order of their bits. So one sort of whole numbers
-        # does: it is faster than one of floats that keeps the order of equals.
+        # Floats that are not negative have the order of their bits. A sort of whole numbers is
+        # faster than one of floats that keeps the order of equals.
         keys = (~score.view(np.uint32)).astype(np.uint64) << np.uint64(32)
         keys |= np.arange(len(keys), dtype=np.uint64)
         keys.sort()
@@ -94,17 +92,15 @@ class ByEnergy(ChunkOrder):
 
     Energy is the sum of squares, told and compared in steps (see `core.worth`). These must arrive:
     the most energetic chunks that hold the floor together; those with a NaN or an infinity; and in
-    each round other ones in turn, each at least once in `within_rounds` rounds. A receiver that is
-    late may leave such a chunk out until its turn comes again, unless it shares a payload.
+    each round other ones in turn. A receiver that is late may leave such a chunk out until its turn
+    comes again, unless it shares a payload.
 
     Args:
         floor: the share of the energy that must arrive; above 0, up to 1.
         within_rounds: after so many rounds each chunk has had its turn; 1 leaves out nothing. A
             prime shares no rhythm with other things that come every few rounds.
-        share: the share of the energy at which the receiver stops, as far as the sender knows. What
-            comes after it is worth an answer's wait.
-        at_most: the share of the chunks at which the receiver stops in any case, as far as the
-            sender knows.
+        share: the share of the energy at which the receiver stops, as far as the sender knows.
+        at_most: the share of the chunks at which it stops in any case, as far as the sender knows.
         per: what energy is measured against. `payload`: all elements alike. `tensor`: each tensor
             counts for as much as it has elements, however small they are.
     """
@@ -180,14 +176,13 @@ def unmarked() -> None:
 class LayerAndMagnitude(Marks):
     """Back layers and large values are dropped last, small values of front layers first (MLT).
 
-    So MLT (NSDI 2024) and DLCP (arXiv 2008.08445) have it, which say no more than that to us. What
-    is back and what is large are assumptions of ours: together half of a payload.
+    So MLT (NSDI 2024) and DLCP (arXiv 2008.08445) have it. What is back and what is large are
+    assumptions of ours: together half of a payload.
 
     Args:
         back: the part of the payload, at its end, that counts as back layers; from 0 to 1.
         large: the part of all chunks that is protected beside these, those with the largest mean
-            of absolute values; from 0 to 1. A chunk with a NaN or an infinity counts as the
-            largest.
+            of absolute values, NaN and infinity included; from 0 to 1.
     """
 
     back: float = 0.25

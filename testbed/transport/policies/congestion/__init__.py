@@ -1,8 +1,7 @@
 """Congestion controls: how fast may a sender send?
 
-`testbed.transport.core.congestion` says what one is. To add one: a file here and a line in
-`CONGESTION_CONTROLS`; or a file of your own, `congestion_control: ./mine.py`. Imports numpy,
-`testbed.shared` and the transport alone.
+`core.congestion` has the interface. To add one: a file here and a line in `CONGESTION_CONTROLS`; or
+a file of your own, `congestion_control: ./mine.py`.
 """
 
 from testbed.shared.registry import Registry

@@ -4,14 +4,12 @@
 draft-cardwell-iccrg-bbr-congestion-control-00). Differences to the published version:
 
 * It does not react to losses, and paces at one datagram in a round trip at the least.
-* Random loss is not congestion: rounds that lose more than a fifth, and show no queue, do not count
-  for the bandwidth's window for up to 2 s. When such losses end and the bandwidth has fallen,
-  STARTUP seeks it anew. The published rate decays to nothing beyond a loss of 20 %.
+* Rounds that lose more than a fifth, and show no queue, do not count for the bandwidth's window for
+  up to 2 s, after which STARTUP seeks it anew: the published rate decays to nothing.
 * PROBE_RTT takes 10 ms instead of 200 ms, and comes after 1 s instead of 10 s where the round trip
   is at most 30 ms: the published times are longer than whole transfers in a local network.
-* What arrives between two feedbacks may be in flight in addition, and so may what a receiver that
-  was busy has left in its socket: the times of its answers are not the path's, and lower no
-  bandwidth unless a fifth is lost.
+* What arrives between two feedbacks may be in flight in addition, and so may what a busy receiver
+  left in its socket: the times of its answers lower no bandwidth unless a fifth is lost.
 * A flow whose product is larger than three initial windows keeps the queue shorter: its allowance
   is at most one product, it paces one per cent below the bandwidth, as Linux does, the queue counts
   as drained at a product and three datagrams, and phases of gain 1 end without a feedback.
@@ -19,7 +17,6 @@ draft-cardwell-iccrg-bbr-congestion-control-00). Differences to the published ve
 
 Bandwidth and round trip are kept over idle times; a transfer that begins in PROBE_BW paces without
 gain, and its first sample replaces an expired minimum without a PROBE_RTT (as the draft says).
-Flows together keep 2 products in flight: where the queue holds less, they lose steadily.
 
 LTP's formulas and constants (Chen et al., IWQoS 2023, arXiv 2305.04279) are not known to us. `ltp`
 is `bbr` with assumptions of ours:

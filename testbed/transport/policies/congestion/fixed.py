@@ -10,7 +10,7 @@ class FixedRate(CongestionControl):
     """A fixed rate, which the experimenter chooses.
 
     Args:
-        rate_bps: of Ethernet frames; in a lab `transport.pace` times the link's rate.
+        rate_bps: of Ethernet frames; in a lab `transport.pace` times the link's fair share.
     """
 
     measures = False
@@ -38,12 +38,10 @@ _LEAST_LOSS = 0.01  # less is no reason to do anything
 class CompensatedRate(FixedRate):
     """A fixed rate that makes up for losses once a transfer takes longer than calm ones: ours.
 
-    Others who share the link have usually ended by then, and left their shares to nobody. At a loss
-    of p it sends 1 / (1 - p) times as much, so that as much arrives as without loss. Where a queue
-    may cause the losses, which more datagrams would only feed, it keeps to `rate_bps`.
+    Others who share the link have usually ended by then. At a loss of p it sends 1 / (1 - p) times
+    as much, unless a queue may cause the losses, which more datagrams would only feed.
 
     Args:
-        rate_bps: of Ethernet frames; in a lab `transport.pace` times the link's fair share.
         most: the most times that rate. With three senders to one link, 3 is all of the link.
     """
 

@@ -4,8 +4,8 @@ Algorithm 1 of the paper, one step per round trip. alpha, beta and the five roun
 increase are the paper's. Its times belong to 10 Gbit/s; here they come from the path:
 
 * min_rtt: the smallest round trip of the last 10 s.
-* t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate, so that a slower flow bears
-  a longer queue. Without that there is no unique fixed point (Zhu et al., CoNEXT 2016, section 4).
+* t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate: without that there is no
+  unique fixed point (Zhu et al., CoNEXT 2016, section 4).
 * t_high: 2 t_low. The paper's factor of 10 assumes switches that pause instead of dropping.
 * step: one datagram per round trip, as Reno would.
 

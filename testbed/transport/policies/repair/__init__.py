@@ -1,7 +1,7 @@
 """Repairs: how is what was lost sent again?
 
-`testbed.transport.core.repair` says what one is. To add one: a file here and a line in `REPAIRS`;
-or a file of your own, `repair: ./mine.py`. Imports numpy, `testbed.shared` and the transport alone.
+`core.repair` has the interface. To add one: a file here and a line in `REPAIRS`; or a file of your
+own, `repair: ./mine.py`.
 """
 
 from testbed.shared.registry import Registry

@@ -1,12 +1,8 @@
 """Repair in passes: send all, ask, send what is missing (DBLP, arXiv 2605.01989; MLT, NSDI 2024).
 
 The receiver only answers PROBEs: with a BITMAP of the chunks that arrived since its last answer, or
-with STOP. While its window is full, the sender also asks within a pass, so that a PROBE names its
-pass and says whether it ends it. A PROBE that had to wait is answered by a LATE_BITMAP, which gives
-no sample of the round trip.
-
-With `once` (OptiReduce, NSDI 2025) the PROBE at the end of a pass waits for as long as the stop
-rule has a time at which it looks again. What the rule still wants then is repaired in passes.
+with STOP. While its window is full, the sender also asks within a pass, so that a PROBE says
+whether it ends its pass. One that had to wait is answered by a LATE_BITMAP.
 """
 
 import math
@@ -238,15 +234,14 @@ class Passes(Repair):
     """Repair in passes: send all, ask, send what is missing (DBLP; MLT, NSDI 2024).
 
     By default a pass costs nothing beside its datagrams. DBLP's published code (August 2025) walks
-    all chunk indices in every pass, and waits for control messages: 12 microseconds a chunk, as we
-    measured it. The preset `dblp-as-published` has that.
+    all chunk indices in every pass, and waits: 12 microseconds a chunk, as we measured it.
 
     Attributes:
         walk_s_per_chunk: seconds that each index of a pass costs, whether its chunk is sent or not.
         poll_every: after so many indices the sender waits; 0 for never.
         poll_s: for so many seconds.
-        overlaps: whether the sender walks on while the link carries what it has sent. In the
-            published code at 1 Gbit/s it did not: its times are the sum of both, within 10 %.
+        overlaps: whether the sender walks on while the link carries what it has sent. The published
+            code at 1 Gbit/s did not.
     """
 
     walk_s_per_chunk: float = 0.0
@@ -288,7 +283,7 @@ class Passes(Repair):
 
 
 class OnceReceiver(PassesReceiver):
-    """Answers the PROBE at the end of a pass only when no time is left to end the transfer."""
+    """Answers the PROBE at the end of a pass only once the stop rule has no time to look again."""
 
     def __init__(self, *, transfer: int) -> None:
         super().__init__(transfer=transfer)

@@ -211,8 +211,7 @@ class Streaming(Repair):
     """The repair `streaming`.
 
     Attributes:
-        lost_first: what comes first in the order goes first until it has arrived, also when it is
-            lost again and again.
+        lost_first: what comes first in the order goes first until it has arrived.
     """
 
     lost_first: bool = False
