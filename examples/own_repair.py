@@ -12,17 +12,17 @@ from testbed.transport.policies.repair import Selective
 from testbed.transport.policies.repair.selective import SelectiveSender
 
 
+class LostLastSender(SelectiveSender):
+    lost_first = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class LostLast(Selective):
     """As `selective`, which sends lost chunks first."""
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
-    ) -> SelectiveSender:
-        return SelectiveSender(
-            transfer=transfer,
-            chunk_count=chunk_count,
-            arrange=arrange,
-            estimates=estimates,
-            lost_first=False,
+    ) -> LostLastSender:
+        return LostLastSender(
+            transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates
         )

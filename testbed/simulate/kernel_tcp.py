@@ -45,14 +45,10 @@ _ACK_INTERVAL_S, _ACK_OVERHEAD = 1e-4, 1.0  # so all that has gathered is acknow
 class TcpSender(AcknowledgedSender):
     """A stretch of a TCP stream."""
 
+    lost_first = True
+
     def __init__(self, *, chunk_count: int, arrange: Arrange, estimates: PathEstimates) -> None:
-        super().__init__(
-            transfer=0,
-            chunk_count=chunk_count,
-            arrange=arrange,
-            estimates=estimates,
-            lost_first=True,
-        )
+        super().__init__(transfer=0, chunk_count=chunk_count, arrange=arrange, estimates=estimates)
         self._acknowledged = 0  # all chunks before this one have arrived
         self._sent_to = 0  # none from this one on has been sent
         self._recovers_at = 0  # a recovery lasts until all before this one have arrived

@@ -155,7 +155,7 @@ class Half(SelectiveSender):
     def upcoming(self, limit): return {}  # HERE
 @dataclass(frozen=True, kw_only=True)
 class Mine(Selective):
-    def sender(self, **given): return Half(**given, lost_first=True)
+    def sender(self, **given): return Half(**given)
 """.format
 
 fills = """\

@@ -232,23 +232,19 @@ _NEVER = 1 << 62
 class AcknowledgedSender(SenderRepair):
     """Tracks every datagram until it has arrived or is lost."""
 
+    lost_first = False  # whether lost chunks go before those never sent, or after them
+
     def __init__(
-        self,
-        *,
-        transfer: int,
-        chunk_count: int,
-        arrange: Arrange,
-        estimates: PathEstimates,
-        lost_first: bool,
+        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
     ) -> None:
-        """With `lost_first`, lost chunks go before those never sent; otherwise after them."""
         super().__init__()
         self.estimates = estimates
         estimates.on_transfer_begin()
         self.scoreboard = Scoreboard(chunk_count)
         self._transfer = transfer
         chunks = arrange(np.arange(chunk_count, dtype=np.int64))
-        self._due = SendQueue(chunks, lost_first=lost_first, at_first=self.at_first(arrange))
+        first = self.at_first(arrange)
+        self._due = SendQueue(chunks, lost_first=self.lost_first, at_first=first)
         self._missing = chunk_count  # chunks not known to have arrived
         self._settled = 0  # an answered PROBE named this many datagrams
         self._asked_at = 0

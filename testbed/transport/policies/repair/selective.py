@@ -167,6 +167,8 @@ class AcknowledgingReceiver(ReceiverRepair):
 class SelectiveSender(AcknowledgedSender):
     """Sends a chunk again when its last copy is known to be lost."""
 
+    lost_first = True
+
     @property
     def certain(self) -> int:
         return self.unasking
@@ -183,11 +185,7 @@ class Selective(Repair):
         self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
     ) -> SelectiveSender:
         return SelectiveSender(
-            transfer=transfer,
-            chunk_count=chunk_count,
-            arrange=arrange,
-            estimates=estimates,
-            lost_first=True,
+            transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates
         )
 
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:

@@ -44,8 +44,8 @@ _LOSS_OVERHEADS = (0.0125, 0.005)
 class StreamingSender(AcknowledgedSender):
     """Keeps the path busy until the receiver has enough."""
 
-    def __init__(self, *, lost_first: bool = False, **common: Any) -> None:
-        super().__init__(lost_first=lost_first, **common)
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self._spare: NDArray[np.int64] | None = None
         self._trusted_until_s: float | None = None
 
@@ -107,8 +107,10 @@ class StreamingSender(AcknowledgedSender):
 class WorthiestFirstSender(StreamingSender):
     """Sends what comes first in the order as long as the receiver lacks it."""
 
+    lost_first = True
+
     def __init__(self, *, chunk_count: int, arrange: Arrange, **common: Any) -> None:
-        super().__init__(chunk_count=chunk_count, arrange=arrange, lost_first=True, **common)
+        super().__init__(chunk_count=chunk_count, arrange=arrange, **common)
         self._ranked = arrange(np.arange(chunk_count, dtype=np.int64))
         none = np.zeros(chunk_count, np.bool_)
         self._urgent = arrange.urgent if isinstance(arrange, Arranger) else none
