@@ -108,9 +108,8 @@ class Phased(_Named):
 class PerLayer(_Named):
     """Each tensor has a bound on the share of its elements that may be missing: "PLOT-style".
 
-    PLOT's bounds (IEEE TNSM 2024) are not known to us, so they are options. With one bound for all
-    it is MLT's rule (NSDI 2024). A chunk of several tensors is given up only if each of them can
-    spare its part, so one that holds all of a small tensor is always delivered.
+    With one bound for all it is MLT's rule (NSDI 2024). A chunk of several tensors is given up only
+    if each of them can spare its part.
 
     Args:
         default: the bound of every tensor without an exception.
@@ -232,14 +231,10 @@ class EarlyClose(Fixed):
     """A fraction and a deadline: "LTP-style" Early Close.
 
     Until the deadline LTP's receiver (arXiv 2305.04279) waits for everything, afterwards for a
-    fraction; some data must arrive in any case. How LTP adapts these limits is not known to us.
-    With `patience` they follow the latest 16 transfers of each peer that had half to twice as many
-    chunks; the constant limits hold while there is none:
-
-    * The cut-off time is `patience` times what all chunks need at the pace that a quarter of these
-      transfers reached, and a round trip for one more repair.
-    * The fraction is what these would have lacked then in the mean, had their chunks come evenly,
-      and never more than `tolerance`.
+    fraction. How LTP adapts these limits is not known to us. With `patience` they follow the latest
+    16 transfers of each peer that are alike: the cut-off is `patience` times what all chunks need
+    at the pace that a quarter of these reached, and a round trip; the fraction is what these would
+    have lacked then in the mean, had their chunks come evenly.
 
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
@@ -330,9 +325,8 @@ class EarlyCloseRule(StopRule):
 class QuickLossOnly(Fixed):
     """Repairs losses that are found quickly, gives up others within a bound: "APNet'19-style".
 
-    Xia et al. (APNet 2019) give up, within a bound, losses that only a long wait would reveal. Here
-    the sender has nothing else to send and asks, or no new chunk has come for a while. Their bounds
-    are not known to us; the abstract calls 10 to 35 % harmless.
+    Losses that only a long wait would reveal are given up (Xia et al., APNet 2019): the sender has
+    nothing else to send and asks, or no new chunk has come for a while.
 
     Args:
         tolerance: the bound, as the fraction of chunks that may be missing.
@@ -459,11 +453,8 @@ class BoundedEnergy(_Named):
 
     It stops at a share of the energy or a part of the chunks; when late at less, above a floor.
     With error feedback, SGD with any contraction of the payload converges at the rate of SGD
-    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019).
-
-    It needs an order that tells what chunks are worth, such as `by-energy`, and which must arrive.
-    A late transfer with a `floor` waits for any chunks that hold it, and for those that must arrive
-    without energy.
+    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019). It
+    needs an order that tells what chunks are worth and which must arrive, such as `by-energy`.
 
     Args:
         share: the share of the energy at which a transfer ends that is not late; above 0.
@@ -471,8 +462,8 @@ class BoundedEnergy(_Named):
             slowest peer, counted from its first sign; at least 1.
         at_most: the share of the chunks that is enough where they are the most energetic ones or
             hold as much; above 0, up to 1.
-        floor: the share of the energy with which a late transfer ends; above 0, up to 1. None: with
-            what must arrive.
+        floor: the share of the energy with which a late transfer ends, where what must arrive
+            without energy is there; above 0, up to 1. None: with what must arrive.
     """
 
     name = "bounded-energy"

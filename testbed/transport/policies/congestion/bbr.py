@@ -1,22 +1,16 @@
 """BBR and LTP: the data in flight are limited to what the path holds, as far as it is measured.
 
-`bbr` is after BBR version 1 (Cardwell et al., ACM Queue 14(5), 2016;
+`bbr` is after version 1 (Cardwell et al., ACM Queue 14(5), 2016;
 draft-cardwell-iccrg-bbr-congestion-control-00). Differences to the published version:
 
-* It does not react to losses, and paces at one datagram in a round trip at the least.
-* Rounds that lose more than a fifth, and show no queue, do not count for the bandwidth's window for
-  up to 2 s, after which STARTUP seeks it anew: the published rate decays to nothing.
-* PROBE_RTT takes 10 ms instead of 200 ms, and comes after 1 s instead of 10 s where the round trip
-  is at most 30 ms: the published times are longer than whole transfers in a local network.
-* What arrives between two feedbacks may be in flight in addition, and so may what a busy receiver
-  left in its socket: the times of its answers lower no bandwidth unless a fifth is lost.
-* A flow whose product is larger than three initial windows keeps the queue shorter: its allowance
-  is at most one product, it paces one per cent below the bandwidth, as Linux does, the queue counts
-  as drained at a product and three datagrams, and phases of gain 1 end without a feedback.
+* Rounds that lose more than a fifth without a queue do not count for the bandwidth for up to 2 s;
+  then STARTUP seeks it anew. The published rate decays to nothing.
+* PROBE_RTT is shorter, and on a local network comes sooner: the published times are longer than
+  whole transfers there. One datagram in a round trip is the slowest pace.
+* What arrives between two feedbacks, or lies unread at a busy receiver, may be in flight, too.
+* A flow of more than three initial windows keeps the queue shorter: an allowance of a product at
+  most, a pace one per cent below the bandwidth, as Linux has, and phases that end without feedback.
 * The first phase of the gain cycle comes from the clock, so that simulations can be repeated.
-
-Bandwidth and round trip are kept over idle times; a transfer that begins in PROBE_BW paces without
-gain, and its first sample replaces an expired minimum without a PROBE_RTT (as the draft says).
 
 LTP's formulas and constants (Chen et al., IWQoS 2023, arXiv 2305.04279) are not known to us. `ltp`
 is `bbr` with assumptions of ours:

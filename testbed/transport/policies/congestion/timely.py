@@ -1,26 +1,15 @@
 """TIMELY: the rate follows the gradient of the round-trip time (Mittal et al., SIGCOMM 2015).
 
-Algorithm 1 of the paper, one step per round trip. alpha, beta and the five rounds of hyper-active
-increase are the paper's. Its times belong to 10 Gbit/s; here they come from the path:
+Algorithm 1 with the paper's alpha, beta and hyper-active increase. Its times belong to 10 Gbit/s;
+here they come from the path. t_low is 1.25 times the smallest round trip of 10 s plus 4 datagrams:
+without these there is no unique fixed point (Zhu et al., CoNEXT 2016, section 4). t_high is twice
+that, since switches drop; a step is a datagram per round trip. Rules of ours:
 
-* min_rtt: the smallest round trip of the last 10 s.
-* t_low: 1.25 min_rtt plus the time of 4 datagrams at the present rate: without that there is no
-  unique fixed point (Zhu et al., CoNEXT 2016, section 4).
-* t_high: 2 t_low. The paper's factor of 10 assumes switches that pause instead of dropping.
-* step: one datagram per round trip, as Reno would.
-
-Rules of ours, for round trips that are long beside the paper's, and switches that drop:
-
-* The hyper-active increase also follows rounds below T_low with a queue of two datagrams at most.
-* The step after a cut is not another one, and no cut goes below four fifths of what is delivered.
-* The rate starts with 10 datagrams and doubles each round trip until one exceeds T_low.
-* It falls by a fifth after a round with losses whose round trip is nearer to the longest than to
-  the shortest known; other losses are random. A full queue shows no gradient.
-* It falls back to four fifths of an earlier value, or of what is being delivered, when it has grown
-  by a quarter for three rounds without a tenth more being delivered (`DeliveryPlateau`).
-* The window is what the rate sends in T_high, and at least the initial 10 datagrams.
-
-The rate is kept over idle times, and no gradient is computed across a pause.
+* The hyper-active increase also follows rounds with a queue of two datagrams at most. The step
+  after a cut is not another one, and no cut goes below four fifths of what is delivered.
+* The rate starts with 10 datagrams and doubles each round trip until one exceeds t_low.
+* It falls by a fifth after a round with losses and a queue: a full one shows no gradient. It falls
+  back to four fifths of an earlier value when it has grown without more being delivered.
 """
 
 import math

@@ -1,17 +1,13 @@
 """Reno, CUBIC, and what they share: slow start, recovery, pacing, idle times.
 
-* Slow start counts bytes (RFC 5681; RFC 9002, section 7.3.1). A loss reduces the window once per
-  round trip (RFC 6582; RFC 9002, section 7.3.2). A window that was less than half used in two
-  rounds does not grow (RFC 7661, section 4.3).
-* Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards, as Linux does.
-  Only the very first window is not paced. A round trip shorter than the mean counts at once.
+* Slow start counts bytes, and a loss reduces the window once per round trip (RFC 5681, 6582, 9002).
+  A window that was less than half used in two rounds does not grow (RFC 7661, section 4.3).
+* Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards, as Linux does;
+  so window and threshold are kept over idle times (RFC 9002, section 7.7).
 * What one message of a repair covers may be in flight in addition to the window.
-* Where half of a round trip's data is lost while an earlier loss is not over, the window falls
-  further but the threshold is held (RFC 5681, section 3.1).
-* If nothing arrives for three round trips while losses are reported, the window falls to 2
-  datagrams (RFC 9002, section 7.6), and slow start begins again.
-
-Window and threshold are kept over idle times: pacing avoids the burst (RFC 9002, section 7.7).
+* Where half of a round's data is lost before an earlier loss is over, the threshold is held (RFC
+  5681, section 3.1). If nothing arrives for three round trips, the window falls to 2 datagrams, and
+  slow start begins again (RFC 9002, section 7.6).
 """
 
 import math
