@@ -3,24 +3,18 @@
 import argparse
 import importlib
 import ipaddress
-import os
 import sys
 from pathlib import Path
 
-from controllers import framework_choice, lab_file
+from controllers import lab_file
 from testbed.lab.helpers.process import Requests
 from testbed.shared import python_module
 from testbed.shared.yaml_input import InputError
 
 
 def main() -> None:
-    """Choose the framework, then pass the other options to it."""
+    """Read the lab file, then pass the other options to the framework."""
     parser = argparse.ArgumentParser(prog="python -m controllers", allow_abbrev=False)
-    parser.add_argument(
-        "--framework",
-        choices=framework_choice.FRAMEWORKS,
-        default=framework_choice.preferred(),
-    )
     parser.add_argument(
         "--lab-file", type=Path, required=True, help="network and impairments: see by-hand.yaml"
     )
@@ -38,7 +32,6 @@ def main() -> None:
         "whoever reaches it can pose as a switch (default: %(default)s)",
     )
     arguments, others = parser.parse_known_args(sys.argv[1:])
-    os.environ[framework_choice.ENVIRONMENT_VARIABLE] = arguments.framework
     if arguments.when_told:
         with python_module.large_imports():
             importlib.import_module("controllers.app")

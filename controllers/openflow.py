@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers.framework import Datapath, hub, module_of_framework
+from controllers.framework import Datapath, hub
 from controllers.framework import ofproto_v1_3 as protocol
+from controllers.framework import ofproto_v1_3_parser as parser
 
 REPLY_TIMEOUT_S = 2.0
 _TRIES = 3
 _PAUSE_S = 0.1
 _log = logging.getLogger("controllers.switches")
-parser: Any = module_of_framework("ofproto.ofproto_v1_3_parser")
 
 # A packet passes these tables in this order: impairments of packets that arrive at a port,
 # impairments of packets that leave for a host, forwarding.

@@ -202,7 +202,7 @@ chroot_level() {  # [12|13]
   }
   take_back
   cmp "$here/modules.conf" "$tree/etc/modules-load.d/lab.conf" || fail "modules.conf"
-  in_tree /vagrant/.venv/bin/python -c 'import mininet.net, nftables, os_ken, yaml, testbed.experiment' || fail "imports"
+  in_tree /vagrant/.venv/bin/python -c 'import mininet.net, nftables, ryu, yaml, testbed.experiment' || fail "imports"
   quick_level
   say "PASS chroot"
 }

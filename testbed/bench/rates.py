@@ -36,7 +36,7 @@ Record = dict[str, Any]
 _NOTE = "Chosen is the candidate with the best mean over seeds {}; of equal ones the smaller."
 _ORDER = itemgetter("point", "arm", "learning_rate", "seed")
 # Of a configuration: what is no part of the training.
-_NO_PART = {"schema", "key", "experiment", "factors", "limits", "controller", "datapath"}
+_NO_PART = {"schema", "key", "experiment", "factors", "limits", "datapath"}
 
 
 def run(runs: Sequence[Run], *, json_file: Path | None) -> None:

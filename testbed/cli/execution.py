@@ -77,10 +77,6 @@ def not_of_a_lab(chosen: Chosen) -> list[str]:
 
     if pcap := chosen.options.pcap:
         raise InputError(f"--pcap {pcap}: nothing is on a wire; valid: without --pcap")
-    if controller := chosen.options.controller:
-        raise InputError(
-            f"--controller {controller}: nothing is switched here; valid: without --controller"
-        )
     for run in chosen.runs:
         simulating.refuse(run)
     return simulating.remarks(chosen.runs)

@@ -74,9 +74,6 @@ class Selection:
             "--profile", help="sizes for another machine; ./lab list names an experiment's"
         ),
     ] = None
-    controller: Annotated[
-        str | None, typer.Option("--controller", help="the SDN framework: ryu or os-ken")
-    ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="replace a value: key.path=value (repeatable)")
     ] = None
@@ -122,7 +119,6 @@ class Selection:
             "arms": names_in(self.arms, "--arms"),
             "seeds": self.seed or self.seeds,
             "congestion_control": self.congestion_control,
-            "controller": self.controller,
             "profile": profile or self.profile or DEFAULT_PROFILE,
             "results": results,
         }

@@ -33,12 +33,11 @@ def load(
     arms: Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     congestion_control: str | None = None,
-    controller: str | None = None,
     profile: str = files.DEFAULT_PROFILE,
     results: Path = RESULTS,
 ) -> list[Run]:
     """Read an experiment and expand it into runs, in the file's order: seeds, points, arms."""
-    chosen = _chosen(name_or_path, overrides, arms, congestion_control, controller, profile)
+    chosen = _chosen(name_or_path, overrides, arms, congestion_control, profile)
     path, where, points, wrong = chosen.path, chosen.where, chosen.points, chosen.wrong
     experiments: dict[tuple[int, str], Experiment] = {}
     for group in arm_labels.compatible(chosen.arms) or [[]]:
@@ -89,7 +88,7 @@ def load(
 def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
     """An experiment with all options of a command line and all defaults, to be written as YAML."""
     runs = load(name_or_path, **options)
-    names = ("overrides", "arms", "congestion_control", "controller", "profile")
+    names = ("overrides", "arms", "congestion_control", "profile")
     chosen = _chosen(name_or_path, **{key: options[key] for key in names if key in options})
     document = runs[0].experiment.model_dump(mode="json", exclude_none=True)
     changed = {key.partition(".")[0] for point in chosen.points for key in point.changes}
@@ -128,7 +127,6 @@ def _chosen(
     overrides: Sequence[str] = (),
     arms: Sequence[str] = (),
     congestion_control: str | None = None,
-    controller: str | None = None,
     profile: str = files.DEFAULT_PROFILE,
 ) -> _Chosen:
     path = files.find(name_or_path)
@@ -141,9 +139,6 @@ def _chosen(
     files.give_arm(document)
     in_file = copy.deepcopy(document.get("arms"))
     options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
-    if controller is not None:
-        document["controller"] = controller
-        options.append((f"--controller {controller}", "controller"))
     where = str(path)
     if profile != files.DEFAULT_PROFILE or files.changes(document, profile):
         where += f": profile {profile}"

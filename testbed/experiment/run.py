@@ -165,7 +165,8 @@ def key_of(config: Mapping[str, Any]) -> str:
             for program in document["workload"]["programs"]
         ]
         document["workload"] = {**document["workload"], "programs": programs}
-    # Once a key of every topology: without it all earlier runs would have other keys.
+    # Once keys of every run and topology: without them all earlier runs would have other keys.
+    document.setdefault("controller", "ryu")
     document["topology"] = {**document["topology"], "sha256": None}
     document["topology"].pop("host_cpu", None)  # kept results have it, empty
     if document["datapath"] == "auto":

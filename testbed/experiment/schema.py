@@ -21,8 +21,7 @@ from pydantic import (
 )
 
 import topologies
-from controllers import framework_choice, impairment_plan
-from controllers.framework_choice import Framework
+from controllers import impairment_plan
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
 from testbed.lab.datapath import Wanted
@@ -207,11 +206,6 @@ class Experiment(Section):
         # Without it, runs have the keys that they had before there was this key.
         exclude_if=lambda value: value == Simulation(),
     )
-    controller: Framework = Field(
-        default_factory=framework_choice.preferred,
-        json_schema_extra={"default": "ryu"},
-        description="the SDN framework; unless given, it is os-ken where Ryu is not installed",
-    )
     datapath: Wanted = Field(
         default="auto",
         description="of Open vSwitch: its module in the kernel, or its daemon; `auto`: the "
@@ -233,17 +227,6 @@ class Experiment(Section):
         if len(set(seeds)) != len(seeds) or any(not 0 <= seed <= _MOST_SEED for seed in seeds):
             raise ValueError(f"must be distinct whole numbers from 0 to {_MOST_SEED:_}")
         return seeds
-
-    @field_validator("controller")
-    @classmethod
-    def _framework_is_installed(cls, framework: Framework) -> Framework:
-        if not framework_choice.is_installed(framework):
-            installed = [name for name in framework_choice.FRAMEWORKS if name != framework]
-            raise ValueError(
-                f"is not installed here: {framework_choice.why_missing(framework)}; "
-                f"valid here: {', '.join(installed)}"
-            )
-        return framework
 
     @model_validator(mode="after")
     def _programs_fit(self) -> Experiment:

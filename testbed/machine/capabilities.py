@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from controllers import framework_choice
 from testbed.lab import datapath, loss_table, sandbox
 from testbed.lab.delay import netem
 from testbed.lab.kernel import privileges, shaping
@@ -38,7 +38,7 @@ TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "we
 # Without these no run is possible.
 REQUIRED = ("sandbox", "tun-device", "hosts", "shaping", "packet-filter", "switch")
 # What `./lab run quick` needs beyond: its controller, and kernel TCP's algorithm for its third arm.
-QUICK = (*REQUIRED, framework_choice.preferred(), "tcp-cubic")
+QUICK = (*REQUIRED, "ryu", "tcp-cubic")
 with Path(__file__).with_suffix(".csv").open(encoding="utf-8") as _file:
     # What each capability enables, and how to get it.
     _ABOUT = {each.pop("name"): each for each in csv.DictReader(_file)}
@@ -127,8 +127,7 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
         "shaping": _shaping,
         "packet-filter": _packet_filter,
         "switch": lambda: _switch(switch),
-        "ryu": partial(_framework, "ryu"),
-        "os-ken": partial(_framework, "os-ken"),
+        "ryu": _ryu,
         "iperf3": lambda: run(["iperf3", "--version"]).split(" (")[0],
         "switch-kernel": lambda: _unless(
             datapath.missing() if probed["switch"].available else "Open vSwitch does not run"
@@ -181,19 +180,17 @@ def _switch(switch: OpenVSwitch) -> str:
     return run(["ovs-vswitchd", "--version"]).split("\n")[0]
 
 
-def _framework(name: str) -> str:
+def _ryu() -> str:
     """Import it the way the controller does, in a process of its own; return its version."""
-    if not framework_choice.is_installed(name):
-        raise ImportError(framework_choice.why_missing(name))
-    code = "import controllers.framework"
-    environment = os.environ | {framework_choice.ENVIRONMENT_VARIABLE: name}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", "import controllers.framework"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise ImportError(done.stderr.strip().splitlines()[-1])
-    version = framework_choice.describe(name)["version"] or "no version"
-    return f"{version}, runs by default" if name == framework_choice.preferred() else version
+    return metadata.version("ryu")
 
 
 def _unless(reason: str | None) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 
 from rich.console import Console
 
-from controllers import framework_choice
 from testbed.lab import sandbox
 from testbed.lab.datapath import Datapath, Wanted
 from testbed.lab.kernel import process_status
@@ -193,7 +192,6 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     config = {
         "topology": shape,
         "impairments": [],
-        "controller": framework_choice.preferred(),
         "datapath": request["datapath"],
         "seed": 1,
     }

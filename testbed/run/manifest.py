@@ -17,7 +17,7 @@ from testbed.lab.openvswitch import SocketBuffers
 from testbed.shared.version import version
 
 _PACKAGES = (
-    *("torch", "numpy", "ryu", "os-ken", "eventlet", "scapy"),
+    *("torch", "numpy", "ryu", "eventlet", "scapy"),
     *("scikit-learn", "polars", "pydantic"),
 )
 _SYSCTLS = (

@@ -78,7 +78,7 @@ class LabSession:
         self.processes.spawn(
             "controller",
             [
-                *python_module.command("controllers", f"--framework={self.config['controller']}"),
+                *python_module.command("controllers"),
                 *(f"--lab-file={self._description}", "--when-told"),
                 *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
             ],
@@ -175,10 +175,9 @@ class LabSession:
         )
 
     def _write_manifest(self) -> None:
-        from controllers import framework_choice
         from testbed.run import manifest
 
-        framework = framework_choice.describe(self.config["controller"])
+        framework = {"framework": "ryu", "version": self._facts["packages"]["ryu"]}
         run_directory.write_json(
             self.directory / "manifest.json",
             self._facts

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 import topologies
-from controllers import framework_choice, impairment_plan
+from controllers import impairment_plan
 from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
@@ -515,7 +515,6 @@ def of_topology(
         "topology": parameters.model_dump(mode="json"),
         "impairments": resolved,
         "limits": Limits().model_dump(mode="json"),
-        "controller": framework_choice.preferred(),
         # Nothing of ours is transported.
         "protocol": {"carrier": "none"},
         "rounds": len(entries),

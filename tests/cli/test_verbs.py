@@ -334,7 +334,7 @@ def test_an_interruption_names_the_command_that_continues(words, said, monkeypat
     assert said in capsys.readouterr().err
 
 
-HEAVY = {"torch", "matplotlib", "polars", "scipy", "sklearn", "ryu", "os_ken", "transformers"}
+HEAVY = {"torch", "matplotlib", "polars", "scipy", "sklearn", "ryu", "transformers"}
 ALSO_HEAVY = {"numpy", "networkx", "mininet", "testbed.experiment.schema"}
 
 

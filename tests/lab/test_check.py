@@ -43,9 +43,7 @@ def test_every_capability_says_what_for_and_how_and_fits_80_columns(path_without
     assert found["iperf3"]["available"] is False
     assert found["iperf3"]["reason"] == "iperf3: not installed"
     assert found["iperf3"]["how"] == "apt-get install iperf3"
-    assert {"sandbox", "hosts", "switch", "netem", "ryu", "os-ken", "iperf3", "tcp-bbr"} <= set(
-        found
-    )
+    assert {"sandbox", "hosts", "switch", "netem", "ryu", "iperf3", "tcp-bbr"} <= set(found)
     for each in found.values():
         assert set(each) == {"available", "reason", "enables", "how"}
         assert each["enables"]

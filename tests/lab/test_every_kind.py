@@ -59,7 +59,6 @@ NEXT = {
     "between switches": "to the server",
 }
 DROPPING = {"loss", "sender-drop", "burst", "police", "blackout"}
-OF_OPENFLOW = {"burst", "police", "blackout", "link-down"}
 
 
 def entries(place: str, rate_bps: int) -> Iterator[Entry]:
@@ -156,7 +155,6 @@ def test_every_kind_at_a_place_is_accounted_for(run_small, ok_or_stalled, held_r
 VARIANTS: dict[str, Entry] = {
     "relay": {"topology": {"delay_s": 0.002}},
     "tcp": {"arms": {"dblp": {"protocol": "tcp", "congestion_control": "cubic"}}},
-    "os-ken": {"controller": "os-ken"},
     "down": {"training": {"on_worker_loss": "continue"}},
 }
 
@@ -172,14 +170,11 @@ def test_every_kind_at_every_place(run_small, ok_or_stalled, held_rate_bps, plac
         found = [each for each in found if each["kind"] != "sender-drop"]
     elif variant == "relay":
         found += [{"kind": "delay", "name": "none", "delay_s": 0.0, **PLACES[place][0]}]
-    elif variant == "os-ken":
-        found = [each for each in found if each["kind"] in OF_OPENFLOW]
-    if variant in ("os-ken", "down"):
+    elif variant == "down":
         at = PLACES[place][0]
-        found = [each for each in found if variant == "os-ken" or each["kind"] == "loss"]
+        found = [each for each in found if each["kind"] == "loss"]
         found += [{"kind": "link-down", "duration_s": 0.05, **at}]
-    if variant == "down":
-        found += [{"kind": "crash", "host": "worker-2", "leg": PLACES[place][0]["leg"]}]
+        found += [{"kind": "crash", "host": "worker-2", "leg": at["leg"]}]
     planned = in_turn(*found)
     rounds = max(planned[-1]["rounds"]) + 4
     results = run_small(topology=topology, impairments=planned, rounds=rounds, **changes)

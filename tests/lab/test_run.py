@@ -104,11 +104,9 @@ IMPAIRMENTS = [
 
 @pytest.fixture
 def hit(shared_run: Callable[..., Results]) -> Results:
-    """A run with losses and a burst, whose paths were all measured, driven by os-ken."""
+    """A run with losses and a burst, whose paths were all measured."""
     arms = {"dblp": {"protocol": "fixed-low"}}
-    results = shared_run(
-        "hit", few_paths=False, controller="os-ken", arms=arms, impairments=IMPAIRMENTS, rounds=8
-    )
+    results = shared_run("hit", few_paths=False, arms=arms, impairments=IMPAIRMENTS, rounds=8)
     results.assert_trained()
     return results
 
@@ -171,7 +169,7 @@ def test_every_queue_was_filled_and_every_path_timed(hit: Results):
 def test_a_burst_overflows_the_queue_and_samples_tell_of_it(hit: Results, held_rate_bps: int):
     """And the run leaves complete samples of queues, flows and processes."""
     manifest = json.loads((hit.run() / "manifest.json").read_text())
-    assert manifest["controller"]["framework"] == "os-ken"
+    assert manifest["controller"]["framework"] == "ryu"
     assert manifest["controller"]["version"]
     (burst,) = ended(hit, "burst")
     # In whole clumps of five.

@@ -171,7 +171,7 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
 
 
 def test_ctrl_c_ends_a_command_and_a_killed_shell_leaves_nothing(terminal):
-    shell = terminal("--controller", "os-ken")
+    shell = terminal()
     shell.type("worker-1 ping server\n")
     time.sleep(1.5)
     shell.type("\x03")

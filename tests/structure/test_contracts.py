@@ -22,7 +22,7 @@ OFFENCES = {
     "layers": [
         ("testbed/lab/paths.py", "import testbed.verdict.gates"),
         ("testbed/run/runner.py", "import testbed.watch.follow"),
-        ("testbed/lab/network.py", "import controllers.framework_choice"),
+        ("testbed/lab/network.py", "import controllers.timeline"),
     ],
     "circles": [("testbed/experiment/schema.py", "import testbed.experiment.run")],
     "transport": [
@@ -47,7 +47,7 @@ OFFENCES = {
     "training": [("testbed/training/worker.py", "import testbed.lab.kernel.namespaces")],
     "frameworks": [
         ("controllers/app.py", "from ryu.base import app_manager"),
-        ("testbed/lab/openvswitch.py", "import os_ken"),
+        ("testbed/lab/openvswitch.py", "import ryu.cfg"),
     ],
     "dask": [("testbed/cluster/block.py", "import distributed")],
     "verbs": [("testbed/run/runner.py", "import testbed.cli.verbs")],
