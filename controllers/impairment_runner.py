@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,6 +17,7 @@ from controllers.impairments.base import (
     ArrivalFilter,
     LabAccess,
     MeterCounts,
+    Metering,
     NotMeasuredError,
 )
 from controllers.openflow import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, METERS, Flow, Meter
@@ -97,38 +98,27 @@ class ControllerLabAccess(LabAccess):
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
         return self.switches[switch].packet_out(port, frame, copies, self.owner)
 
-    def meter_flow(
-        self,
-        switch: str,
-        match: Mapping[str, Any],
-        *,
-        number: int,
-        rate_bps: int,
-        burst_bytes: int,
-        drop: bool = False,
-        above: int = 0,
-        spared: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
+    def meter_flow(self, metering: Metering) -> None:
+        switch, number = self.switches[metering.switch], METERS.start + metering.number
         meter = Meter(
-            rate_kbps=max(1, round(rate_bps / 1000)),
-            burst_kb=max(1, round(burst_bytes * 8 / 1000)),
+            rate_kbps=max(1, round(metering.rate_bps / 1000)),
+            burst_kb=max(1, round(metering.burst_bytes * 8 / 1000)),
             owner=self.owner,
         )
-        self.switches[switch].put_meter(METERS.start + number, meter)
-        table = ARRIVING_TABLE if "in_port" in match else LEAVING_TABLE
+        switch.put_meter(number, meter)
+        table = ARRIVING_TABLE if "in_port" in metering.match else LEAVING_TABLE
         metered = Flow(
             table=table,
-            priority=_HELD_PRIORITY + above,
-            match=tuple(match.items()),
-            meter=METERS.start + number,
-            goto=None if drop else table + 1,
-            number=number + 1,  # 0 is that of the forwarding rules
+            priority=_HELD_PRIORITY + metering.above,
+            match=tuple(metering.match.items()),
+            meter=number,
+            goto=None if metering.drop else table + 1,
+            number=metering.number + 1,  # 0 is that of the forwarding rules
             owner=self.owner,
         )
         passing = replace(metered, priority=metered.priority + 1, meter=None, goto=table + 1)
-        self.switches[switch].put(
-            *(replace(passing, match=(*metered.match, *each.items())) for each in spared), metered
-        )
+        spared = (replace(passing, match=(*metered.match, *it.items())) for it in metering.spared)
+        switch.put(*spared, metered)
 
     def end_metering(self, switch: str, number: int) -> None:
         self.switches[switch].drop_numbered(number + 1, self.owner)

@@ -55,6 +55,25 @@ class MeterCounts:
     dropped: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Metering:
+    """Meters matching packets of a switch before they are forwarded; with `drop` none of them is.
+
+    `number` is that of `prepare_meter`. What also matches one of `spared` passes by. Of two for a
+    packet, that with the larger `above` wins. Those that match `in_port` come first; packets that
+    they pass then meet the others.
+    """
+
+    switch: str
+    match: Mapping[str, Any]
+    number: int
+    rate_bps: int
+    burst_bytes: int
+    drop: bool = False
+    above: int = 0
+    spared: Sequence[Mapping[str, Any]] = ()
+
+
 class ArrivalFilter(Protocol):
     """Loses the packets of a table where they arrive, while it is in force."""
 
@@ -133,24 +152,8 @@ class LabAccess(ABC):
         """The number of a meter for these packets; one of `unique`. Call it in a constructor."""
 
     @abstractmethod
-    def meter_flow(
-        self,
-        switch: str,
-        match: Mapping[str, Any],
-        *,
-        number: int,
-        rate_bps: int,
-        burst_bytes: int,
-        drop: bool = False,
-        above: int = 0,
-        spared: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """Meter matching packets before they are forwarded; with `drop` none of them is.
-
-        `number` is that of `prepare_meter`. What also matches one of `spared` passes by. Of two
-        flows for a packet, that with the larger `above` wins. Those that match `in_port` come
-        first; packets that they pass then meet the others.
-        """
+    def meter_flow(self, metering: Metering) -> None:
+        """Begin to meter."""
 
     @abstractmethod
     def end_metering(self, switch: str, number: int) -> None:

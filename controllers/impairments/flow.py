@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
-from controllers.impairments.base import Effect, Impairment, LabAccess, MeterCounts
+from controllers.impairments.base import Effect, Impairment, LabAccess, MeterCounts, Metering
 from controllers.impairments.link import direction
 from controllers.impairments.parameters import ImpairmentParameters, RateBps
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
@@ -81,14 +81,14 @@ class Metered(Impairment[ParametersT]):
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
         if at.receiver.is_switch:
-            self._switch, self._match = at.receiver.node, {"in_port": at.receiver.number}
+            self._switch, match = at.receiver.node, {"in_port": at.receiver.number}
         else:
             mac = lab.network["hosts"][at.receiver.node]["mac"]
-            self._switch, self._match = at.sender.node, {"eth_dst": mac}
-        self._number = lab.prepare_meter(self._switch, self._match)
-        self._spared = [{"eth_type": OWN_ETHERTYPE}] if at.receiver.is_switch else []
+            self._switch, match = at.sender.node, {"eth_dst": mac}
+        self._number = lab.prepare_meter(self._switch, match)
+        spared = [{"eth_type": OWN_ETHERTYPE}] if at.receiver.is_switch else []
         if parameters.spare_control:
-            self._spared += [
+            spared += [
                 {
                     "eth_type": _IPV4,
                     "ip_proto": number,
@@ -97,18 +97,20 @@ class Metered(Impairment[ParametersT]):
                 for (name, number), side in _CONTROL
             ]
 
-    def begin(self) -> None:
-        rate_bps, burst_bytes = self.parameters.bucket
-        self.lab.meter_flow(
-            self._switch,
-            self._match,
+        rate_bps, burst_bytes = parameters.bucket
+        self._metering = Metering(
+            switch=self._switch,
+            match=match,
             number=self._number,
             rate_bps=rate_bps,
             burst_bytes=burst_bytes,
             drop=self.drops,
             above=self.above,
-            spared=self._spared,
+            spared=spared,
         )
+
+    def begin(self) -> None:
+        self.lab.meter_flow(self._metering)
         self.lab.barrier(self._switch)
 
     def end(self) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from controllers import impairments
 from controllers.impairments import Effect, Impairment, ImpairmentParameters
-from controllers.impairments.base import STILL_IN_FORCE, LabAccess, MeterCounts
+from controllers.impairments.base import STILL_IN_FORCE, LabAccess, MeterCounts, Metering
 from controllers.impairments.flow import BlackoutParameters
 from controllers.impairments.host import StragglerParameters
 from controllers.impairments.link import direction
@@ -159,22 +159,15 @@ class SimulatedAccess(LabAccess):
         self._metered[number] = gate
         return number
 
-    def meter_flow(
-        self,
-        switch: str,
-        match: Mapping[str, Any],
-        *,
-        number: int,
-        rate_bps: int,
-        burst_bytes: int,
-        drop: bool = False,
-        above: int = 0,
-        spared: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
+    def meter_flow(self, metering: Metering) -> None:
         """Only data comes there, so nothing of it is spared."""
-        meter = Meter(self.clock, rate_bps=rate_bps, burst_bytes=burst_bytes, drop=drop)
-        self._meters[number] = meter
-        self._metered[number].meter(meter)
+        meter = self._meters[metering.number] = Meter(
+            self.clock,
+            rate_bps=metering.rate_bps,
+            burst_bytes=metering.burst_bytes,
+            drop=metering.drop,
+        )
+        self._metered[metering.number].meter(meter)
 
     def end_metering(self, switch: str, number: int) -> None:
         self._metered[number].meter_no_longer(self._meters[number])

@@ -18,7 +18,7 @@ class Meter(Link):
     """
 
     def __init__(
-        self, simulation: Simulation, *, rate_bps: float, burst_bytes: float, drop: bool = False
+        self, simulation: Simulation, *, rate_bps: float, burst_bytes: float, drop: bool
     ) -> None:
         """With `drop` nothing passes, and all counts."""
         super().__init__(simulation, rate_bps=rate_bps, delay_s=0.0, queue_bytes=burst_bytes)

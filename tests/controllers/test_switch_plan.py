@@ -11,7 +11,7 @@ import pytest
 from controllers import openflow
 from controllers.framework import hub
 from controllers.impairment_runner import ControllerLabAccess
-from controllers.impairments.base import NotMeasuredError
+from controllers.impairments.base import Metering, NotMeasuredError
 from controllers.openflow import (
     COOKIE,
     FORWARDING_TABLE,
@@ -88,8 +88,16 @@ def fabric() -> Fabric:
 
 
 def blackout(lab: ControllerLabAccess, switch: str, number: int, mac: str) -> None:
-    limits: dict[str, Any] = {"rate_bps": 1_000_000, "burst_bytes": 125}
-    lab.meter_flow(switch, {"eth_dst": mac}, number=number, drop=True, **limits)
+    lab.meter_flow(
+        Metering(
+            switch=switch,
+            match={"eth_dst": mac},
+            number=number,
+            rate_bps=1_000_000,
+            burst_bytes=125,
+            drop=True,
+        )
+    )
 
 
 def test_a_new_controller_finds_what_a_killed_one_left_and_removes_ours_alone(fabric):
