@@ -1,78 +1,56 @@
 """`trace`: replays a direction's recorded rate, delay, jitter and loss, from a file.
 
-    t_s,rate_bps,delay_s,loss        one change a line: from t_s on the link has these values
-    0,20000000,0.020,0
-    1.5,8000000,0.045,0.01
-
-In Mahimahi's format each line is a time in milliseconds at which the link could deliver one packet
-of 1500 bytes, and the last is the trace's length (R. Netravali et al., "Mahimahi: accurate
-record-and-replay for HTTP", USENIX ATC 2015). Opportunities of a window are averaged to a rate.
+CSV has one change a line, which holds from its `t_s` on. In Mahimahi's format each line is a time
+at which the link could deliver a packet (R. Netravali et al., USENIX ATC 2015).
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
-import math
-import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
 from controllers.impairments.base import Effect, LabAccess, lines_of_file
 from controllers.impairments.link import ChangedDirection, Direction
-from controllers.impairments.parameters import LONGEST_S, ImpairmentParameters
+from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
-from testbed.shared import units
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
-from testbed.shared.registry import one_of
 
 LOG = "traces.jsonl"
 # One full frame takes 0.12 s at this rate. A trace's lower ones, 0 included, become this one.
 SMALLEST_RATE_BPS = 100_000
 SHORTEST_S = 0.001
 MOST_CHANGES = 20_000
-LARGEST = {"t_s": math.inf, "rate_bps": 10e9, "delay_s": 10.0, "jitter_s": 10.0, "loss": 1.0}
+LARGEST = {"t_s": 1e6, "rate_bps": 10e9, "delay_s": 10.0, "jitter_s": 10.0, "loss": 1.0}
+_WINDOW_MS = 50
+_LONGEST_MS = MOST_CHANGES * _WINDOW_MS
 Changes = dict[str, list[float]]
 
 
-class Recorded(NamedTuple):
-    """The changes, a list for each column, and how long it takes until they repeat."""
-
-    changes: Changes
-    length_s: float
-
-
-def read_trace(name: str, folders: Sequence[Path], *, window_s: float) -> Recorded:
-    """The trace in a file; a first line with a letter makes it CSV, else `window_s` averages."""
+def read_trace(name: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """`changes` and `length_s` of a file; one whose first line has a comma is CSV."""
     lines = lines_of_file(name, folders)
-    first = lines[0][1]
-    recorded = _csv(lines) if any(each.isalpha() for each in first) else _mahimahi(lines, window_s)
-    if len(recorded.changes["t_s"]) > MOST_CHANGES:
-        count = f"{len(recorded.changes['t_s'])} changes; valid: up to {MOST_CHANGES}"
-        raise ValueError(f"{name}: {count}, in several files or with a larger window_s")
-    return recorded
+    changes, length_s = _csv(lines) if "," in lines[0][1] else _mahimahi(lines)
+    if "rate_bps" in changes:
+        if (fastest := max(changes["rate_bps"])) < SMALLEST_RATE_BPS:
+            raise ValueError(
+                f"{name}: rate_bps: {fastest:g}: the highest of the file; "
+                f"valid: at least one of {SMALLEST_RATE_BPS} or more, in bit/s"
+            )
+        changes["rate_bps"] = [max(SMALLEST_RATE_BPS, each) for each in changes["rate_bps"]]
+    return {"changes": changes, "length_s": length_s}
 
 
-def _csv(lines: Sequence[tuple[str, str]]) -> Recorded:
+def _csv(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
     place, header = lines[0]
-    if "," not in header and (separator := re.search(r"[;\t]", header)):
-        raise ValueError(f"{place}: {separator[0]!r} between columns; valid: commas")
     columns = [each.strip() for each in header.split(",")]
-    for column in columns:
-        if column not in LARGEST:
-            stem = column.partition("_")[0]
-            near = [each for each in LARGEST if each.partition("_")[0] == stem]
-            valid = f"valid: {near[0]}" if near else one_of(column, LARGEST)
-            raise ValueError(f"{place}: unknown column {column!r}; {valid}")
-        if columns.count(column) > 1:
-            raise ValueError(f"{place}: column {column!r} is there twice")
-    if "t_s" not in columns or len(columns) < 2:
-        raise ValueError(f"{place}: valid: t_s and at least one of {', '.join([*LARGEST][1:])}")
+    _check_columns(columns, place)
     if len(lines) < 2:
         raise ValueError(f"{place}: no line follows the names of the columns")
     changes: Changes = {column: [] for column in columns}
@@ -81,88 +59,63 @@ def _csv(lines: Sequence[tuple[str, str]]) -> Recorded:
         if len(values) != len(columns):
             raise ValueError(f"{place}: {len(values)} values; valid: {len(columns)}")
         for column, value in zip(columns, values, strict=True):
-            changes[column].append(_number(place, column, value.strip()))
-        problem = wrong({key: each[-2:] for key, each in changes.items()})
-        if problem:
-            raise ValueError(f"{place}: {problem}")
-    places = [place for place, _ in lines[1:]]
-    rates = changes.get("rate_bps")
-    if rates and 0 < (fastest := max(rates)) < SMALLEST_RATE_BPS:
-        raise ValueError(
-            f"{places[rates.index(fastest)]}: rate_bps: {fastest:g}: the highest of the file; "
-            f"valid: at least one of {SMALLEST_RATE_BPS} or more, in bit/s"
-        )
+            try:
+                changes[column].append(float(value))
+            except ValueError:
+                text = f"{place}: {column}: {value.strip()!r}: valid: a number, without its unit"
+                raise ValueError(text) from None
+    _check_values(changes, [place for place, _ in lines[1:]])
     times = changes["t_s"]
     # The last values hold as long as those before them.
-    last_s = times[-1] - times[-2] if len(times) > 1 else 1.0
-    return Recorded(changes=raised(changes), length_s=times[-1] + last_s)
+    return changes, times[-1] + (times[-1] - times[-2] if len(times) > 1 else 1.0)
 
 
-def _number(place: str, column: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        unit = units.of(column)
-        words = f" in {unit.words}, without its unit" if unit else ""
-        raise ValueError(f"{place}: {column}: {value!r}: valid: a number{words}") from None
-
-
-def wrong(changes: Changes) -> str:
-    """What is wrong with changes, in words; nothing: "" """
-    for column, values in changes.items():
-        for value in values:
-            if not (math.isfinite(value) and 0 <= value <= LARGEST[column]):
-                most, unit = LARGEST[column], units.of(column)
-                valid = "0 or more" if math.isinf(most) else f"0 to {most:g}"
-                return f"{column}: {value:g}: valid: {valid}{f', in {unit.words}' if unit else ''}"
-    times = changes["t_s"]
-    for before, after in itertools.pairwise(times):
-        if after - before < SHORTEST_S * 0.999:
-            least_s = before + SHORTEST_S
-            return f"t_s: {after:g}: valid: {least_s:g} or more, later than the change before"
-    for delay_s, jitter_s in zip(
-        changes.get("delay_s", [0.0] * len(times)), changes.get("jitter_s", ()), strict=False
-    ):
-        if jitter_s > delay_s:
-            return f"jitter_s: {jitter_s:g}: valid: up to {delay_s:g}, the delay_s beside it"
-    return ""
-
-
-def raised(changes: Changes) -> Changes:
-    """The changes with rates that a link can have."""
-    if "rate_bps" not in changes:
-        return changes
-    return {**changes, "rate_bps": [max(SMALLEST_RATE_BPS, each) for each in changes["rate_bps"]]}
-
-
-def _mahimahi(lines: Sequence[tuple[str, str]], window_s: float) -> Recorded:
-    times_ms: list[int] = []
+def _mahimahi(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
+    """The opportunities of each window, averaged to a rate."""
+    times_ms = [0]
     for place, line in lines:
-        if not line.isdecimal() or len(line) > 10:
-            raise ValueError(f"{place}: {line!r}: valid: a time in whole milliseconds")
+        last_ms = times_ms[-1]
+        if not (line.isdecimal() and last_ms <= int(line) <= _LONGEST_MS):
+            raise ValueError(
+                f"{place}: {line!r}: valid: whole milliseconds from {last_ms} to {_LONGEST_MS}"
+            )
         times_ms.append(int(line))
-        if len(times_ms) > 1 and times_ms[-1] < times_ms[-2]:
-            raise ValueError(f"{place}: {line}: valid: {times_ms[-2]} or more, the time before")
-    length_s = times_ms[-1] / 1000
-    if length_s == 0:
+    length_ms = times_ms[-1]
+    if length_ms == 0:
         raise ValueError(f"{place}: 0: the last time is the trace's length; valid: 1 or more")
     # A rest shorter than half a window belongs to the last one.
-    windows = max(1, math.floor(length_s / window_s + 0.5))
-    if windows > MOST_CHANGES:
-        raise ValueError(
-            f"{place}: {windows} windows of {window_s:g} s; valid: up to {MOST_CHANGES}"
-        )
-    counts = [0] * windows
-    for time_ms in times_ms:
-        counts[min(windows - 1, int(time_ms / 1000 / window_s + 1e-9))] += 1
-    begins = [round(number * window_s, 6) for number in range(windows)]
-    rates = [
-        float(round(count * ETHERNET_FRAME_BYTES * 8 / (end - begin)))
-        for count, begin, end in zip(counts, begins, [*begins[1:], length_s], strict=True)
+    windows = max(1, (length_ms + _WINDOW_MS // 2) // _WINDOW_MS)
+    counts = Counter(min(windows - 1, each // _WINDOW_MS) for each in times_ms[1:])
+    begins_ms = [number * _WINDOW_MS for number in range(windows)]
+    rates_bps = [
+        float(round(8000 * ETHERNET_FRAME_BYTES * counts[number] / (end_ms - begin_ms)))
+        for number, (begin_ms, end_ms) in enumerate(itertools.pairwise([*begins_ms, length_ms]))
     ]
-    if problem := wrong({"t_s": begins, "rate_bps": rates}):
-        raise ValueError(problem)
-    return Recorded(changes=raised({"t_s": begins, "rate_bps": rates}), length_s=length_s)
+    changes = {"t_s": [each / 1000 for each in begins_ms], "rate_bps": rates_bps}
+    return changes, length_ms / 1000
+
+
+def _check_columns(columns: Sequence[str], place: str) -> None:
+    others = [*LARGEST][1:]
+    if len(columns) < 2 or "t_s" not in columns or not Counter(columns) <= Counter(LARGEST.keys()):
+        raise ValueError(
+            f"{place}: columns {', '.join(columns)}; valid: t_s and at least one of "
+            f"{', '.join(others)}, each once"
+        )
+
+
+def _check_values(changes: Changes, places: Sequence[str]) -> None:
+    """Raise ValueError, which begins with the place of the change that is wrong."""
+    earliest_s = 0.0
+    for place, values in zip(places, zip(*changes.values(), strict=True), strict=True):
+        for column, value in zip(changes, values, strict=True):
+            least = earliest_s if column == "t_s" else 0.0
+            if not max(0.0, least - 1e-6) <= value <= LARGEST[column]:
+                raise ValueError(
+                    f"{place}: {column}: {value:g}: valid: {least:g} to {LARGEST[column]:g}"
+                )
+            if column == "t_s":
+                earliest_s = value + SHORTEST_S
 
 
 class TraceParameters(ImpairmentParameters):
@@ -173,13 +126,6 @@ class TraceParameters(ImpairmentParameters):
         description="CSV with t_s and any of rate_bps, delay_s, jitter_s, loss; or Mahimahi's "
         "format, one time in milliseconds for each packet of 1500 bytes",
     )
-    window_s: float = Field(
-        default=0.05,
-        ge=0.02,
-        le=10,
-        description="over which the packets of Mahimahi's format are averaged to a rate",
-    )
-    start_s: float = Field(default=0.0, ge=0, description="where in the trace it begins")
     changes: Changes | None = Field(
         default=None, description="the columns of a file, in its place; a list for each"
     )
@@ -218,46 +164,26 @@ class TraceParameters(ImpairmentParameters):
             for key in ("changes", "length_s"):
                 if document.get(key) is not None:
                     raise ValueError(f"{key}: excludes file")
-            window_s = document.get("window_s", cls.model_fields["window_s"].default)
-            if not isinstance(window_s, int | float) or not window_s > 0:
-                return given  # the key's own rule says what is wrong
             try:
-                recorded = read_trace(document["file"], folders(info), window_s=window_s)
+                document |= {"file": None, **read_trace(document["file"], folders(info))}
             except ValueError as error:
                 raise ValueError(f"file: {error}") from None
-            document |= {"file": None, **recorded._asdict()}
-        length_s, start_s = document.get("length_s"), document.get("start_s", 0)
-        is_known = isinstance(length_s, int | float) and isinstance(start_s, int | float)
-        if document.get("at_s") is not None and document.get("duration_s") is None and is_known:
-            document["duration_s"] = max(length_s - start_s, SHORTEST_S)
-            if document["duration_s"] > LONGEST_S:
-                raise ValueError(
-                    f"file: it lasts {length_s:g} s; valid: up to {LONGEST_S:g} s, or with a "
-                    "duration_s"
-                )
+        if document.get("at_s") is not None and document.get("duration_s") is None:
+            document["duration_s"] = document.get("length_s")
         return document
 
     @model_validator(mode="after")
     def _changes_fit(self) -> TraceParameters:
         if self.changes is None or self.length_s is None:
             raise ValueError("needs file, or changes with length_s")
-        columns = list(self.changes)
-        if unknown := [each for each in columns if each not in LARGEST]:
-            valid = ", ".join(LARGEST)
-            raise ValueError(f"changes: unknown column {unknown[0]!r}; valid: {valid}")
-        if "t_s" not in columns or len(columns) < 2:
-            raise ValueError("changes: needs t_s and at least one other column")
+        _check_columns(list(self.changes), "changes")
         lengths = {len(each) for each in self.changes.values()}
         if len(lengths) > 1 or not 0 < max(lengths) <= MOST_CHANGES:
-            most = MOST_CHANGES
-            raise ValueError(f"changes: columns must be of one length, 1 to {most}")
-        if problem := wrong(self.changes):
-            raise ValueError(f"changes: {problem}")
+            raise ValueError(f"changes: columns must be of one length, 1 to {MOST_CHANGES}")
+        _check_values(self.changes, ["changes"] * max(lengths))
         least_s = self.changes["t_s"][-1] + SHORTEST_S
-        if self.length_s < least_s * 0.999999:
+        if self.length_s < least_s - 1e-6:
             raise ValueError(f"length_s: {self.length_s:g}; valid: {least_s:g} or more")
-        if self.start_s >= self.length_s:
-            raise ValueError(f"start_s: {self.start_s:g}; valid: below {self.length_s:g}")
         return self
 
     def check_link(self, link: Mapping[str, Any]) -> None:
@@ -271,24 +197,22 @@ class TraceParameters(ImpairmentParameters):
         for at_s, (delay_s, jitter_s) in zip(times, self._waits_s(link), strict=True):
             if jitter_s > delay_s:
                 raise ValueError(
-                    f"changes: at {at_s:g} s: delay_s: {delay_s:g}; valid: {jitter_s:g} or more, "
-                    "the link's jitter_s"
+                    f"changes: at {at_s:g} s: jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, "
+                    "the delay_s then"
                 )
 
-    def after(self, played_s: float) -> Iterator[tuple[float, dict[str, float]]]:
-        """When the link gets which values, from `played_s` after its begin on and without end."""
+    def after_begin(self) -> Iterator[tuple[float, dict[str, float]]]:
+        """When the link gets which values, in seconds after its begin and without end."""
         assert self.changes is not None and self.length_s is not None
         for lap in itertools.count():
             for row, at_s in enumerate(self.changes["t_s"]):
-                due_s = lap * self.length_s + at_s - self.start_s
-                if due_s >= played_s:
+                if due_s := lap * self.length_s + at_s:
                     yield due_s, self._values(row)
 
     def at_begin(self) -> dict[str, float]:
         """The values in force where it begins; none before its first change."""
         assert self.changes is not None
-        row = bisect.bisect_right(self.changes["t_s"], self.start_s) - 1
-        return self._values(row) if row >= 0 else {}
+        return self._values(0) if self.changes["t_s"][0] == 0 else {}
 
     def _values(self, row: int) -> dict[str, float]:
         assert self.changes is not None
@@ -315,7 +239,7 @@ class Trace(ChangedDirection[TraceParameters]):
         now_s = self.lab.now_s()
         super().begin()
         self._changed(now_s)
-        self._due = self.parameters.after(1e-9)
+        self._due = self.parameters.after_begin()
         self._next = next(self._due)
         self._began_s = 0.0
 
