@@ -25,11 +25,12 @@ ChangesRates = Literal["no", "target", "anywhere", "recorded"]
 class Effect:
     """The measured effect of an impairment; None where a value does not apply.
 
-    `met` counts what it could act on, dropped or not: packets that crossed its place, frames that
-    it added, stops of a process. A run with an impairment that met nothing is invalid. `dropped`
-    counts the packets that it dropped or, for a burst, its own frames that found the queue full.
-    `frames_sent` counts the frames that it added to the network. `details` are further measurements
-    by name, with units in the names.
+    Attributes:
+        met: what it could act on, dropped or not: packets that crossed its place, frames that it
+            added, stops of a process. A run with an impairment that met nothing is invalid.
+        dropped: packets that it dropped or, for a burst, its own frames that found the queue full.
+        frames_sent: frames that it added to the network.
+        details: further measurements by name, with units in the names.
     """
 
     met: int | None = None
@@ -90,8 +91,7 @@ class ArrivalFilter(Protocol):
 class LabAccess(ABC):
     """What an impairment may ask of the lab; `./lab simulate` has another class for its network.
 
-    A method may let other green threads run while it waits; none blocks the controller. Those that
-    are not abstract raise NotImplementedError in virtual time.
+    No method blocks the controller. Those that are not abstract are not there in virtual time.
 
     Attributes:
         network: the lab's description (`LabInfo.as_json`): hosts, switches, links.
@@ -99,8 +99,7 @@ class LabAccess(ABC):
         links: changes rates, queues and delays of links while they work.
         records: the folder for files of their own: that of the log of impairments.
         shared: the folder for what the run's processes share; it is gone when the run is over.
-        processes: the workload's process on each host: its id, by the host's name, once it has
-            begun.
+        processes: the id of the workload's process on each host, once it has begun.
     """
 
     def __init__(
@@ -128,9 +127,7 @@ class LabAccess(ABC):
 
     @abstractmethod
     def barrier(self, switch: str) -> None:
-        """Return when the switch has processed everything sent before.
-
-        A switch that is not connected is waited for. When it connects, it gets all that is set now.
+        """Return when the switch, once it is connected, has processed everything sent before.
 
         Raises:
             ConnectionError: the switch refused one of this impairment's messages.
@@ -138,10 +135,7 @@ class LabAccess(ABC):
 
     @abstractmethod
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Take a port down or up (OpenFlow port-mod).
-
-        A constructor that sets its port up brings back one that a killed controller left down.
-        """
+        """Take a port down or up (OpenFlow port-mod); a constructor must have set it up."""
 
     @abstractmethod
     def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> ArrivalFilter:
@@ -161,9 +155,8 @@ class LabAccess(ABC):
 
     @abstractmethod
     def meter_counts(self, switch: str, number: int) -> MeterCounts:
-        """The packets that reached the meter, and those that it dropped.
-
-        These counts are exact, unlike a flow entry's, which Open vSwitch updates twice a second.
+        """The packets that reached the meter, and those that it dropped: exactly, unlike a flow
+        entry's counts, which Open vSwitch updates twice a second.
 
         Raises:
             NotMeasuredError: the switch has forgotten them, or does not answer.
@@ -174,11 +167,7 @@ class LabAccess(ABC):
         """Remove a meter."""
 
     def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
-        """Emit `frame` `copies` times at a port, in one OpenFlow message.
-
-        Returns:
-            False where nothing was sent, because the switch is not connected.
-        """
+        """Emit `frame` `copies` times at a port; False where the switch is not connected."""
         raise NotImplementedError
 
     def readable(self, descriptor: int, timeout_s: float | None) -> bool:
@@ -195,31 +184,28 @@ class LabAccess(ABC):
 
 
 class Impairment(ABC, Generic[ParametersT]):
-    """One entry of the timeline. The application calls `begin` and `end` and logs both.
+    """One entry of the timeline, constructed and prepared before training.
 
-    It is constructed and prepared before training. `begin` returns once the impairment is in force
-    (its acknowledged time is taken then), `end` once it has ended.
-    An exception from any of them fails the run.
+    `begin` returns once it is in force (its acknowledged time is taken then), `end` once it has
+    ended. An exception from any of them fails the run.
     """
 
     ticks: ClassVar[bool] = False  # whether `tick` is called
     openflow_only: ClassVar[bool] = False  # whether it works with any OpenFlow 1.3 switch
     counts_as: ClassVar[str] = ""
-    """How the run's accounts read its effect: as that of this built-in kind, whatever its own name.
+    """As which built-in kind the run's accounts of lost packets read its effect; empty: none.
 
-    The accounts tell packets that an impairment dropped or added from those that the emulator lost.
     `burst`: `frames_sent` left its switch port by PacketOut. `loss`: `dropped` of `met` at the
     receiving end, as the `model` of its parameters says. `sender-drop`: the same, but they never
     left. `police`, `blackout`: `dropped` by a meter or flow entry. `link-down`: queues were
-    emptied. `crash`: it killed a process of the workload. Empty: nothing of this sort.
+    emptied. `crash`: it killed a process of the workload.
     """
     changes_rates: ChangesRates = "anywhere"
     """Which links may have another rate than the configured one while it is in force.
 
     Their rates are not judged meanwhile. `no`: none. `target`: those at its target, which is a
-    node, or that between `a->b`. `anywhere`: it is not known, as for a kind that does not say so.
-    `recorded`: links are judged by the rates that it wrote to `traces.jsonl`, as `trace`. A kind
-    for which that depends on its parameters sets it in `__init__`.
+    node, or that between `a->b`. `anywhere`: it is not known. `recorded`: links are judged by the
+    rates that it wrote to `traces.jsonl`, as `trace`.
     """
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
@@ -234,11 +220,8 @@ class Impairment(ABC, Generic[ParametersT]):
         """Put it in force."""
 
     def tick(self, elapsed_s: float) -> float | None:
-        """Do what is due now, `elapsed_s` after the begin was acknowledged.
-
-        Returns:
-            In how many seconds it is to be called again; None: in about a millisecond.
-        """
+        """Do what is due now, `elapsed_s` after the begin was acknowledged; return in how many
+        seconds it is to be called again (None: in about a millisecond)."""
         return None
 
     @abstractmethod
@@ -246,11 +229,7 @@ class Impairment(ABC, Generic[ParametersT]):
         """End it; it is no longer in force when this returns."""
 
     def effect(self) -> Effect:
-        """The effect since its last begin, measured after its end.
-
-        Raises:
-            NotMeasuredError: it is not known; the record's details then say why.
-        """
+        """The effect since its last begin, measured after its end; NotMeasuredError: unknown."""
         return Effect()
 
 

@@ -164,16 +164,11 @@ class DelayParameters(ImpairmentParameters):
 
     def check_link(self, link: Mapping[str, Any]) -> None:
         now = {**link, **self.settings}
-        if now["jitter_s"] <= now["delay_s"]:
-            return
-        if self.jitter_s is not None:
+        if now["jitter_s"] > now["delay_s"]:
             raise ValueError(
-                f"jitter_s: {self.jitter_s:g}; valid: up to {now['delay_s']:g}, the delay_s of the "
-                f"{'link' if self.delay_s is None else 'entry'}"
+                f"jitter_s: {now['jitter_s']:g}; valid: up to {now['delay_s']:g}, the delay_s "
+                "(what an entry does not set is the link's)"
             )
-        raise ValueError(
-            f"delay_s: {self.delay_s:g}; valid: {now['jitter_s']:g} or more, the link's jitter_s"
-        )
 
     @model_validator(mode="after")
     def _changes_something(self) -> DelayParameters:

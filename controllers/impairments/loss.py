@@ -1,8 +1,4 @@
-"""Lost packets: `loss` drops them where they arrive, `sender-drop` before the sender's socket.
-
-`loss` draws at random (Gilbert-Elliott) or follows a mask; `sender-drop` is how a third party reads
-DBLP's evaluation.
-"""
+"""Lost packets: `loss` drops them where they arrive, `sender-drop` before the sender's socket."""
 
 from __future__ import annotations
 
@@ -144,19 +140,13 @@ class LossParameters(ImpairmentParameters):
         document = super().resolved(seed=seed, rounds=rounds)
         if self.lost_packets is None:
             document["seed"] = self.seed or f"{seed}/{self.label}"
-        else:
-            self._refuse_useless(len(document.get("at_s") or document["rounds"] * len(self.legs)))
-        return document
-
-    def _refuse_useless(self, occurrences: int) -> None:
-        """Refuse a mask with losses for more occurrences than there are."""
-        assert self.lost_packets is not None
-        given = self.lost_packets.count(";") + 1
-        if given > max(1, occurrences):
+            return document
+        occurrences = len(document.get("at_s") or document["rounds"] * len(self.legs))
+        if (count := self.lost_packets.count(";") + 1) > max(1, occurrences):
             raise ValueError(
-                f"mask: losses for {given} occurrences, and it has {occurrences}; "
-                f"valid: {' to '.join(dict.fromkeys(('1', str(occurrences))))}"
+                f"mask: losses for {count} occurrences; valid: for {occurrences}, as many as it has"
             )
+        return document
 
     @functools.cached_property
     def table(self) -> LossTable:

@@ -1,7 +1,4 @@
-"""The common keys of all impairments: their target, when they occur, and for how long.
-
-They occur in rounds or at seconds that are listed, periodic, or drawn with the run's seed.
-"""
+"""The common keys of all impairments: their target, when they occur, and for how long."""
 
 from __future__ import annotations
 
@@ -46,6 +43,8 @@ class _Repetition(BaseModel):
 
 
 class _OfRounds(_Repetition):
+    """Rounds from `from` to `until`, both included."""
+
     from_: int = Field(default=0, ge=0, alias="from", description="the first round it may hit")
     until: int | None = Field(default=None, ge=0, description="the last one; default: of the run")
 
@@ -56,7 +55,6 @@ class _OfRounds(_Repetition):
         return self
 
     def candidates(self, rounds: int) -> range:
-        """All rounds from `from` to `until`, both included."""
         last = rounds - 1 if self.until is None else self.until
         return range(self.from_, last + 1)
 
@@ -85,50 +83,27 @@ class RandomRounds(_OfRounds):
         return sorted(random.Random(seed).sample(candidates, self.random))
 
 
-class _OfSeconds(_Repetition):
+class EverySeconds(_Repetition):
+    """At `from`, then each `every` seconds, up to and including `until`."""
+
     unit_of: ClassVar[str] = "at_s"  # the key whose unit the numbers have
     from_: float = Field(
         default=0.0, ge=0, le=1e6, alias="from", description="seconds after the first round's begin"
     )
     until: float = Field(gt=0, le=1e6, description="seconds after the first round's begin")
+    every: float = Field(gt=0, le=1e6, description="seconds from one to the next")
 
     @model_validator(mode="after")
-    def _is_not_empty(self) -> _OfSeconds:
+    def _is_not_empty(self) -> EverySeconds:
         if self.until <= self.from_:
             raise ValueError(f"nothing from {self.from_:g} until {self.until:g} s")
         return self
 
-
-class EverySeconds(_OfSeconds):
-    """At `from`, then each `every` seconds, up to and including `until`."""
-
-    every: float = Field(gt=0, le=1e6, description="seconds from one to the next")
-
-    def instants(self, seed: str, *, duration_s: float, apart_s: float) -> list[float]:
+    def instants(self) -> list[float]:
         count = int((self.until - self.from_) / self.every + 1e-9) + 1
         if count > _MOST_INSTANTS:
             raise ValueError(f"at_s.every: {count} instants; valid: up to {_MOST_INSTANTS}")
         return [round(self.from_ + number * self.every, 9) for number in range(count)]
-
-
-class RandomSeconds(_OfSeconds):
-    """A number of instants, drawn with the run's seed, so far apart that they do not overlap."""
-
-    random: int = Field(ge=1, le=_MOST_INSTANTS, description="how many are drawn")
-
-    def instants(self, seed: str, *, duration_s: float, apart_s: float) -> list[float]:
-        """Uniform over all placements `apart_s` or more apart that have ended at `until`."""
-        room_s = self.until - self.from_ - (self.random - 1) * apart_s - duration_s
-        if room_s < 0:
-            raise ValueError(
-                f"at_s.random: {self.random} times {duration_s:g} s do not fit between "
-                f"{self.from_:g} and {self.until:g} s, {apart_s - duration_s:g} s apart"
-            )
-        draw = random.Random(seed)
-        starts = sorted(draw.uniform(0, room_s) for _ in range(self.random))
-        return [
-            round(self.from_ + start + number * apart_s, 6) for number, start in enumerate(starts)
-        ]
 
 
 def _form(value: Any) -> str | None:
@@ -141,12 +116,8 @@ def _form(value: Any) -> str | None:
 
 
 def _wrong(what: str) -> Discriminator:
-    return Discriminator(
-        _form,
-        custom_error_type="repetition",
-        custom_error_message=f"must be a list of {what}, "
-        "{every: ..., from: ..., until: ...} or {random: COUNT, from: ..., until: ...}",
-    )
+    message = f"must be a list of {what}"
+    return Discriminator(_form, custom_error_type="repetition", custom_error_message=message)
 
 
 Round = Annotated[int, Field(ge=0)]
@@ -156,13 +127,15 @@ Rounds = Annotated[
     Annotated[list[Round], Field(min_length=1), Tag("list")]
     | Annotated[EveryRounds, Tag("every")]
     | Annotated[RandomRounds, Tag("random")],
-    _wrong("round numbers"),
+    _wrong(
+        "round numbers, {every: ..., from: ..., until: ...} or {random: COUNT, from: ..., "
+        "until: ...}"
+    ),
 ]
 Instants = Annotated[
     Annotated[list[Instant], Field(min_length=1, max_length=_MOST_INSTANTS), Tag("list")]
-    | Annotated[EverySeconds, Tag("every")]
-    | Annotated[RandomSeconds, Tag("random")],
-    _wrong("seconds"),
+    | Annotated[EverySeconds, Tag("every")],
+    _wrong("seconds, or {every: ..., from: ..., until: ...}"),
 ]
 
 
@@ -198,15 +171,7 @@ LinkEnds = Annotated[
 
 
 class ImpairmentParameters(BaseModel):
-    """Common keys. A kind adds its own, and may give `duration_s` another default.
-
-    An impairment begins either `offset_s` after the begin of a leg (or round) in some `rounds`, or
-    at `at_s` seconds after the first round's begin. It lasts `duration_s`; without that key it ends
-    with its leg (or round), and at the latest after `at_most_s`.
-
-    The target is `host` or `link`. For a network kind, `host` means the direction from the switch
-    port to the host. `link: [a, b]`, or `a--b`, means the direction from a to b.
-    """
+    """The keys that all kinds have. A kind adds its own, and may give `duration_s` a default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -273,19 +238,12 @@ class ImpairmentParameters(BaseModel):
         return ()
 
     def longest_wait_s(self, link: Mapping[str, Any]) -> float:
-        """The longest time that packets wait in the middle of its link, while it changes that.
-
-        Args:
-            link: as configured, with `delay_s` and `jitter_s`.
-        """
+        """The longest time that packets wait in its link (as configured), if it changes that."""
         return 0.0
 
     def check_link(self, link: Mapping[str, Any]) -> None:
-        """Raises ValueError, which begins with the key, where it does not fit its link.
-
-        Args:
-            link: as configured, with `rate_bps`, `delay_s` and `jitter_s`.
-        """
+        """Raises ValueError, which begins with the key, if it does not fit its link's
+        configured `rate_bps`, `delay_s` and `jitter_s`."""
 
     @model_validator(mode="after")
     def _target_is_one(self) -> ImpairmentParameters:
@@ -305,8 +263,7 @@ class ImpairmentParameters(BaseModel):
         if self.rounds is None and self.at_s is None:
             raise ValueError("needs one anchor: either rounds (with leg) or at_s")
         if isinstance(self.rounds, list) and len(set(self.rounds)) != len(self.rounds):
-            shown_rounds = shown(self.rounds)
-            raise ValueError(f"rounds: {shown_rounds}: must be distinct round numbers, 0 or more")
+            raise ValueError(f"rounds: {shown(self.rounds)}: must be distinct round numbers")
         if self.at_s is not None:
             for key in sorted({"leg", "offset_s"} & self.model_fields_set):
                 raise ValueError(f"{key}: belongs to rounds, not to at_s")
@@ -318,13 +275,13 @@ class ImpairmentParameters(BaseModel):
 
     @model_validator(mode="after")
     def _instants_are_apart(self) -> ImpairmentParameters:
-        valid = f"it lasts {self.longest_s:g} s; valid: {self.apart_s:g} s apart or more"
-        least_s = self.apart_s - 1e-6
+        apart_s = self.longest_s + _LATE_S  # so that one has ended before the next begins
+        valid = f"it lasts {self.longest_s:g} s; valid: {apart_s:g} s apart or more"
         if isinstance(self.at_s, list):
             for before, after in itertools.pairwise(sorted(self.at_s)):
-                if after - before < least_s:
+                if after - before < apart_s - 1e-6:
                     raise ValueError(f"at_s: {before:g} and {after:g} overlap, or nearly: {valid}")
-        if isinstance(self.at_s, EverySeconds) and self.at_s.every < least_s:
+        elif self.at_s is not None and self.at_s.every < apart_s - 1e-6:
             raise ValueError(f"at_s.every: {self.at_s.every:g}: {valid}")
         return self
 
@@ -344,11 +301,8 @@ class ImpairmentParameters(BaseModel):
         return {} if self.link is not None else {"host": self.host}
 
     def lacking(self, hosts: Collection[str]) -> str | None:
-        """What this machine lacks for it, as text for the verdict *unsupported*; None: nothing.
-
-        Args:
-            hosts: the network's hosts; its other nodes are switches.
-        """
+        """What this machine lacks for it in a network with these `hosts`, as the reason of the
+        verdict *unsupported*; None: nothing."""
         return None
 
     @property
@@ -363,11 +317,6 @@ class ImpairmentParameters(BaseModel):
             return 0.0
         return self.at_most_s if self.duration_s is None else self.duration_s
 
-    @property
-    def apart_s(self) -> float:
-        """How far apart its instants must be, so that one has ended before the next begins."""
-        return self.longest_s + _LATE_S
-
     def hits(self, round_number: int, leg: str) -> bool:
         """Whether this leg of this round is one of its anchors; for resolved entries only."""
         assert self.rounds is None or isinstance(self.rounds, list)
@@ -376,24 +325,19 @@ class ImpairmentParameters(BaseModel):
     def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
         """The entry as plain data, with lists instead of periods and draws, as in `config.json`.
 
-        A draw depends on the run's seed and the entry's label, not on the arm, so all arms of a
-        seed get the same instants.
+        A draw depends on the run's seed and the entry's label, so all arms of a seed get the same.
 
         Raises:
-            ValueError: a round that is never reached, or more instants than there is room for.
+            ValueError: a round that is never reached.
         """
         document = self.model_dump(mode="json", exclude_none=True)
         document["name"] = self.label
-        draw = f"{seed}/{self.label}"
         if self.rounds is not None:
-            document["rounds"] = resolve_rounds(self.rounds, rounds, draw)
+            document["rounds"] = resolve_rounds(self.rounds, rounds, f"{seed}/{self.label}")
         if self.at_s is not None:
-            if isinstance(self.at_s, list):
-                document["at_s"] = sorted(self.at_s)
-            else:
-                document["at_s"] = self.at_s.instants(
-                    draw, duration_s=self.longest_s, apart_s=self.apart_s
-                )
+            given = self.at_s
+            instants = given.instants() if isinstance(given, EverySeconds) else sorted(given)
+            document["at_s"] = instants
             del document["leg"], document["offset_s"]
         if self.link is not None:
             del document["host"]

@@ -198,7 +198,7 @@ class TraceParameters(ImpairmentParameters):
             if jitter_s > delay_s:
                 raise ValueError(
                     f"changes: at {at_s:g} s: jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, "
-                    "the delay_s then"
+                    "the delay_s (what has no column is the link's)"
                 )
 
     def after_begin(self) -> Iterator[tuple[float, dict[str, float]]]:

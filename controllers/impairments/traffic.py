@@ -39,16 +39,13 @@ _MOST_DRAIN_STEPS = 100
 _LISTENING_TIMEOUT_S = 2.0
 _LOOK_EVERY_S = 0.002
 _END_TIMEOUT_S = 0.5
-_REPORT_TIMEOUT_S = 1.0
 _PREPARE_AFTER_S = 0.05
 # SO_LINGER with time 0: closing drops unsent data and resets the connection.
 _DISCARD = struct.pack("ii", 1, 0)
-# The receiver reports at these intervals, so its last report may be this old.
-_REPORT_EVERY_S = 0.1
 # Paced flows write this much at once; iperf3's 128 kB would make 10 ms bursts at 100 Mbit/s.
 _PACED_WRITE_BYTES = 8192
-# Offset in struct tcp_info of the kernel's uapi/linux/tcp.h: bytes acknowledged.
-_BYTES_ACKED = struct.Struct("=Q"), 120
+# Where struct tcp_info of the kernel's uapi/linux/tcp.h has the bytes acknowledged.
+_BYTES_ACKED_AT = 120
 _TCP_INFO_BYTES = 256
 
 
@@ -73,9 +70,8 @@ class HostToHostParameters(ImpairmentParameters):
 
 
 class HostBurstParameters(HostToHostParameters):
-    """A host sends UDP at a high rate to another, through all queues between them. The rate counts
-    Ethernet frames: either `rate_bps`, or `rate_factor` times that of the narrowest link between
-    the two. The sender's own link is the limit: what exceeds it is not sent.
+    """A host sends UDP at a high rate to another, through all queues between them, and no faster
+    than its own link.
     """
 
     rate_bps: RateBps | None = Field(default=None, description="bits of Ethernet frames a second")
@@ -243,7 +239,8 @@ class Background(Impairment[BackgroundParameters]):
             with each:  # a duplicate of iperf3's socket
                 self._segments.append(tcp_counts(each).segments_sent)
                 if number:  # the first is iperf3's control connection
-                    self._acknowledged_bytes += _acknowledged_bytes(each)
+                    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+                    self._acknowledged_bytes += struct.unpack_from("=Q", info, _BYTES_ACKED_AT)[0]
                     self._controls.add(get_congestion_control(each))
                     # Data that waits in the socket would otherwise be sent after the end.
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
@@ -253,28 +250,21 @@ class Background(Impairment[BackgroundParameters]):
         self._sent = _json(client.read_to_end(_END_TIMEOUT_S))
 
     def effect(self) -> Effect:
-        received = _json(self._pair.server.read_to_end(_REPORT_TIMEOUT_S))
         self._pair.server.close()
         self._pair.client.close()
-        sent = self._sent.get("end", {}).get("sum_sent", {})
-        arrived = received.get("end", {}).get("sum_received", {})
         details: dict[str, float | int | str] = {
             "from": self.parameters.from_,
             "streams": len(self._segments[1:]),
             "congestion_control": ",".join(sorted(self._controls)),
             "acknowledged_bytes": self._acknowledged_bytes,
         }
-        # A missing report is left out, and what depends on it.
-        if sent:
+        sent = self._sent.get("end", {}).get("sum_sent", {})
+        if sent:  # without a report it is left out, and what depends on it
             flowed_s = float(sent["seconds"])
             details["flowed_s"] = flowed_s
             details["connected_after_s"] = self._lasted_s - flowed_s
             bits = self._acknowledged_bytes * 8
             details["goodput_bps"] = bits / flowed_s if flowed_s > 0 else 0.0
-            details["iperf3_sent_bps"] = float(sent["bits_per_second"])
-            details["iperf3_retransmits"] = int(sent.get("retransmits", 0))
-        if arrived:
-            details["iperf3_received_bps"] = float(arrived["bits_per_second"])
         return Effect(met=sum(self._segments[1:]), frames_sent=sum(self._segments), details=details)
 
     def _started_pair(self) -> _Pair:
@@ -283,7 +273,7 @@ class Background(Impairment[BackgroundParameters]):
             probe.bind((self._receiver.address, 0))
             port = str(probe.getsockname()[1])
         parameters, target = self.parameters, self._receiver.address
-        serve = ("iperf3", "-s", "-1", "-J", "-i", str(_REPORT_EVERY_S), "-B", target, "-p", port)
+        serve = ("iperf3", "-s", "-1", "-J", "-i", "0", "-B", target, "-p", port)
         send = [
             *python_module.command("testbed.lab.helpers.held_start"),
             *("iperf3", "-c", target, "-p", port, "-B", self._sender.address, "-J"),
@@ -312,12 +302,6 @@ class Background(Impairment[BackgroundParameters]):
             if server.ended or time.monotonic() > deadline_s:
                 raise HelperError(f"{self.parameters.label}: iperf3's server does not listen")
             self.lab.sleep(_LOOK_EVERY_S)
-
-
-def _acknowledged_bytes(connection: socket.socket) -> int:
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    layout, offset = _BYTES_ACKED
-    return int(layout.unpack_from(info, offset)[0])
 
 
 def _listens(pid: int) -> bool:

@@ -118,10 +118,10 @@ def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("when", "sections", "said"),
     [
-        ({"rounds": [3, 5]}, 3, "mask: losses for 3 occurrences, and it has 2; valid: 1 to 2"),
-        ({"rounds": [3], "leg": "both"}, 3, "losses for 3 .* valid: 1 to 2"),
+        ({"rounds": [3, 5]}, 3, "mask: losses for 3 occurrences; valid: for 2, as many"),
+        ({"rounds": [3], "leg": "both"}, 3, "losses for 3 .* valid: for 2,"),
         ({"rounds": [3], "leg": "both"}, 2, ""),
-        ({"at_s": [0.5], "duration_s": 0.1}, 2, "losses for 2 .*, and it has 1; valid: 1$"),
+        ({"at_s": [0.5], "duration_s": 0.1}, 2, "losses for 2 .*; valid: for 1,"),
         ({"rounds": {"every": 3}}, 5, "and it has 4"),
     ],
 )

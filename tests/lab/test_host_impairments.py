@@ -123,7 +123,6 @@ def test_background_flows_fill_the_link_with_the_chosen_congestion_control(lab):
         sockets = run([*inside(sender), "ss", "-tin", "state", "established"])
         lab.end(number, "round")
         details = lab.ended("reno")["details"]
-        assert details["iperf3_received_bps"] == pytest.approx(SERVER_RATE_BPS, rel=0.1)
         # What the receiver has acknowledged, by the sender's kernel: payload of full frames.
         payload_bps = SERVER_RATE_BPS * 1448 / 1514
         assert details["goodput_bps"] == pytest.approx(payload_bps, rel=0.05)
