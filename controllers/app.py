@@ -7,14 +7,13 @@ import gc
 import json
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from controllers import impairments, lab_file
+from controllers import impairments
 from controllers.controller_socket import LINE_LIMIT_BYTES, POWERFUL, parse_request
 from controllers.framework import (
     CONFIG_DISPATCHER,
@@ -28,7 +27,6 @@ from controllers.framework import (
     ofproto_v1_3,
     set_ev_cls,
     string_option,
-    until_signal,
 )
 from controllers.impairment_plan import contradict, places_of
 from controllers.impairment_runner import ControllerLabAccess, ImpairmentRunner
@@ -37,17 +35,15 @@ from controllers.routing import Routing
 from controllers.switches import PortState, Switch
 from controllers.timeline import Timeline
 from testbed.lab.kernel.commands import CommandError
-from testbed.shared import failure
+from testbed.shared import failure, own_code
 from testbed.shared.jsonl import JsonLinesWriter
 
 # Higher than the training processes, because an impairment that waits for a processor is late.
 _NICENESS = -10
-_END_S = 5.0
-_SETTLE_S = 0.2
 _POLL_S = 0.001
 _PAUSE_S = 0.1
 
-string_option("lab-file", "JSON description of the network and its impairments")
+string_option("lab-file", "JSON description of the network and its impairments, of the lab")
 
 
 class ControllerServer:
@@ -118,12 +114,13 @@ class LabController(Application):
         super().__init__(*args, **kwargs)
         with contextlib.suppress(OSError):  # without privileges the priority stays as it is
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-        document = lab_file.read(Path(Options.lab_file))
+        document = json.loads(Path(Options.lab_file).read_text(encoding="utf-8"))
+        own_code.expect(document["code"])
         network = document["network"]
         self._switches = {name: Switch(name) for name in network["switches"]}
         self._names = {number: name for name, number in network["switches"].items()}
         records = Path(document["log"]).parent
-        shared = Path(document["socket"]).parent if "socket" in document else records
+        shared = Path(document["socket"]).parent
         self._lab = ControllerLabAccess(network, self._switches, records, shared)
         self._routing = Routing(network, self._switches, self.logger.info)
         places = places_of(network)
@@ -138,28 +135,12 @@ class LabController(Application):
         )
         self._lab.in_thread(time.monotonic)  # starts the threads before an impairment is due
         gc.freeze()
-        if "socket" in document:
-            server = ControllerServer(self._answer, self.logger)
-            hub.spawn(server.serve, document["socket"])
-        else:  # by hand: no one announces rounds, so time counts from here
-            hub.spawn(self._start_when_ready)
-            hub.spawn(self._end_when_told)
+        server = ControllerServer(self._answer, self.logger)
+        hub.spawn(server.serve, document["socket"])
 
     def _impairment(self, document: dict[str, Any]) -> impairments.Impairment[Any]:
         label = impairments.read(document).label
         return impairments.make(document, self._lab.of(f"impairment {label}"))
-
-    def _start_when_ready(self) -> None:
-        self._ready.wait()
-        self._runner.start(time.monotonic())
-
-    def _end_when_told(self) -> None:
-        """On Ctrl-C, end what is in force; the forwarding rules stay."""
-        number = until_signal(signal.SIGINT, signal.SIGTERM)
-        hub.spawn_after(_END_S, os._exit, 1)  # a switch that is gone confirms nothing
-        self._runner.finish(time.monotonic())
-        hub.sleep(_SETTLE_S)  # switches report ports that came up, and get their paths back
-        os._exit(128 + number)
 
     # Switches
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -45,7 +44,6 @@ __all__ = [
 Application = app_manager.RyuApp
 Options = cfg.CONF
 _ECHO_S = 5.0
-_LOOK_S = 0.05
 
 
 def _or_end(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,18 +89,6 @@ def set_ev_cls(event: Any, dispatchers: Any = None) -> Callable[..., Any]:
 def string_option(name: str, help_text: str) -> None:
     """Register a command-line option, read later as `Options.<name with underscores>`."""
     Options.register_cli_opts([cfg.StrOpt(name, default="", help=help_text)])
-
-
-def until_signal(*numbers: int) -> int:
-    """Wait, while other green threads run, until one of these signals comes; return its number."""
-    came: list[int] = []
-    for number in numbers:
-        signal.signal(number, lambda number, _: came.append(number))
-    while not came:
-        hub.sleep(_LOOK_S)
-    for number in numbers:
-        signal.signal(number, signal.SIG_DFL)  # the second one ends at once
-    return came[0]
 
 
 def run_application(module: str, arguments: Sequence[str]) -> None:

@@ -95,9 +95,6 @@ class ControllerLabAccess(LabAccess):
     def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
         return self.unique()
 
-    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
-        return self.switches[switch].packet_out(port, frame, copies, self.owner)
-
     def meter_flow(self, metering: Metering) -> None:
         switch, number = self.switches[metering.switch], METERS.start + metering.number
         meter = Meter(

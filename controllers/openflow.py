@@ -166,18 +166,6 @@ def set_port(port: int, address: str, owner: str, *, up: bool) -> Order:
     return Order(message, f"change of port {port}", owner)
 
 
-def packet_out(port: int, frame: bytes, copies: int, owner: str) -> Order:
-    """One message that emits a frame several times."""
-    message = parser.OFPPacketOut(
-        datapath=None,
-        buffer_id=protocol.OFP_NO_BUFFER,
-        in_port=protocol.OFPP_CONTROLLER,
-        actions=[parser.OFPActionOutput(port)] * copies,
-        data=frame,
-    )
-    return Order(message, "packet", owner)
-
-
 def barrier() -> Order:
     """What follows is processed after what came before."""
     return Order(parser.OFPBarrierRequest(None), "barrier")
@@ -225,10 +213,10 @@ class Connection:
         self._sent: dict[int, tuple[str, str]] = {}  # not yet confirmed: what, and whose
         datapath.connection = self  # for `of`
 
-    def send(self, orders: Sequence[Order]) -> bool:
-        """Send messages in one piece, in order; whether there was a connection to send them."""
+    def send(self, orders: Sequence[Order]) -> None:
+        """Send messages in one piece, in order, if the connection has not ended."""
         if not self._is_open or not orders:
-            return self._is_open
+            return
         pieces = []
         for order in orders:
             order.message.datapath = self.datapath
@@ -236,7 +224,7 @@ class Connection:
             order.message.serialize()
             self._sent[order.message.xid] = order.what, order.owner
             pieces.append(bytes(order.message.buf))
-        return bool(self.datapath.send(b"".join(pieces)))
+        self.datapath.send(b"".join(pieces))
 
     def barrier(self) -> None:
         """Return when the switch has processed everything sent before, however long it takes."""

@@ -151,12 +151,6 @@ class Switch:
         address = self._addresses.get(port, "")
         self._send([openflow.set_port(port, address, owner, up=up)])
 
-    # What passes by the plan
-
-    def packet_out(self, port: int, frame: bytes, copies: int, owner: str) -> bool:
-        """Emit a frame several times; whether there was a connection to say so."""
-        return self._send([openflow.packet_out(port, frame, copies, owner)])
-
     def meter_counts(self, number: int) -> MeterCounts:
         """What a meter has counted since it was added."""
         connection = self._connection
@@ -257,8 +251,9 @@ class Switch:
             more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
             raise RefusedError(f"{sentences[0]}{more}")
 
-    def _send(self, orders: list[Order]) -> bool:
-        return self._connection is not None and self._connection.send(orders)
+    def _send(self, orders: list[Order]) -> None:
+        if self._connection is not None:
+            self._connection.send(orders)
 
     def _held(self, flows: Iterable[Flow]) -> list[Flow]:
         """Those entries that this switch understands."""

@@ -166,10 +166,6 @@ class LabAccess(ABC):
     def remove_meter(self, switch: str, number: int) -> None:
         """Remove a meter."""
 
-    def packet_out(self, switch: str, port: int, frame: bytes, copies: int) -> bool:
-        """Emit `frame` `copies` times at a port; False where the switch is not connected."""
-        raise NotImplementedError
-
     def readable(self, descriptor: int, timeout_s: float | None) -> bool:
         """Wait until a file descriptor is readable; return False after the timeout."""
         raise NotImplementedError
@@ -191,11 +187,10 @@ class Impairment(ABC, Generic[ParametersT]):
     """
 
     ticks: ClassVar[bool] = False  # whether `tick` is called
-    openflow_only: ClassVar[bool] = False  # whether it works with any OpenFlow 1.3 switch
     counts_as: ClassVar[str] = ""
     """As which built-in kind the run's accounts of lost packets read its effect; empty: none.
 
-    `burst`: `frames_sent` left its switch port by PacketOut. `loss`: `dropped` of `met` at the
+    `burst`: `frames_sent` left its switch port. `loss`: `dropped` of `met` at the
     receiving end, as the `model` of its parameters says. `sender-drop`: the same, but they never
     left. `police`, `blackout`: `dropped` by a meter or flow entry. `link-down`: queues were
     emptied. `crash`: it killed a process of the workload.

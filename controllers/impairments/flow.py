@@ -75,7 +75,6 @@ class Metered(Impairment[ParametersT]):
     drops: ClassVar[bool]
     above: ClassVar[int]
     changes_rates = "no"
-    openflow_only = True
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         super().__init__(parameters, lab)

@@ -203,7 +203,6 @@ class LinkDown(Impairment[LinkDownParameters]):
 
     counts_as = "link-down"
     changes_rates = "target"
-    openflow_only = True
 
     def __init__(self, parameters: LinkDownParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)

@@ -17,7 +17,6 @@ from testbed.lab.paced_frames import PacedFrames
 _SOURCE_MACS = 0x0200_BB00_0000
 # No host's address: a switch that receives such a frame has no rule for it and drops it.
 _NOBODY_MAC = "02:00:00:00:bb:02"
-_MOST_COPIES = 64
 # Short, since the next burst waits for it; frames that come later count as lost.
 _DRAIN_SLACK_S = 0.005
 # Paced frames are queued this long in advance, because a busy machine may delay the controller.
@@ -76,8 +75,8 @@ class Queue(ChangedDirection[QueueParameters]):
 
 
 class BurstParameters(ImpairmentParameters):
-    """Background frames into a switch port's queue, paced by the kernel or by PacketOuts. They
-    come at `rate_factor` times the link's rate for `duration_s`.
+    """Background frames into a switch port's queue, paced by the kernel: at `rate_factor` times
+    the link's rate for `duration_s`.
     """
 
     acts_at_sending_switch: ClassVar[bool] = True
@@ -101,8 +100,7 @@ class Burst(Impairment[BurstParameters]):
     counts_as = "burst"
     changes_rates = "no"
     ticks = True
-    openflow_only = True
-    _frames_sent = _frames_missed = 0
+    _frames_sent = 0
 
     def __init__(self, parameters: BurstParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
@@ -112,51 +110,34 @@ class Burst(Impairment[BurstParameters]):
         source = (_SOURCE_MACS + lab.unique()).to_bytes(6).hex(":")
         addresses = (host["mac"] if host else _NOBODY_MAC) + source
         frame = bytes.fromhex(addresses.replace(":", "")) + struct.pack("!H", OWN_ETHERTYPE)
-        self._frame = frame.ljust(parameters.frame_bytes, b"\0")
         rate_bps = at.rate_bps * parameters.rate_factor
         self._frames_per_s = rate_bps / (8 * parameters.frame_bytes)
-        self._paced: PacedFrames | None = None
-        if at.sender.interface:
-            self._paced = PacedFrames(
-                at.sender.interface, self._frame, rate_bps=rate_bps, link_rate_bps=at.rate_bps
-            )
-        # The queue's counter does not tell whose frames it refused. So arrivals are counted
-        # instead, where the receiving interface can be reached.
-        self._arrived: ArrivalCounter | None = None
-        if at.receiver.interface:
-            self._arrived = ArrivalCounter(
-                at.receiver.pid,
-                at.receiver.interface,
-                f"ether type {OWN_ETHERTYPE:#06x} ether saddr {source}",
-                ends_here=at.receiver.is_switch and lab.network.get("datapath") == "userspace",
-            )
+        self._paced = PacedFrames(
+            at.sender.interface,
+            frame.ljust(parameters.frame_bytes, b"\0"),
+            rate_bps=rate_bps,
+            link_rate_bps=at.rate_bps,
+        )
+        # The queue's counter does not tell whose frames it refused. So arrivals are counted.
+        self._arrived = ArrivalCounter(
+            at.receiver.pid,
+            at.receiver.interface,
+            f"ether type {OWN_ETHERTYPE:#06x} ether saddr {source}",
+            ends_here=at.receiver.is_switch and lab.network.get("datapath") == "userspace",
+        )
 
     def begin(self) -> None:
-        self._frames_sent = self._frames_missed = 0
-        if self._paced is None:
-            self._send(1)
-            self.lab.barrier(self._at.sender.node)
-        else:
-            self._frames_sent = self._paced.send(self._paced.copies)
+        self._frames_sent = self._paced.send(self._paced.copies)
 
     def tick(self, elapsed_s: float) -> None:
-        if self._paced is None:
-            self._send(self._due(elapsed_s))
-        else:
-            self._frames_sent += self._paced.send(
-                min(self._due(elapsed_s + _AHEAD_S), _MOST_AT_ONCE)
-            )
+        until_s = min(elapsed_s + _AHEAD_S, self.parameters.duration_s)
+        due = int(until_s * self._frames_per_s) - self._frames_sent
+        self._frames_sent += self._paced.send(min(due, _MOST_AT_ONCE))
 
     def end(self) -> None:
-        if self._paced is None:
-            self._send(self._due(self.parameters.duration_s))
-            self.lab.barrier(self._at.sender.node)
+        """Do nothing: all has been queued."""
 
     def effect(self) -> Effect:
-        if self._arrived is None:
-            # Those that were due while the switch was not connected.
-            missed = {"frames_missed": self._frames_missed} if self._frames_missed else {}
-            return Effect(met=self._frames_sent, frames_sent=self._frames_sent, details=missed)
         drain_s = self._at.queue_bytes * 8 / self._at.rate_bps
         self.lab.sleep(drain_s + _DRAIN_SLACK_S)
         return Effect(
@@ -164,18 +145,3 @@ class Burst(Impairment[BurstParameters]):
             dropped=self._frames_sent - self._arrived.take(),
             frames_sent=self._frames_sent,
         )
-
-    def _due(self, elapsed_s: float) -> int:
-        """The number of frames to send now, `elapsed_s` after the begin."""
-        until_s = min(elapsed_s, self.parameters.duration_s)
-        return int(until_s * self._frames_per_s) - self._frames_sent - self._frames_missed
-
-    def _send(self, frames: int) -> None:
-        while frames > 0:
-            copies = min(frames, _MOST_COPIES)
-            port = (self._at.sender.node, self._at.sender.number)
-            if self.lab.packet_out(*port, self._frame, copies):
-                self._frames_sent += copies
-            else:
-                self._frames_missed += copies
-            frames -= copies

@@ -79,7 +79,7 @@ class LabSession:
             "controller",
             [
                 *python_module.command("controllers"),
-                *(f"--lab-file={self._description}", "--when-told"),
+                f"--lab-file={self._description}",
                 *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
             ],
             told=True,

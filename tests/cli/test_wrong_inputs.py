@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-import controllers.__main__
 import testbed.__main__
 from testbed.machine import capabilities, steadiness
 from testbed.run import runner
@@ -90,14 +89,6 @@ def test_a_wrong_command(answer: Any, case: list[str]) -> None:
     command, *answers = case
     words = shlex.split(command)
     check(answer(testbed.__main__.main, words, "small.yaml", EXPERIMENT), answers, "lab: ")
-
-
-@pytest.mark.parametrize("case", cases("lab_files"))
-def test_a_wrong_lab_file(answer: Any, case: list[str]) -> None:
-    place, by, *answers = case
-    text = edited(TABLE["lab_file"], place, by)
-    said = answer(controllers.__main__.main, ["--lab-file", "lab.yaml"], "lab.yaml", text)
-    check(said, answers, "lab.yaml: ")
 
 
 def lines(count: int, line: str) -> str:

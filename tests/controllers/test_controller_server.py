@@ -16,7 +16,6 @@ import pytest
 from controllers.app import ControllerServer
 from controllers.controller_socket import LINE_LIMIT_BYTES, ControllerClient, ControllerError
 from controllers.framework import eventlet, hub
-from tests.cli.test_verbs import python
 
 
 def serving(path: str) -> tuple[ControllerServer, list[dict[str, Any]]]:
@@ -134,13 +133,6 @@ def test_after_a_late_answer_the_next_request_gets_its_own(tmp_path):
         given_up.set()
         assert client.begin(3, "gather") == ["begin 3"]
         assert client.end(3, "gather") == ["end 3"]
-
-
-def test_an_address_to_listen_on_that_is_none_is_refused_in_one_line(tmp_path):
-    words = ["--lab-file", str(tmp_path / "x.yaml"), "--ofp-listen-host", "everywhere"]
-    done = python("-m", "controllers", *words)
-    assert done.returncode == 2
-    assert "--ofp-listen-host: 'everywhere' is no IP address; valid: one of" in done.stderr
 
 
 def test_a_connection_that_may_only_announce_changes_no_link_and_names_no_process(tmp_path):

@@ -14,7 +14,6 @@ import pytest
 import typer
 import yaml
 
-from controllers.lab_file import Description
 from testbed.cli.verbs import app
 from testbed.experiment import EXPERIMENTS, json_schema, load
 from testbed.shared import yaml_input
@@ -93,9 +92,6 @@ def test_every_command_line_is_one(block: Block) -> None:
 @pytest.mark.parametrize("block", _of_kind("yaml"))
 def test_every_yaml_block_is_valid(block: Block, tmp_path: Path) -> None:
     given = yaml.safe_load(block.text) or {}
-    if {"switches", "log"} & set(given):  # the file of a controller without a lab
-        Description.model_validate(given)
-        return
     document = given
     of_programs = given.get("workload", {}).get("kind") == "programs"
     if not of_programs and ("rounds" not in given or "arms" not in given):

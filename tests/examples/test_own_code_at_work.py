@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
-from controllers import lab_file
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, optimisers, prerequisites
 from testbed.training.datasets import splits
@@ -25,7 +23,6 @@ from testbed.transport import (
     ProtocolConfig,
     as_policy,
 )
-from tests.controllers.test_lab_file import EXAMPLE
 from tests.examples.places import EXAMPLES, good, load, load_all, place, write
 from tests.training.one_round import LAYOUT, estimate, gradients_of
 from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
@@ -145,23 +142,6 @@ def test_an_own_impairment_has_a_short_label_and_keys_of_its_own(tmp_path):
     assert entry["kind"] == str(tmp_path / "mine.py")
     assert entry["name"] == "mine-server"
     assert entry["share"] == 0.25
-
-
-@pytest.mark.parametrize("framework_free", [True, False])
-def test_a_controller_by_hand_takes_an_own_impairment_that_needs_openflow_alone(
-    tmp_path, framework_free
-):
-    place(tmp_path, "impairment", good("impairment") + f"    openflow_only = {framework_free}\n")
-    document = yaml.safe_load(EXAMPLE.read_text())
-    host = next(iter(document["hosts"]))
-    document["impairments"] = [{"kind": "./mine.py", "host": host, "at_s": [1], "duration_s": 1}]
-    path = tmp_path / "lab.yaml"
-    path.write_text(yaml.safe_dump(document))
-    if framework_free:
-        assert lab_file.read(path)["impairments"][0]["kind"] == str(tmp_path / "mine.py")
-    else:
-        with pytest.raises(InputError, match=r"impairments\.0\.kind: .*mine\.py.* valid: burst"):
-            lab_file.read(path)
 
 
 def test_the_optimisers_of_a_user_get_what_they_take(tmp_path):
