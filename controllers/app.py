@@ -182,9 +182,6 @@ class LabController(Application):
     @set_ev_cls(
         [
             ofp_event.EventOFPBarrierReply,
-            ofp_event.EventOFPDescStatsReply,
-            ofp_event.EventOFPGroupDescStatsReply,
-            ofp_event.EventOFPMeterConfigStatsReply,
             ofp_event.EventOFPMeterStatsReply,
             ofp_event.EventOFPPortDescStatsReply,
         ],

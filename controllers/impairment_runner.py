@@ -20,7 +20,7 @@ from controllers.impairments.base import (
     Metering,
     NotMeasuredError,
 )
-from controllers.openflow import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, METERS, Flow, Meter
+from controllers.openflow import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, Flow, Meter
 from controllers.switches import Switch
 from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.lab import paths
@@ -96,21 +96,21 @@ class ControllerLabAccess(LabAccess):
         return self.unique()
 
     def meter_flow(self, metering: Metering) -> None:
-        switch, number = self.switches[metering.switch], METERS.start + metering.number
+        switch = self.switches[metering.switch]
         meter = Meter(
             rate_kbps=max(1, round(metering.rate_bps / 1000)),
             burst_kb=max(1, round(metering.burst_bytes * 8 / 1000)),
             owner=self.owner,
         )
-        switch.put_meter(number, meter)
+        switch.put_meter(metering.number, meter)
         table = ARRIVING_TABLE if "in_port" in metering.match else LEAVING_TABLE
         metered = Flow(
             table=table,
             priority=_HELD_PRIORITY + metering.above,
             match=tuple(metering.match.items()),
-            meter=number,
+            meter=metering.number,
             goto=None if metering.drop else table + 1,
-            number=metering.number + 1,  # 0 is that of the forwarding rules
+            number=metering.number,
             owner=self.owner,
         )
         passing = replace(metered, priority=metered.priority + 1, meter=None, goto=table + 1)
@@ -118,13 +118,13 @@ class ControllerLabAccess(LabAccess):
         switch.put(*spared, metered)
 
     def end_metering(self, switch: str, number: int) -> None:
-        self.switches[switch].drop_numbered(number + 1, self.owner)
+        self.switches[switch].drop_numbered(number, self.owner)
 
     def meter_counts(self, switch: str, number: int) -> MeterCounts:
-        return self.switches[switch].meter_counts(METERS.start + number)
+        return self.switches[switch].meter_counts(number)
 
     def remove_meter(self, switch: str, number: int) -> None:
-        self.switches[switch].drop_meter(METERS.start + number, self.owner)
+        self.switches[switch].drop_meter(number, self.owner)
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
         self.switches[switch].set_port(port, self.owner, up=up)

@@ -1,6 +1,6 @@
-"""OpenFlow: what a switch holds for this controller, the messages that write it, and a connection.
+"""OpenFlow: what a switch holds, the messages that write it, and a connection.
 
-Cookies mark what is ours. A connection knows what each answer and error is about.
+A connection knows what each answer and error is about.
 """
 
 from __future__ import annotations
@@ -24,12 +24,7 @@ _log = logging.getLogger("controllers.switches")
 ARRIVING_TABLE, LEAVING_TABLE, FORWARDING_TABLE = 0, 1, 2
 
 FORWARDING = "the forwarding rules"  # whose a message is, where it is no impairment's
-# The upper half of the cookie of our flows; the lower half is the number of an impairment, or 0.
-COOKIE = int.from_bytes(b"loss", "big") << 32
-_COOKIE_MASK = 0xFFFFFFFF << 32
 _WHOLE_COOKIE = (1 << 64) - 1
-GROUPS = range(0x6C6F0000, 0x6C700000)
-METERS = range(0x6C00, 0x7000)  # Open vSwitch has 262,144, many other switches fewer
 
 Match = tuple[tuple[str, Any], ...]
 Place = tuple[int, int, Match]
@@ -39,8 +34,8 @@ Place = tuple[int, int, Match]
 class Flow:
     """A flow entry. It meters, then goes on to a table or a port; else it drops.
 
-    `number` is the impairment's, by which it is removed; 0: a forwarding rule. Of several `ports` a
-    SELECT group chooses.
+    `number` is the impairment's, by which it is removed, and its cookie; 0: a forwarding rule. Of
+    several `ports` a SELECT group chooses.
     """
 
     table: int
@@ -51,7 +46,6 @@ class Flow:
     ports: tuple[int, ...] = ()
     number: int = 0
     owner: str = FORWARDING
-    open_vswitch_only: bool = False
 
     @property
     def place(self) -> Place:
@@ -90,7 +84,7 @@ def add_flow(flow: Flow, group: int | None) -> Order:
         instructions.append(parser.OFPInstructionGotoTable(flow.goto))
     message = parser.OFPFlowMod(
         None,
-        cookie=COOKIE | flow.number,
+        cookie=flow.number,
         table_id=flow.table,
         priority=flow.priority,
         match=parser.OFPMatch(**dict(flow.match)),
@@ -100,26 +94,30 @@ def add_flow(flow: Flow, group: int | None) -> Order:
 
 
 def remove_flow(flow: Flow) -> Order:
-    """Removes the entry in a flow's place, if it is one of ours."""
+    """Removes the entry in a flow's place."""
     return _remove(
         flow.owner,
         table_id=flow.table,
         command=protocol.OFPFC_DELETE_STRICT,
         priority=flow.priority,
         match=parser.OFPMatch(**dict(flow.match)),
-        cookie=COOKIE,
-        cookie_mask=_COOKIE_MASK,
     )
 
 
 def remove_numbered_flows(number: int, owner: str) -> Order:
     """Removes all entries of an impairment."""
-    return _remove(owner, cookie=COOKIE | number, cookie_mask=_WHOLE_COOKIE)
+    return _remove(owner, cookie=number, cookie_mask=_WHOLE_COOKIE)
 
 
-def remove_our_flows() -> Order:
-    """Removes every entry that has our cookie, whoever of us wrote it."""
-    return _remove(FORWARDING, cookie=COOKIE, cookie_mask=_COOKIE_MASK)
+def remove_everything() -> list[Order]:
+    """Removes all flows, groups and meters."""
+    return [
+        _remove(FORWARDING),
+        barrier(),
+        remove_group(protocol.OFPG_ALL),
+        remove_meter(protocol.OFPM_ALL),
+        barrier(),
+    ]
 
 
 def _remove(owner: str, **which: Any) -> Order:

@@ -12,7 +12,7 @@ from typing import Any
 import networkx
 
 from controllers.openflow import FORWARDING_TABLE, Connection, Flow
-from controllers.switches import Switch, look
+from controllers.switches import Switch, ports_of
 from testbed.lab import paths
 
 _PRIORITY = 10
@@ -162,10 +162,10 @@ class Routing:
 
     def bring_back(self, switch: str, connection: Connection) -> None:
         """Reroute by what a connected switch says of its ports, then give it its whole plan."""
-        state = look(connection)
+        ports = ports_of(connection)
         # A port that an impairment holds down comes back as up with the switch.
-        self.ports_are(switch, self._switches[switch].live_ports(state))
-        self._switches[switch].bring_back(connection, state)
+        self.ports_are(switch, self._switches[switch].live_ports(ports))
+        self._switches[switch].bring_back(connection, ports)
 
     def ports_are(self, switch: str, live: Mapping[int, bool]) -> None:
         """Reroute where ports are not as they were; ports without a link do not count."""
@@ -231,7 +231,6 @@ def _flows(mac: str, hops: Hops | None) -> list[Flow]:
             priority=_PRIORITY + 1,
             match=(*udp, ("udp_src", bits)),
             ports=hops.buckets(turn),
-            open_vswitch_only=True,  # OpenFlow 1.3 masks no port
         )
         for turn, bits in enumerate(udp_turns(hops))
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,6 @@ from controllers.openflow import (
     ARRIVING_TABLE,
     FORWARDING,
     FORWARDING_TABLE,
-    GROUPS,
-    METERS,
     ClosedError,
     Connection,
     Flow,
@@ -50,40 +49,10 @@ class PortState:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SwitchState:
-    """What a switch was when it connected: its ports, and the groups and meters of ours."""
-
-    ports: Mapping[int, PortState]
-    groups: frozenset[int]
-    meters: frozenset[int]
-    is_open_vswitch: bool
-
-
-def look(connection: Connection) -> SwitchState:
-    """Ask a switch that has connected."""
-
-    def ask_if_it_has(request: Callable[..., Any], what: str) -> list[Any]:
-        try:
-            return connection.ask(request, what)
-        except RefusedError as error:
-            _log.info("%s: taken for none", error)
-            return []
-
+def ports_of(connection: Connection) -> dict[int, PortState]:
+    """Ask a switch that has connected for its ports."""
     ports = connection.ask(parser.OFPPortDescStatsRequest, "its ports")
-    groups = {
-        each.group_id for each in ask_if_it_has(parser.OFPGroupDescStatsRequest, "its groups")
-    }
-    meters = {
-        each.meter_id for each in ask_if_it_has(parser.OFPMeterConfigStatsRequest, "its meters")
-    }
-    about = ask_if_it_has(parser.OFPDescStatsRequest, "its description")
-    return SwitchState(
-        ports={each.port_no: PortState.of(each) for each in ports},
-        groups=frozenset(groups.intersection(GROUPS)),
-        meters=frozenset(meters.intersection(METERS)),
-        is_open_vswitch=any(b"Open vSwitch" in field for field in about),
-    )
+    return {each.port_no: PortState.of(each) for each in ports}
 
 
 class Switch:
@@ -93,7 +62,6 @@ class Switch:
         self.name = name
         self._connection: Connection | None = None
         self._connected = hub.Event()
-        self._is_open_vswitch = False
         self._addresses: dict[int, str] = {}  # of the ports
         self._flows: dict[Place, Flow] = {}
         self._groups: dict[tuple[int, ...], int] = {}  # that the connection has made, by ports
@@ -116,7 +84,7 @@ class Switch:
         """Remove flow entries."""
         for flow in flows:
             self._flows.pop(flow.place, None)
-        self._send([openflow.remove_flow(each) for each in self._held(flows)])
+        self._send([openflow.remove_flow(each) for each in flows])
 
     def drop_numbered(self, number: int, owner: str) -> None:
         """Remove all flow entries of an impairment."""
@@ -175,18 +143,17 @@ class Switch:
             self.closed(self._connection)
         return Connection(self.name, datapath, self._refused)
 
-    def live_ports(self, state: SwitchState) -> dict[int, bool]:
+    def live_ports(self, ports: Mapping[int, PortState]) -> dict[int, bool]:
         """Which ports will forward once the plan is installed: none that someone holds down."""
         return {
             number: port.is_live and self._ports.get(number, (True, ""))[0]
-            for number, port in state.ports.items()
+            for number, port in ports.items()
         }
 
-    def bring_back(self, connection: Connection, state: SwitchState) -> None:
+    def bring_back(self, connection: Connection, ports: Mapping[int, PortState]) -> None:
         """Use this connection from now on; return when the switch has confirmed the whole plan."""
         self._connection = connection
-        self._is_open_vswitch = state.is_open_vswitch
-        self._addresses = {number: port.address for number, port in state.ports.items()}
+        self._addresses = {number: port.address for number, port in ports.items()}
         self._groups = {}
         for number in self._meters:
             self._counting.setdefault(number, connection)
@@ -194,15 +161,11 @@ class Switch:
         # moment alone, and no change of the plan is lost.
         connection.send(
             [
-                openflow.remove_our_flows(),
-                openflow.barrier(),
-                *(openflow.remove_group(each) for each in state.groups),
-                *(openflow.remove_meter(each) for each in state.meters),
-                openflow.barrier(),
+                *openflow.remove_everything(),
                 *(openflow.add_meter(*each) for each in self._meters.items()),
                 openflow.barrier(),
                 *self._installation(self._flows.values()),
-                *self._port_changes(state.ports),
+                *self._port_changes(ports),
             ]
         )
         self._connected.set()
@@ -255,17 +218,13 @@ class Switch:
         if self._connection is not None:
             self._connection.send(orders)
 
-    def _held(self, flows: Iterable[Flow]) -> list[Flow]:
-        """Those entries that this switch understands."""
-        return [each for each in flows if self._is_open_vswitch or not each.open_vswitch_only]
-
     def _installation(self, flows: Iterable[Flow]) -> list[Order]:
         """The messages that add entries, after the groups that they need and that are new."""
         groups, entries = [], []
-        for flow in self._held(flows):
+        for flow in flows:
             if len(flow.ports) > 1 and flow.ports not in self._groups:
                 taken = set(self._groups.values())
-                number = next(each for each in GROUPS if each not in taken)
+                number = next(each for each in itertools.count(1) if each not in taken)
                 self._groups[flow.ports] = number
                 groups.append(openflow.add_group(number, flow.ports))
             entries.append(openflow.add_flow(flow, self._groups.get(flow.ports)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from controllers.framework import ofproto_v1_3
 from controllers.openflow import Connection, parser
-from controllers.switches import Switch, look
+from controllers.switches import Switch, ports_of
 
 _PORT_MOD, _GROUP_MOD, _MULTIPART, _BARRIER, _METER_MOD, _FLOW_MOD = 16, 15, 18, 20, 29, 14
 FLOW_FAILED, GROUP_FAILED, METER_FAILED = 5, 6, 12
@@ -32,7 +32,6 @@ class FakeSwitch:
         self.meters: dict[int, bytes] = {}
         self.down: set[int] = set()
         self.dead: set[int] = set()
-        self.description = b"Open vSwitch"
         self.refuse: Callable[[int, bytes], tuple[int, int] | None] = lambda *_: None
         self.mute: dict[int, int] = {}
         self.counted = 0
@@ -40,7 +39,7 @@ class FakeSwitch:
     def connect(self, switch: Switch) -> Connection:
         """A new connection, by which the switch is brought back to its plan."""
         connection = FakeDatapath(self).connection_of(switch)
-        switch.bring_back(connection, look(connection))
+        switch.bring_back(connection, ports_of(connection))
         return connection
 
     def take(self, kind: int, body: bytes, whole: bytes) -> Any:
@@ -88,6 +87,8 @@ class FakeSwitch:
             return exists
         if command == 0:
             held[number] = body
+        elif number in (ofproto_v1_3.OFPG_ALL, ofproto_v1_3.OFPM_ALL):
+            held.clear()
         else:
             held.pop(number, None)
         return None
@@ -96,12 +97,6 @@ class FakeSwitch:
         if self.mute.get(kind, 0):
             self.mute[kind] -= 1
             return None
-        if kind == ofproto_v1_3.OFPMP_DESC:
-            return [self.description]
-        if kind == ofproto_v1_3.OFPMP_GROUP_DESC:
-            return [SimpleNamespace(group_id=each) for each in self.groups]
-        if kind == ofproto_v1_3.OFPMP_METER_CONFIG:
-            return [SimpleNamespace(meter_id=each) for each in self.meters]
         if kind == ofproto_v1_3.OFPMP_METER:
             counts = {"packet_in_count": self.counted, "byte_in_count": 0, "band_stats": []}
             return [SimpleNamespace(**counts)]
