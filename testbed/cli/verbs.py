@@ -60,33 +60,19 @@ def options(
         raise InputError("--packages: valid alone, without a verb")
 
 
-@_verb(_BEGIN, "check --deep")
-def check(
-    as_json: AsJson = False,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="find the highest link rate that 4 hosts hold (a minute)")
-    ] = False,
-) -> None:
+@_verb(_BEGIN, "check --json")
+def check(as_json: AsJson = False) -> None:
     """Try what this machine and user can do, what that enables, and how to get the rest."""
-    from testbed.lab.datapath import Wanted
-    from testbed.machine import capabilities, highest_rate, steadiness
+    from testbed.machine import capabilities, steadiness
 
-    screen = console(stderr=as_json)
     probed = capabilities.probe()
-    document: dict[str, Any] = {k: dataclasses.asdict(each) for k, each in probed.items()}
-    if not as_json:
+    if as_json:
+        document = {name: dataclasses.asdict(each) for name, each in probed.items()}
+        print(json.dumps(document, indent=2))
+    else:
+        screen = console()
         capabilities.show(probed, screen)
         screen.print(f"now: {steadiness.watch().sentence()}", highlight=False)
-    if deep and not capabilities.missing(probed):
-        searches: dict[str, Wanted] = {"highest-link-rate": "auto"}
-        if probed["switch-kernel"].available:
-            searches["highest-link-rate-userspace"] = "userspace"
-        for key, datapath in searches.items():
-            highest = highest_rate.search(screen, datapath)
-            document[key] = highest.as_json()
-            screen.print(highest.sentence())
-    if as_json:
-        print(json.dumps(document, indent=2))
     if capabilities.missing(probed, capabilities.QUICK):
         raise typer.Exit(2)
 

@@ -1,5 +1,5 @@
-"""What this machine can do (`capabilities`, `highest_rate`), what it holds at the moment
-(`steadiness`), and removing what labs left (`clean`).
+"""What this machine can do (`capabilities`), what it holds at the moment (`steadiness`), and
+removing what labs left (`clean`).
 
 May import run, verdict, controllers, lab, transport, topologies and shared. To add a probe: a
 function that tries the thing, its entry in `capabilities._inside`, and a row of `capabilities.csv`.

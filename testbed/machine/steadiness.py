@@ -5,16 +5,25 @@ Tests take their rates from it, and `./lab run` chooses an experiment's profile 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import socket
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from testbed.lab.kernel import process_status
-from testbed.machine import highest_rate
+from controllers import framework_choice
+from testbed.lab import sandbox
+from testbed.lab.kernel import link_counters, namespaces, process_status
+from testbed.lab.network import HostInfo
+from testbed.lab.sandbox import SandboxError
+from testbed.run.session import LabSession
+from testbed.shared.messages import Messages
+from testbed.shared.yaml_input import InputError
 from testbed.verdict.gates import DEFAULTS
 
 RATES_BPS = (100_000_000, 50_000_000, 20_000_000)
@@ -28,8 +37,16 @@ _SLEEPERS = 2
 # machines of two cores: others below 0.02, timers 0.06 ms late in the median, p99 below 0.5 ms.
 DISTURBED_OTHERS = 0.10
 DISTURBED_LATE_S = 0.002
-_TOLD = 0.005  # a share that is not 0 % when it is printed
-_MOST = DEFAULTS["cpu_others"]
+_MOST_OTHERS = DEFAULTS["cpu_others"]
+
+_WORKERS = 3
+_TRIAL_S = 1.2
+_WARM_UP_S = 0.3
+# A little more than the link carries, so that its queue is never empty.
+_OFFERED = 1.1
+_QUEUE_S = 0.012
+_FRAME_BYTES, _HEADERS_BYTES = 1514, 42
+_PORT = 47500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,45 +69,37 @@ class Moment:
 
     def sentence(self) -> str:
         """It in words."""
-        told = "; runs may be invalid; close other programs" if self.others > _MOST else ""
+        busy = self.others > _MOST_OTHERS
+        advice = "; runs may be invalid; close other programs" if busy else ""
         return (
             f"timers {self.late_p50_s * 1e3:.2f} ms late, p99 {self.late_p99_s * 1e3:.2f} ms; "
-            f"{self._taken()} of {os.cpu_count()} processors{told}"
+            f"{self._taken()} of {os.cpu_count()} processors{advice}"
         )
 
     def _taken(self) -> str:
-        stolen = f" and the hypervisor {self.stolen:.0%}" if self.stolen >= _TOLD else ""
-        return f"others take {self.others:.0%}{stolen}"
+        hypervisor = f" and the hypervisor {self.stolen:.0%}" if self.stolen >= 0.005 else ""
+        return f"others take {self.others:.0%}{hypervisor}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the probe found."""
+    """What the probe found: the rates that it tried, each with the share of it that arrived."""
 
     moment: Moment
-    trials: Sequence[highest_rate.Trial]
+    trials: Sequence[tuple[int, float]]
 
     @property
     def rate_bps(self) -> int | None:
         """The highest of the tried rates that arrives at four hosts; None: none of them does."""
-        return next((each.rate_bps for each in self.trials if _arrives(each)), None)
-
-    @property
-    def rtt_s(self) -> float:
-        """The median round trip of an idle lab through one switch."""
-        return statistics.median(each.rtt_s for each in self.trials)
+        return next((rate for rate, share in self.trials if share >= SHARE_ARRIVED), None)
 
     def sentence(self) -> str:
         """What it found, for people."""
-        first = self.trials[0]
         rates = f"4 hosts hold {self.rate_bps / 1e6:g} Mbit/s" if self.rate_bps else "no rate held"
-        if not _arrives(first):
-            shares = (f"{each.reached:.0%} of {each.rate_bps / 1e6:g}" for each in self.trials)
+        if self.rate_bps != self.trials[0][0]:
+            shares = (f"{share:.0%} of {rate / 1e6:g}" for rate, share in self.trials)
             rates += f" (there arrived {', '.join(shares)} Mbit/s)"
-        return (
-            f"{rates}; round trip through a switch {self.rtt_s * 1e3:.2f} ms; "
-            f"{self.moment.sentence()}; kernel {platform.release()}"
-        )
+        return f"{rates}; {self.moment.sentence()}; kernel {platform.release()}"
 
 
 def watch(duration_s: float = _WATCHED_S) -> Moment:
@@ -124,11 +133,110 @@ def probe(rates_bps: Sequence[int] = RATES_BPS) -> Findings:
     moment = watch()
     trials = []
     for rate_bps in rates_bps:
-        trials.append(highest_rate.attempt(rate_bps))
-        if _arrives(trials[-1]):
+        trials.append((rate_bps, share_arrived(rate_bps)))
+        if trials[-1][1] >= SHARE_ARRIVED:
             break
     return Findings(moment=moment, trials=trials)
 
 
-def _arrives(trial: highest_rate.Trial) -> bool:
-    return trial.reached >= SHARE_ARRIVED
+def share_arrived(rate_bps: int) -> float:
+    """The share of a link rate that arrives in the worse direction, in a lab of its own."""
+    try:
+        return float(sandbox.result_of(__name__, {"rate_bps": rate_bps})["share"])
+    except SandboxError as error:
+        raise InputError(f"no lab can be built: {error}") from None
+
+
+# The inside
+
+
+def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
+    """Build the lab, let all workers send to the server and it to them, count what arrives."""
+    import topologies
+
+    rate_bps = int(request["rate_bps"])
+    queue_bytes = max(150_000, int(rate_bps * _QUEUE_S / 8))
+    topology = topologies.parse(
+        {"name": "star", "workers": _WORKERS, "rate_bps": rate_bps, "queue_bytes": queue_bytes}
+    )
+    lab = LabSession(
+        {
+            "topology": topology.model_dump(mode="json"),
+            "impairments": [],
+            "controller": framework_choice.preferred(),
+            "datapath": "auto",
+            "seed": 1,
+        }
+    )
+    lab.begin()
+    lab.build()
+    lab.warm_up()
+    hosts = lab.info.hosts
+    server = hosts["server"]
+    workers = [host for host in hosts.values() if host is not server]
+    share_bps = _OFFERED * rate_bps / len(workers)
+    # These processes end with the sandbox.
+    for host in (server, *workers):
+        _fork(host, _receive, host.address)
+    _fork(server, _send, [worker.address for worker in workers], share_bps)
+    for worker in workers:
+        _fork(worker, _send, [server.address], share_bps)
+    time.sleep(_WARM_UP_S)
+    began_s = time.monotonic()
+    before = [_frames_read(host) for host in (server, *workers)]
+    time.sleep(_TRIAL_S)
+    elapsed_s = time.monotonic() - began_s
+    after = [_frames_read(host) for host in (server, *workers)]
+    at_server, *at_workers = (later - first for first, later in zip(before, after, strict=True))
+    frames = min(at_server, sum(at_workers))
+    return {"share": frames * _FRAME_BYTES * 8 / elapsed_s / rate_bps}
+
+
+def _fork(host: HostInfo, work: Callable[..., None], *arguments: Any) -> None:
+    """Do some work in a process of its own in a host."""
+    if os.fork():
+        return
+    with contextlib.suppress(BaseException):
+        namespaces.enter(host.pid)
+        work(*arguments)
+    os._exit(0)
+
+
+def _frames_read(host: HostInfo) -> int:
+    """How many datagrams programs of a host have read; each was a frame."""
+    return link_counters.read(host.pid).protocols["Udp.InDatagrams"]
+
+
+def _receive(address: str) -> None:
+    sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sink.bind((address, _PORT))
+    for option in (socket.SO_RCVBUF, 33):  # 33 is SO_RCVBUFFORCE, for root only
+        with contextlib.suppress(PermissionError):
+            sink.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
+    sink.setblocking(False)
+    memory = bytearray(2048)
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sink.recv_into(memory)
+        time.sleep(0.001)
+
+
+def _send(addresses: list[str], rate_bps: float) -> None:
+    """Send full frames at `rate_bps` to each address, evenly."""
+    sinks = []
+    for address in addresses:
+        sinks.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        sinks[-1].connect((address, _PORT))
+        sinks[-1].setblocking(False)
+    datagram = bytes(_FRAME_BYTES - _HEADERS_BYTES)
+    frames_per_s = rate_bps / 8 / _FRAME_BYTES
+    began_s, sent = time.monotonic(), 0
+    while True:
+        due = int((time.monotonic() - began_s) * frames_per_s)
+        for _ in range(due - sent):
+            for sink in sinks:
+                with contextlib.suppress(OSError):  # a full queue: what is lost, is not sent again
+                    sink.send(datagram)
+        sent = due
+        time.sleep(0.002)

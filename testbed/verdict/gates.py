@@ -73,7 +73,7 @@ def _count(default: float, **further: Any) -> Any:
     return Field(default, **{"ge": 0, **further})
 
 
-_SLOWER = "Choose a lower rate; ./lab check --deep finds the highest one that this machine holds."
+_SLOWER = "Choose a lower topology.rate_bps."
 _ALONE = "Close other programs, or run when the machine is idle. ./lab run tries again."
 _RELAY = f"{_ALONE} Run as root, where the relay runs ahead of all other programs."
 

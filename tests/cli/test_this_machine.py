@@ -12,17 +12,17 @@ from rich.console import Console
 from testbed.cli import execution
 from testbed.cli.choosing import Chosen
 from testbed.cli.options import Sweep
-from testbed.machine import highest_rate, steadiness
+from testbed.machine import steadiness
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import write_json
-from tests.machine.test_machine import QUIET, trial
+from tests.machine.test_machine import QUIET
 
 
 def sized(monkeypatch, selection, *, reached=(1.0,)):
     """What is chosen on a machine where these shares of the rate arrive, one after another."""
     shares = iter(reached)
 
-    monkeypatch.setattr(highest_rate, "attempt", lambda rate: trial(rate, reached=next(shares)))
+    monkeypatch.setattr(steadiness, "share_arrived", lambda rate: next(shares))
     monkeypatch.setattr(steadiness, "watch", lambda: QUIET)
     printed = io.StringIO()
     found = execution.sized(chosen(selection), Console(file=printed, width=1000))
