@@ -31,10 +31,8 @@ network = build(LinkKind(rtt_s=0.01))
 here = inside(network.workers[0].pid)
 printed = run([*here, "ping", "-c", "40", "-i", "0.01", "-s", "1400", SERVER_ADDRESS])
 times = [float(each) for each in re.findall(r"time=([0-9.]+) ms", printed)]
-statistics = network.relay.close() if network.relay else None
-network.relay = None
 network.close()
-print(json.dumps({"times": times, "late_s": statistics and statistics["late_p50_s"]}))
+print(json.dumps({"times": times}))
 """
 
 

@@ -48,8 +48,6 @@ def test_round_trips_are_twice_the_configured_delay(star, found_capabilities):
         assert each["frames_in"] == each["frames_out"]
         assert each["frames_out"] > 60 or "lossy" in each["link"]
         assert each["dropped"] == each["lost"] == 0
-    if not netem:
-        assert record["late_p50_s"] < LATE_S
 
 
 def test_an_experiment_may_choose_what_delays_its_links(found_capabilities):

@@ -151,12 +151,10 @@ class DirectionDelay:
         link, sender: the directed link, from this end on.
         delay_s, jitter_s, loss: the settings now.
         slots: the frames that may wait.
-        frames: that left, or were lost by the configured loss; None: not known, of netem.
-        wait_mean_s: the time between a frame's arrival and its departure; None: too few frames.
-        wait_least_s, wait_most_s: the least and the largest mean of a quarter of a second, or of
-            20 frames where it has fewer.
+        wait_least_s, wait_most_s: the least and the largest mean time between a frame's arrival
+            and its departure, in a quarter of a second, or of 20 frames where it has fewer; None:
+            too few frames, or netem.
         left_out: frames that left while an impairment had changed the delay, and are in no mean.
-        most_waiting: the most frames that waited at once.
         drawn: frames that drew a part of the jitter since the start.
         drawn_mean_s: the mean of what they drew, which is 0 but for chance.
         drawn_jitter_s: the jitter that explains how far that was spread. None: too few frames.
@@ -168,12 +166,9 @@ class DirectionDelay:
     jitter_s: float
     loss: float
     slots: int
-    frames: int | None = None
-    wait_mean_s: float | None = None
     wait_least_s: float | None = None
     wait_most_s: float | None = None
     left_out: int | None = None
-    most_waiting: int | None = None
     drawn: int | None = None
     drawn_mean_s: float | None = None
     drawn_jitter_s: float | None = None
@@ -186,20 +181,12 @@ class RelayReport:
     Attributes:
         scheduling: of the relay: how the kernel scheduled it (`fifo`, `nice`, `short-slice`,
             `ordinary`).
-        cpu_s: of the relay: processor time.
-        wall_s: of the relay: time since it began.
-        late_p50_s: of the relay: how much after their time frames left, median.
-        late_p99_s: the same, 99th percentile.
-        late_max_s: the same, maximum.
-        early_max_s: of the relay: how much before its time one frame left, at most.
+        late_max_s: of the relay: how much after its time one frame left, at most.
+        early_max_s: the same, before its time.
         refused: of the relay: requests that it refused since it began.
     """
 
     scheduling: str
-    cpu_s: float
-    wall_s: float
-    late_p50_s: float
-    late_p99_s: float
     late_max_s: float
     early_max_s: float
     worst: Stretch | None

@@ -63,15 +63,12 @@ class Punctuality:
         count = len(self._directions)
         self._used = 0
         self._counts: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
-        self._before: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)  # earlier stretches
         self._began_ns, self._ends_ns = now_ns, now_ns + round(STRETCH_S * 1e9)
         self._mean_ends_ns = now_ns + round(MEAN_S * 1e9)
         self._latest_ns, self._latest_number = 0, 0
         self.early_max_ns = self._max_ns = 0
         self._worst: Stretch | None = None
-        # Of each direction: frames and their waits, in all and since the last mean was taken.
-        self._frames: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
-        self._waits_ns: NDArray[np.float64] = np.zeros(count)
+        # Of each direction: frames and their waits since the last mean was taken.
         self._new_frames: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
         self._new_waits_ns: NDArray[np.float64] = np.zeros(count)
         self._least_ns: NDArray[np.float64] = np.full(count, np.inf)
@@ -132,7 +129,6 @@ class Punctuality:
         stretch = self._stretch()
         if self._worst is None or stretch.late_p99_s > self._worst.late_p99_s:
             self._worst = stretch
-        self._before += self._counts
         self._counts[:] = 0
         self._max_ns = max(self._max_ns, self._latest_ns)
         self._latest_ns = self._latest_number = 0
@@ -143,7 +139,7 @@ class Punctuality:
         return Stretch(
             at_s=self._began_ns / 1e9,
             frames=int(self._counts.sum()),
-            late_p99_s=_quantile_s(self._counts, 0.99, self._latest_ns),
+            late_p99_s=_p99_s(self._counts, self._latest_ns),
             late_max_s=self._latest_ns / 1e9,
             link=link,
             sender=sender,
@@ -154,16 +150,13 @@ class Punctuality:
         mean_ns = self._new_waits_ns[enough] / self._new_frames[enough]
         self._least_ns[enough] = np.minimum(self._least_ns[enough], mean_ns)
         self._most_ns[enough] = np.maximum(self._most_ns[enough], mean_ns)
-        self._frames[enough] += self._new_frames[enough]
-        self._waits_ns[enough] += self._new_waits_ns[enough]
         self._new_frames[enough] = 0
         self._new_waits_ns[enough] = 0
 
-    def summary_s(self) -> tuple[float, float, float]:
-        """Median, 99th percentile and maximum in seconds; zeros when nothing was added."""
+    def late_max_s(self) -> float:
+        """The latest frame's lateness; 0 when nothing was added."""
         self._count()
-        counts, max_ns = self._before + self._counts, max(self._max_ns, self._latest_ns)
-        return _quantile_s(counts, 0.5, max_ns), _quantile_s(counts, 0.99, max_ns), max_ns / 1e9
+        return max(self._max_ns, self._latest_ns) / 1e9
 
     def worst(self) -> Stretch | None:
         """The stretch whose 99th percentile is the largest; None before the first frame."""
@@ -180,11 +173,8 @@ class Punctuality:
         """What a `DirectionDelay` has of each direction's waits."""
         self._count()
         self._take_means()
-        frames, waits_ns = self._frames + self._new_frames, self._waits_ns + self._new_waits_ns
         return [
             {
-                "frames": int(frames[number]),
-                "wait_mean_s": _seconds(waits_ns[number] / (frames[number] or math.nan)),
                 "wait_least_s": _seconds(self._least_ns[number]),
                 "wait_most_s": _seconds(self._most_ns[number]),
                 "left_out": int(self._left_out[number]),
@@ -198,10 +188,7 @@ def _seconds(time_ns: float) -> float | None:
     return float(time_ns) / 1e9 if math.isfinite(time_ns) else None
 
 
-def _quantile_s(counts: NDArray[np.int64], share: float, max_ns: int) -> float:
-    total = int(counts.sum())
-    if not total:
-        return 0.0
-    rank = int(np.searchsorted(np.cumsum(counts), share * total))
+def _p99_s(counts: NDArray[np.int64], max_ns: int) -> float:
+    rank = int(np.searchsorted(np.cumsum(counts), 0.99 * int(counts.sum())))
     # The last bin has no upper end.
     return (max_ns if rank == _BINS - 1 else min((rank + 1) * _BIN_NS, max_ns)) / 1e9

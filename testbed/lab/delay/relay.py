@@ -80,7 +80,6 @@ class _Relay:
     def __init__(self, middles: list[Middle], control: socket.socket, seed: int | None) -> None:
         self._scheduling = _hurry()
         self._control = control
-        self._began_ns = time.monotonic_ns()
         self._seed = seed
         self._refused = 0
         self._poll = select.epoll()
@@ -191,8 +190,6 @@ class _Relay:
     def _do(self, request: Mapping[str, Any], ring: int | None) -> dict[str, Any]:
         if request["do"] == "begin":
             self._punctuality.begin(time.monotonic_ns())
-            for line in self._lines:
-                line.most_waiting = 0
             return {}
         if request["do"] == "report":
             return self._report(int(request["first"]))
@@ -228,16 +225,11 @@ class _Relay:
         return {"settings": asdict(settings), "changed_s": time.monotonic()}
 
     def _report(self, first: int) -> dict[str, Any]:
-        p50_s, p99_s, max_s = self._punctuality.summary_s()
         lines = list(self._lines)[first : first + _DIRECTIONS_AT_ONCE]
         waits = self._punctuality.waits()
         report = RelayReport(
             scheduling=self._scheduling,
-            cpu_s=time.process_time(),
-            wall_s=(time.monotonic_ns() - self._began_ns) / 1e9,
-            late_p50_s=p50_s,
-            late_p99_s=p99_s,
-            late_max_s=max_s,
+            late_max_s=self._punctuality.late_max_s(),
             early_max_s=self._punctuality.early_max_ns / 1e9,
             worst=self._punctuality.worst(),
             refused=self._refused,

@@ -140,7 +140,6 @@ class DelayLine:
         self._kept: NDArray[np.bool_] = np.ones(slots, dtype=np.bool_)
         self._first = 0  # the oldest frame that waits
         self._waiting = 0
-        self.most_waiting = 0  # may be set back
         self._last_due_ns = 0
         self._looked_ns = time.monotonic_ns()
         self._seen = self._left = self._refused = self._lost = self._overrun = 0
@@ -208,7 +207,6 @@ class DelayLine:
         loss = self.settings.loss
         self._kept[first] = bool(kept(self._loss, loss, 1)[0]) if loss else True
         self._waiting += 1
-        self.most_waiting = max(self.most_waiting, self._waiting)
         self._seen += 1
 
     def _take(self, first: int, count: int, now_ns: int, clock_ns: int) -> None:
@@ -231,7 +229,6 @@ class DelayLine:
         else:
             self._kept[span] = True
         self._waiting += count
-        self.most_waiting = max(self.most_waiting, self._waiting)
         self._seen += count
 
     def _draw(self, count: int) -> NDArray[np.int64]:
@@ -292,7 +289,6 @@ class DelayLine:
             **asdict(self.settings),
             **waits,
             slots=self._slots,
-            most_waiting=self.most_waiting,
             drawn=self._drawn,
             drawn_mean_s=jitter_s * self._drawn_sum / self._drawn if self._drawn else None,
             drawn_jitter_s=jitter_s * math.sqrt(3 * self._drawn_squares / self._drawn)
