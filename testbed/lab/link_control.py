@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from testbed.lab.delay import DelaySettings, Middle, RelayClient, netem, untouched
+from testbed.lab.delay import DelaySettings, Middle, RelayClient, netem
 from testbed.lab.delay.relayed_direction import opened_ring
-from testbed.lab.kernel import link_counters, shaping
-from testbed.lab.kernel.commands import CommandError
-from testbed.lab.kernel.rtnetlink import Rtnetlink
+from testbed.lab.kernel import link_counters, rtnetlink, shaping
+from testbed.lab.kernel.commands import CommandError, run
+from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import LinkShape
 
 _OF_MIDDLE = ("delay_s", "jitter_s", "loss")
+_FIRST = 1  # filters without a number of their own come after this one
 
 
 class LinkControl:
@@ -125,7 +127,7 @@ class LinkControl:
         except OSError as error:
             raise CommandError(f"delay relay: {error.strerror}") from None
         with ring:
-            untouched.divert(
+            _divert(
                 middle,
                 way[0],
                 take=lambda source: ordered(source=source, ring=ring),
@@ -148,3 +150,29 @@ class LinkControl:
                 raise CommandError("this lab has no relay")
             self._relay = RelayClient(self._relay_socket)
         return self._relay
+
+
+def _divert(
+    middle: Middle, sender: str, take: Callable[[str], object], forget: Callable[[], object]
+) -> None:
+    """Hand a direction's frames to `take`; if that fails, they pass untouched again."""
+    # The relay gets them through a pair of interfaces of its own. The filter that leads there comes
+    # before the earlier one: no frame is lost, doubled or overtaken by it.
+    source = middle.interfaces[middle.nodes.index(sender)]
+    near, far = f"{source}-out", f"{source}-in"
+    with Rtnetlink() as kernel:
+        kernel.send([rtnetlink.veth(near, far)])
+    place = f"dev {source} parent ffff: protocol all pref {_FIRST}"
+    try:
+        for end in (near, far):
+            bring_up_silent(end)
+        take(far)
+        run(["tc", *f"filter add {place} {netem.everything_to(near)}".split()])
+    except BaseException:
+        # A filter whose answer was late is there; without its interface it would drop all frames.
+        for undo in (f"tc filter delete {place}", f"ip link delete {near}"):
+            with suppress(CommandError):
+                run(undo.split())
+        with suppress(CommandError):
+            forget()
+        raise

@@ -10,7 +10,7 @@ from typing import Any
 
 from testbed.lab import datapath, sandbox
 from testbed.lab.datapath import Datapath
-from testbed.lab.delay import Middle, Relay, netem, untouched
+from testbed.lab.delay import Middle, Relay, netem
 from testbed.lab.kernel import shaping, socket_defaults
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output, inside
@@ -151,7 +151,7 @@ class Network:
                     middle.require_room(middle.longest_s)
             except ValueError as error:
                 raise MissingCapabilityError(str(error)) from None
-            untouched.join([middle for middle in middles if middle.rests])
+            netem.join([middle for middle in middles if middle.rests])
             path, log = self.private / "delay.sock", self.logs / "delay-relay.log"
             self.relay = Relay(middles, path, log=log, seed=self.seed).start()
             self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))

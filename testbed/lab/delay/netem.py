@@ -23,11 +23,24 @@ from testbed.lab.delay.delay_settings import (
     DirectionDelay,
     Middle,
 )
-from testbed.lab.delay.untouched import redirection
 from testbed.lab.kernel.commands import CommandError, run
 
 _ORDERING_RATE = "100gbit"
 _SHOW = ("tc", "-s", "-j", "qdisc", "show")
+
+
+def redirection(source: str, sink: str) -> list[str]:
+    """The commands of tc that make all frames that arrive at `source` leave by `sink`."""
+    return [
+        f"qdisc add dev {source} ingress",
+        f"filter add dev {source} parent ffff: protocol all {everything_to(sink)}",
+    ]
+
+
+def everything_to(sink: str) -> str:
+    """A filter's words that hand all frames to an interface."""
+    # u32 with a mask of nothing: every protocol, and no need for the matchall module.
+    return f"u32 match u32 0 0 action mirred egress redirect dev {sink}"
 
 
 def missing(first: str, second: str) -> str:
@@ -58,7 +71,18 @@ def setup(middles: Sequence[Middle]) -> None:
             here, there = middle.interfaces[way], middle.interfaces[1 - way]
             netem = _netem(middle, middle.settings)
             lines += [f"qdisc add dev {there} root handle 1: {netem}", *redirection(here, there)]
-    run(["tc", "-batch", "-"], input_text="".join(f"{line}\n" for line in lines))
+    _in_one_call(lines)
+
+
+def join(middles: Sequence[Middle]) -> None:
+    """Let frames pass these middles untouched in both directions, by one call of tc."""
+    ends = [middle.interfaces for middle in middles]
+    _in_one_call([line for a, b in ends for way in ((a, b), (b, a)) for line in redirection(*way)])
+
+
+def _in_one_call(lines: Sequence[str]) -> None:
+    if lines:
+        run(["tc", "-batch", "-"], input_text="".join(f"{line}\n" for line in lines))
 
 
 def change(middle: Middle, sender: str, settings: DelaySettings) -> None:

@@ -16,7 +16,8 @@ SCENE = """
 import json, os, socket, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
-from testbed.lab.delay import Middle, Relay, RelayClient, untouched
+from testbed.lab import link_control
+from testbed.lab.delay import Middle, Relay, RelayClient, netem
 from testbed.lab.delay.relayed_direction import opened_ring
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.shaping import LinkShape
@@ -34,7 +35,7 @@ link = {
     "middle": ("mid-a", "mid-b"),
 }
 middle = Middle.of_link(link)
-untouched.join([middle])
+netem.join([middle])
 path = Path(sys.argv[1])
 relay = Relay([middle], path, seed=1).start()
 relay.wait_until_ready()
@@ -62,13 +63,13 @@ def tc(words, *, late):
         raise CommandError("tc: no answer")
     return run(words)
 
-run, seen = untouched.run, {"at first": one_way_s()}
+run, seen = link_control.run, {"at first": one_way_s()}
 for late in (False, True):
-    untouched.run = lambda words, late=late: tc(words, late=late)
+    link_control.run = lambda words, late=late: tc(words, late=late)
     seen[f"{late}: error"] = change(0.05)
     seen[f"{late}: still"] = one_way_s()
     seen[f"{late}: lines"] = len(RelayClient(path).report()["directions"])
-untouched.run = run
+link_control.run = run
 try:
     RelayClient(path).change("a--b", "b", source="no-such", delay_s=0.01)
 except CommandError as error:
