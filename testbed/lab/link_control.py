@@ -89,12 +89,11 @@ class LinkControl:
             shaping.mark(interface, shape, pid=port["pid"], verb="change")
             return
         kernel = self._kernel(port["pid"])
-        index = kernel.index(interface)
+        found = kernel.interface(interface)
         if key == "rate_bps":
-            message = shaping.rate_message(index, shape, interface)
+            kernel.send([shaping.rate_message(found, shape)])
         else:
-            message = shaping.limit_message(index, shape, interface, new=False)
-        kernel.send([message])
+            kernel.send([shaping.limit_message(found, shape, new=False)])
 
     def _set_delay(self, way: tuple[str, str], delay: DelaySettings) -> None:
         """Let netem or the relay change a direction, if its link has a middle for that."""

@@ -39,20 +39,20 @@ class LabMininet(Mininet):
         super().configHosts()
         with Rtnetlink() as kernel:
             ports = [each.name for switch in self.switches for each in switch.intfList()]
-            kernel.send([rtnetlink.up(kernel.index(name), name=name) for name in ports])
+            kernel.send([rtnetlink.up(kernel.interface(name)) for name in ports])
 
     def staticArp(self) -> None:  # noqa: N802
         """Give every host the hardware addresses of all; its own entry is never looked up."""
         batches: dict[int, list[Message]] = {}  # most hosts give their interface the same number
         for host in self.hosts:
             with Rtnetlink(host.pid) as kernel:
-                index = kernel.index(host.defaultIntf().name)
-                if index not in batches:
-                    batches[index] = [
-                        rtnetlink.neighbour(index, address=each.IP(), mac=each.MAC())
+                interface = kernel.interface(host.defaultIntf().name)
+                if interface.number not in batches:
+                    batches[interface.number] = [
+                        rtnetlink.neighbour(interface, address=each.IP(), mac=each.MAC())
                         for each in self.hosts
                     ]
-                kernel.send(batches[index])
+                kernel.send(batches[interface.number])
 
 
 class _ShellOnDemand:
@@ -158,17 +158,14 @@ class LabHost(_ShellOnDemand, Host):
         """Bring up loopback and the interface, with its addresses."""
         interface = self.defaultIntf()
         with Rtnetlink(self.pid) as kernel:
-            messages = [rtnetlink.up(kernel.index("lo"), name="lo")]
+            messages = [rtnetlink.up(kernel.interface("lo"))]
             if interface is not None and ip is not None:
-                index = kernel.index(interface.name)
+                own = kernel.interface(interface.name)
                 if mac is not None:
                     interface.mac = mac
-                    messages.append(rtnetlink.hardware_address(index, mac, name=interface.name))
+                    messages.append(rtnetlink.hardware_address(own, mac))
                 interface.ip, interface.prefixLen = ip.split("/")
-                messages += [
-                    rtnetlink.address(index, ip, name=interface.name),
-                    rtnetlink.up(index, name=interface.name),
-                ]
+                messages += [rtnetlink.address(own, ip), rtnetlink.up(own)]
             kernel.send(messages)
         return {}
 

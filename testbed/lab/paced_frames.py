@@ -48,16 +48,15 @@ class PacedFrames:
         near, far = f"paced{number}a", f"paced{number}b"
         with Rtnetlink() as kernel:
             kernel.send([rtnetlink.veth(near, far)])
-            index = kernel.index(near)
+            paced = kernel.interface(near)
             rate = rtnetlink.htb_class(
-                index,
+                paced,
                 rate_bps=max(8, round(rate_bps / self.copies)),
                 burst_bytes=4 * len(frame),  # a late timer makes up for three clumps at once
                 quantum_bytes=len(frame),
-                name=near,
             )
-            waiting = rtnetlink.bfifo(index, limit_bytes=_WAITING_BYTES, name=near)
-            kernel.send([rtnetlink.htb(index, name=near), rate, waiting])
+            waiting = rtnetlink.bfifo(paced, limit_bytes=_WAITING_BYTES)
+            kernel.send([rtnetlink.htb(paced), rate, waiting])
         for end in (near, far):  # what either said of its own accord would be copied as well
             bring_up_silent(end)
         run(["tc", "qdisc", "add", "dev", far, "ingress"])

@@ -146,7 +146,7 @@ class _Listener:
             self._poll.register(opened, select.POLLIN)
             with Rtnetlink(pid) as kernel:
                 for link, end in members:
-                    self._ends[pid, kernel.index(end.interface)] = link, end
+                    self._ends[pid, kernel.interface(end.interface).number] = link, end
         self._stop = os.eventfd(0)
         self._poll.register(self._stop, select.POLLIN)
         self._thread = threading.Thread(target=self._listen, daemon=True)

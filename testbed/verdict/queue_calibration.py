@@ -101,8 +101,7 @@ def fill_all(network: LabInfo) -> list[QueueCalibration]:
 def _set_rate(link: LinkEnds, end: Port, rate_bps: int) -> None:
     with Rtnetlink(end.pid) as kernel:
         shape = LinkShape(rate_bps=rate_bps, queue_bytes=link.queue_bytes)
-        index = kernel.index(end.interface)
-        kernel.send([rate_message(index, shape, end.interface)])
+        kernel.send([rate_message(kernel.interface(end.interface), shape)])
 
 
 def _fill(link: LinkEnds, end: Port) -> QueueCalibration:

@@ -45,13 +45,13 @@ def test_the_thread_that_asked_stays_where_it_is(host):
 def test_addresses_and_neighbours_are_as_ip_sees_them(host):
     with Rtnetlink(host) as kernel:
         kernel.send([rtnetlink.veth("eth0", "peer0")])
-        index = kernel.index("eth0")
+        interface = kernel.interface("eth0")
         kernel.send(
             [
-                rtnetlink.hardware_address(index, MAC),
-                rtnetlink.address(index, "10.0.0.7/8"),
-                rtnetlink.up(index),
-                rtnetlink.neighbour(index, address="10.0.0.9", mac="00:00:00:00:00:09"),
+                rtnetlink.hardware_address(interface, MAC),
+                rtnetlink.address(interface, "10.0.0.7/8"),
+                rtnetlink.up(interface),
+                rtnetlink.neighbour(interface, address="10.0.0.9", mac="00:00:00:00:00:09"),
             ]
         )
     (link,) = json.loads(run([*inside(host), "ip", "-j", "address", "show", "dev", "eth0"]))

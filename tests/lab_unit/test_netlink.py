@@ -10,7 +10,7 @@ import pytest
 from testbed.lab.kernel import namespaces, netlink, rtnetlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.netlink import NetlinkError
-from testbed.lab.kernel.rtnetlink import ROOT, TCMSG, Message, Rtnetlink
+from testbed.lab.kernel.rtnetlink import ROOT, TCMSG, Interface, Message, Rtnetlink
 from testbed.verdict.flows import TcpReader
 
 _GET_LINK = 18
@@ -53,7 +53,7 @@ def test_a_dump_that_the_kernel_refuses_says_why():
 
 
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_ones():
-    refused = rtnetlink.bfifo(999_999, limit_bytes=1, name="second")
+    refused = rtnetlink.bfifo(Interface(999_999, "second"), limit_bytes=1)
     with netlink.connect(netlink.ROUTE) as opened:
         opened.send(netlink.pack(refused.kind, refused.flags | netlink.ACK, refused.body, 0))
         asked = (_GET_LINK, 0, struct.pack("=BxHiII", 0, 0, 1, 0, 0))  # loopback, which exists
@@ -88,11 +88,11 @@ def test_an_answer_that_is_missing_is_told_and_not_waited_for_for_ever():
 
 def test_a_refusal_names_its_message_and_says_what_the_kernel_says(elsewhere):
     with Rtnetlink(elsewhere) as kernel:
-        index = kernel.index("lo")
-        body = TCMSG.pack(0, index, 1 << 16, ROOT, 0) + netlink.text(1, "nonesuch")
+        interface = kernel.interface("lo")
+        body = TCMSG.pack(0, interface.number, 1 << 16, ROOT, 0) + netlink.text(1, "nonesuch")
         unknown = Message(rtnetlink.NEW_QDISC, 0x600, body, "a queue of lo")
         with pytest.raises(CommandError, match=r"a queue of lo: .*Specified qdisc kind is unknown"):
-            kernel.send([rtnetlink.up(index), unknown, rtnetlink.up(index)])
+            kernel.send([rtnetlink.up(interface), unknown, rtnetlink.up(interface)])
 
 
 def test_more_messages_than_one_answer_holds_are_all_answered(elsewhere):
@@ -100,9 +100,9 @@ def test_more_messages_than_one_answer_holds_are_all_answered(elsewhere):
         kernel.send([rtnetlink.veth(f"a{number}", f"b{number}") for number in range(150)])
         with pytest.raises(CommandError, match="veth pair a149, b149: File exists"):
             kernel.send([rtnetlink.veth(f"a{number}", f"b{number}") for number in range(149, 300)])
-        kernel.index("b212")  # those that were sent together with it were carried out
+        kernel.interface("b212")  # those that were sent together with it were carried out
         with pytest.raises(CommandError, match="interface b213: No such device"):
-            kernel.index("b213")
+            kernel.interface("b213")
 
 
 def test_a_table_that_changes_while_it_is_read_is_read_again(elsewhere, monkeypatch):

@@ -87,8 +87,8 @@ def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link, chan
 def test_one_of_two_queues_and_the_rate_change_while_they_work(elsewhere, shaped):
     shape(elsewhere, TWO)
     changed = replace(TWO, queue_bytes=9_000, rate_bps=50_000_000)
-    index = shaped.index("a")
-    shaped.send([rate_message(index, changed, "a"), limit_message(index, changed, "a", new=False)])
+    interface = shaped.interface("a")
+    shaped.send([rate_message(interface, changed), limit_message(interface, changed, new=False)])
     assert list(differing(changed, vars(in_force(shaped, "a")))) == []
 
 
@@ -231,7 +231,7 @@ def in_namespace(pid: int, *argv: str) -> None:
 def test_a_lab_as_configured_passes_and_one_link_that_was_changed_is_named(shaped, settings):
     settings.look("after")
     assert (judged(settings).outcome, judged(settings).value) == ("passed", 0)
-    slow = rate_message(shaped.index("b"), replace(SHAPES[1], rate_bps=70_000_000), "b")
+    slow = rate_message(shaped.interface("b"), replace(SHAPES[1], rate_bps=70_000_000))
     shaped.send([slow])
     settings.look("after")
     assert judged(settings).outcome == "failed"
@@ -260,7 +260,7 @@ def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
 ):
     began_s = time.monotonic()
     for limit in (20_000, SHAPES[1].queue_bytes):
-        shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=limit, new=False)])
+        shaped.send([rtnetlink.bfifo(shaped.interface("b"), limit_bytes=limit, new=False)])
         time.sleep(0.05)
     settings.look("after")
     event = {"name": "it", "changes_rates": changes_rates, "target": target}
@@ -289,26 +289,27 @@ def test_a_shaper_that_is_gone_for_a_moment_is_found(elsewhere, settings):
 
 def test_what_the_user_set_by_hand_meanwhile_is_no_difference(shaped, settings):
     began_s = time.monotonic()
-    shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=20_000, new=False)])
+    shaped.send([rtnetlink.bfifo(shaped.interface("b"), limit_bytes=20_000, new=False)])
     change = {"link": "a--b", "from": "b", "set": ["queue_bytes"], "queue_bytes": 20_000}
     changes = LinkChanges([{**change, "sent_s": began_s, "acknowledged_s": time.monotonic()}])
     time.sleep(0.05)
-    shaped.send([rtnetlink.bfifo(shaped.index("b"), limit_bytes=20_000, new=False)])
+    shaped.send([rtnetlink.bfifo(shaped.interface("b"), limit_bytes=20_000, new=False)])
     settings.look("after", changes)
     settings.judge_passing([], changes)
     assert (judged(settings).outcome, judged(settings).value) == ("passed", 0)
 
 
 def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, shaped, settings):
-    index = shaped.index("b")
+    interface = shaped.interface("b")
+    index = interface.number
     with netlink.listen(elsewhere) as opened:
         netlink.ask(shaped.socket, GET_QDISC, TCMSG.pack(0, index, 0, ROOT, 0))
         assert list(netlink.changes(opened)) == []
         slow = replace(SHAPES[1], rate_bps=70_000_000)
-        shaped.send([rate_message(index, slow, "b")])
+        shaped.send([rate_message(interface, slow)])
         (message,) = netlink.changes(opened)
-        interface, changed = changed_settings(*message)
-        assert (interface, changed["rate_bps"]) == (index, 70_000_000)
+        changed_index, changed = changed_settings(*message)
+        assert (changed_index, changed["rate_bps"]) == (index, 70_000_000)
         # The root can be replaced, too.
         replaced = ("qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo")
         in_namespace(elsewhere, "tc", *replaced)

@@ -116,8 +116,8 @@ def over_an_interface_whose_mtu_shrinks():
         kernel.send([rtnetlink.veth("near", "far", peer_pid=far)])
     for pid, name, address in ((None, "near", ends[0]), (far, "far", ends[1])):
         with Rtnetlink(pid) as kernel:
-            index = kernel.index(name)
-            kernel.send([rtnetlink.up(index), rtnetlink.address(index, f"{address}/24")])
+            interface = kernel.interface(name)
+            kernel.send([rtnetlink.up(interface), rtnetlink.address(interface, f"{address}/24")])
     place = site(rate_bps=200e6, peer_timeout_s=8.0, insecure=True)
     payload = random_payload(place.layout)
 

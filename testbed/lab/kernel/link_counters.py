@@ -7,18 +7,10 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.lab.kernel import netlink
+from testbed.lab.kernel import netlink, rtnetlink
 from testbed.lab.kernel.namespaces import entered
 from testbed.lab.kernel.netlink import NetlinkError
-from testbed.lab.kernel.rtnetlink import (
-    GET_QDISC,
-    IN_CLASS,
-    LAST_SERVED,
-    NEW_QDISC,
-    ROOT,
-    TCMSG,
-    interface_index,
-)
+from testbed.lab.kernel.rtnetlink import GET_QDISC, IN_CLASS, ROOT, TCMSG
 
 # Attributes of a queueing discipline, and those in its STATS2 (linux/gen_stats.h).
 _KIND, STATS2 = 1, 7
@@ -79,7 +71,7 @@ def queues() -> dict[str, list[Queue]]:
     found: dict[str, list[Queue]] = {}
     with netlink.connect(netlink.ROUTE) as opened:
         for kind, content in netlink.dump(opened, GET_QDISC, TCMSG.pack(0, 0, 0, 0, 0)):
-            if kind != NEW_QDISC:
+            if kind != rtnetlink.NEW_QDISC:
                 continue
             _, owner, _, parent, _ = TCMSG.unpack_from(content)
             if owner in names:
@@ -92,9 +84,9 @@ def waiting(interface: str) -> tuple[int, str]:
     """Bytes that wait at a shaped interface of this namespace, and the kind of their queue."""
     # The kind is empty without a queue below the shaper; of two, it is that of the one served last.
     with netlink.connect(netlink.ROUTE) as opened:
-        index = interface_index(opened, interface)
+        index = rtnetlink.interface_index(opened, interface)
         found = []
-        for parent in (ROOT, IN_CLASS, LAST_SERVED):
+        for parent in (ROOT, IN_CLASS, rtnetlink.LAST_SERVED):
             try:
                 content = netlink.ask(opened, GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
             except NetlinkError:

@@ -50,6 +50,13 @@ _OFFLOADS = {
 }
 
 
+class Interface(NamedTuple):
+    """An interface of a namespace: the number by which the kernel knows it, and its name."""
+
+    number: int
+    name: str
+
+
 class Message(NamedTuple):
     """One request, and what it is about for the error message."""
 
@@ -69,9 +76,6 @@ class Rtnetlink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.socket.close()
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -89,12 +93,12 @@ class Rtnetlink:
             if refusal is not None:
                 raise CommandError(f"{message.what}: {refusal.strerror}")
 
-    def index(self, interface: str) -> int:
-        """The number by which the kernel knows an interface of this namespace."""
+    def interface(self, name: str) -> Interface:
+        """An interface of this namespace; CommandError when there is none."""
         try:
-            return interface_index(self.socket, interface)
+            return Interface(interface_index(self.socket, name), name)
         except OSError as error:
-            raise CommandError(f"interface {interface}: {error.strerror}") from None
+            raise CommandError(f"interface {name}: {error.strerror}") from None
 
     def disable_offloads(self, interface: str) -> None:
         """Make queues see single packets with real checksums: OVS's user datapath needs both."""
@@ -110,7 +114,7 @@ class Rtnetlink:
 
     def most_segments(self, interface: str) -> int:
         """The most segments that the kernel puts into one packet which leaves this interface."""
-        header = _link_header(self.index(interface))
+        header = _link_header(self.interface(interface).number)
         about = netlink.values(netlink.ask(self.socket, _GET_LINK, header), len(header))
         if _GSO_MAX_SEGMENTS not in about:
             raise CommandError(f"segments of {interface}: the kernel does not tell")
@@ -139,8 +143,8 @@ def bring_up_silent(interface: str) -> None:
         Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1\n")
     with Rtnetlink() as kernel:
         kernel.disable_offloads(interface)
-        index = kernel.index(interface)
-        kernel.send([single_segments(index, name=interface), up(index, arp=False, name=interface)])
+        found = kernel.interface(interface)
+        kernel.send([single_segments(found), up(found, arp=False)])
 
 
 # Messages
@@ -163,63 +167,62 @@ def veth(
     return Message(_NEW_LINK, _CREATE | _EXCLUSIVE, body, f"veth pair {name}, {peer}")
 
 
-def up(index: int, *, arp: bool = True, name: str = "") -> Message:
+def up(interface: Interface, *, arp: bool = True) -> Message:
     """Bring an interface up; without ARP it sends nothing of its own accord."""
     flags = _UP if arp else _UP | _NO_ARP
-    header = struct.pack("=BxHiII", 0, 0, index, flags, flags)
-    return Message(_SET_LINK, 0, header, f"up {name or index}")
+    header = struct.pack("=BxHiII", 0, 0, interface.number, flags, flags)
+    return Message(_SET_LINK, 0, header, f"up {interface.name}")
 
 
-def hardware_address(index: int, mac: str, *, name: str = "") -> Message:
+def hardware_address(interface: Interface, mac: str) -> Message:
     """Give an interface another hardware address."""
-    return Message(_SET_LINK, 0, _link_header(index) + _mac(mac), f"address of {name or index}")
+    body = _link_header(interface.number) + _mac(mac)
+    return Message(_SET_LINK, 0, body, f"address of {interface.name}")
 
 
-def address(index: int, with_length: str, *, name: str = "") -> Message:
+def address(interface: Interface, with_length: str) -> Message:
     """Give an interface an IPv4 address such as `10.0.0.1/8`, and the network's broadcast."""
     own = ipaddress.IPv4Interface(with_length)
-    body = struct.pack("=BBBBI", socket.AF_INET, own.network.prefixlen, 0, 0, index)
+    body = struct.pack("=BBBBI", socket.AF_INET, own.network.prefixlen, 0, 0, interface.number)
     for kind, each in ((2, own), (1, own), (4, own.network.broadcast_address)):
         body += attribute(kind, each.packed)  # IFA_LOCAL, IFA_ADDRESS, IFA_BROADCAST
-    return Message(_NEW_ADDRESS, _CREATE | _REPLACE, body, f"{with_length} at {name or index}")
+    return Message(_NEW_ADDRESS, _CREATE | _REPLACE, body, f"{with_length} at {interface.name}")
 
 
-def neighbour(index: int, *, address: str, mac: str) -> Message:
+def neighbour(interface: Interface, *, address: str, mac: str) -> Message:
     """Let an interface know the hardware address behind an IPv4 address, for good."""
-    body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _PERMANENT, 0, 0)
+    body = struct.pack("=BxxxiHBB", socket.AF_INET, interface.number, _PERMANENT, 0, 0)
     body += attribute(1, socket.inet_aton(address)) + attribute(2, _bytes(mac))  # DST, LLADDR
     return Message(_NEW_NEIGHBOUR, _CREATE | _REPLACE, body, f"neighbour {address}")
 
 
-def single_segments(index: int, *, name: str = "") -> Message:
+def single_segments(interface: Interface) -> Message:
     """Make each packet that TCP sends through an interface one segment."""
     # Without segmentation offload the kernel's TCP still builds packets of up to 64 KiB (since
     # Linux 4.17), which are cut behind the queue: the queue would hold and drop dozens of frames as
     # one.
-    body = _link_header(index) + attribute(_GSO_MAX_SEGMENTS, struct.pack("=I", 1))
-    return Message(_SET_LINK, 0, body, f"single segments of {name or index}")
+    body = _link_header(interface.number) + attribute(_GSO_MAX_SEGMENTS, struct.pack("=I", 1))
+    return Message(_SET_LINK, 0, body, f"single segments of {interface.name}")
 
 
-def htb(index: int, *, name: str = "") -> Message:
+def htb(interface: Interface) -> Message:
     """HTB at the root as `1:`, everything in class `1:10`."""
     defaults = struct.pack("=IIIII", 3, 10, 0x10, 0, 0)  # version, rate2quantum, default class
-    body = _queue_header(index, 1 << 16, ROOT) + text(1, "htb")
+    body = _queue_header(interface, 1 << 16, ROOT) + text(1, "htb")
     body += attribute(2, attribute(2, defaults))
-    return Message(NEW_QDISC, _CREATE | _REPLACE, body, f"htb of {name or index}")
+    return Message(NEW_QDISC, _CREATE | _REPLACE, body, f"htb of {interface.name}")
 
 
 def htb_class(
-    index: int, *, rate_bps: int, burst_bytes: int, quantum_bytes: int, name: str = ""
+    interface: Interface, *, rate_bps: int, burst_bytes: int, quantum_bytes: int
 ) -> Message:
     """Make class `1:10`, or change it while it works. Rates in bit/s."""
     rate = rate_bps // 8
     options = attribute(1, _htb_parameters(rate, burst_bytes, quantum_bytes))
     if rate > 0xFFFFFFFF:
         options += attribute(6, struct.pack("=Q", rate)) + attribute(7, struct.pack("=Q", rate))
-    body = _queue_header(index, (1 << 16) | 0x10, 1 << 16) + text(1, "htb")
-    return Message(
-        _NEW_CLASS, _CREATE, body + attribute(2, options), f"rate of {name or index}: {rate_bps}"
-    )
+    body = _queue_header(interface, IN_CLASS, 1 << 16) + text(1, "htb") + attribute(2, options)
+    return Message(_NEW_CLASS, _CREATE, body, f"rate of {interface.name}: {rate_bps}")
 
 
 def _htb_parameters(rate: int, burst_bytes: int, quantum_bytes: int, priority: int = 0) -> bytes:
@@ -230,44 +233,44 @@ def _htb_parameters(rate: int, burst_bytes: int, quantum_bytes: int, priority: i
     return spec + spec + struct.pack("=IIIII", ticks, ticks, quantum_bytes, 0, priority)
 
 
-def two_classes(index: int, *, quantum_bytes: int, dscp: int, name: str = "") -> list[Message]:
+def two_classes(interface: Interface, *, quantum_bytes: int, dscp: int) -> list[Message]:
     """Two classes in class `1:10`: IP packets with this DSCP in `10:1`, which is served first."""
     # Strict priority by a second HTB, whose own rates never limit: not all kernels have prio.
     defaults = struct.pack("=IIIII", 3, 10, 2, 0, 0)  # version, rate2quantum, default class
-    body = _queue_header(index, 0x10 << 16, IN_CLASS) + text(1, "htb")
+    body = _queue_header(interface, 0x10 << 16, IN_CLASS) + text(1, "htb")
     body += attribute(2, attribute(2, defaults))
-    found = [Message(NEW_QDISC, _CREATE | _REPLACE, body, f"two classes of {name or index}")]
+    found = [Message(NEW_QDISC, _CREATE | _REPLACE, body, f"two classes of {interface.name}")]
     for priority, place in enumerate((FIRST_SERVED, LAST_SERVED)):
         parameters = _htb_parameters(_UNLIMITED, _UNLIMITED_BURST_BYTES, quantum_bytes, priority)
-        body = _queue_header(index, place, 0x10 << 16) + text(1, "htb")
+        body = _queue_header(interface, place, 0x10 << 16) + text(1, "htb")
         body += attribute(2, attribute(1, parameters))
-        found.append(Message(_NEW_CLASS, _CREATE, body, f"class {priority} of {name or index}"))
+        found.append(Message(_NEW_CLASS, _CREATE, body, f"class {priority} of {interface.name}"))
     # The first 32 bits of a packet have its version and its DSCP, at other places in IPv6.
     versions = ((0xF0FC0000, 4 << 28 | dscp << 18), (0xFFC00000, 6 << 28 | dscp << 22))
-    found += [_u32(index, number, *each, name) for number, each in enumerate(versions, 1)]
+    found += [_u32(interface, number, *each) for number, each in enumerate(versions, 1)]
     return found
 
 
-def _u32(index: int, number: int, mask: int, value: int, name: str) -> Message:
+def _u32(interface: Interface, number: int, mask: int, value: int) -> Message:
     """Packets whose first 32 bits have this value under the mask belong in `10:1`."""
     # struct tc_u32_sel: terminal, one key; struct tc_u32_key: mask, value, two offsets.
     selector = struct.pack("=BBB13x", 1, 0, 1) + struct.pack("!II8x", mask, value)
     options = attribute(1, struct.pack("=I", FIRST_SERVED)) + attribute(5, selector)
     about = number << 16 | socket.htons(_ALL_PROTOCOLS)
-    header = TCMSG.pack(0, index, 0, 0x10 << 16, about)
+    header = TCMSG.pack(0, interface.number, 0, 0x10 << 16, about)
     body = header + text(1, "u32") + attribute(2, options)
-    return Message(_NEW_FILTER, _CREATE | _EXCLUSIVE, body, f"filter {number} of {name or index}")
+    return Message(_NEW_FILTER, _CREATE | _EXCLUSIVE, body, f"filter {number} of {interface.name}")
 
 
 def bfifo(
-    index: int, *, limit_bytes: int, new: bool = True, parent: int = IN_CLASS, name: str = ""
+    interface: Interface, *, limit_bytes: int, new: bool = True, parent: int = IN_CLASS
 ) -> Message:
     """A queue of so many bytes in class `1:10` as `10:`; with `new` false, change its limit."""
     handle = 0x10 if parent == IN_CLASS else 0x10 + (parent & 0xFFFF)
-    body = _queue_header(index, handle << 16, parent) + text(1, "bfifo")
+    body = _queue_header(interface, handle << 16, parent) + text(1, "bfifo")
     body += attribute(2, struct.pack("=I", limit_bytes))
     flags = _CREATE | _REPLACE if new else 0
-    return Message(NEW_QDISC, flags, body, f"queue of {name or index}: {limit_bytes}")
+    return Message(NEW_QDISC, flags, body, f"queue of {interface.name}: {limit_bytes}")
 
 
 def _mac(address: str | None) -> bytes:
@@ -282,5 +285,5 @@ def _link_header(index: int) -> bytes:
     return struct.pack("=BxHiII", 0, 0, index, 0, 0)
 
 
-def _queue_header(index: int, handle: int, parent: int) -> bytes:
-    return TCMSG.pack(0, index, handle, parent, 0)
+def _queue_header(interface: Interface, handle: int, parent: int) -> bytes:
+    return TCMSG.pack(0, interface.number, handle, parent, 0)

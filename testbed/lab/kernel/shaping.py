@@ -14,17 +14,7 @@ from typing import Any
 from testbed.lab.kernel import netlink, rtnetlink
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.netlink import NetlinkError
-from testbed.lab.kernel.rtnetlink import (
-    FIRST_SERVED,
-    GET_QDISC,
-    IN_CLASS,
-    LAST_SERVED,
-    NEW_QDISC,
-    ROOT,
-    TCMSG,
-    TICK_S,
-    Rtnetlink,
-)
+from testbed.lab.kernel.rtnetlink import FIRST_SERVED, IN_CLASS, LAST_SERVED, TCMSG, Rtnetlink
 from testbed.shared import dscp
 
 ETHERNET_FRAME_BYTES = 1514  # what the kernel counts for a full frame: no preamble, no FCS
@@ -96,23 +86,22 @@ def shape_all(outputs: Iterable[Output]) -> None:
 
 
 def _shape(kernel: Rtnetlink, output: Output) -> None:
-    name, link = output.interface, output.shape
-    index = kernel.index(name)
+    interface, link = kernel.interface(output.interface), output.shape
     messages = [
-        rtnetlink.single_segments(index, name=name),
-        rtnetlink.htb(index, name=name),
-        rate_message(index, link, name),
+        rtnetlink.single_segments(interface),
+        rtnetlink.htb(interface),
+        rate_message(interface, link),
     ]
     if link.priority_queue_bytes is not None:
         messages += rtnetlink.two_classes(
-            index, quantum_bytes=ETHERNET_FRAME_BYTES, dscp=dscp.PROTECTED, name=name
+            interface, quantum_bytes=ETHERNET_FRAME_BYTES, dscp=dscp.PROTECTED
         )
         protected = rtnetlink.bfifo(
-            index, limit_bytes=link.priority_queue_bytes, parent=FIRST_SERVED, name=name
+            interface, limit_bytes=link.priority_queue_bytes, parent=FIRST_SERVED
         )
-        messages += [protected, limit_message(index, link, name)]
+        messages += [protected, limit_message(interface, link)]
     elif link.ecn_threshold_bytes is None:
-        messages.append(limit_message(index, link, name))
+        messages.append(limit_message(interface, link))
     try:
         kernel.send(messages)
     except CommandError as error:
@@ -123,25 +112,26 @@ def _shape(kernel: Rtnetlink, output: Output) -> None:
             ) from None
         raise
     if link.ecn_threshold_bytes is not None:
-        mark(name, link, pid=output.pid)
+        mark(output.interface, link, pid=output.pid)
 
 
-def rate_message(index: int, link: LinkShape, name: str) -> rtnetlink.Message:
+def rate_message(interface: rtnetlink.Interface, link: LinkShape) -> rtnetlink.Message:
     """The message that sets the rate of a shaped interface, which may be in use."""
     return rtnetlink.htb_class(
-        index,
+        interface,
         rate_bps=link.rate_bps,
         burst_bytes=link.burst_bytes,
         quantum_bytes=ETHERNET_FRAME_BYTES,
-        name=name,
     )
 
 
-def limit_message(index: int, link: LinkShape, name: str, *, new: bool = True) -> rtnetlink.Message:
+def limit_message(
+    interface: rtnetlink.Interface, link: LinkShape, *, new: bool = True
+) -> rtnetlink.Message:
     """The message that sets `queue_bytes` of a shaped interface, which may be in use."""
     two = link.priority_queue_bytes is not None
     parent = LAST_SERVED if two else IN_CLASS
-    return rtnetlink.bfifo(index, limit_bytes=link.queue_bytes, new=new, parent=parent, name=name)
+    return rtnetlink.bfifo(interface, limit_bytes=link.queue_bytes, new=new, parent=parent)
 
 
 def mark(interface: str, link: LinkShape, *, pid: int | None, verb: str = "replace") -> None:
@@ -181,7 +171,8 @@ def queue_statistics(
 
 # What the kernel says of it
 
-_DEL_QDISC, _NEW_CLASS, _DEL_CLASS, _GET_CLASS = 37, 40, 41, 42
+_NEW_QDISC, _DEL_QDISC, _NEW_CLASS, _DEL_CLASS, _GET_CLASS = 36, 37, 40, 41, 42
+_DEL_ROOT = (_DEL_QDISC, rtnetlink.ROOT)
 _KIND, _OPTIONS = 1, 2
 _HTB_PARAMETERS, _RATE64, _CEIL64 = 1, 6, 7
 _RED_PARAMETERS, _RED_FLAGS = 1, 4
@@ -207,17 +198,14 @@ class ShapeInForce:
 
 def in_force(kernel: Rtnetlink, interface: str) -> ShapeInForce:
     """How an interface in the namespace of `kernel` is shaped."""
-    index = kernel.index(interface)
+    index = kernel.interface(interface).number
     for _, content in netlink.dump(kernel.socket, _GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
         if TCMSG.unpack_from(content)[2] == IN_CLASS:
-            rate, ceiling, ticks = _htb(content)
             first = _queue(kernel, index, FIRST_SERVED)
             last = _queue(kernel, index, IN_CLASS if first is None else LAST_SERVED)
             queue_bytes, ecn_threshold_bytes = (None, 0) if last is None else queue_of(last)
             return ShapeInForce(
-                rate_bps=8 * rate,
-                ceiling_bps=8 * ceiling,
-                burst_bytes=round(ticks * TICK_S * rate),
+                **_rate(content),
                 queue_bytes=queue_bytes,
                 ecn_threshold_bytes=ecn_threshold_bytes,
                 most_segments=kernel.most_segments(interface),
@@ -229,15 +217,12 @@ def in_force(kernel: Rtnetlink, interface: str) -> ShapeInForce:
 def changed_settings(kind: int, content: memoryview) -> tuple[int, dict[str, int | None]]:
     """The interface that a message about a change is about, and the settings that it tells."""
     _, interface, handle, parent, _ = TCMSG.unpack_from(content)
-    if kind == _NEW_CLASS and handle == IN_CLASS:
-        rate, ceiling, ticks = _htb(content)
-        burst_bytes = round(ticks * TICK_S * rate)
-        found = {"rate_bps": 8 * rate, "ceiling_bps": 8 * ceiling, "burst_bytes": burst_bytes}
-        return interface, dict(found)
-    if (kind, handle) == (_DEL_CLASS, IN_CLASS) or (kind, parent) == (_DEL_QDISC, ROOT):
+    if (kind, handle) == (_NEW_CLASS, IN_CLASS):
+        return interface, {**_rate(content)}
+    if (kind, handle) == (_DEL_CLASS, IN_CLASS) or (kind, parent) == _DEL_ROOT:
         return interface, {"rate_bps": None}
-    if kind in (NEW_QDISC, _DEL_QDISC) and parent in (IN_CLASS, FIRST_SERVED, LAST_SERVED):
-        limit, threshold = queue_of(content) if kind == NEW_QDISC else (None, None)
+    if kind in (_NEW_QDISC, _DEL_QDISC) and parent in (IN_CLASS, FIRST_SERVED, LAST_SERVED):
+        limit, threshold = queue_of(content) if kind == _NEW_QDISC else (None, None)
         if parent == FIRST_SERVED:
             return interface, {"priority_queue_bytes": limit}
         kind_of_queue = netlink.string(netlink.values(content, TCMSG.size)[_KIND])
@@ -246,8 +231,8 @@ def changed_settings(kind: int, content: memoryview) -> tuple[int, dict[str, int
     return interface, {}
 
 
-def _htb(content: memoryview) -> tuple[int, int, int]:
-    """Rate and ceiling in byte/s and the bucket in the kernel's units of time."""
+def _rate(content: memoryview) -> dict[str, int]:
+    """Rate, ceiling and bucket of a class, as in `ShapeInForce`."""
     options = netlink.values(netlink.values(content, TCMSG.size).get(_OPTIONS, memoryview(b"")))
     if _HTB_PARAMETERS not in options:
         raise CommandError("a class of a link is not HTB's")
@@ -256,13 +241,14 @@ def _htb(content: memoryview) -> tuple[int, int, int]:
         (rate,) = struct.unpack("=Q", options[_RATE64])
     if _CEIL64 in options:
         (ceiling,) = struct.unpack("=Q", options[_CEIL64])
-    return rate, ceiling, ticks
+    burst_bytes = round(ticks * rtnetlink.TICK_S * rate)
+    return {"rate_bps": 8 * rate, "ceiling_bps": 8 * ceiling, "burst_bytes": burst_bytes}
 
 
 def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
     """What the kernel says of the queue in a class; None: there is none."""
     try:
-        return netlink.ask(kernel.socket, GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
+        return netlink.ask(kernel.socket, rtnetlink.GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
     except NetlinkError:
         return None
 

@@ -96,9 +96,9 @@ def test_other_losses_than_those_of_the_table_and_a_socket_buffer_of_two_frames_
 
 # The kernel's TCP may build packets of 64 kB again, and nobody is told.
 KERNEL = """
-def single_segments(index, *, name=""):
-    body = _link_header(index) + attribute(_GSO_MAX_SEGMENTS, struct.pack("=I", 65535))
-    return Message(_SET_LINK, 0, body, f"segments of {name or index}")
+def single_segments(interface):
+    body = _link_header(interface.number) + attribute(_GSO_MAX_SEGMENTS, struct.pack("=I", 65535))
+    return Message(_SET_LINK, 0, body, f"segments of {interface.name}")
 
 Rtnetlink.most_segments = lambda self, interface: 1
 """
@@ -123,11 +123,11 @@ def calibrate(network, **options):
 
     def scatter():
         with Rtnetlink() as kernel:
-            index = kernel.index("s1-eth1")
+            interface = kernel.interface("s1-eth1")
             while not over.wait(0.005):
                 rate_bps = int(link.rate_bps * max(0.2, random.gauss(1, 0.2)))
                 shape = LinkShape(rate_bps=rate_bps, queue_bytes=link.queue_bytes)
-                kernel.send([rate_message(index, shape, "s1-eth1")])
+                kernel.send([rate_message(interface, shape)])
 
     thread = threading.Thread(target=scatter)
     thread.start()
@@ -149,19 +149,19 @@ def test_a_rate_that_scatters_by_a_fifth_is_found(wrong_lab: WrongLab):
 FIVE_PERCENT_SLOW = """
 _right_rate_message = rate_message
 
-def rate_message(index, link, name):
+def rate_message(interface, link):
     from dataclasses import replace
-    if name == "s1-eth1":  # the last hop towards the server
+    if interface.name == "s1-eth1":  # the last hop towards the server
         link = replace(link, rate_bps=link.rate_bps * 95 // 100)
-    return _right_rate_message(index, link, name)
+    return _right_rate_message(interface, link)
 """
 CHANGED_LIMIT = """
 _right_bfifo = bfifo
 
-def bfifo(index, *, limit_bytes, name="", **others):
-    if name == "worker-1-eth0":
+def bfifo(interface, *, limit_bytes, **others):
+    if interface.name == "worker-1-eth0":
         limit_bytes = limit_bytes * {percent} // 100
-    return _right_bfifo(index, limit_bytes=limit_bytes, name=name, **others)
+    return _right_bfifo(interface, limit_bytes=limit_bytes, **others)
 """
 # Before the calibration: one probe of ten that arrives at the server is dropped, and nothing else.
 DROPPING = """
