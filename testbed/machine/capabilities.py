@@ -120,7 +120,6 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     for name in ("probe0", "probe1"):
         run(["ip", "link", "set", name, "up"])
     switch = OpenVSwitch(private, private)
-    red = "red limit 100000 min 10000 max 30000 avpkt 1000 burst 20 ecn nodrop"
     trials: dict[str, Callable[[], str | None]] = {
         "tun-device": _tun_device,
         "hosts": _host,
@@ -135,8 +134,7 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
         "deep-switch-buffers": _deep_buffers,
         "netem": lambda: _unless(netem.missing("probe0", "probe1")),
         "even-bursts": _even_bursts,
-        "ecn-marking": partial(_qdisc, red),
-        "udp-segmentation": _udp_segmentation,
+        "ecn-marking": partial(_shaping, ecn_threshold_bytes=30_000),
         "compiled-hot-path": partial(_unless, WHY_NONE),
         **{f"tcp-{name}": partial(_congestion_control, name) for name in TCP_CONGESTION_CONTROLS},
     }
@@ -163,8 +161,11 @@ def _host() -> str:
     return f"Mininet {mininet.net.VERSION}"
 
 
-def _shaping() -> None:
-    shaping.shape("probe0", LinkShape(rate_bps=10_000_000, queue_bytes=15_000))
+def _shaping(ecn_threshold_bytes: int | None = None) -> None:
+    shape = LinkShape(
+        rate_bps=10_000_000, queue_bytes=150_000, ecn_threshold_bytes=ecn_threshold_bytes
+    )
+    shaping.shape("probe0", shape)
     run(["tc", "qdisc", "del", "dev", "probe0", "root"])
 
 
@@ -209,21 +210,6 @@ def _deep_buffers() -> None:
 
 def _even_bursts() -> None:
     PacedFrames("probe0", bytes(60), rate_bps=3e6, link_rate_bps=1e6)
-
-
-def _qdisc(description: str) -> None:
-    kind, *options = description.split()
-    try:
-        run(["tc", "qdisc", "add", "dev", "probe1", "root", kind, *options])
-    except CommandError as error:
-        unknown = "qdisc kind is unknown" in str(error)
-        raise CommandError(f"the kernel has no {kind}" if unknown else str(error)) from None
-    run(["tc", "qdisc", "del", "dev", "probe1", "root"])
-
-
-def _udp_segmentation() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
-        probe_socket.setsockopt(socket.IPPROTO_UDP, 103, 1400)
 
 
 def _congestion_control(name: str) -> None:
