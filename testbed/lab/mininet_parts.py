@@ -98,47 +98,28 @@ class _ShellOnDemand:
 
     def read(self, size: int = 1024) -> str:
         """What the shell printed; the first time, all of it up to its first prompt."""
-        deadline_s = time.monotonic() + self.shell_timeout_s
-        if self._has_prompt:
-            return self._read_by(deadline_s, size)
-        printed = ""
-        while not printed.endswith(_PROMPT):
-            try:
-                printed += self._read_by(deadline_s, size)
-            except (_EndedError, _SilentError) as error:
-                words = f"{': ' if printed.strip() else ''}{' '.join(printed.split())}"
-                name = self.name  # type: ignore[attr-defined]
-                if isinstance(error, _EndedError):
-                    raise MissingCapabilityError(
-                        f"mnexec cannot start the shell of {name}{words}"
-                    ) from None
-                waited = f"within {self.shell_timeout_s:g} s of mnexec"
-                raise CommandError(f"the shell of {name} gave no prompt {waited}{words}") from None
+        printed = self._read_next(size, "")
+        while not self._has_prompt and not printed.endswith(_PROMPT):
+            printed += self._read_next(size, printed)
         self._has_prompt = True
         return printed
 
-    def _read_by(self, deadline_s: float, size: int) -> str:
-        """What comes next; `_EndedError` if nothing will, `_SilentError` if it takes too long."""
+    def _read_next(self, size: int, printed: str) -> str:
+        """What comes next; CommandError if nothing will, or takes too long."""
         node: Any = self
+        words = f": {' '.join(printed.split())}" if printed.strip() else ""
         output = select.poll()  # Mininet's own is always ready, because it also asks for writing
         output.register(node.stdout, select.POLLIN)
+        deadline_s = time.monotonic() + self.shell_timeout_s
         while time.monotonic() < deadline_s:
             # This process holds the terminal too, so the shell's end alone wakes nobody.
             status = node.shell.poll()
             if output.poll(0 if status is not None else 100):
                 return str(super().read(size))  # type: ignore[misc]
             if status is not None:
-                raise _EndedError(f"the shell of {node.name} ended with status {status}")
-        waited = f"{self.shell_timeout_s:g} s, since {node.lastCmd!r}"
-        raise _SilentError(f"the shell of {node.name} says nothing for {waited}")
-
-
-class _EndedError(CommandError):
-    """A shell has ended."""
-
-
-class _SilentError(CommandError):
-    """A shell prints nothing."""
+                raise CommandError(f"the shell of {node.name} ended with status {status}{words}")
+        waited = f"for {self.shell_timeout_s:g} s, since {node.lastCmd!r}"
+        raise CommandError(f"the shell of {node.name} says nothing {waited}{words}")
 
 
 class LabInterface(Intf):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.datapath import Datapath, keep_whole
-from testbed.lab.kernel import process_status
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
@@ -126,26 +125,15 @@ class OpenVSwitch:
 
 def vsctl(words: Sequence[str], *, timeout_s: float = 20.0) -> str:
     """Run ovs-vsctl, which waits until the daemon has done it; return its standard output."""
-    daemon = "ovs-vswitchd"
-    pid = int((Path(os.environ["OVS_RUNDIR"]) / f"{daemon}.pid").read_text())
-    deadline_s = time.monotonic() + timeout_s
-    with subprocess.Popen(
-        ["ovs-vsctl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as command:
-        while True:
-            try:
-                output, errors = command.communicate(timeout=0.1)
-                break
-            except subprocess.TimeoutExpired:
-                if process_status.lives(pid) and time.monotonic() < deadline_s:
-                    continue
-                command.kill()
-            if time.monotonic() < deadline_s:
-                raise CommandError(f"{daemon} ended{_last_words(daemon)}")
-            raise CommandError(f"ovs-vsctl: no answer within {timeout_s:g} s")
-    if command.returncode != 0:
-        raise CommandError(f"ovs-vsctl: exit status {command.returncode}: {errors.strip()}")
-    return output
+    argv = ["ovs-vsctl", *words]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        why = _last_words("ovs-vswitchd")  # the daemon may have ended
+        raise CommandError(f"ovs-vsctl: no answer within {timeout_s:g} s{why}") from None
+    if done.returncode != 0:
+        raise CommandError(f"ovs-vsctl: exit status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _last_words(program: str) -> str:

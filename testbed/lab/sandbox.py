@@ -7,7 +7,6 @@ interface, mount and namespace. No clean-up code is needed.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -28,12 +27,6 @@ from testbed.shared.messages import LateError, Message, MessageError, Messages, 
 PRIVATE_DIRECTORY = Path("/etc/openvswitch")
 CONTROLLER_ADDRESS = ("127.0.0.1", 6653)  # loopback of the sandbox's own network namespace
 PINNED = PRIVATE_DIRECTORY / "run"
-# Limits that a lab's programs would die of: the command, what it counts, and how many are needed.
-# Stock systems allow a process 1,024 open files, enough for 128 hosts, and files of any size.
-_NEEDED = (
-    (resource.RLIMIT_NOFILE, "ulimit -n, open files of a process", 1024),
-    (resource.RLIMIT_FSIZE, "ulimit -f, bytes of a file", 1 << 30),
-)
 _HOSTS = Path("/etc/hosts")
 _HOSTS_FILE = "hosts"
 _LAST_WORDS_BYTES = 2000
@@ -118,7 +111,6 @@ def start(
     # What it prints goes to `output`; with `terminal` it keeps the caller's own input and output.
     # The signal of the parent's death comes with the end of the thread that calls this; with
     # `outlives_thread` there is none.
-    raise_limits()
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not privileges.may_be_root():
         namespaces = ["--user", "--map-root-user", *namespaces]
@@ -157,23 +149,6 @@ def result_of(
     """What a module's `in_sandbox` returns for a request, in a sandbox of its own."""
     with start(module) as box:
         return box.ask(request, timeout_s=timeout_s)[0]
-
-
-def raise_limits() -> None:
-    """Raise limits that are too low for a lab; higher ones stay, for users' programs."""
-    for limit, name, needed in _NEEDED:
-        soft, hard = resource.getrlimit(limit)
-        if soft == resource.RLIM_INFINITY or soft >= needed:
-            continue
-        enough = hard == resource.RLIM_INFINITY or hard >= needed
-        try:
-            with privileges.taken_up():
-                resource.setrlimit(limit, (needed, hard if enough else needed))
-        except (OSError, ValueError):
-            raise InputError(
-                f"{name}: {hard} at most, and a lab needs {needed}: raise the hard limit "
-                "(limits.conf has it; a new login has the stock one)"
-            ) from None
 
 
 def _environment() -> dict[str, str]:

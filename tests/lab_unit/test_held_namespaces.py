@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.lab.kernel import namespaces, rtnetlink
-from testbed.lab.kernel.commands import run
+from testbed.lab.kernel import namespaces, rtnetlink, socket_defaults
+from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import inside
 
@@ -69,3 +69,13 @@ def test_addresses_and_neighbours_are_as_ip_sees_them(host):
         "00:00:00:00:00:09",
         ["PERMANENT"],
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("/dev/null", "'' and not '47000-47999' are reserved"), ("/dev/nothing/here", "No such")],
+)
+def test_what_cannot_be_read_back_is_an_error(monkeypatch, path, message):
+    monkeypatch.setattr(socket_defaults, "_RESERVED", Path(path))
+    with pytest.raises(CommandError, match=message):
+        socket_defaults.reserve_ports(None, 47000, 47999)
