@@ -179,18 +179,15 @@ class RelayReport:
     """How well a relay did its work since `RelayClient.begin`.
 
     Attributes:
-        scheduling: of the relay: how the kernel scheduled it (`fifo`, `nice`, `short-slice`,
-            `ordinary`).
+        scheduling: of the relay: how the kernel scheduled it (`fifo`, `nice`, `ordinary`).
         late_max_s: of the relay: how much after its time one frame left, at most.
         early_max_s: the same, before its time.
-        refused: of the relay: requests that it refused since it began.
     """
 
     scheduling: str
     late_max_s: float
     early_max_s: float
     worst: Stretch | None
-    refused: int
     delays: list[DirectionDelay]
     directions: list[DirectionCounters]
 

@@ -51,7 +51,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _MLOCKALL_FLAGS = 3
 _ABSOLUTE = 1
 _FIFO_PRIORITY = 1
-_SHORTEST_SLICE_NS = 100_000
 # Some 60 kB, less than what any system's socket holds.
 _DIRECTIONS_AT_ONCE = 128
 
@@ -81,7 +80,6 @@ class _Relay:
         self._scheduling = _hurry()
         self._control = control
         self._seed = seed
-        self._refused = 0
         self._poll = select.epoll()
         self._idle: dict[int, DelayLine] = {}
         self._lines: dict[DelayLine, int] = {}
@@ -181,7 +179,6 @@ class _Relay:
                     answer = {"error": str(error)}
                 except MemoryError:
                     answer = {"error": "no memory is left"}
-            self._refused += "error" in answer
             client.answer(request, answer, timeout_s=0)
         except MessageError:
             return False
@@ -232,7 +229,6 @@ class _Relay:
             late_max_s=self._punctuality.late_max_s(),
             early_max_s=self._punctuality.early_max_ns / 1e9,
             worst=self._punctuality.worst(),
-            refused=self._refused,
             delays=[line.delay(waits[self._lines[line]]) for line in lines],
             directions=[line.counters() for line in lines],
         )
@@ -254,18 +250,8 @@ def _hurry() -> str:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, -15)
     except OSError:
-        return "short-slice" if _take_short_slices() else "ordinary"
+        return "ordinary"
     return "nice"
-
-
-def _take_short_slices() -> bool:
-    """Ask for short time slices, which come sooner; every user may (Linux 6.12 and newer)."""
-    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)  # sched_setattr
-    if number is None:
-        return False
-    # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period
-    attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, 0, 0, _SHORTEST_SLICE_NS, 0, 0)
-    return _LIBC.syscall(number, 0, attributes, 0) == 0
 
 
 def main() -> None:
