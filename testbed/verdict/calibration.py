@@ -1,39 +1,41 @@
-"""The idle network before training: rate and round trip of every path, every queue, their gates."""
+"""The idle network before training: rate and round trip of every path, every queue, their gates.
+
+A saturated path's arrivals are stamped by the kernel and cut into short stretches, each a trial.
+Queues are filled by frames of an experimental EtherType towards an address that nobody owns.
+"""
 
 from __future__ import annotations
 
+import errno
 import math
 import socket
 import statistics
+import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from testbed.lab import paths
+from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.kernel.namespaces import socket_in
-from testbed.lab.network import HostInfo, LabInfo, LinkEnds
-from testbed.verdict import queue_calibration, rate_calibration
+from testbed.lab.kernel.namespaces import entered, socket_in
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
+from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.verdict.gate import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
-from testbed.verdict.queue_calibration import QueueCalibration
 
-_MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
-_PROBING_TIME_S = 0.1
-_FURTHER_BATCHES, _BETWEEN_BATCHES_S = 3, 0.03
-_OFF_SHARE, _OFF_S = 0.05, 0.00015
-_ANSWER_TIMEOUT_S = 0.5
-_LOST_TIMEOUT_S = 0.1
-_CONCURRENT_PROBES = 16
-_DELAYED_S = 0.002  # round trips longer than this are waited for on many paths at once
-_LONGEST_RTT_S = 1.0
-_MOST_TRIES = 60  # until a probe comes back, where links are configured to lose most of them
-_BUDGET_S = 6.0
-_MILLIONTH = 4.9  # standard deviations of a normal distribution, either way
-# Configured loss may cost so many probes by chance: more of them happen once in a million paths.
-_CHANCE = 1e-6
+_FRAME_BITS = 8 * ETHERNET_FRAME_BYTES
+_MOST_ALIKE = 24  # paths of like links that are measured; a fifth of a second for each
+# Configured loss may cost so many probes by chance, and jitter so many standard deviations: more of
+# them happen once in a million paths.
+_CHANCE, _CHANCE_DEVIATIONS = 1e-6, 4.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +92,40 @@ class PathCalibration:
         share_s = limits["rtt_error"] * self.configured_rtt_s
         return worst([(least_s, "rtt_error_s"), (share_s, "rtt_error")])
 
-    def as_json(self) -> dict[str, object]:
-        """The record in `calibration.json`."""
-        record = asdict(self)
-        return {"from": record.pop("sender"), "to": record.pop("receiver"), **record}
+
+@dataclass(frozen=True, kw_only=True)
+class QueueCalibration:
+    """The queue at `sender`'s end of `link`.
+
+    Attributes:
+        limit_bytes: as configured.
+        peak_bytes: the longest queue that was seen; None: not measured.
+        resolution_bytes: a full queue may have looked shorter by this much: a frame did not fit
+            any more, and others left between the last refusal and the look.
+        refused: frames that found the queue full.
+        reason: why it was not measured.
+    """
+
+    link: str
+    sender: str
+    limit_bytes: int
+    peak_bytes: int | None = None
+    resolution_bytes: int = 0
+    refused: int = 0
+    reason: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.link} from {self.sender}"
+
+    @property
+    def error(self) -> float | None:
+        """How far beyond or short of the limit the full queue was, as a share of the limit."""
+        if self.peak_bytes is None:
+            return None
+        beyond = self.peak_bytes - self.limit_bytes
+        short = self.limit_bytes - self.peak_bytes - self.resolution_bytes
+        return max(0, beyond, short) / self.limit_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,94 +139,63 @@ class Calibration:
 
     def as_json(self) -> dict[str, Any]:
         """`calibration.json`, without the schema's number."""
+        links = [asdict(path) for path in self.paths]
+        queues = [asdict(queue) | {"error": queue.error} for queue in self.queues]
+        for record in (*links, *queues):
+            record["from"] = record.pop("sender")
+        for record in links:
+            record["to"] = record.pop("receiver")
         return {
-            "links": [path.as_json() for path in self.paths],
-            "queues": [queue.as_json() for queue in self.queues],
+            "links": links,
+            "queues": queues,
             "paths_left_out": self.left_out,
             "took_s": self.took_s,
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Path:
+class _Path(NamedTuple):
+    """What a direction between two hosts is configured to do."""
+
     sender: HostInfo
     receiver: HostInfo
     rate_bps: int
-    rtt_s: float
-    hops: int
+    rtt_s: float = 0.0
+    hops: int = 2
     loss: float = 0.0
     probe_loss: float = 0.0
     delivered_share: float = 1.0  # of the rate, where the path is full
     jitters_s: tuple[float, ...] = ()  # of the links that have one, one way
 
-    @property
-    def cost_s(self) -> float:
-        """Roughly how long it takes to measure its rate, and to wait for lost probes."""
-        lost_s = _MOST_ROUND_TRIPS * self.probe_loss * _LOST_TIMEOUT_S
-        blast_s = rate_calibration.duration_s(self.rate_bps, self.jitters_s)
-        return blast_s + self.rtt_s + 0.003 + lost_s
 
-    @property
-    def likeness(self) -> tuple[float, ...]:
-        kind = self.rate_bps, self.rtt_s, self.hops, self.loss, self.probe_loss
-        return *kind, *self.jitters_s
-
-
-def warm_up(network: LabInfo) -> None:
-    """Send one packet over every path and back: with the first, the switch makes its socket."""
-
-    def once(path: _Path) -> None:
-        # The very first packet may get lost while flows are being set up.
-        tries, rtt_s = (_MOST_TRIES, path.rtt_s) if path.probe_loss else (2, _LONGEST_RTT_S)
-        with _udp(path.sender, rtt_s) as source, _udp(path.receiver, rtt_s) as sink:
-            if all(_round_trip(source, sink) is None for _ in range(tries)):
-                raise _no_answer(path)
-
-    with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
-        list(pool.map(once, _pairs(network)))
-
-
-def calibrate(network: LabInfo, *, budget_s: float = _BUDGET_S) -> Calibration:
+def calibrate(network: LabInfo, *, most_alike: int = _MOST_ALIKE) -> Calibration:
     """Measure both directions between the server and every other host, and every link's queue."""
     began_s = time.monotonic()
-    queues = queue_calibration.fill_all(network)
-    every = list(_pairs(network))
-    chosen = _affordable(every, budget_s)
+    queues = _fill_all(network)
+    every = list(_paths(network))
+    chosen = _chosen(every, most_alike)
     trips = _all_round_trips(chosen)
-    measured = [_measure(path, found) for path, found in zip(chosen, trips, strict=True)]
     return Calibration(
-        paths=measured,
+        paths=[_measured(path, found) for path, found in zip(chosen, trips, strict=True)],
         queues=queues,
         left_out=len(every) - len(chosen),
         took_s=time.monotonic() - began_s,
     )
 
 
-def idle_round_trip_s(network: LabInfo) -> float:
-    """The median round trip between the server and the first worker, in seconds."""
-    path = next(_pairs(network))
-    with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
-        found = [_round_trip(source, sink) for _ in range(_MOST_ROUND_TRIPS)]
-    answered = [each for each in found if each is not None]
-    if not answered:
-        raise _no_answer(path)
-    return statistics.median(answered)
-
-
-def _pairs(network: LabInfo) -> Iterator[_Path]:
+def _paths(network: LabInfo) -> Iterator[_Path]:
     description = network.as_json()
     links = {link.name: link for link in network.links}
 
     def between(first: HostInfo, second: HostInfo) -> list[LinkEnds]:
-        return [links[each.name] for each in paths.path(description, first.name, second.name)]
+        return [links[hop.name] for hop in paths.path(description, first.name, second.name)]
 
     # A network whose hosts have names of their own is measured from the first one.
     server = network.hosts.get("server") or next(iter(network.hosts.values()))
     for host in network.hosts.values():
         if host is not server:
-            for sender, receiver in ((host, server), (server, host)):
-                ways = between(sender, receiver), between(receiver, sender)
-                yield path_over(sender, receiver, *ways)
+            there, back = between(host, server), between(server, host)
+            yield path_over(host, server, there, back)
+            yield path_over(server, host, back, there)
 
 
 def path_over(
@@ -219,72 +220,23 @@ def path_over(
     )
 
 
-def _affordable(every: Sequence[_Path], budget_s: float) -> list[_Path]:
-    total_s = sum(path.cost_s for path in every)
-    if total_s <= budget_s:
-        return list(every)
-    alike: dict[tuple[float, ...], list[_Path]] = {}
+def _chosen(every: Sequence[_Path], most_alike: int) -> list[_Path]:
+    alike: dict[tuple[object, ...], list[_Path]] = {}
     for path in every:
-        alike.setdefault(path.likeness, []).append(path)
+        alike.setdefault(path[2:], []).append(path)
     chosen = []
     for group in alike.values():
-        count = max(2, int(len(group) * budget_s / total_s))
         # Directions alternate: an even stride would choose one of them only.
-        stride = -(-len(group) // count) | 1
+        stride = 1 if len(group) <= most_alike else -(-len(group) // most_alike) | 1
         chosen.extend(group[::stride])
     return chosen
 
 
-def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
-    """Round trips of every path: those of delayed ones at the same time, the others in turn."""
-
-    def trips(path: _Path) -> list[float | None]:
-        most = int(_PROBING_TIME_S / path.rtt_s) if path.rtt_s else _MOST_ROUND_TRIPS
-        count = min(_MOST_ROUND_TRIPS, max(_LEAST_ROUND_TRIPS, most))
-        with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
-            if path.probe_loss:  # many will be lost: do not wait for each for long
-                for opened in (source, sink):
-                    opened.settimeout(_LOST_TIMEOUT_S + 2 * path.rtt_s)
-            found = [_round_trip(source, sink) for _ in range(count)]
-            while path.probe_loss and not any(found) and len(found) < _MOST_TRIES:
-                found.append(_round_trip(source, sink))
-            # A batch lasts some milliseconds, in which other work may have delayed all of it. What
-            # is wrong with the path itself delays the later batches as well. All of them count.
-            for _ in range(_FURTHER_BATCHES):
-                if not _seems_off(path, found):
-                    break
-                time.sleep(_BETWEEN_BATCHES_S)
-                found += [_round_trip(source, sink) for _ in range(count)]
-            return found
-
-    found: dict[int, list[float | None]] = {}
-    delayed = [number for number, path in enumerate(chosen) if path.rtt_s > _DELAYED_S]
-    with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
-        found.update(zip(delayed, pool.map(trips, [chosen[each] for each in delayed]), strict=True))
-    return [found[i] if i in found else trips(path) for i, path in enumerate(chosen)]
-
-
-def _seems_off(path: _Path, trips: Sequence[float | None]) -> bool:
-    """Whether the median is off by half of what the gates allow by default, or more."""
-    answered = [trip for trip in trips if trip is not None]
-    allowed_s = max(_OFF_SHARE * path.rtt_s, _OFF_S * (path.hops - 1))
-    return bool(answered) and abs(statistics.median(answered) - path.rtt_s) > allowed_s
-
-
-def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
+def _measured(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
     answered = [trip for trip in trips if trip is not None]
     if not answered:
         raise _no_answer(path)
-    with _udp(path.sender, path.rtt_s) as source, _udp(path.receiver, path.rtt_s) as sink:
-        rate = rate_calibration.measure(
-            source,
-            sink,
-            path.rate_bps,
-            silence_s=path.rtt_s + _LOST_TIMEOUT_S,
-            loss=path.loss,
-            delivered_share=path.delivered_share,
-            jitters_s=path.jitters_s,
-        )
+    rate = _rate(path)
     return PathCalibration(
         sender=path.sender.name,
         receiver=path.receiver.name,
@@ -303,11 +255,88 @@ def _measure(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
     )
 
 
+# Round trips
+
+_MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
+_PROBING_TIME_S = 0.1
+_MOST_TRIES = 60  # until a probe comes back, where links are configured to lose most of them
+_FURTHER_BATCHES, _BETWEEN_BATCHES_S = 3, 0.03
+# Beyond twice the round trip: of the first probe, of a later one, of one that may well be lost.
+_FIRST_TIMEOUT_S, _ANSWER_TIMEOUT_S, _LOST_TIMEOUT_S = 2.5, 0.5, 0.1
+_CONCURRENT_PROBES = 16
+_DELAYED_S = 0.002  # round trips longer than this are waited for on many paths at once
+
+
+def warm_up(network: LabInfo) -> None:
+    """Send one packet over every path and back: with the first, the switch makes its socket."""
+
+    def once(path: _Path) -> None:
+        # The very first packet may get lost while flows are being set up.
+        tries, timeout_s = 2, _FIRST_TIMEOUT_S
+        if path.probe_loss:
+            tries, timeout_s = _MOST_TRIES, _ANSWER_TIMEOUT_S
+        with _ends(path, timeout_s) as (source, sink):
+            if all(_round_trip(source, sink) is None for _ in range(tries)):
+                raise _no_answer(path)
+
+    with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
+        list(pool.map(once, _paths(network)))
+
+
+def idle_round_trip_s(network: LabInfo) -> float:
+    """The median round trip between the server and the first worker, in seconds."""
+    path = next(_paths(network))
+    (trips,) = _all_round_trips([path])
+    answered = [trip for trip in trips if trip is not None]
+    if not answered:
+        raise _no_answer(path)
+    return statistics.median(answered)
+
+
+def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
+    """Round trips of every path: those of delayed ones at the same time, the others in turn."""
+    with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
+        delayed = {
+            number: pool.submit(_round_trips, path)
+            for number, path in enumerate(chosen)
+            if path.rtt_s > _DELAYED_S
+        }
+        wait(delayed.values())
+    return [
+        delayed[number].result() if number in delayed else _round_trips(path)
+        for number, path in enumerate(chosen)
+    ]
+
+
+def _round_trips(path: _Path) -> list[float | None]:
+    most = int(_PROBING_TIME_S / path.rtt_s) if path.rtt_s else _MOST_ROUND_TRIPS
+    count = min(_MOST_ROUND_TRIPS, max(_LEAST_ROUND_TRIPS, most))
+    with _ends(path, _LOST_TIMEOUT_S if path.probe_loss else _ANSWER_TIMEOUT_S) as (source, sink):
+        trips = [_round_trip(source, sink) for _ in range(count)]
+        while path.probe_loss and not any(trips) and len(trips) < _MOST_TRIES:
+            trips.append(_round_trip(source, sink))
+        # A batch lasts some milliseconds, in which other work may have delayed all of it. What is
+        # wrong with the path itself delays the later batches as well. All of them count.
+        for _ in range(_FURTHER_BATCHES):
+            if not _seems_off(path, trips):
+                break
+            time.sleep(_BETWEEN_BATCHES_S)
+            trips += [_round_trip(source, sink) for _ in range(count)]
+    return trips
+
+
+def _seems_off(path: _Path, trips: Sequence[float | None]) -> bool:
+    """Whether the median is off by half of what the gates allow by default, or more."""
+    answered = [trip for trip in trips if trip is not None]
+    allowed_s = max(0.05 * path.rtt_s, 0.00015 * (path.hops - 1))
+    return bool(answered) and abs(statistics.median(answered) - path.rtt_s) > allowed_s
+
+
 def median_chance_s(jitters_s: Sequence[float], count: int) -> float:
     """How far the median of `count` round trips may be off by jitter: farther once in a million."""
     deviation_s = math.sqrt(2 / 3 * sum(jitter_s**2 for jitter_s in jitters_s))
     # As for a normal distribution; a sum of even ones has shorter tails.
-    return _MILLIONTH * math.sqrt(math.pi / 2) * deviation_s / math.sqrt(count)
+    return _CHANCE_DEVIATIONS * math.sqrt(math.pi / 2) * deviation_s / math.sqrt(count)
 
 
 def _no_answer(path: _Path) -> CommandError:
@@ -315,12 +344,19 @@ def _no_answer(path: _Path) -> CommandError:
     return CommandError(f"no answer from {path.receiver.name} to {path.sender.name}{lossy}")
 
 
-def _udp(host: HostInfo, rtt_s: float) -> socket.socket:
-    opened = socket_in(host.pid, socket.AF_INET, socket.SOCK_DGRAM)
-    opened.bind((host.address, 0))
-    opened.settimeout(_ANSWER_TIMEOUT_S + 2 * rtt_s)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-    return opened
+@contextmanager
+def _ends(path: _Path, timeout_s: float) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A UDP socket at either end, which waits for so long and for two round trips."""
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket_in(host.pid, socket.AF_INET, socket.SOCK_DGRAM))
+            for host in (path.sender, path.receiver)
+        ]
+        for end, host in zip(opened, (path.sender, path.receiver), strict=True):
+            end.bind((host.address, 0))
+            end.settimeout(timeout_s + 2 * path.rtt_s)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        yield opened[0], opened[1]
 
 
 def _round_trip(source: socket.socket, sink: socket.socket) -> float | None:
@@ -332,6 +368,233 @@ def _round_trip(source: socket.socket, sink: socket.socket) -> float | None:
     except TimeoutError:
         return None
     return time.monotonic() - began_s
+
+
+# Rates of saturated paths
+
+_SO_TIMESTAMPNS, _SO_RCVBUFFORCE = 35, 33
+_RECEIVE_BUFFER_BYTES = 64 << 20
+_FRAME_MEMORY_BYTES = 2560  # what the kernel charges for a full frame, and some more
+_NUMBER = struct.Struct("!I")  # at the start of a frame's payload
+_PAYLOAD_BYTES = ETHERNET_FRAME_BYTES - 14 - 20 - 8
+# A processor that is taken away for a moment spoils few of many short stretches. Shorter ones would
+# measure the shaper's bucket (half a millisecond) and the timers instead of the rate. Jitter moves
+# the ends of a stretch: where there is some, stretches are long enough for it to matter little;
+# what it does all the same, a simulation of so many stretches says.
+_STRETCH_S, _STRETCH_JITTERS, _LONGEST_STRETCH_S = 0.005, 30, 0.2
+_SIMULATED_STRETCHES = 200
+_MOST_STRETCHES, _LEAST_STRETCHES = 40, 16
+_MOST_FRAMES = 8192
+_SILENT_FRAMES = 50
+# A machine that was disturbed is measured for longer; what it showed so far counts all the same.
+_MOST_BLASTS = 4
+_GOOD_ERROR, _GOOD_SPREAD = 0.005, 0.01
+_IQR_OF_NORMAL = 1.349  # in standard deviations
+
+
+class Rate(NamedTuple):
+    """The trials of one path."""
+
+    median_bps: float
+    spread: float  # interquartile range over the configured rate, without what chance explains
+    trials: int
+
+
+def _rate(path: _Path) -> Rate:
+    """Saturate a path, once more where it looks disturbed, up to four times."""
+    # Where a full path delivers 1 - `loss` of its rate, no queue on the way overflows: then the
+    # frames' numbers tell exactly what was sent.
+    numbered = path.loss > 0 and abs(path.delivered_share - (1 - path.loss)) < 1e-9
+    chance = chance_spread(path.rate_bps, 0.0 if numbered else path.loss, path.jitters_s)
+    frames = stretch_frames(path.rate_bps, path.jitters_s)
+    count = blast_frames(path.rate_bps, path.jitters_s)
+    share = None if numbered else path.delivered_share
+    trials_bps: list[float] = []
+    silence_s = _ANSWER_TIMEOUT_S
+    if path.loss:
+        silence_s = _LOST_TIMEOUT_S + _SILENT_FRAMES * _FRAME_BITS / path.rate_bps
+    with _ends(path, silence_s) as (source, sink):
+        sink.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        with suppress(PermissionError):  # an ordinary user's sink holds some 180 frames
+            sink.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
+        for _ in range(_MOST_BLASTS):
+            arrivals = _blast(source, sink, count, lossy=path.loss > 0)
+            trials_bps += stretches_bps(arrivals, frames, delivered_share=share)
+            found = summary(trials_bps, path.rate_bps, chance=chance)
+            error = abs(found.median_bps / path.rate_bps - 1)
+            if error <= _GOOD_ERROR and found.spread <= _GOOD_SPREAD:
+                break
+    return found
+
+
+def stretches_bps(
+    arrivals: Sequence[tuple[int, float]], frames: int, *, delivered_share: float | None = 1.0
+) -> list[float]:
+    """The rate in every stretch, before configured losses; without a share by frames' numbers."""
+    steady = arrivals[max(frames, len(arrivals) // 8) :]  # the first leave with full buckets
+    rates = []
+    for first in range(0, len(steady) - frames, frames):
+        (number, at_s), (last_number, last_s) = steady[first], steady[first + frames]
+        carried = frames / delivered_share if delivered_share else last_number - number
+        took_s = last_s - at_s
+        rates.append(carried * _FRAME_BITS / took_s if took_s > 0 else math.inf)
+    return rates
+
+
+def summary(trials_bps: Sequence[float], rate_bps: int, *, chance: float = 0.0) -> Rate:
+    """Median and spread of trials; without any, a rate of 0."""
+    if len(trials_bps) < 2:
+        return Rate(sum(trials_bps), 1.0, len(trials_bps))
+    low_bps, median_bps, high_bps = statistics.quantiles(trials_bps, method="inclusive")
+    seen = (high_bps - low_bps) / rate_bps
+    return Rate(median_bps, math.sqrt(max(0.0, seen**2 - chance**2)), len(trials_bps))
+
+
+def chance_spread(rate_bps: int, loss: float, jitters_s: Sequence[float] = ()) -> float:
+    """The interquartile range that random losses, and jitter, give to the time of a stretch."""
+    frames = stretch_frames(rate_bps, jitters_s)
+    lost = _IQR_OF_NORMAL * math.sqrt(loss / frames)
+    if not jitters_s:
+        return lost
+    frame_s = _FRAME_BITS / rate_bps
+    random = np.random.default_rng(0)
+    arrivals_s = np.arange(frames * _SIMULATED_STRETCHES) * frame_s
+    for jitter_s in jitters_s:  # as `testbed.lab.delay` defines it
+        drawn_s = arrivals_s + random.uniform(-jitter_s, jitter_s, len(arrivals_s))
+        arrivals_s = np.maximum.accumulate(drawn_s)
+    low, high = np.quantile(np.diff(arrivals_s[::frames]), (0.25, 0.75)) / (frames * frame_s)
+    return math.hypot(lost, float(high - low))
+
+
+def stretch_frames(rate_bps: int, jitters_s: Sequence[float] = ()) -> int:
+    """How many arrivals one trial has."""
+    stretch_s = min(_STRETCH_S + _STRETCH_JITTERS * sum(jitters_s), _LONGEST_STRETCH_S)
+    return max(1, round(rate_bps * stretch_s / _FRAME_BITS))
+
+
+def blast_frames(rate_bps: int, jitters_s: Sequence[float] = ()) -> int:
+    """How many frames a blast has: 0.2 s of them, fewer where they are many, more where few."""
+    stretch = stretch_frames(rate_bps, jitters_s)
+    stretches = min(_MOST_STRETCHES, max(_LEAST_STRETCHES, _MOST_FRAMES // stretch))
+    if stretch == 1:  # a slow link: its frames last long
+        stretches = max(_LEAST_STRETCHES, int(0.3 * rate_bps / _FRAME_BITS))
+    return stretch * stretches * 8 // 7 + 2
+
+
+def _blast(
+    source: socket.socket, sink: socket.socket, count: int, *, lossy: bool
+) -> list[tuple[int, float]]:
+    """Send `count` frames, as fast as the sender's own queue takes them; returns what arrived."""
+    target, rest = sink.getsockname(), bytes(_PAYLOAD_BYTES - _NUMBER.size)
+
+    def send() -> None:
+        for number in range(count):  # blocks while the host's own queue is full
+            source.sendto(_NUMBER.pack(number) + rest, target)
+
+    # Two threads of Python hinder each other above 200 Mbit/s. So all is sent before any is read,
+    # unless the sink cannot hold it.
+    held = sink.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // _FRAME_MEMORY_BYTES
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    if count <= held:
+        sending.join()
+    arrivals: list[tuple[int, float]] = []
+    with suppress(TimeoutError):
+        while len(arrivals) < count:
+            frame, ancillary, _, _ = sink.recvmsg(_PAYLOAD_BYTES, 64)
+            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2][:16])
+            arrivals.append((_NUMBER.unpack_from(frame)[0], seconds + nanoseconds * 1e-9))
+            if lossy and arrivals[-1][0] == count - 1:
+                break
+    sending.join()
+    return arrivals
+
+
+# Queues
+
+# Destination, source (locally administered, of no host).
+_HEADER = bytes.fromhex("02000000ca1b 02000000ca1c") + OWN_ETHERTYPE.to_bytes(2)
+_FRAME = _HEADER.ljust(ETHERNET_FRAME_BYTES, b"\0")
+_SO_SNDBUFFORCE, _SEND_BUFFER_BYTES = 32, 128 << 20
+_MOST_SOCKETS = 64
+_LOOKS = 4
+_PATIENCE_S, _SLOWEST_FILLING_BYTES_PER_S = 0.1, 100e6
+_DRAIN_POLL_S = 0.002
+# RED as `shaping.mark` sets it drops at its limit only. (These frames cannot be marked.)
+_LIMITED_IN_BYTES = ("bfifo", "red")
+
+
+def _fill_all(network: LabInfo) -> list[QueueCalibration]:
+    """Fill every queue of an idle network and wait until all are empty again."""
+    ends = [(link, end) for link in network.links for end in (link.first, link.second)]
+    measured = [_fill(link, end) for link, end in ends]
+    slowest_s = max((8 * link.queue_bytes / link.rate_bps for link in network.links), default=0.0)
+    deadline_s = time.monotonic() + 2 * slowest_s + _PATIENCE_S
+    while any(_backlog(end)[0] for _, end in ends) and time.monotonic() < deadline_s:
+        time.sleep(_DRAIN_POLL_S)
+    return measured
+
+
+def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
+    calibration = partial(
+        QueueCalibration, link=link.name, sender=end.node, limit_bytes=link.queue_bytes
+    )
+    kind = _backlog(end)[1]
+    if kind not in _LIMITED_IN_BYTES:
+        return calibration(reason=f"its limit is not one in bytes ({kind or 'none'})")
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(_packet_socket(end))]
+        peak_bytes = refused = 0
+        resolution_bytes = link.queue_bytes
+        patience_s = _PATIENCE_S + link.queue_bytes / _SLOWEST_FILLING_BYTES_PER_S
+        for _ in range(_LOOKS):
+            if not _send_until_refused(sockets, end, stack, patience_s):
+                break
+            refused += 1
+            refused_s = time.monotonic()
+            backlog_bytes = _backlog(end)[0]
+            drained_bytes = (time.monotonic() - refused_s) * link.rate_bps / 8
+            peak_bytes = max(peak_bytes, backlog_bytes)
+            resolution_bytes = min(resolution_bytes, int(2 * ETHERNET_FRAME_BYTES + drained_bytes))
+    if not refused:
+        return calibration(reason="this process could not send faster than the link drains")
+    return calibration(peak_bytes=peak_bytes, resolution_bytes=resolution_bytes, refused=refused)
+
+
+def _send_until_refused(
+    sockets: list[socket.socket], end: Port, stack: ExitStack, patience_s: float
+) -> bool:
+    """Send until the queue refuses a frame; False if that did not happen within the time."""
+    deadline_s = time.monotonic() + patience_s
+    while time.monotonic() < deadline_s:
+        try:
+            for _ in range(16):
+                sockets[-1].send(_FRAME)
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                return True
+            if error.errno != errno.EAGAIN:
+                raise
+            # The socket's own buffer is full, an ordinary user's soon: open another socket.
+            if len(sockets) == _MOST_SOCKETS:
+                return False
+            sockets.append(stack.enter_context(_packet_socket(end)))
+    return False
+
+
+def _packet_socket(end: Port) -> socket.socket:
+    opened = socket_in(end.pid, socket.AF_PACKET, socket.SOCK_RAW)
+    opened.setblocking(False)
+    with suppress(PermissionError):
+        opened.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+    opened.bind((end.interface, 0))
+    return opened
+
+
+def _backlog(end: Port) -> tuple[int, str]:
+    """Bytes that wait at an interface, and the kind of queue that they wait in."""
+    with entered(end.pid):
+        return link_counters.waiting(end.interface)
 
 
 # The gates

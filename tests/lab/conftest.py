@@ -48,7 +48,7 @@ FEW_PATHS = {
 _of_every_path = calibrate
 
 def calibrate(network, **options):
-    return _of_every_path(network, budget_s=0)
+    return _of_every_path(network, most_alike=2)
 """
 }
 

@@ -10,14 +10,13 @@ from typing import Any
 
 from testbed.experiment import Limits
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
-from testbed.verdict.calibration import Calibration, PathCalibration
+from testbed.verdict.calibration import Calibration, PathCalibration, QueueCalibration
 from testbed.verdict.gate import Gate, judge
 from testbed.verdict.ledgers import Conservation, LinkLedger
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
 from testbed.verdict.processor_headroom import Headroom, Stall, Wait
-from testbed.verdict.queue_calibration import QueueCalibration
 from testbed.verdict.standstill import Standstill
 
 # What a network without delayed links has no use for.
