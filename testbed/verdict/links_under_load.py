@@ -40,21 +40,20 @@ class LinkUnderLoad:
         rate_bps: the configured rate, in bit/s of Ethernet frames.
         samples: how often its queue was sampled.
         backlogged: how many samples found packets waiting.
-        packet_bytes: the largest mean size of the packets that a sample found waiting, the largest
-            of all left out: the kernel reads a queue's counters one after the other, so a single
-            sample proves nothing. None: no sample found any.
+        packet_bytes: the largest mean size but one of the packets that a sample found waiting,
+            since a queue's counters are not read at one instant. None: no sample found any.
         holds_enough: whether its queue can hold what the link sends between two samples; otherwise
             nothing shows that packets waited all the time.
-        loaded_s: the time in which packets surely waited, and the link's rate was known: it was
-            the configured one, or one that a trace or the lab's user had set.
+        loaded_s: the time in which packets surely waited at a known rate: the configured one, or
+            one that a trace or the lab's user had set.
         left_out_s: the time in which packets waited while an impairment may have changed the rate.
         delivered: bytes sent in `loaded_s` over those that the rate allows; None: it was too short.
         worst: the same, of the window of half a second that is farthest from 1.
         worst_s: when that window began (CLOCK_MONOTONIC).
-        missing: the most that did not leave in the judged intervals of half a second, over what the
-            rate allows in that half second; one frame for each stretch of them proves nothing.
-        most: the most that left in a quarter of a second, beyond what the shaper's bucket holds,
-            over what the rate allows, loaded or not; None: it was never sampled for so long.
+        missing: the most that did not leave in the loaded intervals of half a second, over what the
+            rate allows in it; one frame for each stretch of them proves nothing.
+        most: the most that left in a quarter of a second, beyond the shaper's bucket, over what the
+            rate allows, loaded or not; None: it was never sampled for so long.
     """
 
     link: str
@@ -106,42 +105,36 @@ def measure(
     import polars as pl
 
     samples = directory / "samples"
+    columns = ("t_s", "sent_bytes", "backlog_bytes", "backlog_packets")
+    found = []
     try:
-        described = run_directory.read_json(samples / "sampler.json")["directed_links"]
-        directions = {(each["link"], each["from"]): each for each in described}
-        by_link = pl.read_parquet(samples / "queues.parquet").partition_by(
+        replayed = _recorded_rates(directory)
+        directions = run_directory.read_json(samples / "sampler.json")["directed_links"]
+        queues = pl.read_parquet(samples / "queues.parquet").partition_by(
             "link", "from", as_dict=True
         )
         nodes: dict[str, set[str]] = {}
-        for link, sender in directions:
-            nodes.setdefault(link, set()).add(sender)
-        replayed = recorded_rates(directory)
-        found = []
-        for (link, sender), facts in directions.items():
-            columns = ("t_s", "sent_bytes", "backlog_bytes", "backlog_packets")
-            rows = by_link.get((link, sender))
-            t_s, *counters = (
-                np.zeros(0) if rows is None else rows[each].to_numpy().astype(np.float64)
-                for each in columns
-            )
-            changed = spans_of_changes(events, nodes[link])
+        for facts in directions:
+            nodes.setdefault(facts["link"], set()).add(facts["from"])
+        for facts in directions:
+            link, sender = way = facts["link"], facts["from"]
+            rows = queues.get(way, pl.DataFrame(schema=columns))
+            counters = [rows[name].to_numpy().astype(np.float64) for name in columns]
             (receiver,) = nodes[link] - {sender}
-            was_set = by_hand.rates((link, sender))
-            changed += [(sent_s, done_s) for sent_s, done_s, _ in was_set]
-            rates = [
-                *replayed.get(f"{sender}->{receiver}", ()),
-                *((done_s, rate_bps) for _, done_s, rate_bps in was_set),
-            ]
+            was_set = by_hand.rates(way)
+            rates = [(done_s, rate_bps) for _, done_s, rate_bps in was_set]
             found.append(
                 of_link(
                     link,
                     sender,
-                    t_s,
                     *counters,
                     rate_bps=facts["rate_bps"],
                     queue_bytes=facts["queue_bytes"],
-                    changed=changed,
-                    replayed=sorted(rates),
+                    changed=[
+                        *spans_of_changes(events, nodes[link]),
+                        *((sent_s, done_s) for sent_s, done_s, _ in was_set),
+                    ],
+                    replayed=sorted([*replayed.get(f"{sender}->{receiver}", ()), *rates]),
                 )
             )
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
@@ -149,7 +142,7 @@ def measure(
     return LinksUnderLoad(links=found)
 
 
-def recorded_rates(directory: Path) -> dict[str, list[tuple[float, float]]]:
+def _recorded_rates(directory: Path) -> dict[str, list[tuple[float, float]]]:
     """When each direction `a->b` got which rate by a trace."""
     found: dict[str, list[tuple[float, float]]] = {}
     for change in jsonl.read(directory / "events" / "traces.jsonl"):
@@ -215,8 +208,9 @@ def of_link(
     loaded_s = float(spans_s[loaded].sum())
     if loaded_s >= LEAST_S:
         delivered = float(_share(sent[loaded].sum(), due[loaded].sum(), odd))
-        windows = min(WINDOW_S, loaded_s)
-        shares, begins = _windows(spans_s[loaded], sent[loaded], due[loaded], windows, odd)
+        window_s = min(WINDOW_S, loaded_s)
+        begins, left, allowed = _windows(window_s, spans_s[loaded], sent[loaded], due[loaded])
+        shares = _share(left, allowed, odd)
         farthest = int(np.abs(shares - 1).argmax())
         farthest_off = float(shares[farthest])
         farthest_s = float(t_s[:-1][loaded][begins[farthest]])
@@ -262,45 +256,37 @@ def _share(sent: Floats, due: Floats, odd: int) -> Floats:
 
 
 def _windows(
-    spans_s: Floats, sent: Floats, due: Floats, least_s: float, odd: int
-) -> tuple[Floats, NDArray[np.intp]]:
-    """Bytes sent over those due in each window of at least so long, and where each begins."""
-    at_s, at_bytes, at_due = map(_sums, (spans_s, sent, due))
+    least_s: float, spans_s: Floats, first: Floats, second: Floats
+) -> tuple[NDArray[np.intp], Floats, Floats]:
+    """Where each window of at least so long begins, and what two columns add up to in it."""
+    at_s, first, second = map(_sums, (spans_s, first, second))
     ends = np.searchsorted(at_s, at_s + least_s - 1e-9)
     begins = np.flatnonzero(ends < len(at_s))
     ends = ends[begins]
-    return _share(at_bytes[ends] - at_bytes[begins], at_due[ends] - at_due[begins], odd), begins
+    return begins, first[ends] - first[begins], second[ends] - second[begins]
 
 
 def _missing(spans_s: Floats, sent: Floats, due: Floats, loaded: NDArray[np.bool_]) -> float:
     """The most that was due in loaded intervals and did not leave, over what is due in a window."""
     begins = loaded & ~np.concatenate([[False], loaded[:-1]])[: len(loaded)]
     short = np.where(loaded, due - sent, 0.0) - ETHERNET_FRAME_BYTES * begins
-    at_s, at_due, at_short = map(_sums, (spans_s, due, short))
-    ends = np.searchsorted(at_s, at_s + WINDOW_S - 1e-9)
-    first = np.flatnonzero(ends < len(at_s))
-    last = ends[first]
-    allowed = at_due[last] - at_due[first]
-    shares = (at_short[last] - at_short[first])[allowed > 0] / allowed[allowed > 0]
-    return max(0.0, float(shares.max())) if len(shares) else 0.0
+    _, short, allowed = _windows(WINDOW_S, spans_s, short, due)
+    shares = short[allowed > 0] / allowed[allowed > 0]
+    return float(shares.max(initial=0.0))
 
 
 def _most(
     spans_s: Floats, sent: Floats, due: Floats, kept: NDArray[np.bool_], bucket: int
 ) -> float | None:
     """The most that left in a quarter of a second over what the rate allows; None: no time was."""
-    most = None
+    most = []
     borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
     for first, last in zip(borders[::2], borders[1::2], strict=True):
-        at_s, at_bytes, at_due = (_sums(each[first:last]) for each in (spans_s, sent, due))
-        ends = np.searchsorted(at_s, at_s + LEAST_S)
-        begins = np.flatnonzero(ends < len(at_s))
-        if not len(begins):
-            continue
-        left = at_bytes[ends[begins]] - at_bytes[begins] - bucket
-        share = float((left / (at_due[ends[begins]] - at_due[begins])).max())
-        most = share if most is None else max(most, share)
-    return most
+        stretch = slice(first, last)
+        _, left, allowed = _windows(LEAST_S, spans_s[stretch], sent[stretch], due[stretch])
+        if len(left):
+            most.append(((left - bucket) / allowed).max())
+    return float(np.max(most)) if most else None
 
 
 def _packet_bytes(backlog_bytes: Floats, packets: Floats) -> float | None:
