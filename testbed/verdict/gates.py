@@ -29,7 +29,6 @@ class GateEntry:
     evidence: str  # the file of the run directory, and the key in it
     causes: str  # what usually brings the value beyond the limit
     remedy: str
-    of_machine: bool = False  # it says that the machine was busy
     judge: str  # module:function of this package; its arguments are evidence by name
 
     @property
@@ -96,11 +95,10 @@ GATES: tuple[GateEntry, ...] = (
         title="rate spread",
         what="spread of the calibrated rate's trials",
         limits={"rate_spread": _above(0.05)},
-        measured="The interquartile range of the same trials, as a share of the configured rate: "
-        "a quarter of the trials was slower, a quarter faster. The gate takes the worst path's.",
+        measured="The interquartile range of the same trials, as a share of the configured rate. "
+        "The gate takes the worst path's.",
         evidence="calibration.json: links[].rate_spread and links[].rate_trials",
-        causes="The shaper was not served in time: other programs took the processors, or timers "
-        "are late on this machine.",
+        causes="The shaper woke up late: other programs took the processors, or timers are late.",
         remedy=f"{_ALONE} {_SLOWER}",
         judge="calibration:rate_spread",
     ),
@@ -124,9 +122,9 @@ GATES: tuple[GateEntry, ...] = (
         title="idle loss",
         what="share of probes lost on the idle network",
         limits={"idle_loss": _share(0.0, "beyond what configured loss takes by chance")},
-        measured="Before training, probes cross every path of the idle network. The gate takes "
-        "the share that did not come back. Where links have a loss, more probes may be missing: "
-        "as many as that loss takes by chance, there and back, in all but one of a million cases.",
+        measured="The share of the same probes that did not come back. Where links have a loss, "
+        "as many may be missing as it takes by chance, there and back, in all but one of a "
+        "million cases.",
         evidence="calibration.json: links[].probes_lost of links[].probes_sent, beside "
         "links[].configured_probe_loss",
         causes="The machine was too busy to receive them in time, or something lost packets that "
@@ -150,9 +148,8 @@ GATES: tuple[GateEntry, ...] = (
         title="socket buffer",
         what="queue that the switch's socket buffer cannot hold",
         limits={"socket_buffer_bytes": _count(0)},
-        measured="All ports of the switch send through one socket. The gate takes the bytes by "
-        "which the deepest queue exceeds that socket's buffer. The kernel's datapath has no such "
-        "socket.",
+        measured="All ports of the switch send through one socket; the kernel's datapath has none. "
+        "The gate takes the bytes by which the deepest queue exceeds that socket's buffer.",
         evidence="manifest.json: switch_sockets.send_bytes",
         causes="An ordinary user may not enlarge the buffer. A queue that does not fit never "
         "drops.",
@@ -175,11 +172,10 @@ GATES: tuple[GateEntry, ...] = (
         title="emulator's losses",
         what="packets that one part of the emulator lost by accident",
         limits={"emulator_losses": _count(0)},
-        measured="After training, the packets that a part of the emulator lost by accident: the "
-        "socket of a switch's port, an interface on a link, or the middle of a delayed link. In "
-        "the kernel's datapath, also first packets of flows that its daemon was too late for. The "
-        "gate takes the part that lost most. A full queue and a full socket of a worker are no "
-        "accidents: what they lose is a result.",
+        measured="The packets that the socket of a switch's port, an interface on a link or the "
+        "middle of a delayed link lost; in the kernel's datapath, also first packets of flows "
+        "that its daemon was too late for. The gate takes the part that lost most. What full "
+        "queues and full sockets of workers lose is a result, and no accident.",
         evidence="conservation.json: links[].socket_drops, links[].interface_drops, "
         "links[].delay_drops and lost_upcalls",
         causes="The switch or the delay relay did not run for a while, and what waited for it did "
@@ -192,14 +188,13 @@ GATES: tuple[GateEntry, ...] = (
         what="mean wait of the emulator for a processor, in its worst second",
         limits={"cpu_wait_s": _above(0.0005)},
         measured="During training, the kernel counts how long each thread of the switch, the "
-        "controller and the delay relay was ready but did not run, and how often. The gate takes "
-        "the second in which the mean wait of a thread was longest. Packets wait so much longer "
-        "than the links make them. A thread that hardly ran in that second and the one before "
-        "carries none and does not count.",
+        "controller and the delay relay was ready but did not run, and how often. Packets wait so "
+        "much longer than the links make them. The gate takes the second in which the mean wait "
+        "of a thread was longest. One that hardly ran then and in the second before carries no "
+        "packets and does not count.",
         evidence="conservation.json: headroom.waited",
         causes="The hosts' training and other programs leave the emulator too little time.",
         remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
-        of_machine=True,
         judge="processor_headroom:waits",
     ),
     GateEntry(
@@ -215,7 +210,6 @@ GATES: tuple[GateEntry, ...] = (
         "machine, or for a second or two only.",
         remedy="Close the programs that the reason names, or run when the machine is idle. ps -eo "
         "pid,pcpu,args --sort=-pcpu shows which they are. ./lab run tries again.",
-        of_machine=True,
         judge="processor_headroom:others",
     ),
     GateEntry(
@@ -226,12 +220,11 @@ GATES: tuple[GateEntry, ...] = (
         "at the clock every few milliseconds. The gate takes the longest time that one of them "
         "could not, beyond that rhythm.",
         evidence="conservation.json: headroom.stalls[].longest_s",
-        causes="A processor stood still: the hypervisor gave it to another machine, the kernel "
-        "was busy with something that it does not interrupt, such as the end of another lab, or "
-        "the machine was suspended.",
+        causes="The hypervisor gave the processor to another machine, the kernel was busy with "
+        "something that it does not interrupt, such as the end of another lab, or the machine was "
+        "suspended.",
         remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
         "machine, ask for processors of its own. ./lab run tries again.",
-        of_machine=True,
         judge="processor_headroom:stalls",
     ),
     GateEntry(
@@ -248,24 +241,21 @@ GATES: tuple[GateEntry, ...] = (
         "looks whether the switch, the controller, the delay relay and the sampler have run since "
         "the last look, or sleep because they have nothing to do. The gate takes the longest time "
         "in which one of them was stopped, or waited for a lock, a disk or a processor; or in "
-        "which nobody looked, since the whole sandbox stood still. A quarter of the median round "
-        "passes if that is more than the limit.",
+        "which nobody looked, since the whole sandbox stood still.",
         evidence="conservation.json: standstills[]",
         causes="Something stopped the process (SIGSTOP, a debugger, a container that was paused), "
         "the machine was suspended, or other programs took the processors.",
         remedy=f"Leave the lab's processes alone, and keep the machine awake. {_ALONE}",
-        of_machine=True,
         judge="standstill:standstill",
     ),
     GateEntry(
         title="lateness",
         what="lateness of an impairment's begin or end",
         limits={"impairment_late_s": _above(0.01)},
-        measured="The time between the planned and the acknowledged begin or end of an "
-        "impairment: the longest of all. Occurrences that neither began nor were skipped, or "
-        "never ended, make it not measured. An occurrence is skipped if its leg or the run ends "
-        "before it is due. One that did not begin because the one before was still in force makes "
-        "it not measured, too.",
+        measured="The longest time between the planned and the acknowledged begin or end of an "
+        "impairment. Occurrences that neither began nor were skipped, never ended, or did not "
+        "begin because the one before was still in force make it not measured. One is skipped if "
+        "its leg or the run ends before it is due.",
         evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
         causes="The controller waited for a processor. Or a duration_s is longer than the time "
         "from one occurrence to the next, such as a round.",
@@ -291,11 +281,11 @@ GATES: tuple[GateEntry, ...] = (
         title="realised loss",
         what="difference between realised and configured loss",
         limits={"loss_error": _share(0.0, "beyond what chance explains")},
-        measured="For each occurrence of a `loss`, the packets that were lost are compared with "
-        "those that its table says, and none may differ. For each link with a loss, and losses of "
-        "users' own, the share of packets that were lost is compared with the configured one. The "
-        "gate takes the worst difference. Of these it allows what chance explains, in all but one "
-        "of a million runs; its note says which difference could have been seen.",
+        measured="For each occurrence of a `loss`, the packets that were lost must be those that "
+        "its table says. For each link with a loss, and losses of users' own, the share that was "
+        "lost may differ from the configured one by what chance explains, in all but one of a "
+        "million runs. The gate takes the worst difference; its note says which one could have "
+        "been seen.",
         evidence="events/impairments.jsonl: dropped beside met; conservation.json: "
         "links[].delay_lost beside links[].sent",
         causes="A filter or the delay relay does not do what it was told, or something else "
@@ -308,11 +298,10 @@ GATES: tuple[GateEntry, ...] = (
         title="settings",
         what="settings of links that are not as configured",
         limits={"link_settings": _count(0)},
-        measured="Before and after the training, the kernel is asked how it shapes every link: "
+        measured="The kernel is asked how it shapes every link before and after the training: "
         "HTB's rate, ceiling and bucket, the queue's limit, from where on it marks (ECN), and the "
-        "most segments of a packet. Meanwhile the kernel tells of changes of all but the "
-        "segments. The gate counts the settings that are not as configured and that no impairment "
-        "in force may have changed.",
+        "most segments of a packet. Meanwhile it tells of changes of all but the segments. The "
+        "gate counts what is not as configured and what no impairment in force may have changed.",
         evidence="link_settings.json: differences[]",
         causes="A program outside the lab changed an interface, or an impairment did not set back "
         "what it had changed.",
@@ -342,9 +331,8 @@ GATES: tuple[GateEntry, ...] = (
         measured="During training, the bytes that each link sent while its queue cannot have run "
         "empty, over those that its rate allows. The gate takes the worst link, over all such "
         "time and in each half second of it, if there is a quarter of a second or more. However "
-        "short that time is: what did not leave in it, within half a second, over what the rate "
-        "allows in that half second. Whatever the queue held, no quarter of a second may exceed "
-        "the rate.",
+        "short that time is, what did not leave in it within half a second counts. Whatever the "
+        "queue held, no quarter of a second may exceed the rate.",
         evidence="links_under_load.json: links[].delivered, links[].worst, links[].missing and "
         "links[].most",
         causes="The processors were busy with something else, so that the kernel's shaper woke up "
@@ -381,8 +369,7 @@ GATES: tuple[GateEntry, ...] = (
         title="relay, one frame",
         what="relay lateness of a single frame",
         limits={"relay_late_max_s": _above(0.02)},
-        measured="During training, the relay of delayed links notes how long after its time each "
-        "frame leaves, or before it. The gate takes the frame that was farthest off.",
+        measured="Of the same frames, the one that left farthest from its time, late or early.",
         evidence="delay.json: late_max_s, early_max_s",
         causes="The relay stood still for a moment: it was stopped, or the machine was.",
         remedy=_RELAY,
@@ -399,9 +386,8 @@ GATES: tuple[GateEntry, ...] = (
         "when it left. The gate takes the quarter of a second in which a link's mean delay was "
         "farthest from the configured one. With jitter, the mean may be longer by all of it, and "
         "shorter by chance; what frames drew must have the jitter's spread, but for chance. What "
-        "the links were set to in the end must be what was configured, or set by hand, too. Of "
-        "netem, only this is known. Frames that a link's queue sent after it was set by hand must "
-        "have come there.",
+        "the links were set to in the end must be as configured, or set by hand; of netem, only "
+        "this is known. Frames that left a queue after it was set by hand must have come there.",
         evidence="delay.json: delays[].wait_least_s, delays[].wait_most_s and "
         "delays[].drawn_jitter_s, beside the link's configured delay and jitter",
         causes="The machine was busy, or something changed the delay while the run went on.",
@@ -412,7 +398,7 @@ GATES: tuple[GateEntry, ...] = (
 
 BY_KEY = {key: entry for entry in GATES for key in entry.limits}
 # Those that say that the machine was busy.
-OF_THE_MACHINE = frozenset(key for key, entry in BY_KEY.items() if entry.of_machine)
+OF_THE_MACHINE = frozenset({"cpu_wait_s", "cpu_others", "clock_stall_s", "standstill_s"})
 DEFAULTS: dict[str, float] = {key: entry.limits[key].default for key, entry in BY_KEY.items()}
 
 
@@ -421,11 +407,6 @@ def _field(key: str, entry: GateEntry) -> tuple[type, FieldInfo]:
     limit = entry.limits[key]
     words = ", ".join(filter(None, (entry.what, limit.description)))
     return type(limit.default), FieldInfo.merge_field_infos(limit, description=words)
-
-
-def _with_keys_of_gates(schema: dict[str, Any]) -> None:
-    """Tells editors what `waive` may name."""
-    schema["items"]["enum"] = sorted(BY_KEY)
 
 
 if TYPE_CHECKING:
@@ -446,19 +427,14 @@ class Limits(_LimitsOfGates):
     )
     waive: list[str] = Field(
         default=[],
-        json_schema_extra=_with_keys_of_gates,
+        json_schema_extra={"items": {"type": "string", "enum": [*sorted(BY_KEY)]}},
         description="gates that do not decide; reports name them, and limits looser than default",
     )
 
     @field_validator("waive")
     @classmethod
     def _gates_are_known(cls, keys: list[str]) -> list[str]:
-        titles = {entry.title: key for key, entry in reversed(BY_KEY.items())}
         for key in keys:
-            if key in BY_KEY:
-                continue
-            if (meant := titles.get(key.lower())) is not None:
-                valid = ", ".join(sorted(BY_KEY))
-                raise ValueError(f"{key!r} is no gate; valid: {valid}; did you mean {meant!r}?")
-            raise ValueError(f"{key!r} is no gate; {one_of(key, sorted(BY_KEY))}")
+            if key not in BY_KEY:
+                raise ValueError(f"{key!r} is no gate; {one_of(key, sorted(BY_KEY))}")
         return keys
