@@ -27,7 +27,7 @@ MEANINGS = {
     "interrupted": "The command ended before the run did. The tables leave the run out.",
 }
 # What a reason contains -> what usually causes it, and what to do. The first that fits counts.
-FAILURES: tuple[tuple[str, str, str], ...] = (
+_FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"the disk is full",
         "A file could not be written.",
@@ -57,8 +57,8 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
         r"lost \S+: silent|timed out",
         "The peer heard nothing for transport.peer_timeout_s: an impairment cut it off for longer, "
         "or a process was stuck.",
-        "Compare events/impairments.jsonl with the logs of both processes. Raise "
-        "transport.peer_timeout_s if the impairment is meant to last.",
+        "Compare events/impairments.jsonl with both logs. Raise transport.peer_timeout_s if the "
+        "impairment is meant to last.",
     ),
     (
         r"run_timeout_s",
@@ -69,6 +69,11 @@ FAILURES: tuple[tuple[str, str, str], ...] = (
         r"\.py: line \d+",
         "The code in that line raised an error, or gave a value that no run can use.",
         "Mend the line, then ./lab run again: a changed file makes a new run.",
+    ),
+    (
+        "",
+        "The reason and the log's end say what is known.",
+        "Try again with ./lab run (if it stays, please report it with the run directory).",
     ),
 )
 # The same of a reason that begins with the name of a user's own program; these come first.
@@ -98,10 +103,6 @@ _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
         "The program itself failed.",
         "See its log, mend the program or its command, then ./lab run again.",
     ),
-)
-UNEXPECTED = (
-    "The reason and the log's end say what is known.",
-    "Try again with ./lab run (if it stays, please report it with the run directory).",
 )
 
 
@@ -133,14 +134,17 @@ class Explained:
 def explain(directory: Path) -> Explained:
     """Explain the run of a directory."""
     status = run_directory.status(directory)
+    config = run_directory.read_or_empty(directory / "config.json")
     verdict, reason = str(status["verdict"]), str(status["reason"])
-    gates = [
-        GateFinding(record=gate, about=_about(gate["key"], directory))
-        for gate in status["gates"]
-        if gate["key"] in BY_KEY
-    ]
+
+    def gate_of(record: Mapping[str, Any]) -> GateFinding:
+        about = BY_KEY[record["key"]]
+        remedy = _with_whole_command(about.remedy, directory, config)
+        return GateFinding(record=record, about=replace(about, remedy=remedy))
+
+    gates = [gate_of(record) for record in status["gates"] if record["key"] in BY_KEY]
     beyond = [gate for gate in gates if gate.record["outcome"] in STOPPING]
-    causes, remedy = _causes(directory, verdict, reason)
+    causes, remedy = _causes(verdict, reason, config)
     log = _log_of(directory, reason) if verdict == "failed" else ""
     return Explained(
         directory=directory,
@@ -148,7 +152,7 @@ def explain(directory: Path) -> Explained:
         reason=reason,
         meaning=MEANINGS[verdict],
         causes=causes,
-        remedy=_with_whole_command(remedy, directory),
+        remedy=_with_whole_command(remedy, directory, config),
         gates=[gate for gate in beyond if gate.record["decides"]],
         waived=[gate for gate in beyond if not gate.record["decides"]],
         others=[gate for gate in gates if gate not in beyond],
@@ -157,40 +161,30 @@ def explain(directory: Path) -> Explained:
     )
 
 
-def _about(key: str, directory: Path) -> GateEntry:
-    about = BY_KEY[key]
-    return replace(about, remedy=_with_whole_command(about.remedy, directory))
-
-
-def _with_whole_command(text: str, directory: Path) -> str:
+def _with_whole_command(text: str, directory: Path, config: Mapping[str, Any]) -> str:
     """The text with the command that tries this run again, as it was planned, from anywhere."""
-    folder = directory.parent
-    config = run_directory.read_or_empty(directory / "config.json")
     if run_directory.is_of_script(config):
         # What no one planned cannot go on.
         text = text.replace("./lab run tries again.", "Then run the script again.")
         text = re.sub("with:? ./lab run", "by running the script again", text)
         return text.replace("./lab run again", "run the script again")
     verb = "simulate" if config.get("simulated") else "run"
-    again = f"./lab {verb} {shlex.quote(str(folder))}"
+    again = f"./lab {verb} {shlex.quote(str(directory.parent))}"
     return re.sub(r"\./lab run\b\.?", lambda _: again, text)
 
 
-def _causes(directory: Path, verdict: str, reason: str) -> tuple[str, str]:
+def _causes(verdict: str, reason: str, config: Mapping[str, Any]) -> tuple[str, str]:
     """What usually causes it, and what to do; of an invalid run the gates say so."""
     if verdict == "failed":
-        workload = run_directory.read_or_empty(directory / "config.json").get("workload", {})
-        programs = [program["name"] for program in workload.get("programs", [])]
-        ours = _OF_PROGRAMS if reason.partition(":")[0] in programs else ()
-        for pattern, causes, remedy in (*ours, *FAILURES):
-            if re.search(pattern, reason):
-                return causes, remedy
-        return UNEXPECTED
-    if verdict == "unsupported":
-        return "", "./lab check says what this machine can do, and how to get the rest."
-    if verdict == "interrupted":
-        return "", "Continue with: ./lab run"
-    return "", ""
+        programs = config.get("workload", {}).get("programs", [])
+        is_program = reason.partition(":")[0] in [program["name"] for program in programs]
+        table = (*_OF_PROGRAMS, *_FAILURES) if is_program else _FAILURES
+        return next((why, what) for pattern, why, what in table if re.search(pattern, reason))
+    remedies = {
+        "unsupported": "./lab check says what this machine can do, and how to get the rest.",
+        "interrupted": "Continue with: ./lab run",
+    }
+    return "", remedies.get(verdict, "")
 
 
 def _log_of(directory: Path, reason: str) -> str:
