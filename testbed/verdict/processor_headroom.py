@@ -15,11 +15,9 @@ from testbed.lab.kernel import process_status
 from testbed.verdict.gate import Finding, worst
 
 # What keeps a real-time thread waiting is the hypervisor, work that the kernel does not interrupt,
-# or a machine that is asleep. A relay or a switch on that processor stood still then, too, and no
-# counter of the scheduler says so. Seen on 2 cores of a virtual machine: 0.2 to 0.9 ms while
-# nothing else ran, up to 8 ms beside other programs, 35 to 45 ms while another lab's namespaces
-# were removed.
-
+# or a machine that is asleep. What runs on that processor stood still then, too, and no counter of
+# the scheduler says so. Seen on 2 cores of a virtual machine: up to 0.9 ms idle, up to 8 ms beside
+# other programs, 35 to 45 ms while another lab's namespaces were removed.
 LOOK_EVERY_S = 0.004
 # A look costs about 50 microseconds: with more processors each is looked at less often.
 _MOST_LOOKS_PER_S = 500
@@ -34,7 +32,7 @@ class Stall:
         longest_s: beyond the rhythm of the looks.
         at_s: when it began, after the begin of the watch.
         looks: how often the clock was looked at.
-        real_time: whether the thread had real-time priority; without it, other programs may have
+        real_time: whether the watch had real-time priority; without it, other programs may have
             kept it waiting.
     """
 
@@ -104,18 +102,15 @@ def now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# An average over a run would hide a second in which the switch hardly ran. The mean wait is what a
-# packet waits for the switch, beside what it waits in queues. Seen on 2 cores in the training of
+# The mean wait is what a packet waits for the switch, beside what it waits in queues; an average
+# over a run would hide a second in which the switch hardly ran. Seen on 2 cores in the training of
 # `quick`: 39 to 62 us in the worst second; beside programs that took a third to two thirds of the
 # processors 130 to 340; beside four busy sessions 1430.
 WINDOW_S = 1.0
 # A mean is taken over at least so many waits: one long wait of a thread that hardly runs delays
-# little. At the default limit, such a thread may wait for a quarter of a second.
-_LEAST_WAITS = 500
-# A thread that began to run less often, in this second and in the one before, carries no packets.
-# Kernel 6.18 counts sleep as waiting now and then: once in some minutes, a thread of Open vSwitch
-# that wakes twice a second was found asleep all the time that it was said to have waited, 0.5 s.
-_FEWEST_RUNS = 20
+# little. One that ran less often, in this second and in the one before, carries no packets:
+# kernel 6.18 counts the sleep of such a thread as waiting now and then.
+_LEAST_WAITS, _FEWEST_RUNS = 500, 20
 _NANO = 1e-9
 
 
@@ -201,13 +196,12 @@ class Headroom:
         duration_s: of the phase.
         waited: process name -> its worst second; None: the kernel does not count it, or the process
             is gone.
-        longest_window_s: the longest time between two readings of `waited`, which is to be a
-            second.
+        longest_window_s: the longest time between two readings of `waited`, to be a second.
         stalls: of each processor.
-        others: share of the machine's processor time that processes outside the lab used, as
-            `MachineTicks.others` has it; None: the kernel counted no time.
-        pressure: share of the time in which some task of the machine waited for a processor (PSI);
-            None: the kernel does not say.
+        others: share of the machine's processor time that processes outside the lab used; None: the
+            kernel counted no time.
+        pressure: share of the time in which some task waited for a processor (PSI); None: the
+            kernel does not say.
     """
 
     duration_s: float
@@ -236,10 +230,7 @@ class Watch:
 
     def start(self) -> Watch:
         """Watch from now on; returns itself."""
-        self._pressure_us = _pressure_us()
-        self._ticks = process_status.machine_ticks()
-        self._own_ticks = sum(process_status.ticks_of_all().values())
-        self._began_s = time.monotonic()
+        self._before = self._look()
         self._waits = WaitWatch(self._processes).start()
         self._cores = CoreTicks().start()
         return self
@@ -248,21 +239,24 @@ class Watch:
         """Stop watching; returns what was seen."""
         waited, longest_window_s = self._waits.finish()
         stalls = self._cores.finish()
-        duration_s = time.monotonic() - self._began_s
-        gained = process_status.machine_ticks().since(self._ticks)
-        own_ticks = sum(process_status.ticks_of_all().values()) - self._own_ticks
-        pressure_us = _pressure_us()
+        began_s, ticks_before, own_before, pressure_before_us = self._before
+        ended_s, ticks, own, pressure_us = self._look()
+        gained = ticks.since(ticks_before)
         pressure = None
-        if self._pressure_us is not None and pressure_us is not None:
-            pressure = (pressure_us - self._pressure_us) / (duration_s * 1e6)
+        if pressure_before_us is not None and pressure_us is not None:
+            pressure = (pressure_us - pressure_before_us) / ((ended_s - began_s) * 1e6)
         return Headroom(
-            duration_s=duration_s,
+            duration_s=ended_s - began_s,
             waited=waited,
             longest_window_s=longest_window_s,
             stalls=stalls,
-            others=gained.others(own_ticks) if gained.all else None,
+            others=gained.others(own - own_before) if gained.all else None,
             pressure=pressure,
         )
+
+    def _look(self) -> tuple[float, process_status.MachineTicks, int, float | None]:
+        own = sum(process_status.ticks_of_all().values())
+        return time.monotonic(), process_status.machine_ticks(), own, _pressure_us()
 
 
 def _pressure_us() -> float | None:
