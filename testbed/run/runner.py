@@ -15,10 +15,9 @@ from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
-from testbed.shared.messages import MEASURED, MessageError
+from testbed.shared.messages import MessageError
 from testbed.shared.run_directory import RunDirectory, Verdict
 from testbed.verdict.gate import STOPPING
-from testbed.verdict.other_programs import OtherPrograms
 
 OnProgress = Callable[[dict[str, Any]], None]
 # A run takes some megabytes, and its samples take more until they are packed at its end.
@@ -148,7 +147,6 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> str:
     error = ""
     with (directory / "logs" / "supervisor.log").open("ab") as log:
         box = sandbox.start("testbed.run.supervisor", output=log)
-    others = OtherPrograms(directory, box.process.pid)
     try:
         # Until the last process of the lab has gone: nobody holds the connection any more.
         with suppress(MessageError):
@@ -159,10 +157,7 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> str:
                     error = f"{record['error']}; see logs/supervisor.log"
                     continue
                 on_progress(record)
-                if record.get("stage") in MEASURED:
-                    others.begin()
         status = box.process.wait()
         return error or f"the supervisor ended with status {status}, without a verdict"
     finally:
-        others.end()
         box.stop()

@@ -216,15 +216,10 @@ class LabSession:
         ):
             yield sampler
 
-    def judge(self, *, others: str | None = None) -> list[Gate]:
+    def judge(self) -> list[Gate]:
         """Compare what was measured, before and while the workload ran, with the run's limits."""
-        from testbed.verdict import other_programs
-
-        return self._observation.judge(
-            self._calibrated,
-            switch_holds_bytes=self._buffers.queue_bytes,
-            other_programs=other_programs.largest(self.directory) if others is None else others,
-        )
+        holds_bytes = self._buffers.queue_bytes
+        return self._observation.judge(self._calibrated, switch_holds_bytes=holds_bytes)
 
     def remark(self) -> str:
         """What a reader must know of a run that counts: programs of hosts that stood still."""

@@ -30,7 +30,6 @@ from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.verdict.gate import Gate
 from testbed.verdict.gates import Limits
-from testbed.verdict.other_programs import OtherPrograms
 from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:
@@ -255,8 +254,6 @@ class Lab:
                 self.directory = self._place.enter_context(place.open(config))
                 privileges.hand_over_below(self.directory)
             found = self._started(config)
-            if calibrated:
-                self._others.begin()
         except BaseException as error:
             self._close(error)
             raise
@@ -395,8 +392,7 @@ class Lab:
             LabError: a part of the lab has failed.
         """
         if self._verdict is None:
-            self._others.end()
-            found, _ = self._ask({"do": "verdict", "others": self._others.largest()}, [])
+            found, _ = self._ask({"do": "verdict"})
             judged = [Gate(**each) for each in found["gates"]]
             reasons = [gate.sentence() for gate in judged if gate.stops]
             self._verdict = Verdict(status=found["status"], reasons=reasons, gates=judged)
@@ -434,8 +430,7 @@ class Lab:
             self._box = sandbox.start("testbed.scripting.inside", outlives_thread=True)
         except FileNotFoundError as error:
             raise LabError(f"{error.filename}: not installed; see ./lab check") from None
-        self._others = OtherPrograms(self.directory, self._box.process.pid)
-        self._end_sandbox = weakref.finalize(self, _end, self._box, self._others, os.getpid())
+        self._end_sandbox = weakref.finalize(self, _end, self._box, os.getpid())
         directory = None if self.directory is None else str(self.directory)
         order = {"config": config, "directory": directory, "calibrated": self._calibrated}
         script = os.pidfd_open(os.getpid())
@@ -478,10 +473,9 @@ class Lab:
             raise unjudged
 
 
-def _end(box: Sandbox, others: OtherPrograms, owner: int) -> None:
+def _end(box: Sandbox, owner: int) -> None:
     """End a sandbox, in the process that has started it and not in what that has forked."""
     if os.getpid() == owner:
-        others.end()
         box.stop()
 
 

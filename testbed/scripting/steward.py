@@ -217,7 +217,7 @@ class Steward:
             self._config["impairments"][:] = [
                 each.document for each in self._impairments.values() if each.name in begun
             ]
-            found = self._lab.judge(others=request["others"])
+            found = self._lab.judge()
             status: run_directory.Verdict = "invalid" if any(g.stops for g in found) else "ok"
             run_directory.write_status(
                 self._directory,

@@ -23,7 +23,7 @@ _FIRST, _LAST = 1, 2  # flags in a part's first byte
 _NUMBER = "#"
 _STAGE_TIMEOUT_S = 1.0
 # The stage that is measured, by workload.
-TRAINING, PROGRAMS = MEASURED = ("training", "programs")
+TRAINING, PROGRAMS = "training", "programs"
 
 Message = tuple[dict[str, Any], list[int]]
 

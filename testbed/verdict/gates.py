@@ -203,13 +203,9 @@ GATES: tuple[GateEntry, ...] = (
         limits={"cpu_others": _above(0.25)},
         measured="During training, the processors' time that processes outside the lab used, as a "
         "share of all of it. It counts only while something waited for a processor.",
-        evidence="conservation.json: headroom.others and headroom.pressure; programs.json: the "
-        "programs that used most",
-        causes="Other programs ran on this machine. The reason names the three that used most, "
-        "with the share of each. If it names none, they ran in another container or virtual "
-        "machine, or for a second or two only.",
-        remedy="Close the programs that the reason names, or run when the machine is idle. ps -eo "
-        "pid,pcpu,args --sort=-pcpu shows which they are. ./lab run tries again.",
+        evidence="conservation.json: headroom.others and headroom.pressure",
+        causes="Other programs ran on this machine, perhaps in another container.",
+        remedy=f"{_ALONE} ps -eo pid,pcpu,args --sort=-pcpu shows which programs use most.",
         judge="processor_headroom:others",
     ),
     GateEntry(

@@ -283,10 +283,9 @@ def waits(headroom: Headroom) -> Finding:
     return Finding(value=mean_s, where=where, missing="; ".join(missing))
 
 
-def others(headroom: Headroom, other_programs: str) -> Finding:
-    where = f"programs outside the lab: {other_programs}" if other_programs else ""
+def others(headroom: Headroom) -> Finding:
     missing = "" if headroom.others is not None else "the kernel counted no processor time"
-    return Finding(value=headroom.contended, where=where, missing=missing)
+    return Finding(value=headroom.contended, missing=missing)
 
 
 def stalls(headroom: Headroom) -> Finding:

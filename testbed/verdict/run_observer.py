@@ -70,9 +70,7 @@ class Observation:
         finally:
             self._standstills = watch.finish()
 
-    def judge(
-        self, calibrated: Calibration, *, switch_holds_bytes: int | None, other_programs: str = ""
-    ) -> list[Gate]:
+    def judge(self, calibrated: Calibration, *, switch_holds_bytes: int | None) -> list[Gate]:
         """Read everything again, store it in the run's directory, and compare with the limits."""
         assert self._watch is not None, "begin() comes first"
         headroom = self._watch.finish()
@@ -101,7 +99,6 @@ class Observation:
             changes=changes,
             switch_holds_bytes=switch_holds_bytes,
             unreadable=self._failure,
-            other_programs=other_programs,
             standstills=self._standstills,
             rounds=jsonl.read(self._directory / "events" / "rounds.jsonl"),
         )

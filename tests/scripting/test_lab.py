@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from testbed.scripting import lab
 from testbed.scripting import lab as scripting_lab
 from testbed.shared import messages
 from testbed.shared.input_error import InputError
-from testbed.verdict import other_programs
 from testbed.verdict.gate import Gate
-from tests.busy import busy_process
 
-# Answers as a steward does, and judges by what it is told of other programs.
+# Begins as a steward does, and answers nothing else.
 STAND_IN = """
 import socket, sys
 from testbed.shared.messages import MessageError, Messages
@@ -30,11 +27,7 @@ messages = Messages(socket.socket(fileno=int(sys.argv[1])))
 try:
     request, _ = messages.receive()
     messages.answer(request, {"hosts": {}, "links": [], "impairments": []})
-    while True:
-        request, _ = messages.receive()
-        gate = {"name": "others", "key": "cpu_others", "value": 0.5, "limit": 0.25}
-        gate |= {"outcome": "failed", "where": request["others"]}
-        messages.answer(request, {"status": "invalid", "gates": [gate]})
+    messages.receive()
 except MessageError:
     pass
 """
@@ -46,23 +39,6 @@ def start(module, *, outlives_thread):
         words = [sys.executable, "-c", STAND_IN, str(theirs.fileno())]
         process = subprocess.Popen(words, pass_fds=[theirs.fileno()])
     return Sandbox(module, process, ours, None)
-
-
-def test_a_busy_program_beside_a_lab_is_named_in_its_verdict(monkeypatch):
-    monkeypatch.setattr(other_programs, "INTERVAL_S", 0.2)
-    monkeypatch.setattr(scripting_lab.sandbox, "start", start)
-    named = "import ctypes; ctypes.CDLL(None).prctl(15, b'the-hog')"
-    with busy_process(named), scripting_lab.Lab()._begin({}, out=None, calibrated=True) as lab:
-        threading.Event().wait(2.0)
-        (reason,) = lab.verdict().reasons
-    assert "the-hog 0." in reason
-    assert "other-programs" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_a_lab_that_is_not_judged_samples_no_programs(monkeypatch):
-    monkeypatch.setattr(scripting_lab.sandbox, "start", start)
-    with scripting_lab.Lab()._begin({}, out=None, calibrated=False):
-        assert "other-programs" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_verdict_and_samples_are_one_line_when_printed():

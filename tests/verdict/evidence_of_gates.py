@@ -180,7 +180,6 @@ def evidence(paths=None, queues=None, limits=None, **changes):
         "standstills": [Standstill(part="ovs-vswitchd", longest_s=0.004, state="stopped")],
         "changes": LinkChanges(),
         "unreadable": "",
-        "other_programs": "",
         "rounds": (),
     } | changes
 

@@ -32,7 +32,7 @@ def pause(process: psutil.Process, stopped_s: float) -> None:
 
 
 @pytest.mark.long
-def test_programs_that_take_the_processors_are_found_and_named(wrong_lab: WrongLab):
+def test_programs_that_take_the_processors_are_found(wrong_lab: WrongLab):
     with contextlib.ExitStack() as programs:
 
         def begin(lab: RunningLab) -> None:
@@ -41,7 +41,7 @@ def test_programs_that_take_the_processors_are_found_and_named(wrong_lab: WrongL
                 programs.enter_context(busy_process(start_new_session=True))
 
         results = wrong_lab.run(meanwhile=begin)
-    gate = assert_invalid(results, "cpu_others", where="python")
+    gate = assert_invalid(results, "cpu_others")
     assert gate["value"] > gate["limit"]
 
 
