@@ -76,7 +76,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "Try again with ./lab run (if it stays, please report it with the run directory).",
     ),
 )
-# The same of a reason that begins with the name of a user's own program; these come first.
+# The same where the reason begins with the name of a user's own program; these come first.
 _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
     (
         r"by impairment .*\(kind crash\)",
@@ -84,24 +84,9 @@ _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
         "A run ends with a program that fails: leave the impairment out, or let it hit later.",
     ),
     (
-        r"neither listened nor ended within",
-        "The program that is waited for opened no socket in its host, or needs longer for that.",
-        "See its log. Raise after_timeout_s of the program that waits, if it only needs longer.",
-    ),
-    (
-        r"\(time_limit_s\)",
-        "The program waits for something that does not come, or needs longer.",
-        "See its log. Raise its time_limit_s if it only needs longer.",
-    ),
-    (
-        r"as no service does",
-        "A program with service: true ended by itself.",
-        "See its log. Leave service out if it is meant to end.",
-    ),
-    (
-        r"ended with status|killed by",
-        "The program itself failed.",
-        "See its log, mend the program or its command, then ./lab run again.",
+        r"ended|killed by|\(time_limit_s\)",
+        "The program itself failed, or took longer than its time_limit_s or after_timeout_s.",
+        "See its log, mend the program or these limits, then ./lab run again.",
     ),
 )
 
