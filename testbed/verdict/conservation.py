@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from controllers.impairments.base import NOT_MEASURED
@@ -133,13 +133,14 @@ class _Differences:
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         looked_up = after.entered - before.entered
         packet_outs = sum(self._impaired.burst_frames(port) for _, port in ends)
-        flow_drops = self._impaired.dropped_in_switch("blackout", name)
+        dropped = self._impaired.dropped_in_switch
+        flow_drops = dropped("blackout", name)
         if flow_drops is None:
             old = {flow.identity: flow.packets for flow in before.flows}
             flow_drops = sum(
                 flow.packets - old.get(flow.identity, 0) for flow in after.flows if flow.drops
             )
-        meter_drops = self._impaired.dropped_in_switch("police", name)
+        meter_drops = dropped("police", name)
         if meter_drops is None:
             meter_drops = max(0, after.meter_drops - before.meter_drops)
         offered = looked_up + packet_outs - misses - flow_drops - meter_drops
@@ -261,26 +262,23 @@ class _Differences:
         """Packets that the switch sent towards a port."""
         # Entries that came or went meanwhile took packets that cannot be told, and those of some
         # impairments may let packets pass while they come and go.
-        if port.pid is not None or port.node not in self._network.switches:
-            return _Offered(None, exact=False)
-        if any(
-            self._impaired.dropped_in_switch(kind, port.node) is not None
-            for kind in ("police", "blackout")
+        dropped = self._impaired.dropped_in_switch
+        if port.node not in self._network.switches or any(
+            dropped(kind, port.node) is not None for kind in ("police", "blackout")
         ):
             return _Offered(None, exact=False)
-        before, after = (each.switches[port.node] for each in (self._before, self._after))
+        before, after = (counters.switches[port.node] for counters in (self._before, self._after))
         total = self._impaired.burst_frames(port)
         pairs = lasting(before.flows, after.flows)
         for old, new in pairs:
             total += new.ports.count(port.number) * (new.packets - old.packets)
-        exact = len(pairs) == len(before.flows) == len(after.flows)
         if before.bucket_ports != after.bucket_ports:
             return _Offered(total, exact=False)
         for group, buckets in after.bucket_ports.items():
             gained = zip(after.bucket_packets[group], before.bucket_packets[group], strict=True)
             for ports, (late, early) in zip(buckets, gained, strict=True):
                 total += ports.count(port.number) * (late - early)
-        return _Offered(total, exact=exact)
+        return _Offered(total, exact=len(pairs) == len(before.flows) == len(after.flows))
 
     # What cannot be known
 
@@ -335,7 +333,7 @@ class ImpairmentRecords:
 
     def __init__(self, network: LabInfo, events: Sequence[Mapping[str, Any]]) -> None:
         self._network = network
-        self._events = events
+        self._ended = [event for event in events if event.get("action") == "end"]
         self.went_down = {
             link.name
             for event in events
@@ -344,33 +342,32 @@ class ImpairmentRecords:
             if _hits(event, link)
         }
 
-    def _ended(self, kind: str) -> list[Mapping[str, Any]]:
-        return [
-            event
-            for event in self._events
-            if event.get("action") == "end" and event.get("counts_as") == kind
-        ]
-
     def burst_frames(self, port: Port) -> int:
         """Frames that bursts sent to a switch port by PacketOut."""
         place = port.node, port.number
-        bursts = [event for event in self._ended("burst") if self._target(event) == place]
-        return sum(int(event.get("frames_sent") or 0) for event in bursts)
+        return self._sum("burst", "frames_sent", lambda event: self._target(event) == place) or 0
 
     def lost(self, sender: Port, receiver: Port) -> int:
         """Packets that losses dropped in a direction."""
-        target = f"{sender.node}->{receiver.node}"
-        losses = [event for event in self._ended("loss") if event.get("target") == target]
-        return sum(int(event.get("dropped") or 0) for event in losses)
+        way = f"{sender.node}->{receiver.node}"
+        return self._sum("loss", "dropped", lambda event: event.get("target") == way) or 0
 
     def dropped_in_switch(self, kind: str, switch: str) -> int | None:
         """Packets that impairments of a kind dropped in a switch; None: there was no impairment."""
-        drops = [
-            int(event.get("dropped") or 0)
-            for event in self._ended(kind)
-            if ((event.get("details") or {}).get("switch") or self._target(event)[0]) == switch
+
+        def is_here(event: Mapping[str, Any]) -> bool:
+            named = (event.get("details") or {}).get("switch")
+            return bool((named or self._target(event)[0]) == switch)
+
+        return self._sum(kind, "dropped", is_here)
+
+    def _sum(self, kind: str, key: str, is_here: Callable[[Mapping[str, Any]], bool]) -> int | None:
+        counts = [
+            int(event.get(key) or 0)
+            for event in self._ended
+            if event.get("counts_as") == kind and is_here(event)
         ]
-        return sum(drops) if drops else None
+        return sum(counts) if counts else None
 
     def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
         """Switch and port of the direction that an impairment hit."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from testbed.verdict import gate
-from testbed.verdict.gate import Finding
+from testbed.verdict.gate import Finding, worst
 
 # Shares are of at least this many packets: one odd packet on an idle link proves nothing.
 LEAST_PACKETS = 1000
@@ -49,11 +48,10 @@ class LinkLedger(_Balance):
         socket_drops: found the buffer of the switch port's socket full, which should not happen.
         injected: dropped on purpose by an impairment at the receiving host.
         received: counted at the far end.
-        went_down: whether an impairment took the link down meanwhile. It then loses what waits and
-            what is sent to it, and no counter shows either.
-        down: packets that nothing else explains, of a link that went down.
-        hidden: how many packets could have vanished here unseen: those that went down with the
-            link.
+        went_down: whether an impairment took the link down meanwhile. What it then loses no
+            counter shows.
+        down, hidden: packets that nothing else explains, of a link that went down: so many could
+            have vanished unseen.
         missing_before: offered, but neither refused by the queue nor sent; negative: more of them.
         missing_after: sent, but neither received nor counted on the way; negative: more of them.
     """
@@ -97,12 +95,11 @@ class SwitchLedger(_Balance):
         looked_up: packets that entered its tables.
         packet_outs: frames that bursts sent to its ports.
         table_misses: packets that no flow entry matched.
-        flow_drops: packets that a flow entry dropped.
-        meter_drops: packets that a meter dropped.
+        flow_drops, meter_drops: packets that a flow entry or a meter dropped.
         queue_drops: packets that the queues of its ports refused.
         sent: packets that left the shapers of its ports.
         down: packets lost at links that an impairment took down.
-        hidden: how many packets could have vanished here unseen, as in the ledger of a link.
+        hidden: how many packets could have vanished here unseen.
         missing_before: arrived, but did not enter the tables; negative: more of them.
         missing_after: entered the tables, but left nowhere; negative: more of them.
     """
@@ -123,13 +120,13 @@ class SwitchLedger(_Balance):
 
 @dataclass(frozen=True, kw_only=True)
 class HostLedger:
-    """What happened in the host: datagrams that found a socket's buffer full, and errors.
+    """One host, in packets.
 
     Attributes:
         host: its name.
         received: packets that came to its IP layer.
-        vanished: those of them that its kernel neither delivered, nor put together with others, nor
-            counted as an error: a packet filter dropped them.
+        vanished: those of them that it neither delivered, nor put together with others, nor counted
+            as an error: a packet filter dropped them.
         udp_buffer_drops: datagrams that found a socket's buffer full.
         udp_checksum_errors: datagrams with a wrong checksum.
         udp_no_socket: datagrams to a port that nobody listened at.
@@ -165,9 +162,8 @@ class Conservation:
 
     def worst(self) -> tuple[float, str]:
         """The largest share of unexplained packets, and where."""
-        ledgers: list[LinkLedger | SwitchLedger | HostLedger]
-        ledgers = [*self.links, *self.switches, *self.hosts]
-        return gate.worst([(0.0, ""), *((each.share, each.place) for each in ledgers)])
+        ledgers: tuple[Any, ...] = (*self.links, *self.switches, *self.hosts)
+        return worst([(0.0, ""), *((each.share, each.place) for each in ledgers)])
 
     def worst_loss(self) -> tuple[float, str]:
         """The most packets that one part of the emulator lost by accident, and where."""
@@ -177,7 +173,7 @@ class Conservation:
             for part, lost in each.emulator_losses.items()
         ]
         upcalls = (self.lost_upcalls, "the kernel's datapath: first packets of flows")
-        return gate.worst([(0, ""), upcalls, *losses])
+        return worst([(0, ""), upcalls, *losses])
 
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""
@@ -188,9 +184,9 @@ class Conservation:
 
     def as_json(self) -> dict[str, Any]:
         """`conservation.json`, without the schema's number."""
-        links = [_with_sums(each) for each in self.links]
+        links = [_with_sums(each) | {"from": each.sender} for each in self.links]
         for record in links:
-            record["from"] = record.pop("sender")
+            record.pop("sender")
         return {
             "duration_s": self.duration_s,
             "drained": self.quiet,
