@@ -13,7 +13,7 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -136,6 +136,11 @@ class Calibration:
     queues: list[QueueCalibration] = field(default_factory=list)
     left_out: int = 0
     took_s: float = 0.0
+
+    @property
+    def stand_ins(self) -> str:
+        alike = f"{self.left_out} more paths have one like them among those measured"
+        return alike if self.left_out else ""
 
     def as_json(self) -> dict[str, Any]:
         """`calibration.json`, without the schema's number."""
@@ -601,21 +606,13 @@ def _backlog(end: Port) -> tuple[int, str]:
 
 
 def rate(calibration: Calibration) -> Finding:
-    return _of_worst_path(calibration, lambda path: path.rate_error)
+    value, where = worst((path.rate_error, path.ends) for path in calibration.paths)
+    return Finding(value=value, where=where, note=calibration.stand_ins)
 
 
 def rate_spread(calibration: Calibration) -> Finding:
-    return _of_worst_path(calibration, lambda path: path.rate_spread)
-
-
-def _of_worst_path(calibration: Calibration, value: Callable[[PathCalibration], float]) -> Finding:
-    largest, ends = worst((value(path), path.ends) for path in calibration.paths)
-    return Finding(value=largest, where=ends, note=_stand_ins(calibration))
-
-
-def _stand_ins(calibration: Calibration) -> str:
-    alike = f"{calibration.left_out} more paths have one like them among those measured"
-    return alike if calibration.left_out else ""
+    value, where = worst((path.rate_spread, path.ends) for path in calibration.paths)
+    return Finding(value=value, where=where, note=calibration.stand_ins)
 
 
 def round_trip(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
@@ -624,43 +621,38 @@ def round_trip(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
         (path.rtt_error_s() - path.rtt_limit(limits)[0], path.ends) for path in by_ends.values()
     )
     limit_s, key = by_ends[ends].rtt_limit(limits)
-    return Finding(
-        value=by_ends[ends].rtt_error_s(),
-        key=key,
-        limit=limit_s,
-        where=ends,
-        note=_stand_ins(calibration),
-    )
+    error_s, note = by_ends[ends].rtt_error_s(), calibration.stand_ins
+    return Finding(value=error_s, key=key, limit=limit_s, where=ends, note=note)
 
 
 def idle_loss(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
     lossy = max(calibration.paths, key=lambda path: path.lost - path.lost_by_chance())
-    configured = (
-        f"configured loss takes {lossy.configured_probe_loss:.4g} of round trips, and by chance up "
-        f"to {lossy.lost_by_chance():.4g} of {lossy.probes_sent} probes"
-    )
-    notes = configured if lossy.configured_probe_loss else "", _stand_ins(calibration)
+    by_chance = ""
+    if lossy.configured_probe_loss:
+        by_chance = (
+            f"configured loss takes {lossy.configured_probe_loss:.4g} of round trips, and by "
+            f"chance up to {lossy.lost_by_chance():.4g} of {lossy.probes_sent} probes"
+        )
     return Finding(
         value=lossy.lost,
         limit=min(1.0, limits["idle_loss"] + lossy.lost_by_chance()),
         where=lossy.ends if lossy.probes_lost else "",
-        note="; ".join(filter(None, notes)),
+        note="; ".join(filter(None, (by_chance, calibration.stand_ins))),
     )
 
 
 def queue_limits(calibration: Calibration) -> Finding:
     queues = calibration.queues
-    errors = [(queue.error, queue.place) for queue in queues if queue.error is not None]
-    unfilled = [queue for queue in queues if queue.error is None]
     if not queues:
         return Finding(note="there is no queue")
+    errors = [(queue.error, queue.place) for queue in queues if queue.error is not None]
+    value, where = worst(errors) if errors else (None, "")
     missing = ""
-    if unfilled:
+    if unfilled := [queue for queue in queues if queue.error is None]:
         missing = (
             f"{len(unfilled)} of {len(queues)} queues not filled, such as {unfilled[0].place}: "
             f"{unfilled[0].reason}"
         )
-    value, where = worst(errors) if errors else (None, "")
     return Finding(value=value, where=where, missing=missing)
 
 
@@ -668,25 +660,13 @@ def socket_buffer(
     network: LabInfo, changes: LinkChanges, switch_holds_bytes: int | None
 ) -> Finding:
     """All ports send through one socket: a queue that it cannot hold would never fill."""
-    # That all of them fill at once is rare, so more than it can hold of them together is told and
-    # does not fail. What it then refuses is lost without a count, and fails the conservation.
+    # That several fill at once is rare; what the socket then refuses fails the conservation.
     if switch_holds_bytes is None:
         return Finding(note="the kernel's datapath sends by no socket")
-    deepest_bytes = {
-        (link.name, end.node): max(link.queue_bytes, changes.shape(link, end.node).queue_bytes)
+    deepest_bytes = max(
+        max(link.queue_bytes, changes.shape(link, end.node).queue_bytes)
         + (link.priority_queue_bytes or 0)
         for link in network.links
         for end in (link.first, link.second)
-    }
-    all_bytes = sum(
-        queue_bytes
-        for (_, sender), queue_bytes in deepest_bytes.items()
-        if sender in network.switches
     )
-    note = (
-        f"all queues of the switches together may hold {all_bytes} bytes, and the buffer "
-        f"{switch_holds_bytes}: where several are full, another may lose packets that conservation "
-        "finds"
-    )
-    value = max(0, max(deepest_bytes.values()) - switch_holds_bytes)
-    return Finding(value=value, note=note if all_bytes > switch_holds_bytes else "")
+    return Finding(value=max(0, deepest_bytes - switch_holds_bytes))
