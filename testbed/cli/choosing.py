@@ -82,7 +82,7 @@ class Chosen:
         """Of each selection its runs, the part that each is of, and the part to be done here."""
         selected = []
         for selection in self.selections:
-            runs = selection.loaded(results=self.results)
+            runs = selection.loaded()
             if self.simulated:
                 runs = [run.in_virtual_time() for run in runs]
             here = None if selection.shard is None else parse_shard(selection.shard)

@@ -95,21 +95,21 @@ class Selection:
         is_planned = is_name(self.name) and (results / self.name / PLAN).is_file()
         return self.name not in experiment.names() and (Path(self.name).is_dir() or is_planned)
 
-    def loaded(self, profile: str | None = None, *, results: Path = RESULTS) -> list[Any]:
-        """The runs, in the order of the file; `profile` is another one than was asked for."""
+    def loaded(self) -> list[Any]:
+        """The runs, in the order of the file."""
         from testbed import experiment
 
-        runs = experiment.load(self.name, **self._asked(profile, results))
+        runs = experiment.load(self.name, **self._asked())
         _check_published(runs[0])
         return runs
 
-    def resolved(self, results: Path) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         """The experiment with all options and defaults, as a file would have it."""
         from testbed import experiment
 
-        return experiment.resolved(self.name, **self._asked(None, results))
+        return experiment.resolved(self.name, **self._asked())
 
-    def _asked(self, profile: str | None, results: Path) -> dict[str, Any]:
+    def _asked(self) -> dict[str, Any]:
         from testbed.experiment.files import DEFAULT_PROFILE
 
         if self.seed and self.seeds:
@@ -119,8 +119,7 @@ class Selection:
             "arms": names_in(self.arms, "--arms"),
             "seeds": self.seed or self.seeds,
             "congestion_control": self.congestion_control,
-            "profile": profile or self.profile or DEFAULT_PROFILE,
-            "results": results,
+            "profile": self.profile or DEFAULT_PROFILE,
         }
 
 

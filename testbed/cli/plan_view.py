@@ -20,7 +20,6 @@ from testbed import experiment
 from testbed.cli.terminal import say, show_table
 from testbed.experiment import Run, estimates
 from testbed.experiment.estimates import Numbers
-from testbed.experiment.files import REFERENCE_PROFILE
 from testbed.run import requirements, runner
 from testbed.shared import sizes
 from testbed.shared.yaml_input import InputError
@@ -122,7 +121,7 @@ def show_yaml(chosen: Chosen) -> None:
             f"{selection.name}: {1 + len(others)} commands planned these runs; valid with --yaml: "
             "an experiment's name or FILE.yaml"
         )
-    document = selection.resolved(chosen.results)
+    document = selection.resolved()
     folder = experiment.find(selection.name).parent
     print(f"# resolved by {shlex.join(['./lab', *sys.argv[1:]])}; relative paths begin in {folder}")
     print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100), end="")
@@ -140,55 +139,18 @@ def show(chosen: Chosen, console: Console) -> None:
 
 
 def _show_numbers(chosen: Chosen, console: Console) -> None:
-    """Print the numbers of each arm and point, and what they keep of the reference profile's."""
-    selection, ours = chosen.selections[0], _numbers_of(chosen.as_written)
+    """Print the numbers of each arm and point, of one seed."""
+    runs = chosen.as_written
+    firsts = [run for run in runs if run.seed == runs[0].seed]
     console.print("\nnumbers that do not depend on the speed of machine and links, predicted:")
     rows = []
-    for run, of_it in ours:
+    for run in firsts:
+        numbers = estimates.Prediction(run).numbers
         point = ", ".join(map(str, run.factors.values()))
-        rows.append([run.arm, point, *(_cell(name, of_it) for name in _TITLES)])
+        rows.append([run.arm, point, *(_cell(name, numbers) for name in _TITLES)])
     show_table(console, ("arm", "factors", *_TITLES.values()), rows)
-    if any(run.experiment.training.pace.kind == "real" for run, _ in ours):
+    if any(run.experiment.training.pace.kind == "real" for run in firsts):
         console.print("pace real: the share of communication is measured, not chosen")
-    profile = chosen.as_written[0].profile
-    names = experiment.profile_names(selection.name)
-    if profile != REFERENCE_PROFILE and REFERENCE_PROFILE in names:
-        try:
-            loaded = selection.loaded(profile=REFERENCE_PROFILE, results=chosen.results)
-            _show_kept(profile, ours, _numbers_of(loaded), console)
-        except InputError as error:  # the user did not ask for it
-            say(console, f"profile {REFERENCE_PROFILE} is not compared: {error}")
-
-
-def _numbers_of(runs: Sequence[Run]) -> list[tuple[Run, Numbers]]:
-    """One run for each arm and point, with its numbers."""
-    firsts = (run for run in runs if run.seed == runs[0].seed)
-    return [(run, estimates.Prediction(run).numbers) for run in firsts]
-
-
-def _show_kept(
-    profile: str,
-    ours: Sequence[tuple[Run, Numbers]],
-    reference: Sequence[tuple[Run, Numbers]],
-    console: Console,
-) -> None:
-    """Print which numbers two profiles share, at the points of ours."""
-    pairs, lacks = [], False
-    for run, numbers in ours:
-        of_arm = [(other.factors, theirs) for other, theirs in reference if other.arm == run.arm]
-        if of_arm:
-            same = [theirs for factors, theirs in of_arm if factors == run.factors]  # 1 is 1.0
-            lacks = lacks or not same
-            pairs.append((numbers, (same or [of_arm[0][1]])[0]))
-    if not pairs:
-        console.print(f"profile {REFERENCE_PROFILE}: no arm in common")
-        return
-    console.print(f"\nwhat profile {profile} keeps of profile {REFERENCE_PROFILE}:")
-    if lacks:
-        console.print(f"points that {REFERENCE_PROFILE} lacks stand beside the first that it has")
-    kept = estimates.compared(*zip(*pairs, strict=True))
-    rows = [(_TITLES[name], *row) for name, row in kept.items()]
-    show_table(console, ("number", profile, REFERENCE_PROFILE, f"{profile} is"), rows)
 
 
 def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:

@@ -212,29 +212,6 @@ def _layout(run: Run) -> PayloadLayout:
         raise InputError(f"{run.source}: transport.chunk_bytes: {error}") from None
 
 
-def compared(ours: Sequence[Numbers], theirs: Sequence[Numbers]) -> dict[str, tuple[str, str, str]]:
-    """Compare the same arms and points of two profiles: number -> (ours, theirs, what is kept)."""
-    columns = zip(Numbers._fields, zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
-    return {name: (_span(one), _span(other), _kept(one, other)) for name, one, other in columns}
-
-
-def _kept(ours: Sequence[float | None], theirs: Sequence[float | None]) -> str:
-    pairs = zip(ours, theirs, strict=True)
-    known = [(one, other) for one, other in pairs if one is not None and other is not None]
-    ratios = [one / other for one, other in known if one and other]
-    if known and all(abs(one - other) <= 0.1 * abs(other) for one, other in known):
-        return "kept"
-    if len(ratios) < len(known):
-        return "differs: one of them is 0"
-    return f"scaled by {_span(ratios)}" if known else "unknown"
-
-
-def _span(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    ends = [f"{end:.3g}" for end in (min(known), max(known))] if known else ["-"]
-    return " to ".join(dict.fromkeys(ends))
-
-
 def workload_s(run: Run) -> float | None:
     """About how long a run's workload goes on, computing left out; None: nobody can tell."""
     if run.experiment.trains:

@@ -16,11 +16,9 @@ from testbed.experiment import arm_labels, files
 from testbed.experiment.arm_labels import Variant
 from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
-from testbed.experiment.taken_phases import FinishedRuns
 from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.problems import Problem
 from testbed.shared.registry import did_you_mean
-from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import InputError
 
 _MOST_LINES = 20  # of a file that is wrong in more places
@@ -34,7 +32,6 @@ def load(
     seeds: int | Sequence[int] | None = None,
     congestion_control: str | None = None,
     profile: str = files.DEFAULT_PROFILE,
-    results: Path = RESULTS,
 ) -> list[Run]:
     """Read an experiment and expand it into runs, in the file's order: seeds, points, arms."""
     chosen = _chosen(name_or_path, overrides, arms, congestion_control, profile)
@@ -57,17 +54,11 @@ def load(
             f"{where}: {count:,} runs (seeds x points x arms); valid: up to {files.MOST_RUNS:,}"
         )
     settings = _settings(chosen, first)
-    finished = FinishedRuns(folders=[path.resolve().parent, Path()], results=results)
     fingerprint = functools.cache(own_code.fingerprint)
 
     def run(seed: int, number: int, variant: Variant) -> Run:
         experiment, point = experiments[number, variant.label], points[number].values
         own = experiment.own_code(variant.name, path.resolve().parent)
-        try:
-            experiment = finished.give_phases(experiment, seed, point)
-        except InputError as error:
-            blamed = _to_blame(("phases", "from"), chosen.options)
-            raise InputError(f"{blamed}{where}: {error}") from None
         return Run(
             experiment=experiment,
             arm=variant.label,
@@ -88,8 +79,7 @@ def load(
 def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
     """An experiment with all options of a command line and all defaults, to be written as YAML."""
     runs = load(name_or_path, **options)
-    names = ("overrides", "arms", "congestion_control", "profile")
-    chosen = _chosen(name_or_path, **{key: options[key] for key in names if key in options})
+    chosen = _chosen(name_or_path, **{key: options[key] for key in options if key != "seeds"})
     document = runs[0].experiment.model_dump(mode="json", exclude_none=True)
     changed = {key.partition(".")[0] for point in chosen.points for key in point.changes}
     for key in (*changed, "factors", "impairments"):

@@ -175,10 +175,6 @@ def key_of(config: Mapping[str, Any]) -> str:
     limits = document.get("limits", {})
     if limits.get("conservation") == Limits.model_fields["conservation"].default:
         document["limits"] = {**limits, "conservation": _FORMER_CONSERVATION}
-    if document.get("phases", {}).get("detector") == "schedule":
-        # The rounds count, and not the run that they came from.
-        document["phases"] = {**document["phases"]}
-        document["phases"].pop("from", None)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     for place, sha256 in document.get("code", {}).items():
         # The same files in another folder are the same run.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import Run, estimates, taken_phases
+from testbed.experiment import Run, estimates
 from testbed.experiment.run import ORDER_RULE
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
@@ -238,7 +238,7 @@ def _entry(run: Run, shard: str | None) -> dict[str, Any]:
     entry = {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
     if shard is not None:
         entry["shard"] = shard
-    return {**entry, "code": code, **taken_phases.as_planned(run.experiment)}
+    return {**entry, "code": code}
 
 
 def _place(entry: Mapping[str, Any]) -> str:

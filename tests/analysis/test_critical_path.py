@@ -42,7 +42,7 @@ def results(tmp_path_factory):
     file.write_text(EXPERIMENT)
     settings = [f"training.pace.trace_s={json.dumps(times_s)}"]
     selection = Selection(name=str(file), settings=settings)
-    (run,) = (each.in_virtual_time() for each in selection.loaded(results=folder))
+    (run,) = (each.in_virtual_time() for each in selection.loaded())
     planning.extend(folder / "out", [run])
     assert simulating.execute(folder / "out", run, lambda record: None).verdict == "ok"
     return load(folder / "out")

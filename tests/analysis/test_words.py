@@ -174,7 +174,7 @@ def test_a_small_difference_is_none(tmp_path, rounds, warned):
     assert bool(cautions_of(tmp_path)) is warned
 
 
-SCHEDULE = {"phases": {"detector": "schedule", "critical_rounds": [[0, 4]], "from": "x/dblp"}}
+SCHEDULE = {"phases": {"detector": "schedule", "critical_rounds": [[0, 4]]}}
 
 
 @pytest.mark.parametrize(

@@ -145,37 +145,13 @@ def test_runs_are_told_to_programs_and_what_is_ok_stays_until_it_is_wanted_anew(
     assert second == f"{first}.attempt1"
 
 
-def test_plan_prints_the_numbers_and_what_the_profile_keeps_of_the_paper(
-    tmp_path, monkeypatch, in_process
-):
+def test_plan_prints_the_numbers(tmp_path, monkeypatch, in_process):
     words = ("plan", "training-time", "--seeds", "1", "--arms", "dblp", "--out", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
     status, out, err = in_process(*words)
     assert status == 0, err
-    (line,) = [line for line in out.splitlines() if line.startswith("communication share")]
-    assert line.split()[-1] == "kept"
-    (line,) = [line for line in out.splitlines() if line.startswith("chunks per transfer")]
-    assert line.split()[3:] == ["138", "1.45e+04", "scaled", "by", "0.0095"]
-
-
-@pytest.mark.parametrize(
-    ("theirs", "lacks", "queue"),
-    [("0.0, 0.1", False, "kept"), ("0.1, 0.0", False, "kept"), ("0.1", True, "differs")],
-)
-def test_a_plan_compares_a_point_with_the_papers_same_or_with_its_first_and_says_so(
-    tmp_path, monkeypatch, in_process, theirs, lacks, queue
-):
-    of_paper = f"profiles: {{ paper: {{ factors: {{ topology.delay_s: [{theirs}] }} }} }}\n"
-    (tmp_path / "small.yaml").write_text(
-        f"{SMALL}factors: {{ topology.delay_s: [0, 0.1] }}\n{of_paper}"
-    )
-    monkeypatch.setenv("COLUMNS", "200")
-    words = ("plan", tmp_path / "small.yaml", "--out", tmp_path / "out")
-    _, out, err = in_process(*words)
-    assert not err
-    assert ("points that paper lacks stand beside the first that it has" in out) == lacks
-    (line,) = [each for each in out.splitlines() if each.startswith("round trip / transfer")]
-    assert queue in line
+    numbers = out.partition("chunks per transfer")[2]
+    assert any(line.split()[0] == "dblp" and "138" in line.split() for line in numbers.splitlines())
 
 
 def test_a_dry_run_says_how_long_runs_take_and_whether_they_would_be_ended_and_makes_nothing(

@@ -90,20 +90,6 @@ def test_more_chunks_than_a_transfer_can_have_are_refused_in_one_line(tmp_path, 
     assert Prediction(run).layout.chunk_count == CHUNKS
 
 
-def test_comparing_says_what_is_kept_and_how_much_the_rest_is_scaled(tmp_path):
-    changes: list[dict[str, Any]] = [{}, {"rate_bps": 60_000_000}, {"delay_s": 0.001}]
-    ours, faster, delayed = (
-        [Prediction(load(tmp_path, topology={**STAR, **each})[0]).numbers] for each in changes
-    )
-    compared = estimates.compared(ours, faster)
-    assert compared["chunks"] == ("139", "139", "kept")
-    assert compared["queue_over_bdp"] == ("-", "-", "unknown")
-    shares = [each.communication_share or 0.0 for each in (*ours, *faster)]
-    expected = (f"{shares[0]:.3g}", f"{shares[1]:.3g}", f"scaled by {shares[0] / shares[1]:.3g}")
-    assert compared["communication_share"] == expected
-    assert estimates.compared(ours, delayed)["rtt_over_transfer"][2].startswith("differs")
-
-
 def test_a_run_is_predicted_from_its_rounds_and_bursts(tmp_path):
     calm_s = 10 * (1.0 + 2 * 0.592 * TRANSFER_S / 0.97)
     hit = {"kind": "loss", "rounds": [3, 5], "q": 0.5}

@@ -68,7 +68,7 @@ _RIGHT: list[tuple[str, Any]] = [
     ("topology", {"name": "fat-tree", "k": 4, "workers": 3, "core": {"delay_s": 0.001}}),
     ("training.split", {"name": "dirichlet", "alpha": 0.5}),
     ("training.pace", "payload-only"),
-    ("phases", {"detector": "schedule", "critical_rounds": [[0, 3]], "from": "quick/dblp"}),
+    ("phases", {"detector": "schedule", "critical_rounds": [[0, 3]]}),
     ("arms.dblp", {"protocol": "dblp", "order": "shuffled:seed=5", "low": 0.01}),
     ("arms.dblp", {"protocol": "ltp", "deadline_s": 0.2, "gather": 0.2}),
     ("arms.dblp.gather", {"policy": "phased", "low": 0.1, "high": 0.2}),

@@ -28,7 +28,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     path = tmp_path / "small.yaml"
     path.write_text(EXPERIMENT)
-    return [run.in_virtual_time() for run in Selection(name=str(path)).loaded(results=tmp_path)]
+    return [run.in_virtual_time() for run in Selection(name=str(path)).loaded()]
 
 
 def execute(runs, folder):

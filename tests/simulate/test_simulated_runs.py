@@ -41,7 +41,7 @@ def loaded(folder: Path, arms: str, *settings: str) -> list[Run]:
     path = folder / "small.yaml"
     path.write_text(EXPERIMENT)
     found = Selection(name=str(path), arms=arms, settings=list(settings))
-    return found.loaded(results=folder)
+    return found.loaded()
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ from pathlib import Path
 from testbed.cli.options import Selection
 from testbed.run import simulating
 name, out = sys.argv[1:]
-(run,) = Selection(name=name, arms="dblp").loaded(results=Path(out))
+(run,) = Selection(name=name, arms="dblp").loaded()
 print(simulating.execute(Path(out), run.in_virtual_time(), lambda record: None).directory)
 """
 

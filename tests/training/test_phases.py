@@ -129,6 +129,7 @@ def test_a_restored_detector_says_what_an_uninterrupted_one_says(section):
     "section",
     [
         {"detector": "accordeon"},
+        {"detector": "schedule"},
         {"detector": "schedule", "critical_rounds": [[3, 2]]},
         {"detector": "schedule", "critical_rounds": [[0, 3], [3, 5]]},
         {"detector": "never-critical", "eta": 0.5},
