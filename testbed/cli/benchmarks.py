@@ -26,12 +26,6 @@ class Measurement:
     cases: Annotated[
         str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")
     ] = "*"
-    compare: Annotated[
-        Path | None,
-        typer.Option(
-            "--compare", metavar="FILE", help="what changed since this --json was written"
-        ),
-    ] = None
 
 
 @app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
@@ -73,9 +67,7 @@ def _measure(measurement: Measurement, *, full: bool = False, peer: Any = None) 
         size="quick" if measurement.quick else "full" if full else "usual",
         other=peer.name if peer else None,
     )
-    if not console.run(
-        cases, json_file=measurement.json_file, compare=measurement.compare, peer=peer
-    ):
+    if not console.run(cases, json_file=measurement.json_file, peer=peer):
         raise typer.Exit(1)
 
 

@@ -2,7 +2,7 @@
 
 `cases` says what is measured, `network` builds the links, `measurement` runs the cases on them,
 whose processes `conductor` leads, `records` turns their figures into the records of `./lab bench
-transport --json FILE`, and `console` prints and draws, also beside earlier ones. `./lab bench peer`
+transport --json FILE`, and `console` prints and draws. `./lab bench peer`
 is the same with cases of its own. May import what `testbed.bench` may. To add a case: a generator
 in `cases`; another transport to compare with: an adapter (`testbed.bench.peer`).
 
@@ -12,7 +12,6 @@ A record holds the case's parameters, `byte_bound_s`, `completion_s`, `ratio_to_
                    "failed: " with the host and its words
     n, completion_min_s, completion_max_s      of the repetitions; other values are medians
     *_low, *_high (completion_low_s, ...)      the interval of the median, 95 %, within this run
-    interrupted    true where the run ended before all its cases; else it is missing
     narrow         whether the intervals of completion and processor time are (`records`)
     peer           ours, tcp-cubic (and so on), gloo, or another implementation's adapter
     goodput_bps    payload that arrived, over the completion time

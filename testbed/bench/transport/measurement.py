@@ -9,7 +9,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,8 @@ class BenchError(RuntimeError):
     """The sandbox ended before all cases were measured; the message is its last line."""
 
 
-def measure(
-    selection: Selection, peer: Peer | None, begins: Callable[[str], None]
-) -> Iterator[dict[str, Any]]:
-    """Run the cases that match and yield their records; `begins` is told each name before."""
+def measure(selection: Selection, peer: Peer | None) -> Iterator[dict[str, Any]]:
+    """Run the cases that match and yield their records."""
     order: dict[str, Any] = {"cases": selection.pattern, "size": selection.size, "peer": None}
     if peer is not None:
         order["peer"] = {**vars(peer), "checkout": str(peer.checkout)}
@@ -53,10 +51,7 @@ def measure(
                     raise InputError(message["refused"])
                 if "error" in message:
                     raise BenchError(f"the benchmark's sandbox ended: {message['error']}")
-                if "begins" in message:
-                    begins(message["begins"])
-                else:
-                    yield message
+                yield message
         except MessageError:
             last = box.last_words() or "no words"
             raise BenchError(f"the benchmark's sandbox ended: {last}") from None
@@ -66,7 +61,7 @@ def measure(
 
 
 def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
-    """Run the cases; say which begins, and its record."""
+    """Run the cases; send the record of each."""
     tempfile.tempdir = str(sandbox.prepare())  # it goes with the sandbox, however that ends
     with contextlib.suppress(OSError):  # where allowed: less of what else the machine does
         os.setpriority(os.PRIO_PROCESS, 0, -15)
@@ -80,7 +75,6 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
     at: LinkKind | None = None
     network: Network | None = None
     for case in selection.cases():
-        messages.send({"begins": case.name})
         try:
             if case.link != at:
                 if network is not None:
