@@ -23,7 +23,7 @@ from controllers.impairments import AnyImpairment, ImpairmentParameters
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.lab.sandbox import EndedError, Sandbox, SandboxError
-from testbed.run import by_hand
+from testbed.scripting import by_hand
 from testbed.scripting.host import Ask, Host
 from testbed.shared import failure, own_code, problems, run_directory, units
 from testbed.shared.input_error import InputError, shown

@@ -12,8 +12,8 @@ from rich.table import Table
 from controllers.controller_socket import ControllerClient, ControllerError
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LinkEnds
-from testbed.run import by_hand
 from testbed.run.session import LabSession
+from testbed.scripting import by_hand
 from testbed.shared import units
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean, one_of

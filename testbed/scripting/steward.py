@@ -18,10 +18,10 @@ from testbed.lab import host_program, leftovers
 from testbed.lab.kernel import process_sockets, process_status, socket_defaults
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo
-from testbed.run import by_hand
-from testbed.run.by_hand import ManualImpairment
 from testbed.run.processes import ProcessError
 from testbed.run.session import LabSession
+from testbed.scripting import by_hand
+from testbed.scripting.by_hand import ManualImpairment
 from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import Messages

@@ -8,7 +8,7 @@ import pytest
 
 from controllers import impairment_plan
 from controllers.impairments.loss import SenderDrop, SenderDropParameters
-from testbed.run import by_hand
+from testbed.scripting import by_hand
 from testbed.shared import drop_order
 
 PLACES = impairment_plan.Places(
