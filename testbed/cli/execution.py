@@ -89,7 +89,8 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
     if options.dry_run:
         if options.anew:
             raise InputError("--anew and --dry-run: only one of them")
-        plan_view.show_durations(results, runs, console)
+        plan_view.show_runs(results, runs, console)
+        plan_view.show_time(results, runs, console)
         if options.as_json:
             print(json.dumps({"runs": plan_view.records(results, runs)}, indent=1))
         return True
@@ -117,7 +118,7 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
                 _on_workers(chosen, scheduler, shown)
     else:
         _plan(chosen, verdicts, console)
-        plan_view.show_total(results, runs, console)
+        plan_view.show_time(results, runs, console)
         with progress.runs_shown(console, len(runs)) as shown:
             (_side_by_side if chosen.simulated else _one_by_one)(chosen, shown)
     outcomes = [shown.outcomes[run.key] for run in runs]

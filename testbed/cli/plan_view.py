@@ -23,7 +23,6 @@ from testbed.experiment.estimates import Numbers
 from testbed.run import requirements, runner
 from testbed.shared import sizes
 from testbed.shared.yaml_input import InputError
-from testbed.workload.torchrun import Torchrun
 
 if TYPE_CHECKING:
     from testbed.cli.choosing import Chosen
@@ -45,11 +44,6 @@ class _Standing(NamedTuple):
     run: Run
     verdict: str | None
     lacking: str | None
-
-    def cells(self) -> list[str]:
-        run = self.run
-        factors = ", ".join(f"{name} {value}" for name, value in run.factors.items())
-        return [run.key, run.arm, str(run.seed), factors]
 
 
 def _standings(results: Path, runs: Iterable[Run]) -> list[_Standing]:
@@ -80,37 +74,18 @@ def facts(run: Run) -> dict[str, Any]:
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs in the order of their execution, each with its verdict so far."""
     standings = _standings(results, runs)
-    rows = (
-        [*each.cells(), each.verdict or (_UNSUPPORTED if each.lacking else "to do")]
-        for each in standings
-    )
+    rows = []
+    for run, verdict, lacking in standings:
+        factors = ", ".join(f"{name} {value}" for name, value in run.factors.items())
+        word = verdict or (_UNSUPPORTED if lacking else "to do")
+        rows.append([run.key, run.arm, str(run.seed), factors, word])
     show_table(console, ("run", "arm", "seed", "factors", "verdict"), rows)
-    _show_lacking(standings, console)
-
-
-def _show_lacking(standings: Iterable[_Standing], console: Console) -> None:
-    """Print what this machine lacks for some of the runs, and for which arms."""
     arms: dict[str, dict[str, None]] = {}
     for each in standings:
         if each.lacking:
             arms.setdefault(each.lacking, {})[each.run.arm] = None
     for reason, names in arms.items():
         say(console, f"{_UNSUPPORTED}: {', '.join(names)}: {reason}")
-
-
-def show_rounds(runs: Sequence[Run], console: Console) -> None:
-    """Say, of a script for torchrun, what follows from the number of steps that it takes."""
-    if not isinstance(runs[0].experiment.workload, Torchrun):
-        return
-    line = "rounds: one for each step that the script takes"
-    if expected := runs[0].experiment.rounds:
-        line += f"; {expected} are expected. "
-        timelines = (entry for r in runs for entry in r.experiment.resolved_impairments(r.seed))
-        if hit := [number for entry in timelines for number in entry.get("rounds", ())]:
-            line += f"If it takes fewer than {1 + max(hit)}, impairments do not begin, and runs are"
-            line += " invalid. "
-        line += "If it takes more, nothing hits these. Either way the report lacks maxima"
-    say(console, line)
 
 
 def show_yaml(chosen: Chosen) -> None:
@@ -131,8 +106,7 @@ def show(chosen: Chosen, console: Console) -> None:
     """Print the runs, the numbers that characterise them, and their topologies."""
     show_runs(chosen.results, chosen.runs, console)
     if chosen.simulated:
-        show_total(chosen.results, chosen.runs, console)
-    show_rounds(chosen.runs, console)
+        show_time(chosen.results, chosen.runs, console)
     if chosen.runs[0].experiment.trains:
         _show_numbers(chosen, console)
     show_topologies(chosen.runs, console)
@@ -153,79 +127,32 @@ def _show_numbers(chosen: Chosen, console: Console) -> None:
         console.print("pace real: the share of communication is measured, not chosen")
 
 
-def show_total(results: Path, runs: Sequence[Run], console: Console) -> None:
-    """Say in one line how long what is still to be executed takes."""
-    if found := _estimated(results, _standings(results, runs), console):
-        _say_total(found, console)
-
-
-def _estimated(
-    results: Path, standings: Iterable[_Standing], console: Console
-) -> list[tuple[Run, estimates.Duration]]:
-    """The runs still to be executed that this machine lacks nothing for, and how long they take."""
+def show_time(results: Path, runs: Sequence[Run], console: Console) -> None:
+    """Say how long the runs still to be executed take, and which would be ended before."""
+    standings = _standings(results, runs)
     left = [each.run for each in standings if each.verdict != "ok" and not each.lacking]
+    if not left:
+        return
     kinds = [json.dumps([run.arm, run.factors]) for run in left]  # seeds take alike
     firsts = dict(zip(reversed(kinds), reversed(left), strict=True))
-
-    def say_what_is_measured(words: str) -> None:
-        console.print(f"{words} ...", style="dim", highlight=False)
-
-    if not left:
-        return []
-    found = estimates.of_runs(results, list(firsts.values()), say_what_is_measured)
-    by_kind = dict(zip(firsts, found, strict=True))
-    return [(run, by_kind[kind]) for run, kind in zip(left, kinds, strict=True)]
-
-
-def show_durations(results: Path, runs: Sequence[Run], console: Console) -> None:
-    """Print the runs still to be executed, in their order, and about how long they take."""
-    left = [each for each in _standings(results, runs) if each.verdict != "ok"]
-    _show_lacking(left, console)
-    if not left:
-        console.print("nothing to do: all runs are ok")
-        return
-    found = _estimated(results, left, console)
-    by_key = {run.key: duration for run, duration in found}
-    rows = []
-    for number, standing in enumerate(left, start=1):
-        taken = ("-", "-", _UNSUPPORTED)  # such a run ends before anything is built
-        if each := by_key.get(standing.run.key):
-            source = f"{each.earlier} earlier" if each.earlier else "prediction"
-            if not each.earlier and not standing.run.experiment.trains:
-                source = "time limits"
-            taken = (estimates.in_words(each.run_s), sizes.in_words(each.disk_bytes), source)
-            if each.run_s is None:
-                taken = ("unknown", "unknown", "no time limit")
-        rows.append([str(number), *standing.cells(), *taken])
-    headings = ("", "run", "arm", "seed", "factors", "about", "disk", "from")
-    show_table(console, headings, rows)
-    if found:
-        _say_total(found, console)
-        _say_too_long(found, console)
-
-
-def _say_too_long(found: Sequence[tuple[Run, estimates.Duration]], console: Console) -> None:
-    """Say in one line that runs will be ended before they are done."""
-    taken = [(each.run_s or 0.0, run.experiment.limits.run_timeout_s) for run, each in found]
-    late = [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]
-    if late:
+    of_kind = dict(zip(firsts, estimates.of_runs(results, list(firsts.values())), strict=True))
+    durations = [of_kind[kind] for kind in kinds]
+    at_once = min(len(left), len(os.sched_getaffinity(0))) if left[0].simulated else 1
+    say(console, estimates.total(durations, at_once=at_once))
+    taken = [
+        (duration.run_s or 0.0, run.experiment.limits.run_timeout_s)
+        for run, duration in zip(left, durations, strict=True)
+    ]
+    if late := [(run_s, limit_s) for run_s, limit_s in taken if run_s > limit_s]:
         longest_s, limit_s = max(late)
-        runs = "1 run takes" if len(late) == 1 else f"{len(late)} runs take"
+        runs_take = "1 run takes" if len(late) == 1 else f"{len(late)} runs take"
         raised = f"--set limits.run_timeout_s={math.ceil(1.5 * longest_s / 100) * 100}"
         limit = f"limits.run_timeout_s allows ({limit_s:g} s)"
         say(
             console,
-            f"caution: {runs} longer than {limit}, and would fail; raise it, for example {raised}",
+            f"caution: {runs_take} longer than {limit}, and would fail; raise it, for example "
+            f"{raised}",
         )
-
-
-def _say_total(found: Sequence[tuple[Run, estimates.Duration]], console: Console) -> None:
-    simulated = found[0][0].simulated
-    at_once = min(len(found), len(os.sched_getaffinity(0))) if simulated else 1
-    durations = [duration for _, duration in found]
-    say(console, estimates.total(durations, at_once=at_once))
-    if not all(each.computing for each in durations):
-        console.print("predicted without the time for computing: the data are not here yet")
 
 
 def show_topologies(runs: Sequence[Run], console: Console) -> None:

@@ -1,7 +1,7 @@
-"""Predicts runs: the numbers that do not depend on a machine's speed, how long they take, and disk.
+"""Predicts runs: numbers that do not depend on a machine's speed, how long they take, and disk.
 
 Times are those of a network without loss in the phase that is not critical, both legs one after the
-other. Finished runs that differ in the seed alone replace them. Computing is measured for a moment.
+other, and computing is not counted. Finished runs that differ in the seed alone replace them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 import topologies
 from testbed.experiment import Run
@@ -30,15 +26,10 @@ from testbed.transport.core import wire
 from testbed.transport.net.tcp import compression_of
 
 _LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
-# Of virtual time, measured on two cores (docs/how-to/simulate.md, kept simulated results): for each
-# run, worker, transfer, datagram, and wake-up of what answers batch after batch.
-_RUN_S, _WORKER_S, _TRANSFER_S, _DATAGRAM_S, _WAKE_S = 0.3, 0.005, 0.004, 1e-6, 0.0003
-_WAKES_HZ = 500
 # Of a run's directory, measured on runs of `quick`: what is always there; samples of a link's end
 # and a worker's flows; a round's events, and those of a worker in it.
 _FIXED_BYTES, _LINK_END_BYTES_PER_S, _WORKER_BYTES_PER_S = 45_000, 590, 7_000
 _ROUND_BYTES, _WORKER_BYTES = 550, 2_200
-_MEASURED_S = 0.2
 _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
     "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
     "cifar10": (10, (3, 32, 32)),
@@ -60,7 +51,7 @@ class Numbers(NamedTuple):
 class Duration:
     """What one run takes: the mean of `earlier` runs, or a prediction where that is 0."""
 
-    run_s: float | None  # None where nobody can tell: programs without time limits
+    run_s: float | None  # None where nobody can tell: programs without limits, virtual time
     disk_bytes: float  # without captures
     earlier: int = 0
     computing: bool = True  # whether the time for it is in it
@@ -139,27 +130,19 @@ class Prediction:
         )
         return self._rounds * (self._given_s + self.communication_s) + again_s
 
-    def duration(self, step_s: float | None) -> Duration:
-        """The whole, where a worker alone needs so long for a step; None: that is unknown."""
-        if self._run.simulated:  # one processor does all of it
-            datagrams = self.numbers.round_bytes / wire.wire_bytes(1, self.layout.chunk_bytes)
-            round_s = 2 * self._workers * _TRANSFER_S + datagrams * _DATAGRAM_S
-            round_s += self._workers * (step_s or 0.0)
-            if self._run.protocol.repair.partition(":")[0] != "passes":
-                wakes = self._workers * self.communication_s * _WAKES_HZ
-                round_s += _WAKE_S * min(datagrams, wakes)
-            run_s, training_s = _RUN_S + self._workers * _WORKER_S + self._rounds * round_s, 0.0
-        else:
-            crowd = max(1.0, self._workers / (os.cpu_count() or 1))
-            longer_s = max(0.0, (step_s or 0.0) * crowd - self._given_s)
-            training_s = self.training_s + self._rounds * longer_s
-            run_s = _LAB_S + training_s
-        weights = self.layout.element_count
-        weights *= self._experiment.training.pace.kind != "payload-only"
+    def duration(self) -> Duration:
+        """The whole, with the lab; nobody knows what a simulation takes."""
+        training, simulated = self._experiment.training, self._run.simulated
+        lab_s = 0.0 if simulated else self.training_s
+        weights = 0 if training.pace.kind == "payload-only" else self.layout.element_count
         events_bytes = self._rounds * (_ROUND_BYTES + self._workers * _WORKER_BYTES)
-        disk_bytes = _samples_bytes(self._run, training_s) + events_bytes
-        disk_bytes += self._workers * (4 * weights + _WORKER_BYTES_PER_S * training_s)
-        return Duration(run_s=run_s, disk_bytes=disk_bytes, computing=step_s is not None)
+        disk_bytes = _samples_bytes(self._run, lab_s) + events_bytes
+        disk_bytes += self._workers * (4 * weights + _WORKER_BYTES_PER_S * lab_s)
+        return Duration(
+            run_s=None if simulated else _LAB_S + lab_s,
+            disk_bytes=disk_bytes,
+            computing=training.pace.kind != "real",
+        )
 
     def _needed_bytes(self, leg: Leg) -> float:
         """The bytes of frames that one transfer of a calm round sends."""
@@ -220,23 +203,19 @@ def workload_s(run: Run) -> float | None:
     return None if None in limits_s else max(filter(None, limits_s))
 
 
-def of_runs(results: Path, runs: Sequence[Run], say: Callable[[str], None]) -> list[Duration]:
+def of_runs(results: Path, runs: Sequence[Run]) -> list[Duration]:
     """Estimate each run; earlier ones below `results` count that differ in the seed alone."""
-    earlier, steps_s = _earlier(results / runs[0].experiment.name), dict[str, float | None]()
+    earlier = _earlier(results / runs[0].experiment.name)
 
     def estimate(run: Run) -> Duration:
         if took := earlier.get(_kind(run.config())):
             wall_s, size_bytes = map(statistics.fmean, zip(*took, strict=True))
             return Duration(run_s=wall_s, disk_bytes=size_bytes, earlier=len(took))
-        if not run.experiment.trains:
-            limit_s = workload_s(run)
-            run_s = None if limit_s is None else limit_s + _LAB_S
-            return Duration(run_s=run_s, disk_bytes=_samples_bytes(run, limit_s or 0.0))
-        training = run.experiment.training.model_dump_json()
-        if training not in steps_s:
-            say(f"measuring how long {run.experiment.training.model} computes")
-            steps_s[training] = step_s(run)
-        return Prediction(run).duration(steps_s[training])
+        if run.experiment.trains:
+            return Prediction(run).duration()
+        limit_s = workload_s(run)
+        run_s = None if limit_s is None else limit_s + _LAB_S
+        return Duration(run_s=run_s, disk_bytes=_samples_bytes(run, limit_s or 0.0))
 
     return list(map(estimate, runs))
 
@@ -246,62 +225,23 @@ def _samples_bytes(run: Run, run_s: float) -> float:
     return _FIXED_BYTES + _LINK_END_BYTES_PER_S * link_ends * run_s
 
 
-def step_s(run: Run) -> float | None:
-    """What a worker needs here for an iteration, measured; None: its data are not here, or unfit.
-
-    Measured in a fork: runs that this process forks begin before torch has computed.
-    """
-    if run.experiment.training.pace.kind == "payload-only":
-        return 0.0
-    reading, writing = os.pipe()
-    if not (child := os.fork()):
-        try:
-            os.write(writing, json.dumps(_step_s(run)).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        measured = json.loads(pipe.read() or "null")
-    os.waitpid(child, 0)
-    return measured if measured is None else float(measured)
-
-
-def _step_s(run: Run) -> float | None:
-    """The shortest of several tries; the first one warms up, unless it takes long."""
-    import torch
-
-    from testbed.training.run_context import RunContext
-
-    torch.set_num_threads(1)  # as in a run
-    context = RunContext.without_network(run.config(), run.experiment.topology.host_names())
-    try:
-        learner = context.learner(context.workers[0])
-        update = np.zeros(context.layout.element_count, dtype=np.float32)
-        times_s = [time.monotonic()]
-        while len(times_s) < 9 and times_s[-1] - times_s[0] < _MEASURED_S:
-            learner.gradient(update)
-            learner.apply(update, 0.0)
-            times_s.append(time.monotonic())
-    except InputError:
-        return None
-    return float(np.diff(times_s).min())
-
-
 def total(durations: Sequence[Duration], *, at_once: int = 1) -> str:
     """Say in one sentence how long all of them take, so many at once, and how much disk."""
     known = [duration for duration in durations if duration.run_s is not None]
     runs_s = [duration.run_s or 0.0 for duration in known]
     runs = "1 run" if len(durations) == 1 else f"{len(durations)} runs"
     if not known:
-        return f"{runs} to do; how long is unknown: no time_limit_s is given"
+        return f"{runs} to do; how long is unknown before one like it has ended"
     about = in_words(max(sum(runs_s) / at_once, *runs_s))
     if len(known) < len(durations):
-        about += f" for {len(known)} of them (unknown where no time_limit_s is given)"
+        about += f" for {len(known)} of them"
     disk = sizes.in_words(sum(duration.disk_bytes for duration in known))
     earlier = sum(duration.earlier > 0 for duration in durations)
     counts = {"from earlier runs": earlier, "predicted": len(known) - earlier}
-    sources = ", ".join(f"{count} {source}" for source, count in counts.items() if count > 0)
-    return f"{runs} to do, about {about} and {disk} on disk ({sources})"
+    sources = [f"{count} {source}" for source, count in counts.items() if count > 0]
+    if not all(duration.computing for duration in known):
+        sources.append("computing not counted")
+    return f"{runs} to do, about {about} and {disk} on disk ({', '.join(sources)})"
 
 
 def in_words(duration_s: float | None) -> str:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import topologies
 from controllers import impairments
 from controllers.controller_socket import ControllerClient
-from testbed.experiment import Run, estimates
+from testbed.experiment import Run
 from testbed.lab import paths
 from testbed.run import manifest, runner, simulated_impairments
 from testbed.run.runner import OnProgress, Outcome, directory_of
@@ -77,15 +77,6 @@ def _has_key(key: str, section: Any) -> bool:
     return isinstance(section, list) and any(_has_key(key, each) for each in section)
 
 
-def _compute_s(run: Run) -> str:
-    """The key that gives simulated hosts their pace, with what a worker needs on this machine."""
-    here_s = estimates.step_s(run)
-    key = "simulation.compute_s, the seconds in which a worker computes an iteration"
-    if not here_s:
-        return key
-    return f"{key} (here {here_s:.3g}: --set simulation.compute_s={here_s:.3g})"
-
-
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     """Keys that ask for what is lacking, their values, and what would be valid."""
     if not run.experiment.trains:
@@ -99,7 +90,8 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
         )
     if training["pace"]["kind"] == "real":
         # What this machine needs says nothing of a host that is simulated: the user decides.
-        valid = f"real with {_compute_s(run)}, paced, payload-only"
+        key = "simulation.compute_s, the seconds in which a worker computes an iteration"
+        valid = f"real with {key}, paced, payload-only"
         found.append(("training.pace.kind", "'real'", valid))
     if _has_key("priority_queue_bytes", topology):  # in any scope; it is left out where it is none
         found.append(("topology.priority_queue_bytes", "a second queue", "none"))

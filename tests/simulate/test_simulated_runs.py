@@ -279,18 +279,6 @@ def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings,
     assert "\n" not in str(refused.value)
 
 
-def test_the_refusal_of_a_real_pace_shows_a_setting_that_is_taken(chosen):
-    real = ("training.model=mlp", "training.pace={kind: real}")
-    (run,) = chosen("dblp", *real)
-    with pytest.raises(InputError) as refused:
-        simulating.refuse(run)
-    setting = str(refused.value).partition("--set ")[2].partition(")")[0]
-    (run,) = chosen("dblp", *real, setting)
-    simulating.refuse(run)
-    pace = run.config()["training"]["pace"]
-    assert pace["kind"] == "paced" and 0 < pace["compute_s"] < 60
-
-
 def test_thresholds_mark_nothing_and_an_experiment_of_programs_is_refused(chosen):
     (run,) = chosen("dblp", "topology.ecn_threshold_bytes=30000")
     simulating.refuse(run)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import io
 import json
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from rich.console import Console
 
-from testbed.cli import plan_view
 from testbed.ddp import bounded_loss, settings, steps, torch_hooks
 from testbed.experiment import json_schema
 from testbed.run import requirements
@@ -310,23 +307,6 @@ def test_an_interpreter_without_torch_is_refused_before_a_run(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"'\./none' is no Python of 3\.11 or later: no Python;"):
         requirements.refuse(runs)
     requirements.refuse(load(tmp_path, workload={**WORKLOAD, "python": sys.executable}))
-
-
-def shown_rounds(runs: list[Any]) -> str:
-    text = io.StringIO()
-    plan_view.show_rounds(runs, Console(file=text, width=1000))
-    return " ".join(text.getvalue().split())
-
-
-def test_a_plan_says_what_follows_from_the_number_of_steps(tmp_path: Path) -> None:
-    assert shown_rounds(load(tmp_path)) == "rounds: one for each step that the script takes"
-    impairment = {"kind": "loss", "rounds": {"every": 6, "from": 5}, "leg": "round", "q": 0.5}
-    assert shown_rounds(load(tmp_path, rounds=60, impairments=[impairment])) == (
-        "rounds: one for each step that the script takes; 60 are expected. If it takes fewer than "
-        "60, impairments do not begin, and runs are invalid. If it takes more, nothing hits these. "
-        "Either way the report lacks maxima"
-    )
-    assert "invalid" not in shown_rounds(load(tmp_path, rounds=60))
 
 
 def test_the_schema_for_editors_knows_arms_of_torchrun() -> None:
