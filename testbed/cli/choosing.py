@@ -117,9 +117,6 @@ def _on_top(planned: Sweep, options: Sweep) -> Sweep:
     given = {key: value for key, value in given.items() if value}
     if "settings" in given:
         given["settings"] = [*(planned.settings or []), *given["settings"]]
-    for one, other in (("seed", "seeds"), ("seeds", "seed")):
-        if one in given:
-            given.setdefault(other, None)
     if "arms" in given:  # a congestion control belongs to the arms that it was given with
         given.setdefault("congestion_control", None)
     return replace(planned, **given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -35,7 +34,7 @@ _CAPTURES_SHOWN = 6
 
 def run(options: Execution, *, simulated: bool = False) -> bool:
     """Execute what of an experiment is not ok yet; return whether none failed or was invalid."""
-    screen = console(stderr=options.as_json)
+    screen = console()
     chosen = choosing.chosen(options, simulated=simulated)
     runner.require_writable(chosen.results)
     if simulated:
@@ -91,8 +90,6 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
             raise InputError("--anew and --dry-run: only one of them")
         plan_view.show_runs(results, runs, console)
         plan_view.show_time(results, runs, console)
-        if options.as_json:
-            print(json.dumps({"runs": plan_view.records(results, runs)}, indent=1))
         return True
     verdicts = Counter(_standing(results, run) for run in runs)
     if options.pcap and verdicts["ok"] and not options.anew:
@@ -127,10 +124,7 @@ def _carry_out(chosen: Chosen, console: Console) -> bool:
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
     place = places.Place(results=results, experiment=runs[0].experiment.name)
-    written = report_view.write(place, as_json=options.as_json)
-    if options.as_json:
-        records = {"runs": _records(outcomes), "reports": report_view.records(written)}
-        print(json.dumps(records, indent=1))
+    report_view.write(place)
     for line in _captures(outcomes):
         say(console, line)
     return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
@@ -164,17 +158,6 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
     standing = f"{chosen.folder}: of {len(chosen.runs)} runs {', '.join(begun)}: {follows}"
     for remark in [standing, *remarks] if begun else remarks:
         say(console, remark)
-
-
-def _records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """What became of each run, for programs."""
-    keys = ("verdict", "reason", "executed")
-    return [
-        plan_view.facts(each.run)
-        | {key: getattr(each, key) for key in keys}
-        | {"directory": str(each.directory)}
-        for each in outcomes
-    ]
 
 
 def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> None:

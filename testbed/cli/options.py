@@ -24,7 +24,6 @@ Name = Annotated[
         help="an experiment's name, its YAML file, or the folder of its results",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="folder of all results")]
 What = Annotated[
     str | None,
@@ -60,10 +59,6 @@ class Selection:
     arms: Annotated[str | None, typer.Option("--arms", help="only these arms: a,b")] = None
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, max=10_000, help="use so many seeds")
-    ] = None
-    seed: Annotated[
-        list[int] | None,
-        typer.Option("--seed", min=0, max=2**63 - 1, help="use this seed (repeatable)"),
     ] = None
     congestion_control: Annotated[
         str | None, typer.Option("--congestion-control", help="swap the arms' congestion control")
@@ -112,12 +107,10 @@ class Selection:
     def _asked(self) -> dict[str, Any]:
         from testbed.experiment.files import DEFAULT_PROFILE
 
-        if self.seed and self.seeds:
-            raise InputError("--seed and --seeds: only one of them")
         return {
             "overrides": self.settings or (),
             "arms": names_in(self.arms, "--arms"),
-            "seeds": self.seed or self.seeds,
+            "seeds": self.seeds,
             "congestion_control": self.congestion_control,
             "profile": self.profile or DEFAULT_PROFILE,
         }
@@ -140,16 +133,13 @@ class Sweep(Selection):
             help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
         ),
     ] = None
-    as_json: AsJson = False
 
     def stored(self) -> dict[str, Any]:
         """What a plan keeps of it, to select its runs again; a file by its whole path."""
         path = Path(self.name)
         name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
         options = {key: getattr(self, key) for key in STORED} | {"name": name}
-        return {
-            key: value for key, value in options.items() if value or key not in ("seed", "shard")
-        }
+        return {key: value for key, value in options.items() if value or key != "shard"}
 
 
 STORED = (*(each.name for each in dataclasses.fields(Selection)), "shard")

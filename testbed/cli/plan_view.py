@@ -58,19 +58,6 @@ def _standings(results: Path, runs: Iterable[Run]) -> list[_Standing]:
     return found
 
 
-def records(results: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What `show_runs` prints, for programs; a verdict is null where there is none yet."""
-    return [
-        facts(each.run) | {"verdict": each.verdict, "lacking": each.lacking}
-        for each in _standings(results, runs)
-    ]
-
-
-def facts(run: Run) -> dict[str, Any]:
-    """Which run it is, for programs."""
-    return {"run": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
-
-
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Print the runs in the order of their execution, each with its verdict so far."""
     standings = _standings(results, runs)

@@ -28,11 +28,11 @@ _FEW = 3  # runs with damaged logs that are named; the page has all
 
 
 def write(
-    place: Place, *, as_json: bool = False, include_invalid: bool = False
+    place: Place, *, stderr: bool = False, include_invalid: bool = False
 ) -> list[ReportPaths]:
     """Write the report of an experiment, or of all; print its main table and where it is."""
     place.require()
-    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
+    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=stderr)
     written = []
     try:
         for name in _names(place):
@@ -49,17 +49,6 @@ def write(
     if place.known()[1:]:
         console.print(f"all reports: {written[-1].overview}")
     return written
-
-
-def records(written: Sequence[ReportPaths]) -> list[dict[str, Any]]:
-    """What `write` prints, for programs; `main` is the main table with unrounded numbers."""
-    keys = ("experiment", "verdicts", "invalid_included", "cautions", "resumable")
-    return [
-        {key: getattr(each, key) for key in keys}
-        | {"report": str(each.index), "summary": str(each.summary)}
-        | {"damaged": dict(each.damaged), "main": each.main_table.records}
-        for each in written
-    ]
 
 
 def _show(paths: ReportPaths, console: Console) -> None:
@@ -123,9 +112,9 @@ def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
     return lines if more <= 0 else [*lines[:_FEW], f"the logs of {more} more runs are not whole"]
 
 
-def keep(place: Place, *, as_json: bool = False) -> None:
+def keep(place: Place) -> None:
     """Keep experiments' tables in experiments/results/, and write them into the documents."""
-    console = terminal.console(stderr=as_json)
+    console = terminal.console()
     try:
         for name in _names(place):
             folder = analysis.update_readme(place.results, name)
@@ -181,7 +170,7 @@ def export(
         return
     if everything:
         raise InputError("--all: valid with --format zip")
-    (written,) = write(place, as_json=True, include_invalid=include_invalid)
+    (written,) = write(place, stderr=True, include_invalid=include_invalid)
     text = (to_csv if form == "csv" else to_latex)(written.main_table)
     if output is None:
         print(text, end="")

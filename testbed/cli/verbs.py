@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli import benchmarks
-from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped, output_file
+from testbed.cli.options import Execution, Out, Selection, Sweep, What, grouped, output_file
 from testbed.cli.terminal import console, say, show_table
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
@@ -61,7 +61,9 @@ def options(
 
 
 @_verb(_BEGIN, "check --json")
-def check(as_json: AsJson = False) -> None:
+def check(
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
     """Try what this machine and user can do, what that enables, and how to get the rest."""
     from testbed.machine import capabilities, steadiness
 
@@ -78,14 +80,11 @@ def check(as_json: AsJson = False) -> None:
 
 
 @_verb(_BEGIN, "list", name="list")
-def list_experiments(as_json: AsJson = False) -> None:
+def list_experiments() -> None:
     """List the experiments that come with the lab."""
     from testbed import experiment
 
     shipped = [experiment.summary(name) for name in experiment.names()]
-    if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in shipped], indent=1))
-        return
     rows = ((e.name, str(e.runs), ", ".join(e.profiles), e.description) for e in shipped)
     show_table(console(), ("experiment", "runs", "profiles", "what it shows"), rows)
 
@@ -105,19 +104,16 @@ def plan(
     from testbed.cli import choosing, execution, plan_view, progress
     from testbed.run import planning
 
-    chosen, as_json = choosing.chosen(options, simulated=simulated), options.as_json
+    chosen = choosing.chosen(options, simulated=simulated)
     if as_yaml:
         plan_view.show_yaml(chosen)
         return
-    screen = console(stderr=as_json)
+    screen = console()
     remarks = execution.not_of_a_lab(chosen) if simulated else []
     remarks += planning.check(chosen.results, chosen.planned)
     _ = chosen.capture  # refuses unknown hosts
     progress.refuse_short_shares(chosen.runs)
-    if as_json:
-        print(json.dumps({"runs": plan_view.records(chosen.results, chosen.runs)}, indent=1))
-    else:
-        plan_view.show(chosen, screen)
+    plan_view.show(chosen, screen)
     for remark in remarks:
         say(screen, remark)
 
@@ -239,7 +235,6 @@ def report(
         typer.Argument(metavar="WHAT...", help="experiments' names, YAML files, folders; all"),
     ] = None,
     out: Out = RESULTS,
-    as_json: AsJson = False,
     form: Annotated[
         str | None,
         typer.Option(
@@ -283,15 +278,10 @@ def report(
         return
     if output is not None or everything:
         raise InputError("--output and --all: valid with --format")
-    written = [
-        each
-        for place in chosen
-        for each in report_view.write(place, as_json=as_json, include_invalid=include_invalid)
-    ]
-    if as_json:
-        print(json.dumps({"reports": report_view.records(written)}, indent=1))
+    for place in chosen:
+        report_view.write(place, include_invalid=include_invalid)
     for place in chosen if readme else ():
-        report_view.keep(place, as_json=as_json)
+        report_view.keep(place)
 
 
 _Result = Annotated[

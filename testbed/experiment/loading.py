@@ -29,7 +29,7 @@ def load(
     *,
     overrides: Sequence[str] = (),
     arms: Sequence[str] = (),
-    seeds: int | Sequence[int] | None = None,
+    seeds: int | None = None,
     congestion_control: str | None = None,
     profile: str = files.DEFAULT_PROFILE,
 ) -> list[Run]:
@@ -93,11 +93,11 @@ def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
     }
 
 
-def _extend(seeds: Sequence[int], asked: int | Sequence[int] | None) -> list[int]:
-    if not isinstance(asked, int):
-        return list(dict.fromkeys(seeds if asked is None else asked))
+def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
+    if count is None:
+        return list(seeds)
     further = (seed for seed in itertools.count(1) if seed not in seeds)
-    return list(itertools.islice(itertools.chain(seeds, further), asked))
+    return list(itertools.islice(itertools.chain(seeds, further), count))
 
 
 class _Chosen(NamedTuple):

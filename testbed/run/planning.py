@@ -82,7 +82,7 @@ def extend(
 
 
 def _but_seeds(selection: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: each for key, each in selection.items() if key not in ("seed", "seeds")}
+    return {key: each for key, each in selection.items() if key != "seeds"}
 
 
 def check(results: Path, runs: Sequence[Run]) -> list[str]:
