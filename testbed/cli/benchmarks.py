@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli.options import Selection, grouped, output_file
-from testbed.shared.input_error import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Measure the transport, or what a training bears.")
 _LAYERS_SEEDS = 5
@@ -30,14 +29,9 @@ class Measurement:
 
 @app.command(epilog="Example: ./lab bench transport --quick --json bench.json")
 @grouped
-def transport(
-    measurement: Measurement,
-    full: Annotated[bool, typer.Option("--full", help="also the cases that take long")] = False,
-) -> None:
+def transport(measurement: Measurement) -> None:
     """Measure the transport beside kernel TCP and Gloo."""
-    if measurement.quick and full:
-        raise InputError("--quick and --full: only one of them")
-    _measure(measurement, full=full)
+    _measure(measurement)
 
 
 @app.command(epilog="Example: ./lab bench peer ~/dblp-authors --json peer.json")
@@ -55,16 +49,16 @@ def peer(
     """Measure another implementation beside ours and kernel TCP."""
     from testbed.bench.peer import adapter as adapters
 
-    _measure(measurement, peer=adapters.named(adapter or adapters.DEFAULT, checkout))
+    _measure(measurement, adapters.named(adapter or adapters.DEFAULT, checkout))
 
 
-def _measure(measurement: Measurement, *, full: bool = False, peer: Any = None) -> None:
+def _measure(measurement: Measurement, peer: Any = None) -> None:
     from testbed.bench.transport import console
     from testbed.bench.transport.cases import Selection as Cases
 
     cases = Cases(
         pattern=measurement.cases,
-        size="quick" if measurement.quick else "full" if full else "usual",
+        quick=measurement.quick,
         other=peer.name if peer else None,
     )
     if not console.run(cases, json_file=measurement.json_file, peer=peer):

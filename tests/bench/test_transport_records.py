@@ -2,13 +2,12 @@
 
 import itertools
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pytest
 
 from testbed.bench.transport import console, records
-from testbed.bench.transport.cases import GLOO, MOST_REPETITIONS, Case, Selection, Size
+from testbed.bench.transport.cases import GLOO, MOST_REPETITIONS, Case, Selection
 from testbed.bench.transport.network import LinkKind
 from testbed.bench.transport.records import byte_bound_s, record_of
 
@@ -97,23 +96,20 @@ def test_the_bound_knows_a_pace_where_the_link_has_no_rate():
     assert byte_bound_s(replace(CASE, link=LinkKind())) is None
 
 
-def test_names_are_unique_and_every_size_holds_the_smaller_one_s_links():
-    sizes = get_args(Size)
-    names = {size: [case.name for case in Selection(size=size).cases()] for size in sizes}
-    for each in names.values():
+def test_names_are_unique_and_quick_has_few():
+    names = [[case.name for case in Selection(quick=quick).cases()] for quick in (True, False)]
+    for each in names:
         assert len(each) == len(set(each))
-    assert set(names["usual"]) < set(names["full"])
-    assert len(names["quick"]) < 30
-    usual = set(names["usual"])
+    assert len(names[0]) < 30
+    usual = set(names[1])
     assert {"1G/20MB/passes", "1G/20MB/tcp-cubic", "10G/244MB/streaming"} <= usual
     assert {"100M/incast-32/fixed", "100M/incast-32/tcp-cubic"} <= usual
     assert {"veth/offloads-on/passes+shuffled", "veth/offloads-on/passes+largest-first"} <= usual
     assert "100M/loss-0%/P-0%/passes+auth" in usual
-    assert {"100M/incast-64/fixed", "1G/244MB/loss-1%/passes"} <= set(names["full"]) - usual
 
 
 def test_cases_of_one_link_stand_together():
-    links = [case.link for case in Selection(size="full").cases()]
+    links = [case.link for case in Selection().cases()]
     changes = sum(left != right for left, right in itertools.pairwise(links))
     assert changes + 1 == len(set(links))
 

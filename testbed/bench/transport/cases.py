@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from testbed.bench.transport.network import LinkKind
 from testbed.transport import CONGESTION_CONTROLS, REPAIRS
@@ -68,23 +68,19 @@ class Case:
         return self.tolerance if self.peer == OURS or self.is_other else 0.0
 
 
-Size = Literal["quick", "usual", "full"]
-"""A few cases, those of a usual run, or also those that take long."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """The cases whose names match a shell pattern; with `other`, of that implementation's bench."""
 
     pattern: str = "*"
-    size: Size = "usual"
+    quick: bool = False  # only a few cases
     other: str | None = None
 
     def cases(self) -> list[Case]:
         """The cases whose name matches, ordered by link so that each is made once."""
-        every = _all(self.size)
+        every = _all(self.quick)
         if self.other is not None:
-            every = _beside_other(self.other, self.size == "quick")
+            every = _beside_other(self.other, self.quick)
         matching = [case for case in every if fnmatch.fnmatchcase(case.name, self.pattern)]
         order = list(dict.fromkeys(case.link for case in matching))
         return sorted(matching, key=lambda case: order.index(case.link))
@@ -171,8 +167,8 @@ def _incast(quick: bool) -> Iterator[Case]:
     yield from _by_tcp(base, TCP[1:2] if quick else TCP, tolerance=0.0)
 
 
-def _wide_incast(workers: int) -> Iterator[Case]:
-    base = _incast_of(workers)
+def _wide_incast() -> Iterator[Case]:
+    base = _incast_of(32)
     yield from _each(base, "congestion_control", ["fixed"])
     yield from _by_tcp(base, TCP[1:2], tolerance=0.0)
 
@@ -193,11 +189,11 @@ def _unshaped(quick: bool) -> Iterator[Case]:
             yield from _each(base, "peer", [GLOO])
 
 
-def _in_orders(repair: str, offloads: bool, size: int) -> Iterator[Case]:
+def _in_orders() -> Iterator[Case]:
     """Chunks that are not sent in the order in which they lie: compare with the plain repair."""
-    base = _bare(offloads, size, repair=repair)
+    base = _bare(True, 256, repair="passes")
     for order, short in (("shuffled", "shuffled"), (LARGEST_FIRST, "largest-first")):
-        yield replace(base, name=f"{base.name}/{repair}+{short}", order=order)
+        yield replace(base, name=f"{base.name}/passes+{short}", order=order)
 
 
 def _authenticated() -> Iterator[Case]:
@@ -223,16 +219,6 @@ def _fast_links() -> Iterator[Case]:
         yield from _by_tcp(base, peers, pace_bps=None)
 
 
-def _large_and_lossy() -> Iterator[Case]:
-    """A large model's gradients over 1 Gbit/s that loses."""
-    for loss in (0.0, 0.01, 0.1):
-        link, name = LinkKind(rate_bps=_1G, loss=loss), f"1G/244MB/loss-{_percent(loss)}"
-        base = Case(name=name, link=link, payload_bytes=_MODEL_BYTES, limit_s=30)
-        yield from _each(base, "repair", _TWO_REPAIRS)
-        # Past 1 % TCP's back-off takes minutes.
-        yield from _by_tcp(base, TCP[1:] if loss <= 0.01 else ())
-
-
 def _beside_other(other: str, quick: bool) -> Iterator[Case]:
     """Another implementation, and beside it ours and kernel TCP: each the same payload and link."""
     slow = (0.0, 0.6) if quick else (0.0, 0.01, 0.1, 0.6, 0.9)
@@ -252,21 +238,10 @@ def _beside_other(other: str, quick: bool) -> Iterator[Case]:
             yield from _by_tcp(base, TCP[1:2])
 
 
-def _all(size: Size) -> Iterator[Case]:
+def _all(quick: bool) -> Iterator[Case]:
     for part in (_by_loss, _by_rtt, _incast, _unshaped):
-        yield from part(size == "quick")
-    if size == "quick":
-        return
-    yield from _authenticated()
-    yield from _fast_links()
-    yield from _wide_incast(32)
-    yield from _in_orders("passes", True, 256)
-    if size == "usual":
-        return
-    yield from _large_and_lossy()
-    others = [name for name in _CONTROLS if name != "fixed"]
-    yield from _each(_incast_of(32), "congestion_control", others)
-    yield from _wide_incast(64)
-    yield from _in_orders("streaming", True, 256)
-    yield from _in_orders("passes", False, 128)
-    yield from _in_orders("streaming", False, 128)
+        yield from part(quick)
+    if not quick:
+        yield from _wide_incast()
+        for part_of_all in (_authenticated, _fast_links, _in_orders):
+            yield from part_of_all()

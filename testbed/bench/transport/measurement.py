@@ -40,7 +40,7 @@ class BenchError(RuntimeError):
 
 def measure(selection: Selection, peer: Peer | None) -> Iterator[dict[str, Any]]:
     """Run the cases that match and yield their records."""
-    order: dict[str, Any] = {"cases": selection.pattern, "size": selection.size, "peer": None}
+    order: dict[str, Any] = {"cases": selection.pattern, "quick": selection.quick, "peer": None}
     if peer is not None:
         order["peer"] = {**vars(peer), "checkout": str(peer.checkout)}
     with sandbox.start(__name__) as box:
@@ -71,7 +71,7 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
         if (refused := _refusal(peer)) is not None:
             return {"refused": refused}
     name = peer.name if peer else None
-    selection = Selection(pattern=order["cases"], size=order["size"], other=name)
+    selection = Selection(pattern=order["cases"], quick=order["quick"], other=name)
     at: LinkKind | None = None
     network: Network | None = None
     for case in selection.cases():
