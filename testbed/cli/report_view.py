@@ -3,10 +3,9 @@
 import functools
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -72,7 +71,7 @@ def _show(paths: ReportPaths, console: Console) -> None:
 
 
 def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
-    """What can be done about invalid runs: wait, looser limits, virtual time, or look at them."""
+    """What can be done about invalid runs: wait, looser limits, or look at them."""
     if not paths.beyond_limits:
         return []
     look = f"look at them, marked as invalid: ./lab report {folder} --include-invalid"
@@ -82,27 +81,14 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
         return [f"{paths.verdicts['invalid']} invalid ({gates}). Valid:", f"  {look}"]
     waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
     stored = planning.selections(paths.index.parents[1])
-    name = _arguments(stored[0]) if stored else paths.experiment
+    name = shlex.quote(stored[0]["name"]) if stored else paths.experiment
     lines = [
         f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
         f"  wait until it is idle (./lab check says so), then ./lab run {folder}",
     ]
     if len(busy) == len(paths.beyond_limits):  # else a cause must be found first
         lines.append(f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR")
-    if planning.can_be_simulated(paths.index.parents[1]):
-        lines.append(f"  need no idle machine: ./lab simulate {name} --out DIR")
     return [*lines, f"  {look}"]
-
-
-def _arguments(selection: Mapping[str, Any]) -> str:
-    """The experiment and the options by which it was selected, as a shell takes them."""
-    words = [str(selection["name"])]
-    for key, value in selection.items():
-        if key != "name" and value:
-            option = "--set" if key == "settings" else f"--{key.replace('_', '-')}"
-            for item in value if isinstance(value, list) else [value]:
-                words += [option, str(item)]
-    return shlex.join(words)
 
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
@@ -153,7 +139,6 @@ def export(
     form: str,
     output: Path | None,
     *,
-    everything: bool,
     include_invalid: bool,
 ) -> None:
     """Print or write an experiment's main table, or pack its results, after its report."""
@@ -165,11 +150,9 @@ def export(
         target = output or Path(f"{place.experiment}.zip")
         exporting.refuse(place.folder, target)
         write(place, include_invalid=include_invalid)
-        size = exporting.export(place.folder, target, everything=everything)
+        size = exporting.export(place.folder, target)
         print(f"archive: {target}, {sizes.in_words(size)}")
         return
-    if everything:
-        raise InputError("--all: valid with --format zip")
     (written,) = write(place, stderr=True, include_invalid=include_invalid)
     text = (to_csv if form == "csv" else to_latex)(written.main_table)
     if output is None:

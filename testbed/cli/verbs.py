@@ -247,9 +247,6 @@ def report(
     output: Annotated[
         Path | None, output_file("--output", "-o", help="what --format writes")
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="zip: with samples of queues and captures, too")
-    ] = False,
     readme: Annotated[
         bool,
         typer.Option("--readme", help="store them in experiments/results/, fill pages' tables"),
@@ -272,12 +269,10 @@ def report(
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
     if form is not None:
-        report_view.export(
-            chosen, form, output, everything=everything, include_invalid=include_invalid
-        )
+        report_view.export(chosen, form, output, include_invalid=include_invalid)
         return
-    if output is not None or everything:
-        raise InputError("--output and --all: valid with --format")
+    if output is not None:
+        raise InputError("--output: valid with --format")
     for place in chosen:
         report_view.write(place, include_invalid=include_invalid)
     for place in chosen if readme else ():

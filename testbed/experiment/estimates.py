@@ -195,14 +195,6 @@ def _layout(run: Run) -> PayloadLayout:
         raise InputError(f"{run.source}: transport.chunk_bytes: {error}") from None
 
 
-def workload_s(run: Run) -> float | None:
-    """About how long a run's workload goes on, computing left out; None: nobody can tell."""
-    if run.experiment.trains:
-        return Prediction(run).training_s
-    limits_s = [program.time_limit_s for program in run.programs.programs if not program.service]
-    return None if None in limits_s else max(filter(None, limits_s))
-
-
 def of_runs(results: Path, runs: Sequence[Run]) -> list[Duration]:
     """Estimate each run; earlier ones below `results` count that differ in the seed alone."""
     earlier = _earlier(results / runs[0].experiment.name)
@@ -213,9 +205,12 @@ def of_runs(results: Path, runs: Sequence[Run]) -> list[Duration]:
             return Duration(run_s=wall_s, disk_bytes=size_bytes, earlier=len(took))
         if run.experiment.trains:
             return Prediction(run).duration()
-        limit_s = workload_s(run)
-        run_s = None if limit_s is None else limit_s + _LAB_S
-        return Duration(run_s=run_s, disk_bytes=_samples_bytes(run, limit_s or 0.0))
+        programs = [program for program in run.programs.programs if not program.service]
+        limits_s = [program.time_limit_s for program in programs]
+        if None in limits_s:
+            return Duration(run_s=None, disk_bytes=_samples_bytes(run, 0.0))
+        limit_s = max(filter(None, limits_s))
+        return Duration(run_s=limit_s + _LAB_S, disk_bytes=_samples_bytes(run, limit_s))
 
     return list(map(estimate, runs))
 

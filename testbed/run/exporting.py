@@ -37,13 +37,13 @@ def refuse(folder: Path, target: Path) -> None:
             raise InputError(f"{each}: this run is going on; export the results when it has ended")
 
 
-def export(folder: Path, target: Path, *, everything: bool = False) -> int:
+def export(folder: Path, target: Path) -> int:
     """Write an archive of an experiment's folder, with the tables of its report."""
     refuse(folder, target)
     new = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         with new.open("xb") as file:
-            _write(file, folder, everything=everything)
+            _write(file, folder)
         new.rename(target)
     except OSError as error:
         raise InputError(f"-o {target}: cannot be written: {error.strerror}") from None
@@ -52,16 +52,13 @@ def export(folder: Path, target: Path, *, everything: bool = False) -> int:
     return target.stat().st_size
 
 
-def _write(file: IO[bytes], folder: Path, *, everything: bool) -> None:
+def _write(file: IO[bytes], folder: Path) -> None:
     runs = sorted(path.parent for path in folder.glob("*/config.json"))
     with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:
-        sums = {
-            name: _add(archive, name, path)
-            for name, path in sorted(_files(folder, runs, everything=everything))
-        }
+        sums = {name: _add(archive, name, path) for name, path in sorted(_files(folder, runs))}
         packages = {f"{each.name}=={each.version}\n" for each in metadata.distributions()}
         for name, text in (
-            ("README.md", _readme(folder, runs, everything=everything)),
+            ("README.md", _readme(folder, runs)),
             ("environment/packages.txt", "".join(sorted(packages, key=str.lower))),
         ):
             sums[name] = _add(archive, name, text.encode())
@@ -69,7 +66,7 @@ def _write(file: IO[bytes], folder: Path, *, everything: bool) -> None:
         _add(archive, "SHA256SUMS", listed.encode())
 
 
-def _files(folder: Path, runs: Iterable[Path], *, everything: bool) -> Iterator[tuple[str, Path]]:
+def _files(folder: Path, runs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     """What is packed, each with its name in the archive."""
     results = f"results/{folder.name}"
     for name in (planning.FILE, "experiment.json"):
@@ -81,7 +78,7 @@ def _files(folder: Path, runs: Iterable[Path], *, everything: bool) -> Iterator[
             inside = path.relative_to(run)
             if path.is_symlink() or not path.is_file():
                 continue
-            if everything or inside.parts[0] not in _BULKY:
+            if inside.parts[0] not in _BULKY:
                 yield f"{results}/{run.name}/{inside.as_posix()}", path
         places: Mapping[str, str] = run_directory.read_or_empty(run / "config.json").get("code", {})
         for place, sha256 in places.items():
@@ -112,7 +109,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
+def _readme(folder: Path, runs: list[Path]) -> str:
     verdicts = [str(run_directory.status(run).get("verdict")) for run in runs]
     manifests = [run_directory.read_or_empty(run / "manifest.json") for run in runs]
     facts = ("cpu", "kernel", "distribution")
@@ -127,7 +124,6 @@ def _readme(folder: Path, runs: list[Path], *, everything: bool) -> str:
         description=f"{described}\n" if described else "",
         runs=len(runs),
         verdicts=", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts))),
-        left_out="" if everything else " (samples of queues and captures are left out)",
         commits=", ".join(commits) or "not recorded",
         machines="; ".join(dict.fromkeys(filter(None, machines))) or "not recorded",
         commands="; ".join(f"`{each}`" for each in commands),

@@ -13,16 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment import Run, estimates
+from testbed.experiment import Run
 from testbed.experiment.run import ORDER_RULE
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RunDirectory
 
 FILE = run_directory.PLAN
-_SHORT_S = 1.0  # impairments of no more are not compared with their run
-_FAR, _FAR_COMPUTING = 2.0, 10.0  # how much longer a run may take than is predicted
-_MOST_REMARKS = 5
 INDEX = "report"  # the folder beside the experiments that links to their reports
 
 
@@ -35,20 +32,6 @@ def selections(folder: Path) -> list[dict[str, Any]]:
     """What the commands selected that made the plan: the options of each, by name."""
     found = read(folder).get("selections")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def can_be_simulated(folder: Path) -> bool:
-    """Whether the simulator has all that runs need; it says so of a pace or a control itself."""
-    from testbed.run.simulated_impairments import lacking  # imports the simulator
-
-    for file in folder.glob("*/config.json"):
-        config = run_directory.read_or_empty(file)
-        carrier = config.get("protocol", {}).get("carrier", "")
-        if "workload" in config or any(
-            lacking(each, carrier=carrier) for each in config.get("impairments", ())
-        ):
-            return False
-    return True
 
 
 def extend(
@@ -104,7 +87,7 @@ def _extended(
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
     keys = {each["key"] for each in entries}
     left = [each for each in stored.get("runs", []) if each["key"] not in keys]
-    remarks = [*_cautions(runs), *_outlasting(runs)]
+    remarks = _cautions(runs)
 
     if different := _differences(stored.get("settings", {}), settings):
         _refuse_measured(folder, left, different, name)
@@ -174,35 +157,6 @@ def _cautions(runs: Sequence[Run]) -> list[str]:
         and (caution := run.experiment.protocol_arm(run.name_in_file).caution)
     )
     return list(dict.fromkeys(cautions))
-
-
-def _outlasting(runs: Sequence[Run]) -> list[str]:
-    """Impairments that begin or last far beyond the end of the longest run, in a line each."""
-    first = runs[0].experiment
-    timed = [
-        (number, each)
-        for number, each in enumerate(first.impairments)
-        if each.at_s or (each.duration_s or 0.0) > _SHORT_S
-    ]
-    arms = {run.arm: run for run in runs if run.experiment.impairments == first.impairments}
-    try:
-        taken_s = [estimates.workload_s(run) for run in arms.values()] if timed else [None]
-    except InputError:  # a user's model or data cannot be had, which is said where it is needed
-        return []
-    if None in taken_s:
-        return []
-    run_s = max(filter(None, taken_s), default=0.0)
-    computes = first.trains and first.training.pace.kind == "real"
-    taken = f"a run takes about {run_s:.2g} s" + (", without computing" if computes else "")
-    end_s = run_s * (_FAR_COMPUTING if computes else _FAR)
-    remarks = []
-    for number, each in timed:
-        document = each.resolved(seed=runs[0].seed, rounds=first.rounds or 1)
-        last_s = max(document.get("at_s", [0.0]))
-        if last_s > end_s or each.longest_s > end_s:
-            what = f"begins at {last_s:g} s" if last_s > end_s else f"lasts {each.longest_s:g} s"
-            remarks.append(f"impairments.{number} ({each.label}): {what}, and {taken}")
-    return remarks[:_MOST_REMARKS]
 
 
 def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:

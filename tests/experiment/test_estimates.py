@@ -97,7 +97,7 @@ def test_a_run_is_predicted_from_its_rounds_and_bursts(tmp_path):
         ([{**hit, "at_most_s": 0.05}], 0.1),
     ):
         (run, _) = load(tmp_path, impairments=impairments)
-        assert estimates.workload_s(run) == pytest.approx(calm_s + longer_s)
+        assert Prediction(run).training_s == pytest.approx(calm_s + longer_s)
 
 
 def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_path):

@@ -194,18 +194,3 @@ def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
         execution.run(options)
     with pytest.raises(InputError, match="unknown host 'worker-77'"):
         execution.run(replace(options, pcap="worker-77", dry_run=True))
-
-
-@pytest.mark.parametrize(
-    ("impairment", "said"),
-    [
-        ({"kind": "burst", "rounds": [1], "duration_s": 40}, "0 (burst-server): lasts 40 s"),
-        ({"kind": "crash", "host": "worker-1", "at_s": [900]}, "0 (crash-worker-1): begins at"),
-        ({"kind": "burst", "rounds": [1], "duration_s": 0.05}, ""),
-    ],
-)
-def test_an_impairment_that_outlasts_its_run_is_told_in_one_line(tmp_path, impairment, said):
-    runs = experiment.load(write(tmp_path, impairments=[impairment]))
-    remarks = planning.check(tmp_path / "out", runs)
-    assert [f"impairments.{said}" in line for line in remarks] == [True] * bool(said)
-    assert planning.extend(tmp_path / "out", runs) == remarks
