@@ -10,7 +10,7 @@ from testbed import experiment
 from testbed.shared import run_directory, yaml_input
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
-from testbed.shared.run_directory import PLAN, RunDirectory, key_of
+from testbed.shared.run_directory import PLAN, RESULTS, RunDirectory, key_of
 
 _SHOWN = 6
 # Of a folder of results: a plan, a run, a report that was not finished.
@@ -45,7 +45,7 @@ class Place:
 
     def require_known(self, under_way: Iterable[str]) -> None:
         """Raise InputError for a name that is neither under way, nor here, nor the lab's own."""
-        names = list(dict.fromkeys([*under_way, *self.known(), *experiment.names()]))
+        names = sorted({*under_way, *self.known(), *experiment.names()})
         if self.experiment not in names:
             name = str(self.experiment)
             raise InputError(f"unknown experiment {name!r}; {one_of(name, names)}")
@@ -77,7 +77,9 @@ def find(what: str | None, results: Path) -> Place:
     if path.suffix in yaml_input.SUFFIXES and not path.is_dir():
         name = run_directory.require_name(yaml_input.read(path).get("name"), f"{path}: name")
         return Place(results=results, experiment=name)
-    if _is_name(what, results) or ("/" not in what and not path.is_dir()):
+    # With `--out` a name is that of an experiment in it, and no folder that is here.
+    elsewhere = run_directory.is_name(what) and results not in (RESULTS, path)
+    if _is_name(what, results) or elsewhere or ("/" not in what and not path.is_dir()):
         return Place(results=results, experiment=what)
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")

@@ -38,6 +38,7 @@ def test_an_experiment_is_found_by_name_file_and_folder(results, what):
 def test_a_folder_of_results_and_one_of_a_run_are_told_apart(results, monkeypatch):
     assert places.find("out", Path("runs")) == Place(results=results)
     assert places.find(None, results) == Place(results=results)
+    assert places.find("out", Path("missing")) == Place(results=Path("missing"), experiment="out")
     (results / "small" / "plan.json").unlink()
     assert places.find("out/small", Path("runs")) == Place(results=results, experiment="small")
     run = places.find(f"out/small/{KEY}", Path("runs"))
