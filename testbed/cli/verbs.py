@@ -192,11 +192,7 @@ def simulate(options: Execution) -> None:
 
 
 @_verb(_RUN, "watch    (in a second terminal, while ./lab run goes on)")
-def watch(
-    what: What = None,
-    out: Out = RESULTS,
-    run: Annotated[str | None, typer.Option("--run", help="only the run with this key")] = None,
-) -> None:
+def watch(what: What = None, out: Out = RESULTS) -> None:
     """Show the run in progress: rounds, queues, drops, windows, processes; then the next one."""
     from testbed.cli import places
     from testbed.watch import follow
@@ -205,7 +201,7 @@ def watch(
     # Wherever it is: the command that runs it may have another --out.
     anywhere = out == RESULTS and (what is None or not place.folder.is_dir())
     results = None if anywhere else place.results
-    runs = follow.Wanted(results=results, experiment=place.experiment, key=run or place.key)
+    runs = follow.Wanted(results=results, experiment=place.experiment, key=place.key)
     if anywhere and what is not None and Path(what).suffix not in SUFFIXES:
         under_way = follow.running(follow.Wanted())
         place.require_known(each.directory.parent.name for each in under_way)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ def load(
 ) -> list[Run]:
     """Read an experiment and expand it into runs, in the file's order: seeds, points, arms."""
     chosen = _chosen(name_or_path, overrides, arms, congestion_control, profile)
-    path, where, points, wrong = chosen.path, chosen.where, chosen.points, chosen.wrong
+    path, where, points, wrong = chosen.path, chosen.where, chosen.points, list[str]()
     experiments: dict[tuple[int, str], Experiment] = {}
     for group in arm_labels.compatible(chosen.arms) or [[]]:
         for number, point in enumerate(points):
@@ -46,7 +46,9 @@ def load(
                 continue
             experiments |= {(number, variant.label): experiment for variant in group}
     if wrong:
-        raise _together(wrong, path)
+        lines = list(dict.fromkeys(wrong))
+        more = [f"{path}: and {len(lines) - _MOST_LINES} more problems"]
+        raise InputError(*lines[:_MOST_LINES], *(more if lines[_MOST_LINES:] else []))
     first = experiments[0, chosen.arms[0].label]
     used_seeds = _extend(first.seeds, seeds)
     if (count := len(used_seeds) * len(points) * len(chosen.arms)) > files.MOST_RUNS:
@@ -109,7 +111,6 @@ class _Chosen(NamedTuple):
     points: list[files.Point]
     arms: list[Variant]
     options: list[tuple[str, str]]  # of the command line, each with the key that it replaced
-    wrong: list[str]  # of profiles that are not chosen
 
 
 def _chosen(
@@ -121,11 +122,10 @@ def _chosen(
 ) -> _Chosen:
     path = files.find(name_or_path)
     document = yaml_input.read(path)
-    wrong = [f"{path}: {line}" for line in _wrong_keys_of_profiles(document, path, chosen=profile)]
     try:
         files.apply_profile(document, profile)
     except InputError as error:
-        raise _together([*wrong, f"{path}: {error}"], path) from None
+        raise InputError(f"{path}: {error}") from None
     files.give_arm(document)
     in_file = copy.deepcopy(document.get("arms"))
     options = [(f"--set {text}", yaml_input.override(document, text)) for text in overrides]
@@ -142,19 +142,11 @@ def _chosen(
                         "factor sets, or --set factors={} beside it"
                     )
     except ValueError as error:
-        line = f"{_to_blame(['factors'], options)}{where}: {error}"
-        raise _together([*wrong, line], path) from None
+        raise InputError(f"{_to_blame(['factors'], options)}{where}: {error}") from None
     variants = arm_labels.variants(
         document.get("arms"), in_file, arms, congestion_control, path=path, points=points
     )
-    return _Chosen(path, document, where, points, variants, options, wrong)
-
-
-def _together(wrong: Sequence[str], path: Path) -> InputError:
-    """One error of many lines, each once."""
-    lines = list(dict.fromkeys(wrong))
-    more = [f"{path}: and {len(lines) - _MOST_LINES} more problems"] if lines[_MOST_LINES:] else []
-    return InputError(*lines[:_MOST_LINES], *more)
+    return _Chosen(path, document, where, points, variants, options)
 
 
 def _checked(document: dict[str, Any], path: Path) -> Experiment:
@@ -167,25 +159,6 @@ def _problems(document: dict[str, Any], path: Path) -> list[Problem]:
     except ValidationError as error:
         return problems.of(error, Experiment)
     return []
-
-
-def _wrong_keys_of_profiles(document: dict[str, Any], path: Path, *, chosen: str) -> Iterator[str]:
-    """What no experiment has, in the profiles that are not chosen: the profile and the key."""
-    for profile in files.profiles(document):
-        if profile == chosen or not isinstance(profile, str):
-            continue
-        sized = copy.deepcopy(document)
-        try:
-            files.apply_profile(sized, profile)
-        except InputError as error:
-            yield str(error)
-            continue
-        changed = tuple(f"{key}." for key in files.changes(document, profile))
-        # One key that is wrong for sure keeps the checks of the whole away: they take time.
-        for problem in _problems({**sized, "seeds": None}, path) if changed else []:
-            place = f"{problems.dotted(problem.place)}."
-            if problem.sort == problems.UNKNOWN and place.startswith(changed):
-                yield f"profiles.{profile}.{problems.line(problem)}"
 
 
 def _settings(chosen: _Chosen, first: Experiment) -> dict[str, Any]:

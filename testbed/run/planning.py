@@ -46,13 +46,10 @@ def extend(
     """
     experiment = runs[0].experiment
     folder = results / experiment.name
-    plan, remarks, fewer_seeds = _extended(folder, runs, shards or {})
+    plan, remarks = _extended(folder, runs, shards or {})
     plan["commands"] = _added(plan["commands"], shlex.join(["./lab", *sys.argv[1:]]))
     for each in selections:
-        known = plan["selections"]
-        if fewer_seeds:  # a selection of more would plan them again
-            known = [other for other in known if _but_seeds(other) != _but_seeds(each)]
-        plan["selections"] = _added(known, dict(each))
+        plan["selections"] = _added(plan["selections"], dict(each))
     document = {
         **experiment.model_dump(mode="json"),
         "arms": _in_order(experiment.arms, [each["arm"] for each in plan["runs"]]),
@@ -64,10 +61,6 @@ def extend(
     return remarks
 
 
-def _but_seeds(selection: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: each for key, each in selection.items() if key != "seeds"}
-
-
 def check(results: Path, runs: Sequence[Run]) -> list[str]:
     """The remarks of `extend`, which is not done."""
     return _extended(results / runs[0].experiment.name, runs, {})[1]
@@ -75,8 +68,8 @@ def check(results: Path, runs: Sequence[Run]) -> list[str]:
 
 def _extended(
     folder: Path, runs: Sequence[Run], shards: Mapping[str, str]
-) -> tuple[dict[str, Any], list[str], bool]:
-    """The plan with these runs, remarks, and whether it has fewer seeds of them than before."""
+) -> tuple[dict[str, Any], list[str]]:
+    """The plan with these runs, and remarks."""
     experiment, name = runs[0].experiment, runs[0].experiment.name
     if name == INDEX:
         raise InputError(f"{runs[0].source}: name: {name!r}: valid: another; it is the index's")
@@ -120,32 +113,19 @@ def _extended(
     twice = [each for each in left if _place(each) in same]
     _refuse_measured(folder, twice, ["the same arm, seed and point with other settings"], name)
     left = [each for each in left if each not in twice]
-    if never := _never_begun(folder, left, entries):
-        left = [each for each in left if each not in never]
-        seeds = ", ".join(map(str, sorted({each["seed"] for each in never})))
-        runs_leave = "run leaves" if len(never) == 1 else "runs leave"
-        remarks.append(
-            f"{folder}: {len(never)} planned {runs_leave} the plan, never begun: seed {seeds}; "
-            "more --seeds plan them again"
-        )
-    return (
-        {
-            "experiment": name,
-            "commands": stored.get("commands", []),
-            "selections": stored.get("selections", []),
-            "profile": runs[0].profile,
-            **({"simulated": True} if runs[0].simulated else {}),
-            "order": ORDER_RULE,
-            "settings": settings,
-            "definitions": {**known, **definitions},
-            "factors": _levels(
-                folder if left else None, experiment.model_dump(mode="json")["factors"]
-            ),
-            "runs": [*left, *entries],
-        },
-        remarks,
-        bool(never),
-    )
+    plan = {
+        "experiment": name,
+        "commands": stored.get("commands", []),
+        "selections": stored.get("selections", []),
+        "profile": runs[0].profile,
+        **({"simulated": True} if runs[0].simulated else {}),
+        "order": ORDER_RULE,
+        "settings": settings,
+        "definitions": {**known, **definitions},
+        "factors": _levels(folder if left else None, experiment.model_dump(mode="json")["factors"]),
+        "runs": [*left, *entries],
+    }
+    return plan, remarks
 
 
 def _cautions(runs: Sequence[Run]) -> list[str]:
@@ -168,23 +148,6 @@ def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:
             f"valid: ./lab {'simulate' if there else 'run'} goes on with those, --out DIR, or "
             f"'./lab clean {folder}' first"
         )
-
-
-def _never_begun(
-    folder: Path, planned: Sequence[dict[str, Any]], entries: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The planned runs of which nothing is on disk, of arms and points that are wanted now.
-
-    None while another command executes runs here: it comes to them yet.
-    """
-    wanted = {_place({**each, "seed": None}) for each in entries}
-    on_disk = {run_directory.key_of(each.name) for each in folder.glob("*/")}
-    found = [
-        each
-        for each in planned
-        if _place({**each, "seed": None}) in wanted and each["key"] not in on_disk
-    ]
-    return [] if any(map(run_directory.in_use, folder.glob("*.partial/"))) else found
 
 
 def _entry(run: Run, shard: str | None) -> dict[str, Any]:

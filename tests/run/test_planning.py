@@ -13,7 +13,6 @@ from testbed import experiment
 from testbed.cli import choosing, execution
 from testbed.cli.options import Execution, Sweep
 from testbed.run import planning, runner
-from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json, write_status
 from tests.experiment import small
@@ -131,38 +130,6 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     assert narrowed.results == out
     assert len(narrowed.runs) == 10
     assert len(choosing.chosen(Sweep(name=path, out=out)).runs) == 4  # what the file says
-
-
-def test_seeds_that_were_never_begun_leave_the_plan_where_fewer_are_wanted(tmp_path):
-    out, path = tmp_path / "out", write(tmp_path)
-    ten = Sweep(name=path, seeds=10)
-    planning.extend(out, ten.loaded(), [ten.stored()])
-    runs = {(run.arm, run.seed): run for run in ten.loaded()}
-    measure(out, [runs["dblp", 1], runs["dblp", 7]])  # then it was interrupted, in a run
-    aborted = runner.directory_of(out, runs["fixed-low", 7]).partial
-    aborted.mkdir()
-    two = Sweep(name=path, seeds=2)
-    with run_directory._locked(aborted):  # while it goes on, it comes to them yet
-        assert planning.check(out, two.loaded()) == []
-    (remark,) = planning.check(out, two.loaded())
-    assert planning.extend(out, two.loaded(), [two.stored()]) == [remark]
-    assert "14 planned runs leave the plan, never begun: seed 3, 4, 5, 6, 8, " in remark
-    kept = [(arm, seed) for arm in ARMS for seed in (1, 2, 7)]
-    assert planned(out) == sorted(kept)
-    again = choosing.chosen(Sweep(name="small", out=out))
-    assert {(run.arm, run.seed) for run in again.runs} == {(a, s) for a in ARMS for s in (1, 2)}
-    assert len(planning.read(out / "small")["commands"]) == 1  # of this test: pytest's, twice
-
-
-def test_other_arms_and_points_that_were_never_begun_stay_in_the_plan(tmp_path):
-    out, path = tmp_path / "out", write(tmp_path, factors={"impairments.0.q": [0.5, 0.7]})
-    every = Sweep(name=path, seeds=3)
-    planning.extend(out, every.loaded(), [every.stored()])
-    fewer = Sweep(name=path, seeds=1, arms="dblp")
-    (remark,) = planning.extend(out, fewer.loaded(), [fewer.stored()])
-    assert "4 planned runs leave the plan, never begun: seed 2, 3; " in remark
-    assert planned(out) == sorted([("dblp", 1)] * 2 + [("fixed-low", s) for s in (1, 2, 3)] * 2)
-    assert len(planning.selections(out / "small")) == 2
 
 
 def test_further_options_come_on_top_of_what_was_planned(tmp_path):
