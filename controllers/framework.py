@@ -99,5 +99,4 @@ def run_application(module: str, arguments: Sequence[str]) -> None:
     # A switch that vanished without a word is noticed after some 15 s.
     Options.set_override("echo_request_interval", _ECHO_S)
     Options.set_override("maximum_unreplied_echo_requests", 2)
-    failure.answer_where()
     _or_end(app_manager.AppManager.run_apps)([module, "ryu.controller.ofp_handler"])

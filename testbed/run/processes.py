@@ -6,7 +6,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class Processes:
             if self._running[name].poll() is not None:
                 raise ProcessError(self.reason(name))
             if time.monotonic() > deadline_s:
-                raise ProcessError(f"{name}: not ready within {timeout_s:g} s{self._whereabouts()}")
+                raise ProcessError(f"{name}: not ready within {timeout_s:g} s")
             time.sleep(0.005)
 
     def wait(self, timeout_s: float, also: Iterable[int] = ()) -> tuple[list[str], list[int]]:
@@ -108,9 +108,7 @@ class Processes:
         """Return when process `awaited` has ended well."""
         ended, _ = self.wait(timeout_s)
         if not ended:
-            raise ProcessError(
-                f"not finished after {timeout_s:g} s (limits.run_timeout_s){self._whereabouts()}"
-            )
+            raise ProcessError(f"not finished after {timeout_s:g} s (limits.run_timeout_s)")
         first = min(ended, key=lambda name: (name == awaited, name))
         if first != awaited or self._running[awaited].wait() != 0:
             raise ProcessError(self.reason(first))
@@ -129,17 +127,6 @@ class Processes:
     def how_ended(self, name: str) -> str:
         """The signal or the status with which a process ended, in words."""
         return how_ended(self._running[name].wait())
-
-    def _whereabouts(self) -> str:
-        """Where processes are that can tell, and that are in own code; empty for none."""
-        found = []
-        for name in ("training", "controller"):
-            process = self._running.get(name)
-            # Only these two, and what the first has forked, answer; others would end.
-            if process is not None and process.poll() is None:
-                found += [(name, process.pid)]
-                found += list(_forked(process.pid, self._logs)) if name == "training" else []
-        return whereabouts(found, self._logs)
 
     def end_of_log(self, name: str) -> str:
         """The last lines that a process printed, in one line."""
@@ -162,23 +149,6 @@ def end_of(path: Path, name: str) -> str:
         if last:
             return f"{name} ends: {' | '.join(last)}"
     return f"{name} is empty"
-
-
-def whereabouts(processes: Iterable[tuple[str, int]], logs: Path) -> str:
-    """Where processes are that are in own code, which keeps others waiting; empty for none."""
-    found = ((name, failure.where(pid, logs / f"{name}.log")) for name, pid in processes)
-    return "".join(
-        f"; {name} was in {words}, see logs/{name}.log" for name, words in found if words
-    )
-
-
-def _forked(pid: int, logs: Path) -> Iterator[tuple[str, int]]:
-    """Names and ids of the processes that the launcher has forked; each has a log."""
-    with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            log = Path(f"/proc/{child}/fd/2").readlink()
-            if log.parent == logs.resolve() and log.suffix == ".log":
-                yield log.stem, int(child)
 
 
 def killed_by(host: str, directory: Path) -> str:

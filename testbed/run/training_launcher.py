@@ -27,7 +27,7 @@ from controllers.controller_socket import ControllerClient
 from controllers.impairments import parameters_of
 from testbed.lab.helpers.process import Requests
 from testbed.lab.kernel import namespaces, privileges
-from testbed.run.processes import how_ended, killed_by, whereabouts
+from testbed.run.processes import how_ended, killed_by
 from testbed.shared import failure, own_code, python_module, run_directory
 from testbed.shared.messages import Messages, ProgressWriter
 from testbed.transport import PeerLost
@@ -64,7 +64,6 @@ def main() -> None:
         for module in _USED_LATER:
             importlib.import_module(module)
     privileges.lay_aside()  # own code is loaded here
-    failure.answer_where()
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
     # The network is built meanwhile; the order arrives when it is ready.
@@ -322,8 +321,6 @@ def _fail(
         words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")
     said = words.read_text(encoding="utf-8").strip() if words.exists() else ""
     said = said or f"{name}: {how_ended(code)}"
-    if code == ANOTHERS_FAULT:
-        said += whereabouts(((each, pid) for pid, each in children.items()), directory / "logs")
     reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")
     for other in children:
         os.kill(other, signal.SIGKILL)

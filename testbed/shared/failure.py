@@ -1,20 +1,15 @@
 """Turns an exception that ends a process of a run into the one line that the run's status quotes.
 
 Every process of a lab calls `record` as the last thing before it ends. `Processes.spawn` gives it
-the file for that line in an environment variable. On SIGUSR1 a process prints where it is, so that
-a run that waited in vain can say where the process was that it waited for.
+the file for that line in an environment variable.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import faulthandler
 import os
-import re
-import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -25,8 +20,6 @@ from testbed.shared.unlinked import open_file
 REASON_FILE = "LAB_REASON_FILE"  # environment variable
 _ROOT = Path(__file__).resolve().parents[2]
 _OURS = ("testbed", "controllers", "topologies")
-_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
-_ANSWER_S = 0.5
 
 
 def in_words(error: BaseException) -> str:
@@ -65,28 +58,3 @@ def record(error: BaseException, name: str) -> None:
     if path := os.environ.get(REASON_FILE):
         with contextlib.suppress(OSError), open_file(Path(path), "w", encoding="utf-8") as file:
             file.write(f"{name}: {in_words(error)}\n")
-
-
-def answer_where() -> None:
-    """From now on this process, and each that it forks, prints where it is on SIGUSR1."""
-    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
-
-
-def where(pid: int, log: Path) -> str:
-    """Ask a process where it is; the line of own code, or nothing."""
-    try:
-        before = log.stat().st_size
-        os.kill(pid, signal.SIGUSR1)
-    except OSError:
-        return ""
-    deadline_s = time.monotonic() + _ANSWER_S
-    frames: list[re.Match[str]] = []
-    while not frames and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-        with contextlib.suppress(OSError), log.open("rb") as stream:
-            stream.seek(before)
-            text = stream.read().decode(errors="replace")
-            frames = [frame for frame in map(_FRAME.fullmatch, text.splitlines()) if frame]
-    own = own_code.files()
-    lines = (f"{f['file']}: line {f['line']} ({f['function']})" for f in frames if f["file"] in own)
-    return next(lines, "")  # the innermost comes first

@@ -39,11 +39,6 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "Run again: the changed file makes new runs, with keys of their own.",
     ),
     (
-        r" was in \S+: line \d+",
-        "Own code did not return, so the others waited in vain.",
-        "Look at the line that the reason names. The log shows how the process came there.",
-    ),
-    (
         r"by impairment .*\(kind crash\)",
         "An impairment of this experiment killed the process, as the experiment says.",
         "To train on without a lost worker, set training.on_worker_loss: continue.",
@@ -62,7 +57,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"run_timeout_s",
-        "The run took longer than limits.run_timeout_s allows.",
+        "The run took longer than limits.run_timeout_s allows, or own code did not return.",
         "Raise limits.run_timeout_s. ./lab plan estimates how long a run takes.",
     ),
     (

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -243,23 +240,3 @@ def test_what_nobody_expected_names_the_type_the_place_and_the_own_code_in_use(t
     assert words.startswith("ValueError: operands could not be broadcast")
     assert "(tests/run/test_own_code_faults.py: line " in words
     assert words.endswith(f"; the run uses {path}")
-
-
-def test_a_process_that_never_returns_tells_where_it_is(tmp_path):
-    path = tmp_path / "mine.py"
-    use(path, "def forever():\n    print('there', flush=True)\n    while True: pass\n")
-    log = tmp_path / "log"
-    program = (
-        "from testbed.shared import failure, own_code; failure.answer_where();"
-        f"own_code._from_file(__import__('pathlib').Path({str(path)!r})).forever()"
-    )
-    with log.open("wb") as stream:
-        process = subprocess.Popen([sys.executable, "-c", program], stdout=stream, stderr=stream)
-    try:
-        deadline_s = time.monotonic() + 30
-        while not log.stat().st_size and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        assert failure.where(process.pid, log) == f"{path}: line 3 (forever)"
-    finally:
-        process.kill()
-        process.wait()
