@@ -8,9 +8,9 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -157,10 +157,11 @@ def show_topologies(runs: Sequence[Run], console: Console) -> None:
         )
         if roles := getattr(topology, "roles", {}):
             say(console, f"hosts: {', '.join(f'{name} is {role}' for name, role in roles.items())}")
-        kinds: Counter[str] = Counter()  # such as `core: 100 Mbit/s, 10 ms, queue 150 kB`
-        for name, options in topology.link_options().items():
-            is_core = all(topology.isSwitch(node) for node in name.split("--"))
-            kinds[f"{'core' if is_core else 'host'}: {_link_in_words(options)}"] += 1
+        kinds: Counter[str] = Counter()  # such as `100 Mbit/s, 10 ms, queue 150 kB`
+        for link in topology.link_options().values():
+            rate = sizes.quantity(link["rate_bps"], "bit/s")
+            delay = f"{1e3 * link['delay_s']:g} ms, " if link["delay_s"] else ""
+            kinds[f"{rate}, {delay}queue {sizes.quantity(link['queue_bytes'], 'B')}"] += 1
         for words, count in kinds.items():
             say(console, f"{count} {'link' if count == 1 else 'links'}: {words}")
 
@@ -170,23 +171,6 @@ def _topology_title(runs: Sequence[Run], of: int) -> str:
     chosen = [f"{key} {json.dumps(keys[key])}" for key in keys if key not in ("", "name")]
     share = f" ({len(runs)} of {of} runs)" if len(runs) < of else ""
     return "topology " + ", ".join([Path(runs[0].experiment.topology.name).name, *chosen]) + share
-
-
-def _link_in_words(options: Mapping[str, Any]) -> str:
-    """A link's rate, delay one way and queue, and its other properties that are not zero."""
-    parts = [sizes.quantity(options["rate_bps"], "bit/s")]
-    if options["delay_s"]:
-        jitter = f" ± {1e3 * options['jitter_s']:g} ms" if options["jitter_s"] else ""
-        parts.append(f"{1e3 * options['delay_s']:g} ms{jitter}")
-    parts.append(f"queue {sizes.quantity(options['queue_bytes'], 'B')}")
-    if options["loss"]:
-        parts.append(f"loss {100 * options['loss']:g} %")
-    if options["ecn_threshold_bytes"] is not None:
-        parts.append(f"ECN above {sizes.quantity(options['ecn_threshold_bytes'], 'B')}")
-    if "priority_queue_bytes" in options:
-        queue = sizes.quantity(options["priority_queue_bytes"], "B")
-        parts.append(f"{queue} for protected datagrams")
-    return ", ".join(parts)
 
 
 def _cell(name: str, numbers: Numbers) -> str:

@@ -193,4 +193,4 @@ def test_each_distinct_topology_is_told_once_with_its_kinds_of_links(tmp_path):
     assert "longest round trip without queues 8 ms" in done.output
     assert not (tmp_path / "out").exists()
     assert "8 links: core: 100 Mbit/s, 2 ms, queue 150 kB" in done.output
-    assert "6 links: host: 100 Mbit/s, queue 150 kB" in done.output
+    assert "6 links: 100 Mbit/s, queue 150 kB" in done.output
