@@ -308,14 +308,6 @@ class Experiment(Section):
             return self
         if "server" not in self.topology.host_names():
             raise ValueError("topology.hosts: training needs a server, worker-1, worker-2, ...")
-        every = self.training.resynchronise_every
-        for name in self.arms if every else ():
-            if compresses := self.protocol_arm(name).resolved().compresses:
-                raise ValueError(
-                    f"training.resynchronise_every: {every} sends whole replicas, but "
-                    f"arms.{name} {compresses} of all that it sends; valid: leave the key out, "
-                    "or an arm that does not compress"
-                )
         hosts, seed = len(self.topology.host_names()), self.seeds[0]
         prerequisites.check(Need(self.training, hosts=hosts, seed=seed))
         return self

@@ -67,8 +67,5 @@ class OwnRandomNumbers(Learner):
     def weights(self, into: Vector) -> None:
         self._learner.weights(into)
 
-    def replace_weights(self, flat: Vector) -> None:
-        self._learner.replace_weights(flat)
-
     def save(self, path: Path) -> None:
         self._learner.save(path)

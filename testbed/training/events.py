@@ -1,6 +1,6 @@
 """The records that training appends to its event logs, and the effects of loss that they hold."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,10 +65,9 @@ class TransferLog:
 class CongestionLog:
     """Logs the congestion state of a host's sending paths to `events/congestion-<host>.jsonl`."""
 
-    def __init__(self, directory: Path, host: str, round_of: Callable[[int], int]) -> None:
+    def __init__(self, directory: Path, host: str) -> None:
         self._path = directory / "events" / f"congestion-{host}.jsonl"
         self._host = host
-        self._round_of = round_of
         self._writer: JsonLinesWriter | None = None
         self._observed: list[Observation] = []
 
@@ -93,7 +92,7 @@ class CongestionLog:
                     "rtt_s": each.rtt_s,
                     "rate_bps": finite(each.rate_bps),
                     "retransmits": each.retransmits,
-                    "round": self._round_of(Leg.round_of(each.transfer)),
+                    "round": Leg.round_of(each.transfer),
                 }
             )
         self._observed.clear()

@@ -38,9 +38,6 @@ class Learner:
         """Write the trained weights."""
         into[:] = 0
 
-    def replace_weights(self, flat: Vector) -> None:
-        """Replace the weights; the optimiser keeps its state."""
-
     def save(self, path: Path) -> None:
         """Write the final weights."""
 
@@ -91,7 +88,7 @@ class Replica(Learner):
     def apply(self, update: Vector, learning_rate: float) -> None:
         optimisers.set_rate(self._optimiser, learning_rate)
         for tensor, part in _parts(self._trained, update):
-            tensor.grad = self._copy(part, tensor)
+            tensor.grad = torch.from_numpy(part.copy()).view_as(tensor).to(self._device)
         self._optimiser.step()
 
     def snapshot(self) -> Callable[[], None]:
@@ -115,16 +112,8 @@ class Replica(Learner):
         for tensor, part in _parts(self._trained, into):
             part[:] = tensor.detach().cpu().numpy().reshape(-1)
 
-    @torch.no_grad()
-    def replace_weights(self, flat: Vector) -> None:
-        for tensor, part in _parts(self._trained, flat):
-            tensor.copy_(self._copy(part, tensor))
-
     def save(self, path: Path) -> None:
         torch.save({name: each.cpu() for name, each in self._model.state_dict().items()}, path)
-
-    def _copy(self, part: Vector, tensor: nn.Parameter) -> torch.Tensor:
-        return torch.from_numpy(part.copy()).view_as(tensor).to(self._device)
 
 
 def _parts(trained: Sequence[nn.Parameter], flat: Vector) -> Iterator[tuple[nn.Parameter, Vector]]:

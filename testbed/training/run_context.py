@@ -218,33 +218,15 @@ class RunContext:
 
     def evaluates_after(self, round_number: int) -> bool:
         """Whether the workers evaluate their replicas."""
-        return self._every("evaluate_every", round_number, last_too=True)
+        return self._every("evaluate_every", round_number)
 
     def measures_after(self, round_number: int) -> bool:
         """Whether the effects of loss on this round are measured."""
-        return self._every("measure_every", round_number, last_too=True)
+        return self._every("measure_every", round_number)
 
-    def resynchronises_after(self, round_number: int) -> bool:
-        """Whether all replicas are averaged."""
-        return self._every("resynchronise_every", round_number + 1)
-
-    def exchange(self, round_number: int) -> int:
-        """The number of a round's exchange; a resynchronisation is an exchange of its own."""
-        every = self.training["resynchronise_every"]
-        return round_number + (round_number // every if every else 0)
-
-    def round_of(self, exchange: int) -> int:
-        """The round that an exchange belongs to; for a resynchronisation, the round before it."""
-        every = self.training["resynchronise_every"]
-        if not every:
-            return exchange
-        groups, place = divmod(exchange, every + 1)
-        return int(groups * every + min(place, every - 1))
-
-    def _every(self, key: str, number: int, *, last_too: bool = False) -> bool:
+    def _every(self, key: str, number: int) -> bool:
         every = int(self.training[key])
-        last = last_too and number == self.rounds - 1
-        return every > 0 and (number % every == 0 or last)
+        return every > 0 and (number % every == 0 or number == self.rounds - 1)
 
     @property
     def barrier_timeout_s(self) -> float:

@@ -53,7 +53,7 @@ class _Server:
         events = context.directory / "events"
         self._rounds = JsonLinesWriter(events / "rounds.jsonl")
         self._transfers = TransferLog(context.directory, "server", context.logged_layout)
-        self._congestion = CongestionLog(context.directory, "server", context.round_of)
+        self._congestion = CongestionLog(context.directory, "server")
         self._effects = JsonLinesWriter(events / "effects.jsonl") if vectors is not None else None
         self._layout = context.layout
         self._gathered = {name: context.new_buffer() for name in context.workers}
@@ -96,7 +96,6 @@ class _Server:
         policies, contents = context.protocol.policy, context.surroundings.contents
         self._controller.begin(number, "round")
         began_s = self._now_s()
-        exchange = context.exchange(number)
         coordinator.release("compute")
         coordinator.gather("gather")
         computed_s = self._now_s()
@@ -106,7 +105,7 @@ class _Server:
             gather_began_s = self._now_s()
             coordinator.release("gather")
             reports = self._endpoint.receive(
-                Leg.GATHER.transfer(exchange),
+                Leg.GATHER.transfer(number),
                 policies(Leg.GATHER).stop_rule(critical),
                 {name: self._gathered[name] for name in coordinator.present},
             )
@@ -137,7 +136,7 @@ class _Server:
         with self._impaired(number, "broadcast") as hurt_broadcast:
             broadcast_began_s = self._now_s()
             self._endpoint.announce(broadcasts.encode_phase(after))
-            sent = self._endpoint.send(Leg.BROADCAST.transfer(exchange), payloads)
+            sent = self._endpoint.send(Leg.BROADCAST.transfer(number), payloads)
             if (common := self._memory.common(sent)) is not None:
                 broadcasts.announce_common(self._endpoint, common)
             self._leave_behind()
@@ -175,36 +174,11 @@ class _Server:
         )
         self._transfers.write(number, "gather", reports.values())
         self._transfers.write(number, "broadcast", sent.values())
-        if context.resynchronises_after(number):
-            self._resynchronise(number)
         self._congestion.flush()
 
     def _in_rank_order(self, reports: Mapping[str, TransferReport]) -> list[str]:
         """Who sent them. Sums of floats must not depend on whose gradient came first."""
         return [name for name in self._context.workers if name in reports]
-
-    def _resynchronise(self, number: int) -> None:
-        """Send every worker the mean of all replicas through the network, without tolerance."""
-        coordinator = self._coordinator
-        coordinator.gather("resynchronise")
-        began_s = self._now_s()
-        coordinator.release("resynchronise")
-        exchange = self._context.exchange(number) + 1
-        # These need separate buffers, because fillings remember gradients in the others.
-        into = {name: self._layout.new_buffer() for name in coordinator.present}
-        mean = self._layout.new_buffer()
-        reports = self._endpoint.receive(Leg.GATHER.transfer(exchange), 0.0, into)
-        came = self._in_rank_order(reports)
-        mean_into([self._layout.floats(into[name]) for name in came], self._layout.floats(mean))
-        self._leave_behind()
-        self._endpoint.send(
-            Leg.BROADCAST.transfer(exchange), dict.fromkeys(coordinator.present, mean)
-        )
-        self._leave_behind()
-        coordinator.gather("resynchronised")
-        log = JsonLinesWriter(self._context.directory / "events" / "resynchronisations.jsonl")
-        log.write({"round": number, "duration_s": self._now_s() - began_s})
-        log.close()
 
     def _leave_behind(self) -> None:
         """Stop waiting at barriers for workers that the transport has lost."""

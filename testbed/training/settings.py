@@ -53,9 +53,6 @@ class Training(Section):
     target: float | None = Field(
         default=None, gt=0, description="accuracy (or perplexity); reports say when it is reached"
     )
-    resynchronise_every: int = Field(
-        default=0, ge=0, description="rounds between averages of all replicas; 0: never"
-    )
     measure_every: int = Field(
         default=0, ge=0, description="rounds between measurements of the effects of loss; 0: never"
     )
@@ -82,7 +79,7 @@ class Training(Section):
         if self.optimiser == "nesterov" and self.momentum == 0:
             raise ValueError("optimiser 'nesterov' needs a momentum above 0")
         if self.pace.kind == "payload-only":
-            for key in ("target", "measure_every", "resynchronise_every"):
+            for key in ("target", "measure_every"):
                 if getattr(self, key):
                     raise ValueError(f"{key}: nothing is learnt with pace 'payload-only'")
         return self

@@ -36,7 +36,7 @@ class _Worker:
         self._learner = context.learner(name)
         self._log = JsonLinesWriter(context.directory / "events" / f"training-{name}.jsonl")
         self._transfers = TransferLog(context.directory, name, context.logged_layout)
-        self._congestion = CongestionLog(context.directory, name, context.round_of)
+        self._congestion = CongestionLog(context.directory, name)
         self._follower = Follower(
             context.coordination_socket,
             name,
@@ -53,16 +53,13 @@ class _Worker:
             for number in range(context.rounds):
                 self._follower.reach("idle", metric=self._metric)
                 self._follower.wait("compute")
-                exchange = context.exchange(number)
-                self._round(endpoint, number, exchange)
-                if context.resynchronises_after(number):
-                    self._resynchronise(endpoint, exchange + 1)
+                self._round(endpoint, number)
             self._learner.save(context.directory / f"weights-{self._name}.pt")
             write_endpoint(context.directory, self._name, endpoint)
             self._follower.reach("idle", metric=self._metric)
             self._follower.wait("end")
 
-    def _round(self, endpoint: Endpoint, number: int, exchange: int) -> None:
+    def _round(self, endpoint: Endpoint, number: int) -> None:
         context, layout = self._context, self._layout
         began_s = self._now_s()
         gradient = layout.floats(self._outgoing)
@@ -87,14 +84,14 @@ class _Worker:
             vectors.gradients[self._name][:] = gradient
         self._follower.reach("gather")
         self._follower.wait("gather")
-        sent = endpoint.send(Leg.GATHER.transfer(exchange), {"server": payload})["server"]
+        sent = endpoint.send(Leg.GATHER.transfer(number), {"server": payload})["server"]
         self._memory.settle(sent)
 
         critical = broadcasts.decode_phase(endpoint.await_announcement())
         rule = context.protocol.policy(Leg.BROADCAST).stop_rule(critical)
-        report = endpoint.receive(
-            Leg.BROADCAST.transfer(exchange), rule, {"server": self._incoming}
-        )["server"]
+        report = endpoint.receive(Leg.BROADCAST.transfer(number), rule, {"server": self._incoming})[
+            "server"
+        ]
         if self._filling.common:
             self._follower.reach("received", ended_s=self._apply_common(endpoint, report, number))
         else:
@@ -146,16 +143,3 @@ class _Worker:
         take_back()
         self._apply(common, number)
         return known_s
-
-    def _resynchronise(self, endpoint: Endpoint, exchange: int) -> None:
-        """Replace this replica by the mean of all; gather and broadcast have no tolerance."""
-        self._follower.reach("resynchronise")
-        self._follower.wait("resynchronise")
-        began_s = self._now_s()
-        self._learner.weights(self._layout.floats(self._outgoing))
-        endpoint.send(Leg.GATHER.transfer(exchange), {"server": self._outgoing})
-        # Not into the broadcasts' buffer, in which a filling remembers the last broadcast.
-        endpoint.receive(Leg.BROADCAST.transfer(exchange), 0.0, {"server": self._update})
-        self._learner.replace_weights(self._layout.floats(self._update))
-        self._trained_s += self._now_s() - began_s
-        self._follower.reach("resynchronised")

@@ -87,21 +87,18 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
 
 
 @pytest.mark.parametrize(
-    ("arm", "resynchronise_every", "said"),
+    ("arm", "said"),
     [
-        ({"protocol": "top-k", "keep": 0.2}, 4, "4 sends whole replicas, but arms.x keeps 0.2 of"),
-        ({"protocol": "one-bit"}, 4, "4 sends whole replicas, but arms.x sends two values of"),
-        ({"protocol": "top-k", "keep": 0}, 0, "arms.x.keep: 0; valid: above 0, up to"),
-        ({"protocol": "dblp", "keep": 0.5}, 0, "keep is 0.5; our own transport's"),
-        ({"protocol": "one-bit", "filling": "zero"}, 0, "gather: zero; coding two-values sends"),
-        ({"protocol": "ltp", "filling": "signs"}, 0, "gather: signs; ltp gives up chunks of"),
-        ({"protocol": "one-bit", "coding": "bits"}, 0, "coding: 'bits'; valid: plain, two-"),
+        ({"protocol": "top-k", "keep": 0}, "arms.x.keep: 0; valid: above 0, up to"),
+        ({"protocol": "dblp", "keep": 0.5}, "keep is 0.5; our own transport's"),
+        ({"protocol": "one-bit", "filling": "zero"}, "gather: zero; coding two-values sends"),
+        ({"protocol": "ltp", "filling": "signs"}, "gather: signs; ltp gives up chunks of"),
+        ({"protocol": "one-bit", "coding": "bits"}, "coding: 'bits'; valid: plain, two-"),
     ],
 )
-def test_what_does_not_go_together_is_refused(tmp_path, arm, resynchronise_every, said):
-    training = {"resynchronise_every": resynchronise_every}
+def test_what_does_not_go_together_is_refused(tmp_path, arm, said):
     with pytest.raises(InputError, match=re.escape(said)):
-        experiment.load(write(tmp_path, arms={"x": arm}, training=training))
+        experiment.load(write(tmp_path, arms={"x": arm}))
 
 
 @pytest.mark.parametrize(

@@ -66,13 +66,6 @@ def test_a_step_that_was_taken_back_leaves_no_trace(optimiser, model, dataset, s
     np.testing.assert_array_equal(weights(one), weights(two))
 
 
-def test_other_weights_are_taken_over():
-    one, two = replica(seed=1), replica(seed=2)
-    two.replace_weights(weights(one))
-    np.testing.assert_array_equal(weights(two), weights(one))
-    assert two.evaluate() == one.evaluate()
-
-
 def test_payloads_alone_are_numbers_that_are_not_zero_and_need_no_model():
     learner: Learner = PayloadOnly(seed=1)
     into = np.zeros(1000, dtype=np.float32)

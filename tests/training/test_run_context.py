@@ -65,19 +65,6 @@ def test_random_choices_follow_from_the_run_s_seed_and_the_host():
     assert len({*first, *other}) == 2 * len(HOSTS)
 
 
-def test_resynchronisations_are_exchanges_of_their_own():
-    plain, often = context(rounds=6), context(rounds=6, resynchronise_every=2)
-    assert [plain.exchange(number) for number in range(6)] == list(range(6))
-    used = []
-    for number in range(6):
-        used.append(often.exchange(number))
-        if often.resynchronises_after(number):
-            used.append(often.exchange(number) + 1)
-    assert used == list(range(9))
-    assert [often.round_of(exchange) for exchange in used] == [0, 1, 1, 2, 3, 3, 4, 5, 5]
-    assert [plain.round_of(exchange) for exchange in range(6)] == list(range(6))
-
-
 def test_what_happens_after_which_round():
     at = context(rounds=8, evaluate_every=3, measure_every=5)
     assert [number for number in range(8) if at.evaluates_after(number)] == [0, 3, 6, 7]

@@ -215,17 +215,14 @@ def test_the_others_go_on_without_a_worker_that_dies(tmp_path, protocol, setting
     assert not (tmp_path / "weights-worker-2.pt").exists()
 
 
-def test_resynchronisations_and_measurements_go_on(tmp_path):
-    settings: dict[str, Any] = {"resynchronise_every": 2, "measure_every": 1, "optimiser": "adam"}
+def test_measurements_go_on_without_a_lost_worker(tmp_path):
+    settings: dict[str, Any] = {"measure_every": 1, "optimiser": "adam"}
     arm = preset("dblp", low=0.2, high=0.2, order="shuffled")
     whole = Whole(tmp_path, protocol=arm, rounds=8, on_worker_loss="continue", **settings)
     whole.deaths["worker-2"] = 3
     assert whole.run() == 0
-    assert [each["round"] for each in whole.events("resynchronisations")] == list(range(1, 8, 2))
     for each in whole.events("effects"):
         assert ("worker-2" in each["applied"]) is (each["round"] < 2)
-    first, third = (whole.weights(name) for name in ("worker-1", "worker-3"))
-    assert all(torch.equal(first[key], third[key]) for key in first)
     assert {each["round"] for each in whole.events("congestion-worker-1")} <= set(range(8))
 
 
