@@ -55,7 +55,6 @@ NEEDS: dict[str, dict[str, Any]] = {
     "straggler": {"host": "worker-1", "factor": 2},
     "crash": {"host": "worker-1"},
     "schedule": {"critical_rounds": [[0, 2]]},
-    "imagefolder": {"directory": "."},
     "gpt2-small": {"dataset": "stdlib-text"},
     "gpt2-tiny": {"dataset": "stdlib-text"},
     "stdlib-text": {"sequence_length": 32},

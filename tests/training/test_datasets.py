@@ -1,12 +1,10 @@
 """Data sets: what is in them, that they are the same every time, and what may be wrong."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from pydantic import ValidationError
 
 from testbed.shared.yaml_input import InputError
@@ -159,50 +157,6 @@ def test_text_is_source_code_and_labels_are_the_next_characters():
     assert dataset.facts["test_files"] > 10
     assert len(dataset.groups) == len(dataset.train_inputs)
     assert len(np.unique(dataset.groups)) > 50
-
-
-def paint(path: Path, colour, size=(40, 30)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path)
-
-
-def test_a_folder_of_images_is_read_by_class(tmp_path):
-    for index in range(10):
-        paint(tmp_path / "pictures" / "red" / f"{index}.png", (200 + index, 0, 0))
-        paint(tmp_path / "pictures" / "blue" / f"{index}.jpg", (0, 0, 200 + index))
-    section = {"name": "imagefolder", "directory": "pictures", "image_size": 16}
-    dataset = datasets.load(section, tmp_path)
-    inputs, labels, _, test_labels = everything(dataset)
-    assert inputs.shape == (16, 3, 16, 16)
-    assert dataset.facts["class_names"] == ["blue", "red"]
-    assert len(test_labels) == 4
-    assert ((inputs[:, 0].mean(dim=(1, 2)) > 0) == (labels == 1)).all()
-
-
-def test_an_image_folder_may_have_its_own_split(tmp_path):
-    for part, count in (("train", 3), ("test", 2)):
-        for name in "ab":
-            for index in range(count):
-                paint(tmp_path / part / name / f"{index}.png", (index, 0, 0))
-    dataset = datasets.load({"name": "imagefolder", "directory": "."}, tmp_path)
-    assert (len(dataset.train_labels), len(dataset.test_labels)) == (6, 4)
-
-
-def test_what_is_wrong_with_an_image_folder_is_named(tmp_path):
-    section = {"name": "imagefolder", "directory": "p"}
-    with pytest.raises(InputError, match="no such folder"):
-        datasets.load(section, tmp_path)
-    (tmp_path / "p" / "one").mkdir(parents=True)
-    with pytest.raises(InputError, match="has 1 folders; valid: 2 classes or more"):
-        datasets.load(section, tmp_path)
-    (tmp_path / "p" / "two").mkdir()
-    with pytest.raises(InputError, match="one holds no images"):
-        datasets.load(section, tmp_path)
-    for name in ("one", "two"):
-        paint(tmp_path / "p" / name / "x.png", (1, 2, 3))
-    (tmp_path / "p" / "two" / "x.png").write_bytes(b"not a picture")
-    with pytest.raises(InputError, match=r"two/x.png: not a readable image"):
-        datasets.load(section, tmp_path)
 
 
 @pytest.mark.parametrize("section", ["mnist", {"name": "glyphs", "sise": 3}, {"size": 3}, 7])

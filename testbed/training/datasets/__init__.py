@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.training.datasets import cifar10, digits, glyphs, imagefolder, stdlib_text, user
+from testbed.training.datasets import cifar10, digits, glyphs, stdlib_text, user
 from testbed.training.datasets.base import Dataset, DatasetParameters
 
 DATASETS: Registry[Any] = Registry(
@@ -25,7 +25,6 @@ DATASETS: Registry[Any] = Registry(
         "glyphs": glyphs.Parameters,
         "stdlib-text": stdlib_text.Parameters,
         "cifar10": cifar10.Parameters,
-        "imagefolder": imagefolder.Parameters,
     },
     own="load",
 )
