@@ -47,7 +47,7 @@ _MOST_EVENTS = 10**12
 _SELDOM = (50_000, 20, 20)
 _SESSION = 1  # nobody else is on the network
 # They do not look at gradients.
-_INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical", "accuracy-gain")
+_INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical")
 
 
 def refuse(run: Run) -> None:

@@ -23,28 +23,21 @@ class Observation:
     Attributes:
         round_number: from 0.
         gradient: the averaged gradient, flat; valid during the call only.
-        learning_rate, next_learning_rate: of this round, and of the first round of the next epoch.
+        learning_rate: of this round.
         accuracy: share of correctly classified test samples, in the first round after an
             evaluation; None in all others, and for tasks that have no accuracy.
     """
 
     round_number: int
     gradient: NDArray[np.float32]
-    learning_rate: float
-    next_learning_rate: float
+    learning_rate: float = 0.0
     accuracy: float | None = None
 
     @classmethod
     def of_norm(cls, round_number: int, norm: float) -> "Observation":
         """For detectors that read nothing but the gradient's L2 norm."""
         # In binary floating point, the square root of x * x is x: the norm arrives as it was.
-        gradient = np.array([norm], dtype=np.float32)
-        return cls(
-            round_number=round_number,
-            gradient=gradient,
-            learning_rate=0.0,
-            next_learning_rate=0.0,
-        )
+        return cls(round_number=round_number, gradient=np.array([norm], dtype=np.float32))
 
 
 class Detector(ABC):

@@ -5,7 +5,7 @@ To add one: a `Schedule` with a `_factor` method, and a line in `SCHEDULES`; or 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -27,10 +27,6 @@ class Position:
     def epoch(self) -> int:
         """The epoch that this round belongs to, from 0."""
         return self.round_number // self.rounds_per_epoch
-
-    def next_epoch(self) -> "Position":
-        """The first round of the next epoch."""
-        return replace(self, round_number=(self.epoch + 1) * self.rounds_per_epoch)
 
 
 class Schedule(Section):

@@ -193,14 +193,10 @@ class RunContext:
         return detector
 
     def learning_rate(self, round_number: int) -> float:
-        return self._rate(self._position(round_number))
-
-    def next_epoch_learning_rate(self, round_number: int) -> float:
-        """The learning rate of the first round of the next epoch."""
-        return self._rate(self._position(round_number).next_epoch())
-
-    def _rate(self, position: Position) -> float:
-        factor = self._schedule.factor(position)
+        at = Position(
+            round_number=round_number, rounds=self.rounds, rounds_per_epoch=self.rounds_per_epoch
+        )
+        factor = self._schedule.factor(at)
         if not (isinstance(factor, Real) and 0 <= float(factor) < math.inf):
             raise own_code.unfit(self._schedule, "_factor", factor, "a number of 0 or more")
         return float(self.training["learning_rate"]) * float(factor)
@@ -208,11 +204,6 @@ class RunContext:
     @cached_property
     def _schedule(self) -> Any:
         return _SCHEDULE.validate_python(self.training["schedule"])
-
-    def _position(self, round_number: int) -> Position:
-        return Position(
-            round_number=round_number, rounds=self.rounds, rounds_per_epoch=self.rounds_per_epoch
-        )
 
     # Which rounds are followed by what.
 

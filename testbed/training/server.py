@@ -127,7 +127,6 @@ class _Server:
                 round_number=number,
                 gradient=averaged,
                 learning_rate=context.learning_rate(number),
-                next_learning_rate=context.next_epoch_learning_rate(number),
                 accuracy=metric if context.metric == "accuracy" else None,
             ),
         )

@@ -227,7 +227,7 @@ def test_other_buckets_are_named_on_all_ranks():
         ),
         ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),
         ({"scaler": 3}, "scaler is 3; valid: a GradScaler, or None"),
-        ({"phase": "accordion"}, "phase is 'accordion'; valid: gradient-norm, a Detector of "),
+        ({"phase": "accuracy"}, "phase is 'accuracy'; valid: gradient-norm, a Detector of "),
         ({"chunk_bytes": 1441}, "chunk_bytes is 1441; valid: a multiple of 4"),
         ({"protocol": "dblb"}, "protocol: unknown protocol 'dblb'; valid: "),
         (

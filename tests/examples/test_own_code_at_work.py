@@ -92,11 +92,7 @@ def test_an_own_detector_watches_rounds(tmp_path):
     seen = []
     for number, size in enumerate((4.0, 1.0, 3.0)):
         gradient = np.full(4, size, dtype=np.float32)
-        detector.observe(
-            Observation(
-                round_number=number, gradient=gradient, learning_rate=0.1, next_learning_rate=0.1
-            )
-        )
+        detector.observe(Observation(round_number=number, gradient=gradient, learning_rate=0.1))
         seen.append(detector.critical)
     assert seen == [True, False, True]
     assert detector.state()["_largest"] == pytest.approx(8.0)

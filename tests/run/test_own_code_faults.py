@@ -14,7 +14,6 @@ from testbed.shared import failure, own_code
 from testbed.training import optimisers
 from testbed.training.filling import FILLINGS, estimate_mean, payload_of
 from testbed.training.learner import Replica
-from testbed.training.learning_rate import Position
 from testbed.training.phases import Observation, observe
 from testbed.training.run_context import RunContext
 from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS, as_policy
@@ -91,15 +90,15 @@ def filling(path):
 def detector(path, tmp_path):
     found = load(tmp_path, "detector").experiment.phases.create(rounds_per_epoch=3)
     gradient = np.ones(4, dtype=np.float32)
-    seen = Observation(round_number=0, gradient=gradient, learning_rate=1, next_learning_rate=1)
+    seen = Observation(round_number=0, gradient=gradient, learning_rate=1)
     observe(found, seen)
 
 
 def schedule(path, tmp_path):
     training = load(tmp_path, "schedule").config()["training"]
-    context: Any = SimpleNamespace(training=training)
+    context: Any = SimpleNamespace(training=training, rounds=3, rounds_per_epoch=3)
     context._schedule = vars(RunContext)["_schedule"].func(context)
-    RunContext._rate(context, Position(round_number=0, rounds=3, rounds_per_epoch=3))
+    RunContext.learning_rate(context, 0)
 
 
 def optimiser(path):

@@ -80,7 +80,6 @@ def test_the_learning_rate_follows_its_schedule_by_epochs():
     )
     epoch = at.rounds_per_epoch
     assert at.learning_rate(epoch - 1) == pytest.approx(0.1)
-    assert at.next_epoch_learning_rate(0) == pytest.approx(0.05)
     assert at.learning_rate(epoch) == pytest.approx(0.05)
 
 

@@ -11,15 +11,14 @@ from typing import Annotated
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.training.detector import Detector, Observation
-from testbed.training.phases import rules, schedule
+from testbed.training.phases import schedule
 from testbed.training.phases.base import DetectorParameters, observe
+from testbed.training.phases.gradient_norm import GradientNormPhases
 
 DETECTORS: Registry[DetectorParameters] = Registry(
     "detector",
     {
-        "gradient-norm": rules.GradientNormPhases,
-        "accordion": rules.AccordionPhases,
-        "accuracy-gain": rules.AccuracyGainPhases,
+        "gradient-norm": GradientNormPhases,
         "always-critical": schedule.AlwaysCritical,
         "never-critical": schedule.NeverCritical,
         "schedule": schedule.Parameters,
@@ -31,7 +30,7 @@ AnyPhases = Annotated[
     DetectorParameters,
     OneOf(DETECTORS, key="detector", base=DetectorParameters, default="gradient-norm"),
 ]
-DEFAULT = rules.GradientNormPhases()
+DEFAULT = GradientNormPhases()
 
 __all__ = [
     "DEFAULT",
