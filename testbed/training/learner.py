@@ -86,7 +86,8 @@ class Replica(Learner):
         return outputs
 
     def apply(self, update: Vector, learning_rate: float) -> None:
-        optimisers.set_rate(self._optimiser, learning_rate)
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
         for tensor, part in _parts(self._trained, update):
             tensor.grad = torch.from_numpy(part.copy()).view_as(tensor).to(self._device)
         self._optimiser.step()

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
@@ -22,11 +22,6 @@ class Position:
     round_number: int
     rounds: int
     rounds_per_epoch: int
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that this round belongs to, from 0."""
-        return self.round_number // self.rounds_per_epoch
 
 
 class Schedule(Section):
@@ -53,58 +48,21 @@ class ConstantRate(Schedule):
         return 1.0
 
 
-class StepRate(Schedule):
-    """Multiplied with `factor_per_step` at each of the given epochs."""
-
-    kind: Literal["step"]
-    at_epochs: list[int] = Field(min_length=1, description="epochs, from 1, in rising order")
-    factor_per_step: float = Field(
-        default=0.1, gt=0, lt=1, description="multiplied with, at each of them"
-    )
-
-    @field_validator("at_epochs")
-    @classmethod
-    def _rises(cls, epochs: list[int]) -> list[int]:
-        if sorted(set(epochs)) != epochs or epochs[0] < 1:
-            raise ValueError("must be epochs of 1 or more in rising order")
-        return epochs
-
-    def _factor(self, at: Position) -> float:
-        return float(self.factor_per_step ** sum(at.epoch >= epoch for epoch in self.at_epochs))
-
-
-class _Falling(Schedule):
-    """From 1 down to `final` in the last round."""
-
-    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
-
-    def _share_done(self, at: Position) -> float:
-        span = max(1, at.rounds - 1 - self.warmup_rounds)
-        return min(1.0, (at.round_number - self.warmup_rounds) / span)
-
-
-class CosineRate(_Falling):
+class CosineRate(Schedule):
     """Half a cosine from 1 down to `final` in the last round."""
 
     kind: Literal["cosine"]
+    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
 
     def _factor(self, at: Position) -> float:
-        cosine = math.cos(math.pi * self._share_done(at))
-        return self.final + (1 - self.final) * (1 + cosine) / 2
-
-
-class LinearRate(_Falling):
-    """A straight line from 1 down to `final` in the last round."""
-
-    kind: Literal["linear"]
-
-    def _factor(self, at: Position) -> float:
-        return 1 - (1 - self.final) * self._share_done(at)
+        span = max(1, at.rounds - 1 - self.warmup_rounds)
+        share_done = min(1.0, (at.round_number - self.warmup_rounds) / span)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * share_done)) / 2
 
 
 SCHEDULES: Registry[Schedule] = Registry(
     "learning-rate schedule",
-    {"constant": ConstantRate, "step": StepRate, "cosine": CosineRate, "linear": LinearRate},
+    {"constant": ConstantRate, "cosine": CosineRate},
     base=Schedule,
 )
 AnySchedule = Annotated[Schedule, OneOf(SCHEDULES, key="kind", base=Schedule)]

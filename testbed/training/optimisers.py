@@ -18,7 +18,6 @@ OPTIMISERS: Registry[torch.optim.Optimizer] = Registry(
     "optimiser",
     {
         "sgd": "torch.optim:SGD",
-        "nesterov": "testbed.training.optimisers:nesterov",
         "adam": "torch.optim:Adam",
         "adamw": "torch.optim:AdamW",
         "lazy-adamw": "testbed.training.lazy_adamw:LazyAdamW",
@@ -41,21 +40,3 @@ def build(
     return OPTIMISERS.build(
         name, {}, params=parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
     )
-
-
-def nesterov(
-    params: Iterable[torch.nn.Parameter], *, lr: float, momentum: float, weight_decay: float
-) -> torch.optim.Optimizer:
-    """SGD with Nesterov's momentum."""
-    import torch
-
-    if momentum <= 0:
-        raise ValueError("optimiser 'nesterov' needs a momentum above 0")
-    return torch.optim.SGD(
-        params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=True
-    )
-
-
-def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = learning_rate

@@ -36,7 +36,7 @@ class Training(Section):
         default=0.05, gt=0, le=1000, description="before the schedule's factor"
     )
     momentum: float = Field(
-        default=0.9, ge=0, lt=1, description="of sgd, nesterov and rmsprop; beta 1 of lazy-adamw"
+        default=0.9, ge=0, lt=1, description="of sgd and rmsprop; beta 1 of lazy-adamw"
     )
     weight_decay: float = Field(default=0.0, ge=0, description="as torch's optimisers define it")
     schedule: AnySchedule = Field(
@@ -76,8 +76,6 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _options_fit(self) -> "Training":
-        if self.optimiser == "nesterov" and self.momentum == 0:
-            raise ValueError("optimiser 'nesterov' needs a momentum above 0")
         if self.pace.kind == "payload-only":
             for key in ("target", "measure_every"):
                 if getattr(self, key):

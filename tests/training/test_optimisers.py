@@ -26,23 +26,18 @@ def factors(section, *, rounds=10, rounds_per_epoch=2):
 
 def test_schedules():
     assert factors({"kind": "constant"}) == [1.0] * 10
-    assert factors({"kind": "step", "at_epochs": [1, 3]}) == pytest.approx(
-        [1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01]
-    )
-    assert factors({"kind": "linear", "final": 0.1}) == pytest.approx(
-        [1 - 0.1 * number for number in range(10)]
-    )
     cosine = factors({"kind": "cosine"}, rounds=11)
     assert cosine[0] == 1
     assert cosine[5] == pytest.approx(0.5)
     assert cosine[10] == pytest.approx(0)
+    assert factors({"kind": "cosine", "final": 0.2})[9] == pytest.approx(0.2)
     warm = factors({"kind": "constant", "warmup_rounds": 3})
     assert warm[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
 
 
 @pytest.mark.parametrize(
     "section",
-    [{"kind": "step", "at_epochs": [3, 1]}, {"kind": "step", "at_epochs": [0]}, {"kind": "poly"}],
+    [{"kind": "cosine", "final": 1}, {"kind": "constant", "warmup_rounds": -1}, {"kind": "poly"}],
 )
 def test_impossible_schedules_are_refused(section):
     with pytest.raises(ValidationError):
@@ -53,10 +48,9 @@ def test_impossible_schedules_are_refused(section):
 def test_every_optimiser_goes_downhill_with_the_rate_it_is_given(name):
     weight = torch.nn.Parameter(torch.tensor([3.0]))
     found = optimisers.build(name, [weight], learning_rate=0.01, momentum=0.5, weight_decay=0.0)
-    optimisers.set_rate(found, 0.0)
     for rate, moves in ((0.0, False), (0.02, True)):
         before = weight.detach().clone()
-        optimisers.set_rate(found, rate)
+        found.param_groups[0]["lr"] = rate
         weight.grad = 2 * weight.detach()
         found.step()
         assert bool(weight < before) is moves
@@ -68,8 +62,6 @@ def test_weight_decay_and_contradictions():
     weight.grad = torch.zeros(1)
     found.step()
     assert weight.item() == pytest.approx(0.95)
-    with pytest.raises(ValueError, match="momentum above 0"):
-        optimisers.build("nesterov", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.0)
     with pytest.raises(ValueError, match="valid: sgd"):
         optimisers.build("lamb", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.0)
 

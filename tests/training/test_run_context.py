@@ -71,22 +71,15 @@ def test_what_happens_after_which_round():
     assert [number for number in range(8) if at.measures_after(number)] == [0, 5, 7]
 
 
-def test_the_learning_rate_follows_its_schedule_by_epochs():
-    at = context(
-        rounds=200,
-        learning_rate=0.1,
-        schedule={"kind": "step", "at_epochs": [1], "factor_per_step": 0.5},
-        batch_size=32,
-    )
-    epoch = at.rounds_per_epoch
-    assert at.learning_rate(epoch - 1) == pytest.approx(0.1)
-    assert at.learning_rate(epoch) == pytest.approx(0.05)
+def test_the_learning_rate_follows_its_schedule():
+    at = context(rounds=11, learning_rate=0.1, schedule={"kind": "cosine"})
+    rates = [at.learning_rate(number) for number in (0, 5, 10)]
+    assert rates == pytest.approx([0.1, 0.05, 0])
 
 
 @pytest.mark.parametrize(
     "training",
     [
-        {"optimiser": "nesterov", "momentum": 0},
         {"pace": "payload-only", "target": 0.9},
         {"pace": {"kind": "paced"}},
         {"optimiser": "lamb"},
