@@ -30,7 +30,7 @@ from testbed.transport.policies.tolerance import PerLayer
 Collective = Literal["sharded", "server"]
 Mode = Literal["bounded", "reliable", "local"]
 
-# Those that need nothing besides one round's payloads. `previous` and `whole-tensors` do.
+# Those that need nothing besides one round's payloads.
 _FILLINGS = ("error-feedback", "rescale", "zero")
 # Besides the protocol and the phase.
 _EQUAL = ("collective", "mode", "filling", "chunk_bytes", "insecure", "late_share", "min_ranks")

@@ -209,7 +209,7 @@ def test_other_buckets_are_named_on_all_ranks():
     [
         ({"mode": "lossy"}, "mode is 'lossy'; valid: bounded, reliable, local"),
         ({"collective": "ring"}, "collective is 'ring'; valid: sharded, server"),
-        ({"filling": "previous"}, "filling is 'previous'; valid: error-feedback, rescale, zero"),
+        ({"filling": "signs"}, "filling is 'signs'; valid: error-feedback, rescale, zero"),
         ({"timeout_s": 0}, "timeout_s is 0; valid: seconds, above 0 and finite"),
         ({"rate_bps": -1.0}, "rate_bps is -1.0; valid: bits per second, above 0"),
         ({"late_share": 0.005}, "late_share is 0.005; valid: 0, or 0.01 to 1"),

@@ -72,7 +72,7 @@ _RIGHT: list[tuple[str, Any]] = [
     ("arms.dblp", {"protocol": "dblp", "order": "shuffled:seed=5", "low": 0.01}),
     ("arms.dblp", {"protocol": "ltp", "deadline_s": 0.2, "gather": 0.2}),
     ("arms.dblp.gather", {"policy": "phased", "low": 0.1, "high": 0.2}),
-    ("arms.dblp.filling", "rescale:by=fraction"),
+    ("arms.dblp.filling", "hadamard:seed=3"),
     ("impairments.0.rounds", {"every": 5, "from": 2}),
     ("factors", {"impairments.0.q": [0.5, 0.9]}),
     ("factors", {"k": [{"label": 1, "arms.dblp.high": 0.2}, {"label": "b"}]}),

@@ -64,11 +64,11 @@ def test_more_seeds_keep_the_file_s_own_first(tmp_path):
     [
         ({"protocol": "dblp"}, ("zero", "zero")),
         ({"protocol": "dblp-stream"}, ("rescale", "error-feedback")),
-        ({"protocol": "dblp", "filling": "previous"}, ("previous", "previous")),
+        ({"protocol": "dblp", "filling": "rescale"}, ("rescale", "rescale")),
         ({"protocol": "dblp-stream", "filling": {"gather": "zero"}}, ("zero", "error-feedback")),
         (
-            {"protocol": "dblp", "filling": {"gather": "rescale:by=fraction"}},
-            ("rescale:by=fraction", "zero"),
+            {"protocol": "dblp", "filling": {"gather": "hadamard:seed=3"}},
+            ("hadamard:seed=3", "zero"),
         ),
     ],
 )

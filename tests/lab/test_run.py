@@ -27,7 +27,7 @@ ARMS = {
         "protocol": "dblp-stream",
         "low": 0.3,
         "high": 0.3,
-        "filling": {"gather": "error-feedback", "broadcast": "previous"},
+        "filling": {"gather": "error-feedback", "broadcast": "zero"},
     },
 }
 WORKERS = ("worker-1", "worker-2")

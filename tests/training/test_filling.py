@@ -19,11 +19,8 @@ def masks(*rows):
     return [np.array(row, dtype=np.bool_) for row in rows]
 
 
-EVERY = [
-    text
-    for text in every(FILLINGS, "rescale", "rescale:by=fraction", "error-feedback:fill=rescale")
-    if text != "hadamard"  # it changes what is sent; it has tests of its own
-]
+# Hadamard changes what is sent; it has tests of its own.
+EVERY = [text for text in every(FILLINGS) if text != "hadamard"]
 
 
 @pytest.mark.parametrize("filling", EVERY)
@@ -36,30 +33,15 @@ def test_with_everything_there_it_is_the_plain_mean_bit_for_bit(filling, workers
     assert result.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("filling", ["rescale", "rescale:by=fraction"])
-def test_where_nothing_came_the_estimate_is_zero(filling: str):
+def test_where_nothing_came_the_estimate_is_zero():
     """Rules with a time limit may stop before the first chunk."""
     nothing = [0, 0, 0, 0]
-    assert not estimate(filling, gradients_of(2), masks(nothing, nothing)).any()
-    one = estimate(filling, gradients_of(2), masks([1, 1, 1, 1], nothing))
+    assert not estimate("rescale", gradients_of(2), masks(nothing, nothing)).any()
+    one = estimate("rescale", gradients_of(2), masks([1, 1, 1, 1], nothing))
     assert np.isfinite(one).all() and one.any()
 
 
 # Memory.
-
-
-def test_previous_keeps_what_the_same_worker_sent_last():
-    buffers = [LAYOUT.new_buffer() for _ in range(2)]
-    rounds = [gradients_of(2, seed=seed) for seed in range(3)]
-    first = masks([1, 1, 1, 1], [0, 1, 1, 1])
-    begun = estimate("previous", rounds[0], first, buffers=buffers)
-    np.testing.assert_array_equal(begun[:4], rounds[0][0][:4] / 2)  # before, there is zero
-    estimate("previous", rounds[1], masks([0, 1, 1, 1], [1, 1, 1, 1]), buffers=buffers)
-    result = estimate("previous", rounds[2], masks([0, 0, 1, 1], [1, 0, 1, 1]), buffers=buffers)
-    expected = (rounds[2][0] + rounds[2][1]) / 2
-    expected[0:4] = (rounds[0][0] + rounds[2][1])[0:4] / 2
-    expected[4:8] = (rounds[1][0] + rounds[1][1])[4:8] / 2
-    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("loss", [0.1, 0.9])
@@ -85,18 +67,6 @@ def test_error_feedback_needs_to_hear_what_arrived_and_owes_nothing_if_that_is_a
         memory.settle(report(None, peer="worker-2"))
     memory.settle(report(None, chunks_received=4))
     assert not memory.owed.any()
-
-
-def test_a_receiver_may_rescale_while_the_sender_remembers():
-    gradients = gradients_of(2)
-    received = masks([1, 0, 1, 0], [1, 1, 0, 0])
-    rescaled = estimate("rescale", gradients, received)
-    assert estimate("error-feedback:fill=rescale", gradients, received).tobytes() == (
-        rescaled.tobytes()
-    )
-    assert rescaled.tobytes() != estimate("error-feedback", gradients, received).tobytes()
-    with pytest.raises(ValueError, match="fill is 'previous'; valid: zero, rescale"):
-        FILLINGS.create("error-feedback:fill=previous")
 
 
 @pytest.mark.parametrize("filling", [t for t in EVERY if "feedback" not in t and t != "signs"])
@@ -148,7 +118,6 @@ def test_what_is_not_a_number_is_in_no_later_mean(text, wrong):
     ("text", "named"),
     [
         ("zeros", listed(FILLINGS)),
-        ("rescale:by=worker", "valid: count, fraction"),
         ("zero:x=1", "valid options: none"),
     ],
 )

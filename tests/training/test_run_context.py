@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.training.filling.plain_means import Previous
+from testbed.training.filling.plain_means import Zero
 from testbed.training.filling.rescale import Rescale
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
@@ -22,7 +22,7 @@ def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
         "seed": seed,
         "impairments": [],
         "protocol": preset("dblp", order="shuffled").describe(),
-        "filling": {"gather": "rescale", "broadcast": "previous"},
+        "filling": {"gather": "rescale", "broadcast": "zero"},
         "training": Training(**training).model_dump(mode="json"),
         "transport": {
             "chunk_bytes": 1456,
@@ -45,7 +45,7 @@ def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
 
 def test_each_leg_has_its_own_filling():
     assert context().filling(Leg.GATHER) == Rescale()
-    assert context().filling(Leg.BROADCAST) == Previous()
+    assert context().filling(Leg.BROADCAST) == Zero()
 
 
 def test_hosts_have_their_share_of_the_narrowest_link_and_the_smallest_queue():

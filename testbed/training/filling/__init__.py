@@ -19,7 +19,7 @@ from testbed.training.filling.base import (
 )
 from testbed.training.filling.error_feedback import CommonFeedback, ErrorFeedback
 from testbed.training.filling.hadamard import Hadamard
-from testbed.training.filling.plain_means import Previous, WholeTensors, Zero
+from testbed.training.filling.plain_means import WholeTensors, Zero
 from testbed.training.filling.rescale import Rescale
 from testbed.training.filling.signs import Signs
 from testbed.training.vectors import mean_into
@@ -29,7 +29,6 @@ FILLINGS: Registry[Filling] = Registry(
     {
         "zero": Zero,
         "rescale": Rescale,
-        "previous": Previous,
         "error-feedback": ErrorFeedback,
         "common-feedback": CommonFeedback,
         "whole-tensors": WholeTensors,

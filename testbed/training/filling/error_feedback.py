@@ -2,17 +2,14 @@
 
 This is the memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et al., ICML
 2019), with the receiver's final bitmap in place of the compressor. Over any number of rounds, the
-applied updates plus the residual equal the sum of all gradients, if the receiver fills with zeros.
-If it rescales, what arrived also stands in for what is owed and comes later: that counts twice, and
-acts like a larger learning rate.
+applied updates plus the residual equal the sum of all gradients, since the receiver fills with
+zeros.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-from testbed.training.filling.base import Buffer, Buffers, Filling, Mask, Masks, SenderMemory
+from testbed.training.filling.base import Buffer, Mask, SenderMemory
 from testbed.training.filling.plain_means import Zero
-from testbed.training.filling.rescale import Rescale
 from testbed.training.vectors import drop_nonfinite
 from testbed.transport import PayloadLayout, TransferReport
 
@@ -60,28 +57,9 @@ class Residual(SenderMemory):
         drop_nonfinite(self._layout.floats(self.owed))  # else it would be owed for ever
 
 
-Fill = Literal["zero", "rescale"]
-
-
 @dataclass(frozen=True, kw_only=True)
-class ErrorFeedback(Filling):
-    """Keeps a residual at the sender.
-
-    Args:
-        fill: what the receiver does meanwhile: `zero`, or `rescale` what arrived.
-    """
-
-    fill: Fill = "zero"
-
-    def __post_init__(self) -> None:
-        if self.fill not in get_args(Fill):
-            raise ValueError(f"fill is {self.fill!r}; valid: {', '.join(get_args(Fill))}")
-
-    def estimate_mean(
-        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
-    ) -> None:
-        receiver = Rescale() if self.fill == "rescale" else Zero()
-        receiver.estimate_mean(layout, buffers, received, out)
+class ErrorFeedback(Zero):
+    """Keeps a residual at the sender."""
 
     def sender_memory(self, layout: PayloadLayout) -> Residual:
         return Residual(layout)
@@ -92,9 +70,6 @@ class CommonFeedback(ErrorFeedback):
     """Error feedback for what not all workers have got: the server keeps one residual for all.
 
     So replicas stay the same, bit for bit, whatever is lost. On the gather it is `error-feedback`.
-
-    Args:
-        fill: as for `error-feedback`.
     """
 
     common = True

@@ -1,11 +1,11 @@
-"""Fillings that take the plain mean of zeros, or of old values, in the place of what is missing."""
+"""Fillings that put zeros in the place of what is missing."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from testbed.training.filling.base import Buffer, Buffers, Filling, Masks, zero_missing
-from testbed.training.vectors import drop_nonfinite, mean_into
+from testbed.training.vectors import mean_into
 from testbed.transport import PayloadLayout
 
 
@@ -18,23 +18,6 @@ class Zero(Filling):
     ) -> None:
         zero_missing(layout, buffers, received)
         mean_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Previous(Filling):
-    """Fills with what the same sender last delivered in that place.
-
-    MLT (NSDI 2024) does this for lost parameters. Here it is for gradients, where the last one
-    serves as an estimate of the next.
-    """
-
-    def estimate_mean(
-        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
-    ) -> None:
-        payloads = [layout.floats(buffer) for buffer in buffers]
-        mean_into(payloads, layout.floats(out))
-        for payload in payloads:
-            drop_nonfinite(payload)  # it counts in this mean, and not in later ones
 
 
 @dataclass(kw_only=True)

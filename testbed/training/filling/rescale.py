@@ -1,8 +1,8 @@
 """Scales up what arrived, so that its expectation is the mean of what was sent.
 
 Let g_w be the gradient of worker w, n the number of workers, and A_w(i) tell whether chunk i of w
-arrived. `by=count` divides each element's sum by the number of workers that contributed to it (as
-arXiv 2507.07114 does), and by K/N, the share of the chunks to which any worker contributed:
+arrived. Each element's sum is divided by the number of workers that contributed to it (as arXiv
+2507.07114 does), and by K/N, the share of the chunks to which any worker contributed:
 
     estimate(i) = (N / K) * sum_w A_w(i) g_w / c(i),    c(i) = sum_w A_w(i),    zero where c(i) = 0
 
@@ -13,17 +13,12 @@ workers, whose mean has the expectation mean(g). The factor N/K makes up for the
 worker delivered. Without it the estimate is too small by P^n: 7 % for P = 0.408 and three workers.
 For a broadcast n = 1: divide by the share that arrived.
 
-`by=fraction` is the Horvitz-Thompson estimator. It scales each worker's payload by N over the
-number of its chunks that arrived, sets missing chunks to zero, and takes the plain mean. It needs
-(a) only, so it is unbiased when workers lose unequally, but its variance is larger.
-
 (a) holds with the order `shuffled` and a tolerance that treats all chunks alike (`fixed`, `phased`,
 `early-close` without `must`, `quick-loss-only`). With `in-order` a receiver that stops early always
 loses the end. Then the beginning is overestimated, and the end is lost.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -35,37 +30,19 @@ from testbed.training.filling.base import (
     chunk_elements,
     zero_missing,
 )
-from testbed.training.vectors import mean_into, sum_into
+from testbed.training.vectors import sum_into
 from testbed.transport import PayloadLayout
-
-By = Literal["count", "fraction"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale(Filling):
-    """Unbiased where losses are random. Without loss it is the plain mean, bit for bit.
-
-    Args:
-        by: `count` (of the workers that contributed) or `fraction` (of each worker's chunks).
-    """
-
-    by: By = "count"
-
-    def __post_init__(self) -> None:
-        if self.by not in get_args(By):
-            raise ValueError(f"by is {self.by!r}; valid: {', '.join(get_args(By))}")
+    """Unbiased where losses are random. Without loss it is the plain mean, bit for bit."""
 
     def estimate_mean(
         self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
     ) -> None:
         zero_missing(layout, buffers, received)
-        payloads = [layout.floats(buffer) for buffer in buffers]
-        if self.by == "fraction":
-            for payload, mask in zip(payloads, received, strict=True):
-                payload *= np.float32(mask.size / max(1, int(np.count_nonzero(mask))))
-            mean_into(payloads, layout.floats(out))
-            return
-        sum_into(payloads, layout.floats(out))
+        sum_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))
         contributions = np.sum(received, axis=0)
         # One at least: of what nobody delivered the estimate is zero.
         covered = max(1, int(np.count_nonzero(contributions))) / layout.chunk_count
