@@ -1,25 +1,22 @@
 """A user's own code, in a file outside the project: found, hashed, loaded, and checked.
 
-    ./mine.py              the entry that the file defines
-    ./mine.py:Name         the class or function of that name
-    package.module:Name    the same, in a module: beside the experiment, or where Python looks
+    ./mine.py         the entry that the file defines, or has imported under the default name
+    ./mine.py:Name    the class or function of that name
 
-A file counts with its SHA-256, a module with its whole top-level package, both with what they
-import from their own folder, as far as that stands in `import` statements. Everything that is wrong
-is an InputError: one line that names the file. Needs the standard library alone.
+A file counts with its SHA-256 and those of what it imports from its own folder, as far as that
+stands in `import` statements. Everything that is wrong is an InputError: one line that names the
+file. Needs the standard library alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.machinery import PathFinder
 from modulefinder import ModuleFinder
 from numbers import Real
 from pathlib import Path
@@ -28,15 +25,13 @@ from typing import Any
 
 from testbed.shared.input_error import InputError
 
-FORMS = "./FILE.py, ./FILE.py:NAME, package.module:NAME"
+FORMS = "./FILE.py, ./FILE.py:NAME"
 # The same forms for editors, with whatever options follow.
-PATTERN = r"^(.*\.py(:.*)?|.*/.*|[A-Za-z_][\w.]*:[A-Za-z_]\w*(:.*)?)$"
+PATTERN = r"^.*\.py(:.*)?$"
 _FORM = re.compile(
     r"(?P<place>.+?\.py(?=:|$)|[^:]*)(?::(?P<name>[A-Za-z_]\w*)(?=:|$))?(?::(?P<options>.*))?",
     re.DOTALL,
 )
-_MODULE = re.compile(r"([^:]*/)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_INSTALLED = {"site-packages", "dist-packages"}
 _OURS = ("testbed", "controllers", "topologies", "analysis")
 _BRIEF = 60  # characters of a value in a message
 # What counts as a number. The abstract class is asked last: that costs several times as much, and
@@ -46,7 +41,7 @@ _expected: dict[str, str] = {}  # place -> SHA-256, of the run that this process
 
 
 def split(text: str) -> tuple[str, str, str | None]:
-    """The place (a file or module), the name in it ("" for none), and what follows, if anything."""
+    """The file, the name in it ("" for none), and what follows, if anything."""
     found = _FORM.fullmatch(text)
     assert found is not None  # the form takes any text; `is_own` tells what makes sense
     return found["place"], found["name"] or "", found["options"]
@@ -54,8 +49,7 @@ def split(text: str) -> tuple[str, str, str | None]:
 
 def is_own(text: str) -> bool:
     """Whether a text has one of the forms above; nothing is read to tell."""
-    place, name, _ = split(text)
-    return place.endswith(".py") or (bool(name) and _MODULE.fullmatch(place) is not None)
+    return split(text)[0].endswith(".py")
 
 
 def short(text: str) -> str:
@@ -65,7 +59,7 @@ def short(text: str) -> str:
 
 
 def places(texts: Iterable[str]) -> list[str]:
-    """The files and modules that texts name; texts of built-in names are passed over."""
+    """The files that texts name; texts of built-in names are passed over."""
     return sorted({split(each)[0] for each in texts if is_own(each)})
 
 
@@ -75,41 +69,26 @@ def find_file(name: str, folders: Sequence[Path]) -> Path:
     for folder in looked:
         if (folder / name).is_file():
             return folder / name
-    raise InputError(f"{name}: no such file; looked in {_in_words(looked)}")
+    places = " or ".join(dict.fromkeys(map(str, looked)))
+    raise InputError(f"{name}: no such file; looked in {places}")
 
 
 def located(text: str, folders: Sequence[Path] = ()) -> str:
     """The same reference with an absolute path, which any process can load."""
     place, name, _ = split(text)
-    suffix = f":{name}" if name else ""
-    if place.endswith(".py"):
-        return f"{find_file(place, folders).resolve()}{suffix}"
-    looked = [folder.resolve() for folder in (*folders, Path())]
-    parent, _, module = place.rpartition("/")
-    if place.startswith("/"):
-        looked = [Path(parent or "/")]
-    elif parent:
-        looked = [(folder / parent).resolve() for folder in looked]
-    roots = _roots(module, looked if parent else [*looked, *sys.path])
-    if not roots:
-        raise InputError(f"{text}: no module {module.partition('.')[0]!r} in {_in_words(looked)}")
-    folder = roots[0].parent
-    return f"{folder}/{module}{suffix}" if folder in looked else text
+    path = find_file(place, folders).resolve()
+    return f"{path}:{name}" if name else str(path)
 
 
 def fingerprint(place: str) -> str:
-    """The SHA-256 of a file or of a module's package, without executing it; "" if installed."""
-    is_file = place.endswith(".py") or Path(place).is_file()  # a program may have any ending
-    files = [Path(place)] if is_file else _files(place)
-    if not files or any(not is_file and _INSTALLED.intersection(file.parts) for file in files):
-        return ""
-    beside = sorted(_beside(place))
-    if is_file and not beside:
-        return hashlib.sha256(_source(Path(place))).hexdigest()
+    """The SHA-256 of a file, and of what it imports from its folder, without executing it."""
+    file, beside = Path(place), sorted(_beside(place))
+    if not beside:
+        return hashlib.sha256(_source(file)).hexdigest()
     digest = hashlib.sha256()
-    for file in [*files, *beside]:
-        content = _source(file)
-        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    for each in (file, *beside):
+        content = _source(each)
+        digest.update(f"{each.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
@@ -134,7 +113,7 @@ def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
     place, name, _ = split(text)
     with explained(place):
         _check_content(place)
-        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+        module = _from_file(Path(place))
     expected = f"expected {f'a class that derives from {base.__name__}' if base else 'a function'}"
     contents = vars(module)
     if not name and contents.get(default) not in (None, base):
@@ -212,35 +191,20 @@ def files(places: Iterable[str] | None = None) -> set[str]:
     return {
         str(file)
         for place in (_expected if places is None else places)
-        for file in (*([place] if place.endswith(".py") else _files(place)), *_beside(place))
+        for file in (place, *_beside(place))
     }
 
 
 def _beside(place: str) -> dict[Path, str]:
     """The files that a place imports from its folder, and these in turn: file -> module."""
-    if place.endswith(".py"):
-        folder, begin = Path(place).parent, [Path(place)]
-    elif "/" not in place or Path(place).is_file():
+    if not place.endswith(".py"):  # a program may have any ending
         return {}
-    else:
-        folder, begin = Path(place.rpartition("/")[0]), _files(place)
-    finder = ModuleFinder([str(folder)], excludes=[*_OURS, *sys.stdlib_module_names])
-    for file in begin:
-        name = ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
-        with suppress(ImportError, OSError, SyntaxError, ValueError):  # named when it is loaded
-            finder.import_hook(name)
+    file = Path(place)
+    finder = ModuleFinder([str(file.parent)], excludes=[*_OURS, *sys.stdlib_module_names])
+    with suppress(ImportError, OSError, SyntaxError, ValueError):  # named when it is loaded
+        finder.import_hook(file.stem)
     named = {name: vars(module)["__file__"] for name, module in finder.modules.items()}
-    return {Path(file): name for name, file in named.items() if file and Path(file) not in begin}
-
-
-def _in_words(folders: Iterable[Path]) -> str:
-    return " or ".join(dict.fromkeys(map(str, folders)))
-
-
-def _find_also_in(folder: str) -> None:
-    """From now on modules are found in a folder, too, and hide none that are found elsewhere."""
-    if folder not in sys.path:
-        sys.path.append(folder)
+    return {Path(each): name for name, each in named.items() if each and Path(each) != file}
 
 
 def _fits(entry: Any, base: type | None) -> bool:
@@ -258,7 +222,8 @@ def _from_file(path: Path) -> ModuleType:
     made = ModuleType(name)
     made.__file__ = str(path)
     sys.modules[name] = made  # pydantic and dataclasses look up annotations here
-    _find_also_in(str(path.parent))
+    if str(path.parent) not in sys.path:  # last: it hides no module that is found elsewhere
+        sys.path.append(str(path.parent))
     try:
         # Not through Python's import machinery: its cache of compiled files goes by time.
         exec(compile(source, str(path), "exec"), vars(made))  # noqa: S102 (asked for)
@@ -275,41 +240,11 @@ def _from_file(path: Path) -> ModuleType:
     return made
 
 
-def _from_module(place: str) -> ModuleType:
-    folder, _, name = place.rpartition("/")
-    if not folder:
-        return importlib.import_module(name)
-    sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(name)
-    finally:
-        sys.path.remove(folder)
-        _find_also_in(folder)  # for what the module imports later
-    if module.__file__ is None or not Path(module.__file__).is_relative_to(folder):
-        raise InputError(f"{place}: Python has loaded another module {name!r}: {module.__file__}")
-    return module
-
-
 def _source(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-
-
-def _roots(module: str, looked: Sequence[Path | str]) -> list[Path]:
-    """The folders of a module's top-level package, or its file; empty where there is none."""
-    spec = PathFinder.find_spec(module.partition(".")[0], [str(folder) for folder in looked])
-    folders = spec.submodule_search_locations or [spec.origin or "."] if spec else []
-    return [Path(folder) for folder in folders]
-
-
-def _files(place: str) -> list[Path]:
-    """The sources of a module's top-level package."""
-    folder, _, module = place.rpartition("/")
-    roots = _roots(module, [folder, *sys.path] if folder else sys.path)
-    sources = [path for root in roots for path in (root, *root.rglob("*.py"))]
-    return sorted(path for path in sources if path.is_file())
 
 
 def in_one_line(place: str, error: BaseException) -> str:

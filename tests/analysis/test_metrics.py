@@ -82,7 +82,6 @@ def test_an_own_kind_of_impairment_goes_by_its_name_and_not_by_its_place(tmp_pat
     assert per_run(results).row(0, named=True)["impaired_latency_s.Flap"] == pytest.approx(1.0)
     assert set(results.frame("impairments")["kind"]) <= {"loss", "Flap"}
     assert kind_name("/some/folder/mine.py") == "mine"
-    assert kind_name("package.module:Flap") == "Flap"
     assert kind_name("link-down") == "link-down"
 
 

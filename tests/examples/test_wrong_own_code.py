@@ -12,7 +12,6 @@ from tests.examples.places import PLACES, good, load, place, write
 
 BROKEN = {
     "no such file": (None, "./mine.py", "no such file"),
-    "no such module": ("", "no_such_package_here:Name", "no module 'no_such_package_here'"),
     "syntax": ("x = (\n", "./mine.py", "mine.py: line 1: '(' was never closed"),
     "raises": ("\n1 / 0\n", "./mine.py", "mine.py: line 2: ZeroDivisionError: division by zero"),
     "exits": ("raise SystemExit(3)\n", "./mine.py", "mine.py: line 1: SystemExit: 3"),

@@ -110,15 +110,17 @@ def test_default_options_of_links_hold_for_links_without_any(tmp_path):
 @pytest.mark.parametrize(
     ("name", "keys", "switches"),
     [
-        ("mininet.topo:SingleSwitchTopo", {"k": 3}, 1),
-        ("mininet.topo:LinearTopo", {"k": 3}, 3),
-        ("mininet.topo:LinearTopo", {"k": 2, "n": 2, "workers": 3}, 2),
-        ("mininet.topolib:TreeTopo", {"depth": 2, "fanout": 2, "workers": 3}, 3),
-        ("mininet.topolib:TorusTopo", {"x": 3, "y": 3, "workers": 8}, 9),
+        ("topo import SingleSwitchTopo", {"k": 3}, 1),
+        ("topo import LinearTopo", {"k": 3}, 3),
+        ("topo import LinearTopo", {"k": 2, "n": 2, "workers": 3}, 2),
+        ("topolib import TreeTopo", {"depth": 2, "fanout": 2, "workers": 3}, 3),
+        ("topolib import TorusTopo", {"x": 3, "y": 3, "workers": 8}, 9),
     ],
 )
-def test_mininet_s_own_topologies_need_no_file(name, keys, switches):
-    topology = topologies.build(topologies.parse({"name": name, "workers": 2, **keys}))
+def test_mininet_s_own_topologies_need_a_file_of_one_line(tmp_path, name, keys, switches):
+    path = tmp_path / "mine.py"
+    path.write_text(f"from mininet.{name} as Topology\n")
+    topology = topologies.build(topologies.parse({"name": str(path), "workers": 2, **keys}))
     assert len(topology.switches()) == switches
     assert "server" in topology.hosts()
 

@@ -180,13 +180,12 @@ def users(tmp_path, monkeypatch):
     (tmp_path / "their_models.py").write_text(USERS)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
-    sys.modules.pop("their_models", None)
 
 
 @pytest.mark.parametrize("function", ["good", "uses_values", "frozen"])
 def test_a_user_s_model_is_found_beside_the_experiment_and_what_it_trains_is_sent(users, function):
-    name = models.BUILDERS.locate(f"their_models:{function}", [users])
-    assert name == f"{users}/their_models:{function}"
+    name = models.BUILDERS.locate(f"their_models.py:{function}", [users])
+    assert name == f"{users}/their_models.py:{function}"
     bias = [] if function == "frozen" else [("1.bias", (10,))]
     assert models.layer_map(name, **COLOUR) == [("1.weight", (10, 3072)), *bias]
 
@@ -194,10 +193,10 @@ def test_a_user_s_model_is_found_beside_the_experiment_and_what_it_trains_is_sen
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("their_models:raises", "their_models.py: line 14: KeyError: 'width'"),
-        ("their_models:number", "returned int; valid: a torch.nn.Module"),
-        ("their_models:double", "weight 'weight' is torch.float64; valid: torch.float32"),
-        ("their_models:empty", "has no weights to train"),
+        ("their_models.py:raises", "their_models.py: line 14: KeyError: 'width'"),
+        ("their_models.py:number", "returned int; valid: a torch.nn.Module"),
+        ("their_models.py:double", "weight 'weight' is torch.float64; valid: torch.float32"),
+        ("their_models.py:empty", "has no weights to train"),
     ],
 )
 def test_what_is_wrong_with_a_user_s_model_is_said_in_one_line(users, name, said):

@@ -39,15 +39,14 @@ def users(tmp_path, monkeypatch):
     (tmp_path / "their_data.py").write_text(USERS)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
-    sys.modules.pop("their_data", None)
 
 
 def test_a_user_s_data_are_images_or_text(users):
-    section = {"name": f"{users}/their_data:images", "arguments": {"count": 30}}
+    section = {"name": f"{users}/their_data.py:images", "arguments": {"count": 30}}
     dataset = datasets.load(section)
     assert (dataset.task.metric, dataset.classes, dataset.input_shape) == ("accuracy", 3, (1, 2, 2))
     assert len(dataset.train_inputs) == 30
-    text = datasets.load(f"{users}/their_data:text")
+    text = datasets.load(f"{users}/their_data.py:text")
     assert (text.task.metric, text.classes, text.input_shape) == ("perplexity", 5, (10,))
 
 
@@ -55,15 +54,15 @@ def test_a_user_s_data_are_images_or_text(users):
     ("section", "said"),
     [
         (
-            {"name": "their_data:images", "arguments": {"worst": -1}, "classes": 3},
+            {"name": "their_data.py:images", "arguments": {"worst": -1}, "classes": 3},
             "training part: the label of example 7 is -1; valid: 0 to 2",
         ),
-        ({"name": "their_data:nan"}, "its inputs hold NaN or infinity"),
-        ({"name": "their_data:two"}, "valid: a tuple of train inputs, train labels"),
-        ({"name": "their_data:fails"}, "their_data.py: line 15: OSError: disk on fire"),
-        ({"name": "their_data:shapes"}, r"inputs have shape \(3, 2\) and labels \(3,\)"),
-        ({"name": "their_data:halves"}, "labels are float32; valid: whole numbers"),
-        ({"name": "their_data:images", "arguments": {"x": 1}}, "TypeError: images"),
+        ({"name": "their_data.py:nan"}, "its inputs hold NaN or infinity"),
+        ({"name": "their_data.py:two"}, "valid: a tuple of train inputs, train labels"),
+        ({"name": "their_data.py:fails"}, "their_data.py: line 15: OSError: disk on fire"),
+        ({"name": "their_data.py:shapes"}, r"inputs have shape \(3, 2\) and labels \(3,\)"),
+        ({"name": "their_data.py:halves"}, "labels are float32; valid: whole numbers"),
+        ({"name": "their_data.py:images", "arguments": {"x": 1}}, "TypeError: images"),
     ],
 )
 def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, said):
@@ -101,11 +100,10 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
         "def short(classes, input_shape):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
     )
-    prerequisites.prepare([need_of(f"{users}/their_models:fits", "digits")], print)
+    prerequisites.prepare([need_of(f"{users}/their_models.py:fits", "digits")], print)
     for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
         with pytest.raises(InputError, match=said):
-            prerequisites.prepare([need_of(f"{users}/their_models:{name}", "digits")], print)
-    sys.modules.pop("their_models", None)
+            prerequisites.prepare([need_of(f"{users}/their_models.py:{name}", "digits")], print)
 
 
 def test_an_uneven_split_is_checked_with_the_run_s_seed():
