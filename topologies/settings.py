@@ -15,19 +15,6 @@ MOST_EXTRA_HOSTS = 32
 FRAME_BYTES = 1514
 _QUEUE_BYTES = 150_000
 
-Preset = Literal["lan", "metro", "continental", "transatlantic", "lossy-wan"]
-
-# Light in fibre takes 4.9 microseconds for a kilometre (refractive index 1.468). The wide-area
-# round trips are what Verizon's service level agreement promises in the mean of a month, as others
-# quote it: 45 ms between hubs of the contiguous United States, 90 ms between New York and London.
-PRESETS: Mapping[str, Mapping[str, float]] = {
-    "lan": {"delay_s": 0.0, "loss": 0.0},
-    "metro": {"delay_s": 0.0005, "loss": 0.0},  # 100 km of fibre
-    "continental": {"delay_s": 0.0225, "loss": 0.0},
-    "transatlantic": {"delay_s": 0.045, "loss": 0.0},
-    "lossy-wan": {"delay_s": 0.045, "loss": 0.005},  # the loss is an assumption
-}
-
 
 class LinkParameters(BaseModel):
     """A link, the same in both directions; what is not given is taken from the next larger scope.
@@ -68,18 +55,6 @@ class LinkParameters(BaseModel):
         le=64 << 20,
         exclude_if=lambda value: value is None,
     )
-    preset: Preset | None = optional(
-        "delay_s and loss of a common distance, where these keys are not given", exclude=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve_preset(cls, given: Any) -> Any:
-        """What a preset stands for counts in a run's key, and its name does not."""
-        if not isinstance(given, Mapping) or given.get("preset") not in [*PRESETS]:
-            return given
-        explicit = {key: value for key, value in given.items() if value is not None}
-        return {**PRESETS[given["preset"]], **explicit, "preset": None}
 
     @model_validator(mode="after")
     def _one_queue(self) -> Self:

@@ -167,18 +167,6 @@ def test_a_core_that_says_nothing_fits_every_topology():
         assert topologies.parse({"name": "star", "core": core}).core == topologies.LinkParameters()
 
 
-def test_a_preset_gives_a_link_its_delay_and_loss_and_own_keys_come_first():
-    preset = {"name": "dumbbell", "core": {"preset": "lossy-wan", "loss": 0.01}}
-    plain = {"name": "dumbbell", "core": {"delay_s": 0.045, "loss": 0.01}}
-    found, same = (topologies.parse(each) for each in (preset, plain))
-    options = topologies.build(found).link_options()
-    assert options == topologies.build(same).link_options()
-    assert (options["left--right"]["delay_s"], options["left--right"]["loss"]) == (0.045, 0.01)
-    assert found.model_dump() == same.model_dump()  # as it counts in a run's key
-    with pytest.raises(ValueError, match=r"lan.*metro.*continental"):
-        topologies.parse({"name": "star", "preset": "moon"})
-
-
 def test_each_distinct_topology_is_told_once_with_its_kinds_of_links(tmp_path):
     path = small.write(
         tmp_path,
