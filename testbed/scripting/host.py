@@ -47,7 +47,6 @@ class Host:
         text: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
-        congestion_control: str | None = None,
     ) -> Program:
         """Start a program in this host, and return while it runs.
 
@@ -59,12 +58,8 @@ class Host:
             text: whether pipes carry texts (UTF-8); otherwise bytes.
             env: all of its environment; None: the script's.
             cwd: its current folder; None: the script's.
-            congestion_control: the kernel's, of all TCP connections that begin on this host while
-                the program runs, whatever programs ask for; None: the kernel's default.
 
         Raises:
-            InputError: the kernel has no such congestion control, or another program that runs
-                on this host has another one; one line.
             LabError: there is no such program, or the lab has ended; one line.
             ValueError: `STDOUT` is given for another than `stderr`.
         """
@@ -93,7 +88,6 @@ class Host:
                 "argv": argv,
                 "env": dict(os.environ if env is None else env),
                 "cwd": str(Path.cwd() if cwd is None else Path(cwd).absolute()),
-                "congestion_control": congestion_control,
             }
             try:
                 _, files = self._ask(request, [*theirs, tell])
@@ -128,7 +122,6 @@ class Host:
         stderr: Stream = subprocess.PIPE,
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
-        congestion_control: str | None = None,
     ) -> subprocess.CompletedProcess[Any]:
         """Run a program in this host to its end, and return what it printed and its status.
 
@@ -142,18 +135,18 @@ class Host:
             text: whether input and output are texts; otherwise bytes.
             stdout: where output goes that is not to be captured.
             stderr: the same.
-            env: this, cwd and congestion_control as of `popen`.
+            env: as of `popen`.
+            cwd: the same.
 
         Raises:
-            InputError: as of `popen`.
             LabError: there is no such program, or the lab has ended; one line.
             subprocess.TimeoutExpired: it took longer than `timeout`.
             subprocess.CalledProcessError: `check` is true and the status is not 0.
         """
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
-        more: dict[str, Any] = {"text": text, "env": env, "cwd": cwd}
-        more["congestion_control"] = congestion_control
-        program = self.popen(args, stdin=stdin, stdout=stdout, stderr=stderr, **more)
+        program = self.popen(
+            args, stdin=stdin, stdout=stdout, stderr=stderr, text=text, env=env, cwd=cwd
+        )
         try:
             output, errors = program.communicate(input, timeout)
         except BaseException:

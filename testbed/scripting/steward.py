@@ -15,9 +15,7 @@ from typing import Any
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, leftovers
-from testbed.lab.kernel import process_sockets, process_status, socket_defaults
-from testbed.lab.kernel.commands import CommandError
-from testbed.lab.network import HostInfo
+from testbed.lab.kernel import process_sockets, process_status
 from testbed.run.processes import ProcessError
 from testbed.run.session import LabSession
 from testbed.scripting import by_hand
@@ -26,7 +24,6 @@ from testbed.shared import failure, jsonl, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import Messages
 from testbed.shared.registry import one_of
-from testbed.transport.net.tcp import available_congestion_controls
 from testbed.verdict import link_changes
 from testbed.verdict.gate import reasons
 
@@ -69,8 +66,6 @@ class Steward:
         # their status; all sessions.
         self._programs: dict[int, tuple[subprocess.Popen[bytes], int, int]] = {}
         self._sessions: dict[int, int] = {}
-        # Of the running programs that asked for one: their host and its congestion control.
-        self._controls: dict[int, tuple[HostInfo, str]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._messages, selectors.EVENT_READ)
 
@@ -117,21 +112,15 @@ class Steward:
             raise InputError(f"{request['host']}: {one_of(request['host'], self._info.hosts)}")
         stdin, stdout, stderr, tell = files
         owner, number = leftovers.OWNER_VARIABLE, request["number"]
-        if request["congestion_control"] is not None:
-            self._set_control(number, host, str(request["congestion_control"]))
-        try:
-            program = host_program.start(
-                host,
-                request["argv"],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=request["env"] | {owner: os.environ[owner]},
-                cwd=Path(request["cwd"]),
-            )
-        except BaseException:
-            self._release_control(number)
-            raise
+        program = host_program.start(
+            host,
+            request["argv"],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=request["env"] | {owner: os.environ[owner]},
+            cwd=Path(request["cwd"]),
+        )
         ended = os.pidfd_open(program.pid)
         self._programs[number] = program, ended, os.dup(tell)
         # A session whose number is given anew has nobody left.
@@ -230,28 +219,6 @@ class Steward:
             self._verdict = {"status": status, "gates": [gate.as_json() for gate in found]}
         return self._verdict, []
 
-    def _set_control(self, number: int, host: HostInfo, wanted: str) -> None:
-        """Set a host's congestion control until a program ends."""
-        said = f"{host.name}: congestion_control: {wanted!r}"
-        for place, used in self._controls.values():
-            if place is host and used != wanted:
-                raise InputError(f"{said}: a program that runs there has {used!r}; valid: this one")
-        self._controls[number] = host, wanted
-        try:
-            socket_defaults.set_congestion_control(host.pid, wanted)
-        except CommandError:
-            self._release_control(number)  # some of the routes may have it
-            valid = available_congestion_controls()
-            if wanted in valid:
-                raise
-            raise InputError(f"{said}: the kernel refuses it; valid: {', '.join(valid)}") from None
-
-    def _release_control(self, number: int) -> None:
-        """A program has ended: its host has the kernel's default again, unless others need more."""
-        host, _ = self._controls.pop(number, (None, ""))
-        if host is not None and not any(place is host for place, _ in self._controls.values()):
-            socket_defaults.set_congestion_control(host.pid, None)
-
     def _impairment(self, name: str) -> ManualImpairment:
         if name not in self._impairments:
             raise InputError(f"impairment {name!r}: {one_of(name, self._impairments)}")
@@ -261,10 +228,6 @@ class Steward:
         """Tell the status of a program that has ended."""
         program, ended, tell = self._programs.pop(number)
         self._selector.unregister(ended)
-        try:
-            self._release_control(number)
-        except CommandError:
-            traceback.print_exc()
         with suppress(BrokenPipeError):  # the script has dropped it
             os.write(tell, str(program.wait()).encode())
         for file in (ended, tell):

@@ -122,42 +122,7 @@ def test_a_link_that_was_made_without_gets_delay_and_loss(lab):
     assert received == 100
 
 
-# What the kernel gives a new connection.
-USED = """
-import socket, sys
-flow = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-print(flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\\0")[0].decode())
-"""
-
-
-def test_a_program_has_the_congestion_control_that_the_script_gives_it_and_no_other_has(lab):
-    worker, port = lab.hosts["worker-1"], "5301"
-    listen = "import socket, time; s = socket.create_server(('', 5301)); time.sleep(60)"
-
-    def used(control=None):
-        words = [sys.executable, "-c", USED, "server", port]
-        return worker.run(words, check=True, congestion_control=control).stdout.strip()
-
-    server = lab.hosts["server"].popen([sys.executable, "-c", listen])
-    server.wait_until_listening()
-    default = used()
-    assert [used("reno"), used("cubic"), used()] == ["reno", "cubic", default]
-    with worker.popen(["sleep", "60"], congestion_control="reno") as sleeper:
-        assert used() == "reno" != default  # of the host, as long as the program runs
-        with pytest.raises(InputError, match=r"^worker-1: congestion_control: 'cubic': .*'reno'"):
-            used("cubic")
-        assert used("reno") == used() == "reno"
-        sleeper.kill()
-    assert used() == default
-    with pytest.raises(InputError, match=r"^worker-1: congestion_control: 'fog': .*reno"):
-        used("fog")
-    with pytest.raises(LabError, match="no such program"):
-        worker.run(["no-such"], congestion_control="reno")
-    assert used() == default
-    server.kill()
-
-
-def test_a_program_whose_start_was_interrupted_is_ended_and_its_control_released(lab, monkeypatch):
+def test_a_program_whose_start_was_interrupted_is_ended(lab, monkeypatch):
     worker = lab.hosts["worker-1"]
     ask = worker._ask
 
@@ -171,10 +136,9 @@ def test_a_program_whose_start_was_interrupted_is_ended_and_its_control_released
     with monkeypatch.context() as patched:
         patched.setattr(worker, "_ask", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            worker.popen(["sleep", "1005"], congestion_control="reno")
+            worker.popen(["sleep", "1005"])
     lines = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
     assert ["sleep", "1005"] not in lines
-    worker.run(["true"], congestion_control="cubic")  # no other program holds the host's
 
 
 def test_a_program_that_takes_too_long_is_killed_with_its_whole_session(lab):

@@ -32,11 +32,11 @@ def reserve_ports(pid: int | None, first: int, last: int) -> None:
         raise CommandError(f"{_RESERVED}: {found!r} and not {wanted!r} are reserved")
 
 
-def set_congestion_control(pid: int, congestion_control: str | None) -> None:
+def set_congestion_control(pid: int, congestion_control: str) -> None:
     """Let all new IPv4 connections of a host use one congestion control, and read it back."""
     # The routes say it: a namespace's own default can only be what the administrator allows. A
     # route counts for accepted connections too, and more than what a program asks for.
-    wanted = [] if congestion_control is None else [_KEY, congestion_control]
+    wanted = [_KEY, congestion_control]
     for route in _routes(pid):
         run([*inside(pid), "ip", "route", "change", *_without_control(route), *wanted])
     for route in _routes(pid):
