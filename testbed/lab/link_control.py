@@ -101,7 +101,7 @@ class LinkControl:
         if link["middle"] is None:
             raise CommandError(
                 f"link {link['name']} was made without delay and loss, and cannot get them; valid: "
-                "a delay_s, jitter_s or loss in the topology, or a lab without adjustable=False"
+                "a delay_s, jitter_s or loss in the topology"
             )
         if self._delayed_by == "netem":
             netem.change(Middle.of_link(link), way[0], delay)

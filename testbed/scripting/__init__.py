@@ -5,5 +5,4 @@ the `steward`, which carries out what `lab.Lab` asks for. `./lab shell` begins a
 process opens Mininet's prompt (`prompt`). May import run and what lies below. To add something that
 a lab can do: a method of `steward.Steward` named `do_NAME`, and one of `Lab` that asks for it. To
 add a command of the prompt: a method `do_NAME` of `prompt.Prompt`, whose docstring is its help.
-`pytest_plugin` is for users' tests.
 """

@@ -138,15 +138,14 @@ class Link:
 
         Values may be texts with a unit, as in YAML: `"20Mbit"`, `"5ms"`. The change is recorded,
         so that the verdict does not take it for a fault. A direction's first delay or loss takes a
-        moment longer, and from then on frames of that direction pass a program (see `adjustable`).
+        moment longer, and from then on frames of that direction pass a program.
 
         Args:
             toward: the end to which the changed direction leads; None: both directions.
 
         Raises:
             InputError: a value that no link can have, or no such end.
-            LabError: a delay or loss for a link that was made without, in a lab that was made with
-                `adjustable=False`; or a delay for which there is no memory.
+            LabError: a delay for which there is no memory.
         """
         given = {
             "rate_bps": rate_bps,
@@ -244,6 +243,7 @@ class Lab:
 
     def _begin(self, config: dict[str, Any], *, out: Path | str | None, calibrated: bool) -> Lab:
         """Build the lab of a run's configuration; see `from_experiment`."""
+        config |= {"capture": [], "adjustable": True}
         self._calibrated = calibrated
         try:
             if out is not None:
@@ -274,7 +274,6 @@ class Lab:
         profile: str | None = None,
         out: Path | str | None = None,
         calibrated: bool = True,
-        adjustable: bool = True,
     ) -> Lab:
         """The lab of an experiment's run. Nothing trains in it.
 
@@ -288,8 +287,6 @@ class Lab:
                 overwritten but gets another name.
             calibrated: whether every link is measured first, which takes seconds. Without, nothing
                 can be judged: `verdict` is an error, and so is `out`.
-            adjustable: whether delay, jitter and loss of every link can be set, also of those that
-                are made without. False leaves out what that takes, as `./lab run` does.
 
         Raises:
             InputError: the experiment, or a value, is wrong; one line.
@@ -309,8 +306,7 @@ class Lab:
             arms=[] if arm is None else [arm],
             profile=profile or DEFAULT_PROFILE,
         )
-        config = first.config() | {"capture": [], "adjustable": adjustable}
-        return cls()._begin(config, out=out, calibrated=calibrated)
+        return cls()._begin(first.config(), out=out, calibrated=calibrated)
 
     @classmethod
     def from_topology(
@@ -321,7 +317,6 @@ class Lab:
         seed: int = 1,
         out: Path | str | None = None,
         calibrated: bool = True,
-        adjustable: bool = True,
     ) -> Lab:
         """The lab of a topology alone.
 
@@ -334,13 +329,12 @@ class Lab:
                 a `name` is called by its kind and place, here `loss-server`. Anchors (`rounds`,
                 `leg`, `at_s`, `duration_s`, `offset_s`) do not count: the script says when.
             seed: of whatever is drawn at random.
-            out: this, calibrated and adjustable as of `from_experiment`.
+            out: this and calibrated as of `from_experiment`.
 
         Raises:
             InputError, LabError: as `from_experiment`.
         """
         config = of_topology(topology, impairments=impairments, seed=seed)
-        config |= {"adjustable": adjustable}
         return cls()._begin(config, out=out, calibrated=calibrated)
 
     def link(self, first: str, second: str = "") -> Link:
@@ -514,7 +508,7 @@ def of_topology(
         "rounds": len(entries),
     }
     digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-    return {"schema": 1, "key": f"{_NAME}-{digest[:10]}", **document, "capture": []}
+    return {"schema": 1, "key": f"{_NAME}-{digest[:10]}", **document}
 
 
 def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

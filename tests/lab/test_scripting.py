@@ -1,4 +1,4 @@
-"""The lab from Python, as its users use it: one lab for most tests, of the shipped fixture."""
+"""The lab from Python, as its users use it: one lab for most tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import yaml
 
 from testbed.lab import Lab, leftovers
 from testbed.scripting.lab import LabError
-from testbed.scripting.pytest_plugin import open_lab as open_lab
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from tests.documentation import shown
@@ -47,11 +46,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def lab(open_lab, folder):
+def lab(folder):
     path = folder / "small.yaml"
     topology = {**SMALL["topology"], "rate_bps": RATE_BPS}
     path.write_text(yaml.safe_dump({**SMALL, "topology": topology, "impairments": IMPAIRMENTS}))
-    return open_lab(str(path), out=folder / "run")
+    with Lab.from_experiment(path, out=folder / "run") as lab:
+        yield lab
 
 
 def received_bps(lab):
