@@ -17,7 +17,6 @@ from testbed.scripting import by_hand
 from testbed.shared import units
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean, one_of
-from topologies.settings import LinkParameters
 
 _WELCOME = """\
 Mininet's prompt in the network of {experiment}: {hosts}. Nothing trains here.
@@ -89,9 +88,8 @@ class Prompt(CLI):
             return bool(super().onecmd(line))
         except (InputError, OSError, CommandError) as error:
             said = str(error)
-            if isinstance(error, CommandError):  # of the controller, with the keys of a topology
-                for word, key in by_hand.WORDS.items():
-                    said = said.replace(key, word)
+            for word, key in by_hand.WORDS.items():  # a topology's keys are the prompt's words
+                said = said.replace(key, word)
             self._say(f"{line.split()[0]}: {said}")
             return False
 
@@ -127,13 +125,13 @@ class Prompt(CLI):
         if word not in _SHOWN:
             raise InputError(f"{word!r}: {one_of(word, _SHOWN)}")
         if not rest:
-            raise InputError(f"{word}: to which value? {_valid(word)}")
+            raise InputError(f"{word}: to which value? see: help set")
         value, *more = rest
         if more and units.number(by_hand.WORDS[word], value + more[0]) is not None:
             value += more.pop(0)
         if more and (more[1:] or more[0] not in ends):
             raise InputError(f"toward {' '.join(more)!r}: {one_of(more[0], ends)}")
-        changes = _checked(word, value)
+        changes = by_hand.checked({by_hand.WORDS[word]: value})
         with closing(self._client()) as client:
             for way in by_hand.ways(ends, more[0] if more else None):
                 by_hand.made(client, way, changes)
@@ -152,12 +150,6 @@ class Prompt(CLI):
                     cells = [show(now[by_hand.WORDS[word]]) for word, show in _SHOWN.items()]
                     table.add_row(link.name, way[1], *cells)
         self._console.print(table)
-
-    def complete_set(self, text: str, line: str, *_: int) -> list[str]:
-        """Names of links, then what of them can be set, for the tabulator key."""
-        names = [each.name for each in self._lab.info.links]
-        words = _SHOWN if line[: -len(text) or None].count(" ") > 1 else names
-        return [each for each in words if each.startswith(text)]
 
     def do_impair(self, line: str) -> None:
         """Begin or end an impairment of the experiment: `impair NAME on|off`."""
@@ -192,11 +184,6 @@ class Prompt(CLI):
             words = "in force" if name in active else f"off; {self._effect(name)}"
             self._say(f"impairment {name} ({impairment.document['kind']}): {words}")
 
-    def complete_impair(self, text: str, line: str, *_: int) -> list[str]:
-        """Names, then on and off, for the tabulator key."""
-        words = ("on", "off") if line[: -len(text) or None].count(" ") > 1 else self._impairments
-        return [each for each in words if each.startswith(text)]
-
     def _client(self) -> ControllerClient:
         try:
             return ControllerClient(self._lab.controller_socket)
@@ -213,22 +200,3 @@ class Prompt(CLI):
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False)
-
-
-def _checked(word: str, value: str) -> dict[str, Any]:
-    """The change that a value stands for; InputError in the words of this prompt."""
-    key = by_hand.WORDS[word]
-    try:
-        return by_hand.checked({key: value})
-    except InputError:
-        said = f"{word} {value!r}: {_valid(word)}{units.hint(key, value)}"
-        raise InputError(said) from None
-
-
-def _valid(word: str) -> str:
-    """The bounds of a setting, from the section of a topology's links."""
-    bounds = LinkParameters.model_fields[by_hand.WORDS[word]].metadata
-    found = {
-        name: getattr(each, name) for each in bounds for name in ("ge", "le") if hasattr(each, name)
-    }
-    return f"valid: {_SHOWN[word](found['ge'])} to {_SHOWN[word](found['le'])}"

@@ -152,13 +152,16 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     for wrong, words in (
         ("worker-1--s2 rate 2Mbit", "no link 'worker-1--s2'; did you mean 'worker-1--s1'?; see: "),
         ("worker-1--s1 speed 2Mbit", "'speed': valid: rate, delay, jitter, loss, queue"),
-        ("worker-1--s1 rate", "rate: to which value? valid: 0.1Mbit to 10000Mbit"),
+        ("worker-1--s1 rate", "rate: to which value? see: help set"),
         (
             "worker-1--s1 rate 2MB/s",
-            "rate '2MB/s': valid: 0.1Mbit to 10000Mbit, in bit/s; MB/s is bytes per second: "
-            "write 16Mbit",
+            "rate: '2MB/s': must be a whole number from 100_000 to 10_000_000_000, in bit/s; "
+            "MB/s is bytes per second: write 16Mbit",
         ),
-        ("worker-1--s1 loss 1%", "loss '1%': valid: 0 to 1; no per cent: write 0.01"),
+        (
+            "worker-1--s1 loss 1%",
+            "loss: '1%': must be a number from 0 to 1; no per cent: write 0.01",
+        ),
         ("worker-1--s1 rate 2Mbit s2", "toward 's2': valid: worker-1, s1"),
     ):
         (line,) = shell.ask(f"set {wrong}").splitlines()[1:-1]
