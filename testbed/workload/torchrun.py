@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import shown
@@ -21,7 +21,7 @@ from testbed.shared.problems import Problem, form, optional
 from testbed.shared.registry import Registry, one_of
 from testbed.shared.section import Section
 from testbed.transport import protocols
-from testbed.transport.core.wire import DATA_PORTS, check_chunk_bytes
+from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.policies.tolerance import PerLayer
 from testbed.transport.protocols import ProtocolConfig
 from testbed.workload.commands import LAB_PYTHON
@@ -46,14 +46,9 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "powerSGD": ("rank", "from_step"),
 }
 _OF_OURS = (
-    *("protocol", "mode", "collective", "filling", "rate_bps", "timeout_s", "insecure"),
-    *("late_share", "min_ranks", "chunk_bytes", "queue_bytes", "transfers_in_flight"),
+    *("protocol", "mode", "collective", "filling", "rate_bps", "insecure"),
+    *("late_share", "min_ranks"),
 )
-# What these keys need of others; each with the hook's default.
-_NEEDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
-    "late_share": (("mode", "bounded", "bounded"), ("filling", *2 * ("error-feedback",))),
-    "min_ranks": (("collective", "server", "sharded"),),
-}
 _OF_ALL = ("hook", "args", "congestion_control")
 
 
@@ -121,11 +116,6 @@ AnyWorkload = Annotated[
 ]
 
 
-def _chunk(value: int) -> int:
-    check_chunk_bytes(value)
-    return value
-
-
 def _ours(about: str, **bounds: Any) -> Any:
     return optional(f"of ours: {about}", **bounds)
 
@@ -150,7 +140,6 @@ class TorchrunArm(AnyArm):
         gt=0,
         allow_inf_nan=False,
     )
-    timeout_s: float | None = _ours("within it all ranks end when one fails", gt=0, le=1e6)
     insecure: bool | None = _ours("without keys, as the built-in training; false: authenticated")
     late_share: float | None = _ours("share of buckets that a late rank may miss", ge=0, le=1)
     min_ranks: int | None = _ours(
@@ -158,13 +147,6 @@ class TorchrunArm(AnyArm):
         "them; a `crash` of another rank's program then does not end the run",
         ge=1,
     )
-    chunk_bytes: Annotated[int, AfterValidator(_chunk)] | None = _ours(
-        "the unit of loss; none: what fits the MTU"
-    )
-    queue_bytes: float | None = _ours(
-        "the smallest queue on the way; none: not known", gt=0, allow_inf_nan=False
-    )
-    transfers_in_flight: int | None = _ours("how many buckets at once", ge=1, le=1024)
     rank: int | None = optional("of `powerSGD`", ge=1, le=1024)
     from_step: int | None = optional(
         "of `powerSGD`: where it begins to compress", ge=2, le=1_000_000
@@ -195,13 +177,6 @@ class TorchrunArm(AnyArm):
                 words = f"{shown(self.congestion_control)}: valid: a name that the kernel knows"
                 raise problems.raised([Problem(("congestion_control",), words)])
             return self
-        for key, needs in _NEEDS.items():
-            given_here = {other: getattr(self, other) or own for other, _, own in needs}
-            wrong = [f"{k}: {given_here[k]}" for k, value, _ in needs if given_here[k] != value]
-            if getattr(self, key) and wrong:
-                words = " and ".join(f"{other}: {value}" for other, value, _ in needs)
-                said = f"{getattr(self, key)}: not with {' and '.join(wrong)}; valid beside {words}"
-                raise problems.raised([Problem((key,), said)])
         try:
             layered = self.protocol and self._is_per_layer(self._preset)
         except TypeError as error:  # a value of a wrong kind

@@ -120,7 +120,7 @@ def test_a_fixed_rate_follows_the_slowest_link(tmp_path: Path) -> None:
 
 
 def test_an_arm_may_go_on_without_late_and_without_lost_ranks(tmp_path: Path) -> None:
-    given = {"collective": "server", "late_share": 0.05, "min_ranks": 2, "chunk_bytes": 1024}
+    given = {"collective": "server", "late_share": 0.05, "min_ranks": 2}
     (run,) = load(tmp_path, arms={"patient": given})
     assert told(run) == {**OURS, **given}
     assert [each.get("may_be_killed", False) for each in programs(run)] == [False, True, True]
@@ -143,8 +143,6 @@ def test_the_names_are_those_of_the_hook() -> None:
     assert hooks == list(get_args(TorchrunArm.model_fields["hook"].annotation))
     arguments = inspect.signature(bounded_loss.BoundedLoss).parameters
     assert set(torchrun._OF_OURS) - {"protocol"} <= set(settings._ARGUMENTS) <= set(arguments)
-    for needs in torchrun._NEEDS.values():
-        assert all(arguments[key].default == own for key, _, own in needs)
     for name, keys in torchrun.HOOKS.items():
         assert keys == tuple(torch_hooks.HOOKS[name][1])
     assert torchrun.HOOK_ENVIRONMENT == settings.ENVIRONMENT
@@ -198,19 +196,8 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
     "lw: protocol 'dblp' has no such key; valid: ...low...": {"protocol": "dblp", "lw": 0.1},
     "...low...3...": {"protocol": "dblp", "low": 3},
     "late_share: 1.5: must be a number from 0 to 1": {"late_share": 1.5},
-    "late_share: 0.1: not with filling: zero; "
-    "valid beside mode: bounded and filling: error-feedback": {
-        "late_share": 0.1,
-        "filling": "zero",
-    },
-    "late_share: 0.1: not with mode: reliable; valid ...filling: error-feedback": {
-        "late_share": 0.1,
-        "mode": "reliable",
-    },
-    "min_ranks: 2: not with collective: sharded; valid beside collective: server": {"min_ranks": 2},
     "min_ranks: 4: valid: 1 to 3, the number of ranks": {"min_ranks": 4, "collective": "server"},
     "min_ranks: hook 'gloo' has no such key; ...": {"hook": "gloo", "min_ranks": 2},
-    "chunk_bytes: ...1023; valid: a multiple...": {"chunk_bytes": 1023},
     "low: unknown key without a protocol; valid: ...protocol...": {"low": 0.1},
     "rank: unknown key without a protocol; valid: ...protocol...": {"rank": 4},
 }
