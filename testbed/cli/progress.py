@@ -147,14 +147,6 @@ def meet_prerequisites(runs: Sequence[Run], console: Console) -> None:
                     raise InputError(f"workload.programs: {missing}")
 
 
-def refuse_short_shares(runs: Sequence[Run]) -> None:
-    """Refuse batches larger than a worker's share of the data, where they are here already."""
-    with _named(runs):
-        prerequisites.refuse_short_shares(
-            run.training_need for run in runs if run.experiment.trains
-        )
-
-
 @contextmanager
 def _named(runs: Sequence[Run]) -> Iterator[None]:
     """Have an error name the experiment's file."""

@@ -101,7 +101,7 @@ def plan(
     ] = False,
 ) -> None:
     """Print an experiment's runs, numbers and topologies; execute and write nothing."""
-    from testbed.cli import choosing, execution, plan_view, progress
+    from testbed.cli import choosing, execution, plan_view
     from testbed.run import planning
 
     chosen = choosing.chosen(options, simulated=simulated)
@@ -112,7 +112,6 @@ def plan(
     remarks = execution.not_of_a_lab(chosen) if simulated else []
     remarks += planning.check(chosen.results, chosen.planned)
     _ = chosen.capture  # refuses unknown hosts
-    progress.refuse_short_shares(chosen.runs)
     plan_view.show(chosen, screen)
     for remark in remarks:
         say(screen, remark)

@@ -82,8 +82,6 @@ def _beyond_labs(run: Run) -> Iterator[str]:
 def _missing_files(run: Run) -> Iterator[str]:
     """Programs that are given by paths where nothing is that could be executed."""
     folder = run.folder or Path.cwd()
-    if wrong := _wrong_interpreter(run.experiment.workload, folder):
-        yield wrong
     of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
     for number, each in enumerate(run.programs.programs):
         if wrong := commands.wrong(each.run, folder):
@@ -93,21 +91,6 @@ def _missing_files(run: Run) -> Iterator[str]:
             if "run" in of_arm.get(each.label, {}):
                 key = f"arms.{run.name_in_file}.{each.label}.run"
             yield f"{key}: {wrong}"
-
-
-def _wrong_interpreter(workload: Any, folder: Path) -> str:
-    python = getattr(workload, "python", commands.LAB_PYTHON)
-    if python == commands.LAB_PYTHON:
-        return ""
-    place = folder / python if "/" in python else shutil.which(python)
-    if place is None:
-        valid = f"{commands.LAB_PYTHON}, a program such as python3, or an interpreter's path"
-        return f"workload.python: there is no program {python!r}; valid: {valid}"
-    text = Path(workload.script).read_text(encoding="utf-8", errors="replace")
-    needed = ("torch", "testbed") if "testbed.ddp" in text else ("torch",)
-    if shutil.which(place) is None or not (missing := commands.lacks(str(place), needed)):
-        return ""  # what is no program at all is said below, as of all commands
-    return f"workload.python: {python!r} {missing}; valid: an interpreter that has the hook (ddp)"
 
 
 def _controls(run: Run) -> Iterator[tuple[str, str]]:

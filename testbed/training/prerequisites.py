@@ -69,22 +69,6 @@ def check(need: Need) -> None:
         )
 
 
-def refuse_short_shares(needs: Iterable[Need]) -> None:
-    """Refuse batches that are larger than a worker's share of data that are here already."""
-    loaded: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
-    for need in needs:
-        if not need.computes or _is_even(need):
-            continue
-        key = (need.data.model_dump_json(), need.folder)
-        if key not in loaded:
-            try:
-                loaded[key] = need.data.load(need.folder)
-            except InputError:  # what is missing is said where it is fetched
-                loaded[key] = None
-        if (dataset := loaded[key]) is not None:
-            _check_shares(need, dataset)
-
-
 def _is_even(need: Need) -> bool:
     """Whether the size of each share is known without loading; `check` has looked at it then."""
     return (
