@@ -78,10 +78,6 @@ _SOURCES = {  # and what a row is of
     "training": ("events/training-HOST.jsonl", "worker and round"),
     "impairments": ("events/impairments.jsonl", "begin or end of an impairment"),
     "effects": ("events/effects.jsonl", "measured round (`training.measure_every`)"),
-    "critical_path": (
-        "events/*.jsonl",
-        "round: who was waited for in each step, and what its time went into",
-    ),
     "queues": (
         "samples/queues.parquet",
         "end of a link and sample, about 100 a second; counters since the network was built",

@@ -106,7 +106,6 @@ class Frames:
     training = _frame("training", "A row per worker and round.")
     impairments = _frame("impairments", "A row per begin and end of an impairment.")
     effects = _frame("effects", "A row per round of which it was measured what loss did.")
-    critical_path = _frame("critical_path", "A row per round: who was waited for, and its parts.")
 
     def samples(self, name: str) -> pl.LazyFrame:
         """The samples `queues`, `flows` or `processes` of all ok runs that have some.

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.data import critical_path, logs
+from analysis.data import logs
 from analysis.data.evidence import Run, impairment_kinds, pace, section
 from analysis.data.frame_columns import SAMPLES
 from analysis.data.metrics import (
@@ -21,6 +21,9 @@ from analysis.data.metrics import (
 )
 
 _DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
+# Of a round: the workers' mean computing, the legs, the server's averaging with the last worker's
+# update, and what remains: waiting for slower workers and for messages between the steps.
+ROUND_PARTS = ("compute_s", "gather_s", "mean_update_s", "broadcast_s", "waiting_s")
 _AT_ONCE = 50  # runs whose logs lie in memory together: a few ten MB of text
 _ROUNDS = ("round", "critical", "gradient_norm", "latency_s", "impairments")
 _EVALUATIONS = ("round", "accuracy", "perplexity", "elapsed_s")
@@ -66,13 +69,10 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         "impairment_ends": impairments.filter(pl.col("action") == "end"),
         "impaired_rounds": _impaired_rounds(runs, rounds),
     }
-    path = critical_path.of_rounds(
-        rounds=rounds, transfers=transfers, training=training, impairments=impairments
-    )
     return {
         "metrics": _metrics(runs, by_log),
         "latencies": rounds.select("run_key", *_ROUNDS),
-        "critical_path": path,
+        "round_parts": _round_parts(rounds, training),
         "gathered_loss": _gathered_loss(transfers),
         "evaluations": evaluations.select("run_key", *_EVALUATIONS),
         "deviations": lost,
@@ -128,6 +128,22 @@ def _impaired_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> pl.DataFrame:
         .group_by("run_key", "round", maintain_order=True)
         .agg(pl.col("latency_s").first(), pl.col("kind").unique().sort().str.join(" + "))
     )
+
+
+def _round_parts(rounds: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
+    """Per round with whole records its time in `ROUND_PARTS`, which add up to `iteration_s`."""
+    computing = training.group_by("run_key", "round").agg(pl.col("compute_s").mean())
+    steps = rounds.drop("compute_s").join(computing, on=["run_key", "round"], maintain_order="left")
+    gathered, received = (
+        pl.col(f"{leg}_began_s") + pl.col(f"{leg}_s") for leg in ("gather", "broadcast")
+    )
+    at_server = pl.col("broadcast_began_s") - gathered + pl.col("ended_s") - received
+    steps = steps.with_columns(mean_update_s=at_server)
+    others = [name for name in ROUND_PARTS if name != "waiting_s"]
+    waiting = pl.col("iteration_s") - pl.sum_horizontal(others, ignore_nulls=False)
+    steps = steps.with_columns(waiting_s=waiting)
+    steps = steps.select("run_key", "round", "iteration_s", *ROUND_PARTS).drop_nulls()
+    return steps.filter(pl.col("iteration_s") > 0)
 
 
 def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:

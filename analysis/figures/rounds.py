@@ -1,24 +1,20 @@
-"""Figures over the rounds: latency and its distribution, the critical path, quality, shares."""
+"""Figures over the rounds: latency and its distribution, quality, shares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import formatting
-from analysis.data.critical_path import PARTS
-from analysis.data.evidence import FACTOR_PREFIX
 from analysis.data.measure import task_metric
 from analysis.figures import style
-from analysis.figures.style import ArmStyle, Colour
-from analysis.summary.lookup import factors_text
+from analysis.figures.style import ArmStyle
 
 _HIT = pl.col("impairments").list.len() > 0
 
@@ -106,70 +102,6 @@ def _step(axes: Axes, values: np.ndarray, arm_style: ArmStyle) -> None:
         color=arm_style.colour.light,
         linestyle=arm_style.line,
     )
-
-
-_BROADCAST = "//"  # the hatch of what the broadcast's bars have in common with the gather's
-_LOOKS: dict[str, tuple[str, Colour]] = {
-    "compute": ("compute", style.BLUE),
-    "overrun": ("beyond its pace", style.PURPLE),
-    "transfer": ("transfer", style.GREEN),
-    "repair": ("repair", style.ORANGE),
-    "delay": ("delay", style.GOLD),
-    "mean": ("mean, update", style.STEEL),
-    "update": ("mean, update", style.STEEL),
-    "barrier": ("barrier", style.GRID),
-}
-
-
-def stacked(path: pl.DataFrame, arms: list[str]) -> Figure | None:
-    """A bar per arm, and a panel per point of a sweep (at most six); None without any round."""
-    if path.is_empty():
-        return None
-    factors = [name for name in path.columns if name.startswith(FACTOR_PREFIX)]
-    points = path.select(factors).unique(maintain_order=True).to_dicts() if factors else [{}]
-    points = points[: style.MOST_PANELS]
-    unit = formatting.unit_for("s", [float(path["iteration_s"].mean())])  # type: ignore[arg-type]
-    shown = [arm for arm in arms if arm in set(path["arm"])]
-    figure, grid = style.new_grid(len(points), labels=shown)
-    for axes, point in zip(grid, points, strict=True):
-        here = path.filter(
-            *(pl.col(name).eq_missing(pl.lit(value)) for name, value in point.items())
-        )
-        _bars(axes, here, shown, unit.factor)
-        words = {name.removeprefix(FACTOR_PREFIX): value for name, value in point.items()}
-        axes.set_title(style.in_lines(factors_text(words), style.TITLE_WIDTH), fontsize=9)
-        axes.set_xlabel(f"Mean of a round ({unit.symbol})")
-    handles = {
-        label: Patch(facecolor=colour.light, label=label) for label, colour in _LOOKS.values()
-    }
-    hatched = Patch(facecolor="none", edgecolor=style.MUTED.light, hatch=_BROADCAST)
-    hatched.set_label("of the broadcast")
-    style.add_legend(figure, {}, set(), [*handles.values(), hatched])
-    return figure
-
-
-def _bars(axes: Any, path: pl.DataFrame, arms: list[str], factor: float) -> None:
-    for place, arm in zip(style.label_places(axes, arms), arms, strict=True):
-        rows = path.filter(pl.col("arm") == arm)
-        if rows.is_empty():
-            continue
-        left = 0.0
-        for name in PARTS:
-            of_broadcast = name.startswith("broadcast_")
-            kind = name.removesuffix("_s").removeprefix("gather_").removeprefix("broadcast_")
-            width = max(0.0, float(rows[name].mean()) * factor)  # type: ignore[arg-type]
-            axes.barh(
-                place,
-                width,
-                left=left,
-                height=0.66,
-                facecolor=_LOOKS[kind][1].light,
-                edgecolor=style.PAPER.light,
-                linewidth=0.3,
-                hatch=_BROADCAST if of_broadcast else None,
-            )
-            left += width
-    axes.grid(visible=False, axis="y")
 
 
 def quality(

@@ -165,13 +165,12 @@ def new_panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
 
 
-def new_grid(panels: int, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Axes for so many panels, two in a row, each with room for labels along its y axis."""
+def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
+    """Axes for so many panels, two in a row."""
     columns = 1 if panels == 1 else 2
     rows = -(-panels // columns)
     width, height = SIZE_INCHES
     size = (width, height) if panels == 1 else (width * 1.2, 0.9 + 1.9 * rows)
-    size = (size[0], size[1] + rows * sum(_extra_inches(in_lines(each)) for each in labels))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     for axes in grid[panels:]:

@@ -25,14 +25,7 @@ from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import Page, timeline_page
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import entry, of_programs
-from analysis.tables import (
-    by_arm,
-    by_sweep_point,
-    critical_path,
-    published_values,
-    setup,
-    verdicts,
-)
+from analysis.tables import by_arm, by_sweep_point, published_values, setup, verdicts
 from analysis.tables.rendering import Cell, Table, marked, table_of, to_csv, to_latex, to_markdown
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
@@ -142,9 +135,8 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
     return {
         "main": by_arm.main_table(summary),
         "ratios": by_arm.ratio_table(summary),
-        "phases": critical_path.critical_rounds_table(summary),
-        "critical-path": critical_path.parts_table(results),
-        "waited-for": critical_path.culprits_table(results),
+        "phases": by_arm.critical_rounds_table(summary),
+        "round-time": by_arm.round_time_table(results),
         "published": published_values.experiment_table(summary),
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
@@ -154,7 +146,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
         "contrasts": by_sweep_point.contrast_table(summary),
-        "layers": critical_path.layer_loss_table(results),
+        "layers": by_arm.layer_loss_table(results),
         "arms": arms_table(results),
         "coverage": verdicts.coverage_table(results),
     }
@@ -171,7 +163,6 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
     makers: dict[str, Callable[[], Figure | None]] = {
         "latency-over-rounds": lambda: rounds.over_rounds(frame("latencies"), styles, kinds),
         "latency-cdf": lambda: rounds.distribution(frame("latencies"), styles),
-        "critical-path": lambda: rounds.stacked(frame("critical_path"), results.arms),
         "loss-over-rounds": lambda: rounds.share(
             frame("gathered_loss"),
             styles,

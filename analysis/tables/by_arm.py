@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import polars as pl
+
 from analysis import formatting
 from analysis.data.evidence import INVALID_INCLUDED
-from analysis.data.metrics import ALL_BURSTS, TASK_METRICS, describe, in_table
-from analysis.formatting import DASH, RATIO, Unit, joined, metric_unit
+from analysis.data.load import Results
+from analysis.data.metrics import ALL_BURSTS, LEGS, TASK_METRICS, describe, in_table
+from analysis.formatting import DASH, PERCENT, RATIO, Unit, joined, metric_unit, number
 from analysis.statistics import ENOUGH_SEEDS, Estimate, holm
 from analysis.summary import lookup
 from analysis.summary.lookup import BASELINE, entry, is_of_several_tasks, of_programs, points
 from analysis.tables import rendering
-from analysis.tables.rendering import Cell, Table, measured, missing, row
+from analysis.tables.rendering import Cell, Table, measured, missing, row, table_of
 
 WAIVED = "With waived gates: "  # begins a note; the cautions tell more of it
 _CALM = "round_latency_s.calm_mean"  # of programs alone: of training the ratios have it
@@ -342,3 +346,97 @@ def _not_compared(summary: dict[str, Any]) -> str:
                 shown = formatting.with_interval(value, unit)
                 return f"{arm}: {describe(metric).label} {shown}"
     return "no run is ok yet: the table of runs says why"
+
+
+_ROUND_PARTS = {
+    "compute_s": "Compute (s)",
+    "gather_s": "Gather (s)",
+    "mean_update_s": "Mean, update (s)",
+    "broadcast_s": "Broadcast (s)",
+    "waiting_s": "Waiting (s)",
+}
+
+
+def round_time_table(results: Results) -> Table:
+    """A row per arm: its mean round, and the mean and the share of each of the round's parts."""
+    of_arms = results.frame("round_parts").group_by("arm")
+    means = of_arms.agg(pl.len().alias("rounds"), pl.col("iteration_s", *_ROUND_PARTS).mean())
+    by_arm = {each["arm"]: each for each in means.iter_rows(named=True)}
+
+    def part(name: str) -> Callable[[dict[str, Any]], Cell]:
+        def cell(of_arm: dict[str, Any]) -> Cell:
+            share = number(of_arm[name] / of_arm["iteration_s"], PERCENT)
+            return Cell(text=number(of_arm[name]), detail=f"{share} %")
+
+        return cell
+
+    return table_of(
+        f"{results.experiment}: where a round's time goes",
+        {
+            "Arm": lambda of_arm: of_arm["arm"],
+            "Round (s)": lambda of_arm: number(of_arm["iteration_s"]),
+            **{heading: part(name) for name, heading in _ROUND_PARTS.items()},
+        },
+        [by_arm[arm] for arm in results.arms if arm in by_arm],
+        notes=[
+            "Means over the rounds of the ok runs, in brackets the share of the round. Compute: "
+            "mean over the workers. Waiting: for slower workers, and for messages between steps."
+        ],
+        records=[by_arm[arm] for arm in results.arms if arm in by_arm],
+    )
+
+
+_OF_PHASES = (
+    "In critical rounds these arms tolerate little loss, in all others much. For other arms the "
+    "phase changes nothing."
+)
+
+
+def critical_rounds_table(summary: dict[str, Any]) -> Table:
+    """One row per arm whose tolerance depends on the phase; the records hold every run's share."""
+    runs, rows = lookup.critical_rounds(summary), []
+    for arm in summary["arms"]:
+        shares = [(each["critical_share"], each) for each in runs if each["arm"] == arm]
+        if shares:
+            shares.sort(key=lambda each: each[0])
+            mean = rendering.measured(entry(summary, "arms", arm, "critical_share"), PERCENT)
+            same = "all runs" if shares[1:] and shares[0][0] == shares[-1][0] else ""
+            ends = (
+                Cell(
+                    text=formatting.number(share, PERCENT),
+                    detail=same or formatting.joined(each["point"], f"seed {each['seed']}"),
+                )
+                for share, each in (shares[0], shares[-1])
+            )
+            rows.append(row(arm, mean, *ends))
+    return Table(
+        title=f"{summary['experiment']}: critical rounds, where the tolerance depends on the phase",
+        columns=["Arm", "Share of critical rounds (%)", "Lowest of a run", "Highest of a run"],
+        rows=rows,
+        notes=[_OF_PHASES] if rows else [],
+        records=runs,
+    )
+
+
+def layer_loss_table(results: Results) -> Table:
+    """Per arm and leg the layer that lost least and the one that lost most; all in the records."""
+    by_layer = results.frame("layer_loss").group_by("arm", "leg", "layer")
+    means, rows = by_layer.agg(pl.col("missing").mean()), []
+    for arm, leg in itertools.product(results.arms, LEGS):
+        if ordered := means.filter(arm=arm, leg=leg).sort("missing", "layer").rows(named=True):
+            ends = (
+                Cell(
+                    text=formatting.number(each["missing"], formatting.PERCENT),
+                    detail=f"layer {each['layer']}",
+                )
+                for each in (ordered[0], ordered[-1])
+            )
+            rows.append(row(arm, leg, *ends))
+    return Table(
+        title=f"{results.experiment}: realised loss of single layers, in the order of the payload",
+        columns=["Arm", "Leg", "Least lost (%)", "Most lost (%)"],
+        rows=rows,
+        notes=["Each number is a mean over transfers and runs; layers.csv has every layer."],
+        records=means.sort("arm", "leg", "layer").to_dicts(),
+        numeric=False,
+    )

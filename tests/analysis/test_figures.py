@@ -14,7 +14,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from analysis.data.critical_path import PARTS
 from analysis.data.load import load
 from analysis.figures import along_factor, rounds, style
 from analysis.report import writing
@@ -228,26 +227,19 @@ def test_long_labels_are_wrapped_and_leave_the_axes_their_room(tmp_path, many):
     for number, name in enumerate(names):
         build.run(key=f"run-{number}", arm=name, seed=1)
     latencies = load(tmp_path).frame("latencies")
-    path = latencies.select(
-        "run_key", "arm", *(pl.lit(1.0).alias(n) for n in ("iteration_s", *PARTS))
-    )
     with style.settings():
-        drawn = [
-            rounds.over_rounds(latencies, style.arm_styles(names), {}),
-            rounds.stacked(path, names),
-        ]
-        for figure in drawn:
-            assert figure is not None
-            figure.draw_without_rendering()
-            for axes in figure.axes:
-                assert axes.get_window_extent().width > 0.4 * figure.bbox.width
-            last = figure.axes[-1]
-            labels = [each.get_window_extent() for each in last.get_yticklabels()]
-            margin = 5  # pixels of a label's box that are blank
-            assert all(one.y0 >= other.y1 - margin for one, other in pairwise(labels))
-            for text in (*last.get_yticklabels(), *(axes.title for axes in figure.axes)):
-                extent = text.get_window_extent()
-                assert figure.bbox.x0 <= extent.x0 and extent.x1 <= figure.bbox.x1
+        figure = rounds.over_rounds(latencies, style.arm_styles(names), {})
+        assert figure is not None
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            assert axes.get_window_extent().width > 0.4 * figure.bbox.width
+        last = figure.axes[-1]
+        labels = [each.get_window_extent() for each in last.get_yticklabels()]
+        margin = 5  # pixels of a label's box that are blank
+        assert all(one.y0 >= other.y1 - margin for one, other in pairwise(labels))
+        for text in (*last.get_yticklabels(), *(axes.title for axes in figure.axes)):
+            extent = text.get_window_extent()
+            assert figure.bbox.x0 <= extent.x0 and extent.x1 <= figure.bbox.x1
 
 
 def test_the_reference_of_a_ratio_may_have_a_slash_in_its_name(tmp_path):

@@ -12,9 +12,8 @@ from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.report import remarks
 from analysis.summary.document import summarise
-from analysis.tables.by_arm import main_table
-from analysis.tables.critical_path import layer_loss_table
-from tests.analysis.build import ResultsBuilder, edited
+from analysis.tables.by_arm import layer_loss_table, main_table, round_time_table
+from tests.analysis.build import ResultsBuilder, edited, write_lines
 
 
 def row(tmp_path, **options):
@@ -217,6 +216,30 @@ def test_loss_by_layer_is_averaged_over_transfers_and_its_ends_are_named(tmp_pat
         ["dblp ", "broadcast ", "0 layer 1", "5.00 layer 4"],
     ]
     assert len(table.records) == 8
+
+
+def test_the_parts_of_a_round_add_up_to_it(tmp_path):
+    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1, rounds=2)
+    with edited(run / "events" / "rounds.jsonl") as rounds:
+        for record in rounds:
+            record |= {"began_s": 0.0, "gather_began_s": 0.3, "gather_s": 0.4}
+            record |= {"broadcast_began_s": 0.75, "broadcast_s": 0.2, "ended_s": 1.0}
+            record |= {"gather_ended_s": 0.7, "iteration_s": 1.0}
+    for worker, compute_s in ((1, 0.1), (2, 0.25)):
+        lines = [{"round": n, "host": f"worker-{worker}", "compute_s": compute_s} for n in (0, 1)]
+        write_lines(run / "events" / f"training-worker-{worker}.jsonl", lines)
+    results = load(tmp_path)
+    (line,) = round_time_table(results).rows
+    shown = [(cell.text, cell.detail) for cell in line[1:]]
+    assert shown == [
+        *(("1.00", ""), ("0.175", "17.5 %"), ("0.400", "40.0 %"), ("0.100", "10.0 %")),
+        *(("0.200", "20.0 %"), ("0.125", "12.5 %")),
+    ]
+
+
+def test_without_the_times_of_its_steps_no_round_has_parts(tmp_path):
+    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
+    assert not round_time_table(load(tmp_path)).rows
 
 
 def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):
