@@ -6,15 +6,13 @@
 
 The rooms, each of which imports only those above it (`pyproject.toml` holds the contract):
 
-    data        what the run directories hold, the registry of metrics, the papers' numbers
+    data        what run directories and kept results hold
     statistics  intervals, tests, equivalence, theoretical bounds
-    summary     pairs of runs, and all numbers of an experiment: the content of `summary.json`
+    summary     pairs of runs, the papers' numbers, and the content of `summary.json`
     formatting  numbers in words
-    tables      the tables                  figures     the figures (neither imports the other)
-    report      the report's folder, cautions, the timeline, and the results that are kept
+    tables, figures, report
 
-To add to a room, see its docstring. Importing this package is cheap: the first call imports
-polars, scipy and matplotlib.
+Importing this package is cheap: the first call imports polars, scipy and matplotlib.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from analysis import formatting
-from analysis.data import evidence, published
+from analysis.data import evidence
 from analysis.data.evidence import (
     INVALID_INCLUDED,
     MISSING,
@@ -23,7 +23,7 @@ from analysis.data.evidence import (
     section,
 )
 from analysis.formatting import PERCENT, joined, number
-from analysis.summary import lookup
+from analysis.summary import lookup, published
 
 _FEW = 3  # of many alike
 # Shares of critical rounds that differ by so much change the mean of DBLP's tolerances (0.8 and

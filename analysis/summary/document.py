@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from analysis import statistics
-from analysis.data import evidence, measure, published
+from analysis.data import evidence, measure
 from analysis.data.evidence import FACTOR_PREFIX, Evidence, Run, factor_text
 from analysis.data.frames import metric_names, per_run
 from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS
@@ -28,7 +28,7 @@ from analysis.statistics import (
     paired_p_value,
     ratio_interval,
 )
-from analysis.summary import lookup, pairing, published_comparison
+from analysis.summary import lookup, pairing, published
 from analysis.summary.lookup import BASELINE, OWN_LIMIT, REFERENCE, pairs, several_tasks
 
 SCHEMA = 1
@@ -45,7 +45,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
     `points`: the same once more, for each alone, and in `contrasts` how ratios change between them.
     Over several tasks there is no accuracy.
     """
-    entries = published.select(published.load(), results.published_ids, results.arms)
+    entries = published.select(results.published_ids, results.arms)
     measured = per_run(results)
     phased = lookup.phased_arms(results, measured)
     points = _points(results, measured, entries, phased)
@@ -79,8 +79,8 @@ def summarise(results: Evidence) -> dict[str, Any]:
         elsewhere = [each for each in remaining if each.applies_to or each.confidence == OWN_LIMIT]
         summary["published_elsewhere"] = [each.title for each in elsewhere]
         remaining = [each for each in remaining if each not in elsewhere]
-    summary["published"] = published_comparison.between_arms(remaining, summary, results.ok_runs)
-    within_arm = published_comparison.within_arm(entries, results, measured)
+    summary["published"] = published.between_arms(remaining, summary, results.ok_runs)
+    within_arm = published.within_arm(entries, results.ok_runs, whole)
     for metric, found in within_arm.items():
         summary["published"].setdefault(metric, []).extend(found)
     summary["settings"] = published.settings(results.published_ids)
@@ -105,7 +105,7 @@ def _points(
         point = tuple((name, factor_text(value)) for name, value in run.factors.items())
         by_point.setdefault(point, []).append(run)
     conditions_of = {
-        factors: published_comparison.shared_conditions([run for run in runs if run.config])
+        factors: published.shared_conditions([run for run in runs if run.config])
         for factors, runs in by_point.items()
         if factors
     }
@@ -138,10 +138,10 @@ def _points(
                 )
                 or (by_task and each.metrics[0] in TASK_METRICS)
             )
-            and published_comparison.meets(cell["factors"] | conditions, each.applies_to)
+            and published.meets(cell["factors"] | conditions, each.applies_to)
         ]
         ok_runs = [run for run in runs if results.counts(run)]
-        cell["published"] = published_comparison.between_arms(here, cell, ok_runs)
+        cell["published"] = published.between_arms(here, cell, ok_runs)
         points.append(cell)
     return points
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,14 +9,9 @@ from typing import Any
 
 from analysis import formatting
 from analysis.data.metrics import TASK_METRICS, describe
-from analysis.data.published import ANY_MODEL, NOT_STATED, load_models
 from analysis.statistics import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
-from analysis.summary.lookup import (
-    OWN_LIMIT,
-    factors_text,
-    points,
-    published_entries,
-)
+from analysis.summary.lookup import OWN_LIMIT, factors_text, published_entries
+from analysis.summary.published import ANY_MODEL, NOT_STATED, load_models
 from analysis.tables import rendering
 from analysis.tables.rendering import Cell, Table, row
 
@@ -79,27 +73,14 @@ def experiment_table(summary: dict[str, Any]) -> Table:
             *("Quantity", "Ours", "Paper", "Reproduced?", 'Paper\'s "reduction": ratio - 1'),
             *("True reduction: 1 - 1 / ratio", "Source"),
         ],
-        rows=[_row(each, _without_ok_runs(summary, each)) for each in _beside(summary)],
+        rows=list(map(_row, _beside(summary))),
         notes=notes,
         records=[each.factors | _record(each) for each in _beside(summary)],
         numeric=False,
     )
 
 
-def _without_ok_runs(summary: dict[str, Any], each: _Beside) -> list[str]:
-    """The arms of a comparison that have no ok run at its point of the sweep."""
-    parts = [summary, *points(summary)]
-    arms = next(part["arms"] for part in parts if part.get("factors", {}) == each.factors)
-    return [
-        arm
-        for pair in itertools.permutations(arms, 2)
-        if each.compared in ("/".join(pair), "-".join(pair))
-        for arm in pair
-        if not arms[arm]["n_runs"]
-    ]
-
-
-def _row(each: _Beside, without_ok_runs: Sequence[str]) -> list[Cell]:
+def _row(each: _Beside) -> list[Cell]:
     entry, unit = each.entry, each.unit
     both = " and ".join(formatting.number(v, unit) for v in entry.get("values", {}).values())
     label = describe(each.metric).label
@@ -112,10 +93,8 @@ def _row(each: _Beside, without_ok_runs: Sequence[str]) -> list[Cell]:
         ours = rendering.measured(each.ours, unit)
         ours = replace(ours, detail=formatting.joined(our_model, ours.detail))
     else:
-        why = _TOO_FEW if each.is_quantile else "not measured in this experiment"
-        if without_ok_runs:
-            why = f"no ok run of {' and '.join(without_ok_runs)}"
-        ours = Cell(text=formatting.DASH, note=why)
+        note = _TOO_FEW if each.is_quantile else "not measured by both in ok runs"
+        ours = rendering.missing(note=note)
     where = f"ours at {factors_text(each.factors)}" if each.factors else ""
     paper = formatting.joined(both, paper_model, entry["condition"])
     return [
@@ -155,25 +134,10 @@ def _reduction(each: _Beside, definition: Callable[[float], float]) -> Cell:
 
 
 def _record(each: _Beside) -> dict[str, Any]:
-    entry, ours = each.entry, each.entry["ours"]
-    record = {
-        "id": entry["id"],
-        "metric": each.metric,
-        "compared": entry["compared"],
-        **{f"ours_{name}": ours[name] for name in ("value", "low", "high", "n")},
-        "paper_low": each.low,
-        "paper_high": each.high,
-        "verdict": each.verdict,
-    }
-    if each.is_ratio:
-        ratios = {"ours": ours["value"], "paper_low": each.low, "paper_high": each.high}
-        for name, ratio in ratios.items():
-            if ratio:
-                record[f"{name}_paper_reduction"] = paper_reduction(ratio)
-                record[f"{name}_true_reduction"] = true_reduction(ratio)
-    record |= {name: ", ".join(entry[name]) for name in ("model", "our_model")}
-    names = ("condition", "source", "confidence", "version")
-    return record | {name: entry[name] for name in names}
+    """The numbers unrounded, and the entry's words."""
+    texts = {name: text for name, text in each.entry.items() if isinstance(text, str)}
+    ours = {f"ours_{name}": each.entry["ours"][name] for name in ("value", "low", "high", "n")}
+    return {"metric": each.metric, **ours, "paper_low": each.low, "paper_high": each.high} | texts
 
 
 def _models(entries: Sequence[_Beside]) -> tuple[str, str]:

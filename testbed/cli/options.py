@@ -189,7 +189,7 @@ def _check_published(run: Any) -> None:
     """Raise InputError for an unknown id now, not at the end of a long sweep."""
     if not run.experiment.published:
         return
-    from analysis.data import published
+    from analysis.summary import published
 
     if wrong := published.unknown(run.experiment.published):
         nearest = difflib.get_close_matches(wrong[0], published.all_ids(), cutoff=0)

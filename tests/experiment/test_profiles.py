@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from analysis.data import published
+from analysis.summary import published
 from testbed import experiment
 from tests.experiment import small
 

@@ -1,33 +1,88 @@
-"""Sets the papers' numbers beside ours, where our runs had the conditions that they are about."""
+"""The papers' numbers (`analysis/data/published.yaml`), and ours under their conditions."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import polars as pl
+import yaml
 
 from analysis import statistics
-from analysis.data.evidence import (
-    BLOCK,
-    FACTOR_PREFIX,
-    Evidence,
-    Run,
-    dataset_name,
-    pace,
-    section,
-    task,
-)
+from analysis.data.evidence import BLOCK, FACTOR_PREFIX, Run, dataset_name, pace, section
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
-from analysis.data.published import Published
 from analysis.statistics import Estimate, difference_interval, ratio_interval
 from analysis.summary import pairing
 from analysis.summary.lookup import REFERENCE, entry
 
+ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 Conditions = dict[str, Any]
 Compared = dict[str, list[dict[str, Any]]]  # by metric
 _POINTS = ("first", "second")  # of an entry that compares an arm with itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A published value or range: of two arms, or of one at two points of a sweep."""
+
+    id: str
+    title: str
+    model: Sequence[str]
+    metrics: Sequence[str]
+    section: str  # of `summary.json` that holds our value: `ratios` or `differences`
+    arms: Sequence[str]  # the first is the numerator or minuend
+    bounds: Sequence[float]
+    values: dict[str, float] | None = None  # of each arm
+    points: Sequence[Conditions] = ()
+    applies_to: Conditions = field(default_factory=dict)
+    condition: str
+    source: str
+    confidence: str
+    version: str
+
+
+@cache
+def _document() -> dict[str, Any]:
+    path = Path(__file__).parents[1] / "data" / "published.yaml"
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+@cache
+def load() -> tuple[Published, ...]:
+    """All published numbers."""
+    return tuple(Published(**each) for each in _document()["entries"])
+
+
+def load_models() -> dict[str, str]:
+    """What `training.model` of an experiment calls each of the papers' models, by their names."""
+    return dict(_document()["models"])
+
+
+def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
+    """The papers' settings that an experiment names; by default all."""
+    return [each for each in _document()["settings"] if ids is None or each["id"] in ids]
+
+
+def all_ids() -> set[str]:
+    """The ids that an experiment may name."""
+    return {each.id for each in load()} | {each["id"] for each in settings(None)}
+
+
+def unknown(ids: Sequence[str] | None) -> list[str]:
+    """Which of the ids that an experiment names do not exist."""
+    known = all_ids()
+    return [each for each in ids or [] if each not in known]
+
+
+def select(ids: Sequence[str] | None, arms: Sequence[str]) -> list[Published]:
+    """The entries that an experiment names, or else all that compare two of its arms."""
+    if ids is not None:
+        return [each for each in load() if each.id in ids]
+    return [each for each in load() if set(each.arms) <= set(arms)]
 
 
 def between_arms(
@@ -36,7 +91,7 @@ def between_arms(
     """The entries that compare two arms, beside the ratios and differences of a summary of runs."""
     by_metric: Compared = {}
     for each in entries:
-        if each.within_arm:
+        if each.points:
             continue
         pair = ("/" if each.section == "ratios" else "-").join(each.arms)
         shown: dict[str, Estimate] = {}
@@ -54,34 +109,30 @@ def between_arms(
     return by_metric
 
 
-def within_arm(entries: Sequence[Published], results: Evidence, per_run: pl.DataFrame) -> Compared:
+def within_arm(
+    entries: Sequence[Published], runs: Sequence[Run], per_run: pl.DataFrame
+) -> Compared:
     """The entries that compare one arm with itself at two points of a sweep."""
     by_metric: Compared = {}
     for each in entries:
-        if each.within_arm is None:
+        of_points = [
+            [
+                run
+                for run in runs
+                if run.arm in each.arms and meets(run.factors | _conditions(run), point)
+            ]
+            for point in each.points
+        ]
+        if not of_points or not all(of_points):
             continue
-        arm, ends = each.within_arm["arm"], [each.within_arm[point] for point in _POINTS]
+        both = _by_point(per_run, of_points)
+        apart = pairing.no_pairs(both, *_POINTS)
         sign = " / " if each.section == "ratios" else " - "
-        words = f"{arm}: {sign.join(map(_text, ends))}"
-        by_task: dict[str, list[Run]] = {}
-        for run in results.ok_runs:
-            if run.arm == arm:
-                # A time may be a mean over tasks; a mean accuracy is nobody's.
-                name = task(run.config) if each.metrics[0] in TASK_METRICS else ""
-                by_task.setdefault(name, []).append(run)
-        for name, runs in by_task.items():
-            of_points = [[run for run in runs if _has(run, point)] for point in ends]
-            if not all(of_points):
-                continue
-            both = _by_point(per_run, of_points)
-            apart = pairing.no_pairs(both, *_POINTS)
-            compared = f"{words}, {name}" if len(by_task) > 1 else words
-            for metric in each.metrics:
-                ours = _paired(both, metric)
-                made = _compared(each, metric, compared, ours, itertools.chain(*of_points))
-                by_metric.setdefault(metric, []).append(
-                    made | ({"no_pairs": apart} if apart else {})
-                )
+        words = f"{each.arms[0]}: {sign.join(map(_text, each.points))}"
+        for metric in each.metrics:
+            ours = _paired(both, metric)
+            made = _compared(each, metric, words, ours, itertools.chain(*of_points))
+            by_metric.setdefault(metric, []).append(made | ({"no_pairs": apart} if apart else {}))
     return by_metric
 
 
@@ -100,7 +151,7 @@ def _conditions(run: Run) -> Conditions:
 
 
 def shared_conditions(runs: Sequence[Run]) -> Conditions:
-    """The conditions that all of some runs share."""
+    """The conditions in which all of some runs agree that have them."""
     by_name: dict[str, list[Any]] = {}
     for run in runs:
         for name, value in _conditions(run).items():
@@ -113,17 +164,9 @@ def shared_conditions(runs: Sequence[Run]) -> Conditions:
 def meets(conditions: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
     """Whether conditions have every value that is required; a list stands for any of its values."""
     return all(
-        name in conditions
-        and any(
-            _same(conditions[name], each)
-            for each in (value if isinstance(value, list) else [value])
-        )
+        name in conditions and conditions[name] in (value if isinstance(value, list) else [value])
         for name, value in required.items()
     )
-
-
-def _has(run: Run, required: Mapping[str, Any]) -> bool:
-    return meets(run.factors | _conditions(run), required)
 
 
 def _by_point(per_run: pl.DataFrame, runs: Sequence[Sequence[Run]]) -> pl.DataFrame:
@@ -152,7 +195,10 @@ def _compared(
 ) -> dict[str, Any]:
     """An entry of `published` in `summary.json`: the paper's value, its source, and ours."""
     low, high = published.bounds
-    document: dict[str, Any] = {
+    quantity: statistics.Quantity = "accuracy" if metric == "accuracy" else "other"
+    if published.section == "ratios":
+        quantity = "ratio"
+    return {
         "id": published.id,
         "title": published.title,
         "compared": f"{published.section[:-1]} {compared}",
@@ -165,11 +211,8 @@ def _compared(
         "confidence": published.confidence,
         "version": published.version,
         "ours": ours.as_json(),
+        "verdict": statistics.verdict(ours, low, high, quantity),
     }
-    quantity: statistics.Quantity = "accuracy" if metric == "accuracy" else "other"
-    if published.section == "ratios":
-        quantity = "ratio"
-    return document | {"verdict": statistics.verdict(ours, low, high, quantity)}
 
 
 def _models(runs: Iterable[Run]) -> list[str]:
@@ -179,14 +222,5 @@ def _models(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(f"{words.get(p['kind'], '')}{model}" for model, p in named if model))
 
 
-def _text(conditions: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
-        for name, value in conditions.items()
-    )
-
-
-def _same(left: Any, right: Any) -> bool:
-    if isinstance(left, int | float) and isinstance(right, int | float):
-        return abs(left - right) < 1e-9
-    return bool(left == right)
+def _text(conditions: Conditions) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in conditions.items())
