@@ -25,7 +25,7 @@ _DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
 # update, and what remains: waiting for slower workers and for messages between the steps.
 ROUND_PARTS = ("compute_s", "gather_s", "mean_update_s", "broadcast_s", "waiting_s")
 _AT_ONCE = 50  # runs whose logs lie in memory together: a few ten MB of text
-_ROUNDS = ("round", "critical", "gradient_norm", "latency_s", "impairments")
+_ROUNDS = ("round", "critical", "latency_s", "impairments")
 _EVALUATIONS = ("round", "accuracy", "perplexity", "elapsed_s")
 
 

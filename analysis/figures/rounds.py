@@ -35,14 +35,9 @@ def over_rounds(
     of_arms = dict(style.by_arm(known, styles))
     apart = has_panels(known)
     shown = {arm: [arm] for arm in of_arms} if apart else {"": list(of_arms)}
-    has_phases = known["critical"].is_not_null().any()  # programs have none
-    strips = list(of_arms) if has_phases else []
-    figure, panels, below = style.new_round_panels(list(shown), strips)
-    marks = []
-    if below is not None:
-        style.phase_strips(below, known, strips)
-        marks = [style.CRITICAL]
-    for axes, arms in zip(panels, shown.values(), strict=True):
+    figure, panels = style.new_panels(len(shown), share_y=True)
+    for axes, (title, arms) in zip(panels, shown.items(), strict=True):
+        axes.set_title(style.in_lines(title, style.TITLE_WIDTH), loc="left", fontsize=9)
         shaded = style.shade_impairments(axes, known, kinds)
         some = {arm: styles[arm] for arm in arms}
         lines = known.filter(pl.col("arm").is_in(arms))
@@ -55,10 +50,12 @@ def over_rounds(
         figure.supylabel(label, fontsize="medium")
     else:
         panels[0].set_ylabel(label)
+    panels[-1].set_xlabel("Round")
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     numbers = known["round"].to_numpy()
     panels[-1].set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
     named = set() if apart else set(known["arm"])
-    style.add_legend(figure, styles, named, [*shaded, *marks])
+    style.add_legend(figure, styles, named, shaded)
     return figure
 
 

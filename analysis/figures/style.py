@@ -19,7 +19,6 @@ import matplotlib as mpl
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -140,7 +139,6 @@ def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
 
 LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
 MOST_PANELS = 6
-_PANEL_INCHES = 1.2  # the height of one of several over rounds
 _LEGEND_INCHES = 1.0  # for which figures have room
 _MARGIN = 0.07  # of an axis, at both of its ends
 _FEWEST_ARMS_WITHOUT_BANDS = 5
@@ -158,11 +156,12 @@ def new_axes(y_label: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def new_panels(count: int) -> tuple[Figure, list[Axes]]:
+def new_panels(count: int, *, share_y: bool = False) -> tuple[Figure, list[Axes]]:
     """Axes one above the other that share the x axis."""
     width, height = SIZE_INCHES
     figure = Figure(figsize=(width, height + 1.3 * (count - 1)), layout="constrained")
-    return figure, list(figure.subplots(count, 1, sharex=True, squeeze=False).flatten())
+    axes = figure.subplots(count, 1, sharex=True, sharey=share_y, squeeze=False)
+    return figure, list(axes.flatten())
 
 
 def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
@@ -178,57 +177,7 @@ def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
     return figure, list(grid[:panels])
 
 
-def new_round_panels(
-    titles: Sequence[str], strips: Sequence[str]
-) -> tuple[Figure, list[Axes], Axes | None]:
-    """Axes over rounds, one above the other, and below them narrow ones for a strip per arm."""
-    width, height = SIZE_INCHES
-    count, above = len(titles), [in_lines(title, TITLE_WIDTH) for title in titles]
-    heights = [height - 1] if count == 1 else [_PANEL_INCHES + _extra_inches(t) for t in above]
-    if strips:
-        heights.append(0.05 + sum(_LINE_INCHES + _extra_inches(in_lines(arm)) for arm in strips))
-    figure = Figure(figsize=(width, sum(heights) + 1), layout="constrained")
-    grid = list(
-        figure.subplots(
-            len(heights), 1, sharex=True, squeeze=False, height_ratios=heights
-        ).flatten()
-    )
-    for axes, title in zip(grid, above, strict=False):
-        axes.set_title(title, loc="left", fontsize=9)
-        if axes is not grid[0]:
-            axes.sharey(grid[0])
-    grid[-1].set_xlabel("Round")
-    grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, grid[:count], grid[-1] if strips else None
-
-
-CRITICAL = Patch(color=MUTED.light, label="critical phase")
-
-
-def phase_strips(axes: Axes, rounds: pl.DataFrame, arms: Sequence[str]) -> None:
-    """A strip per arm, coloured in the rounds that were critical; paler where in some runs only."""
-    places = label_places(axes, arms)
-    for place, arm in zip(places, arms, strict=True):
-        shares = (
-            rounds.filter(pl.col("arm") == arm)
-            .group_by("round")
-            .agg(pl.col("critical").cast(pl.Float64).mean().alias("share"))
-            .filter(pl.col("share") > 0)
-            .sort("share", "round")
-        )
-        for share, part in shares.group_by("share", maintain_order=True):
-            stretches = _stretches(part["round"].to_list())
-            ranges = [(begin - 0.5, end - begin + 1.0) for begin, end in stretches]
-            colour = to_rgba(MUTED.light, 0.2 + 0.8 * float(str(share[0])))
-            axes.broken_barh(ranges, (place - 0.36, 0.72), facecolor=colour, linewidth=0)
-    axes.grid(visible=False)
-    axes.tick_params(length=0, axis="y")
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
-
-
 TICK_WIDTH, TITLE_WIDTH, _LEGEND_WIDTH = 24, 44, 46  # of a line of a label, in characters
-_LINE_INCHES = 0.16  # the height of one
 
 
 class _BetweenParts(textwrap.TextWrapper):
@@ -243,22 +192,6 @@ def in_lines(label: str, width: int = TICK_WIDTH) -> str:
         return label
     wrapper = _BetweenParts(width)
     return "\n".join(line for part in re.split("(?=@)", label) for line in wrapper.wrap(part))
-
-
-def label_places(axes: Axes, labels: Sequence[str]) -> list[float]:
-    """Label the y axis downwards, each line of a label 1 high; returns where each label is."""
-    places, used = [], 0
-    for lines in (1 + in_lines(each).count("\n") for each in labels):
-        places.append(used + (lines - 1) / 2)
-        used += lines
-    axes.set_yticks(places, map(in_lines, labels), fontsize=7.5)
-    axes.set_ylim(used - 0.5, -0.5)
-    return places
-
-
-def _extra_inches(label: str) -> float:
-    """The height of the lines of a label beyond the first."""
-    return _LINE_INCHES * label.count("\n")
 
 
 def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, pl.DataFrame]]:

@@ -30,10 +30,6 @@ from analysis.tables.rendering import Cell, Table, marked, table_of, to_csv, to_
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
-_STRIPS = (
-    "The strips below mark critical phases; they are paler where a round was critical in some runs "
-    "only."
-)
 _CAPTIONS = Path(__file__).with_name("captions.csv")
 
 
@@ -214,7 +210,6 @@ def _words(results: Results, summary: dict[str, Any], tasks: set[str]) -> dict[s
         "each_arm": "Each arm has a panel. " if has_panels else "",
         "apart": "Each task has a panel. " if len(tasks) > 1 else "",
         "of_round": "Each round as programs marked it" if programs else "Gather plus broadcast",
-        "strips": "" if programs else _STRIPS,
     }
 
 
