@@ -164,25 +164,6 @@ def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
     return frame
 
 
-def transfers_and_layers(runs: Sequence[Run]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The transfers of few runs, and what was missing of each layer, the mean over transfers."""
-    # Receivers add this on request. It is long, so it is averaged while it is read.
-    frame = _read(runs, "transfers", {**TRANSFERS, "tensor_loss": pl.List(pl.Float64)})
-    layers = (
-        frame.filter(pl.col("tensor_loss").list.len() > 0)
-        .select(
-            *("run_key", "leg"),
-            pl.int_ranges(1, pl.col("tensor_loss").list.len() + 1).alias("layer"),
-            pl.col("tensor_loss").alias("missing"),
-        )
-        .explode("layer", "missing")
-        .group_by("run_key", "leg", "layer")
-        .agg(pl.col("missing").sum() / pl.len(), pl.len().cast(pl.Int64).alias("transfers"))
-        .sort("run_key", "leg", "layer")
-    )
-    return frame.drop("tensor_loss"), layers
-
-
 def labelled(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
     """The rows led by the columns that say whose each is; rows of other runs are left out."""
     return labels(runs).join(frame, on="run_key", how="inner", maintain_order="right")

@@ -49,9 +49,8 @@ def _check_samples(runs: Sequence[Run]) -> None:
 
 def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     rounds = logs.read(runs, "rounds")
-    transfers, layer_loss = logs.transfers_and_layers(runs)
-    training, impairments, effects = (
-        logs.read(runs, log) for log in ("training", "impairments", "effects")
+    transfers, training, impairments, effects = (
+        logs.read(runs, log) for log in ("transfers", "training", "impairments", "effects")
     )
     evaluations = _evaluations(training)
     lost = deviations(effects)
@@ -77,7 +76,6 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         "evaluations": evaluations.select("run_key", *_EVALUATIONS),
         "deviations": lost,
         "impairments": impairments,
-        "layer_loss": layer_loss,
     }
 
 

@@ -142,7 +142,6 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
         **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
         "contrasts": by_sweep_point.contrast_table(summary),
-        "layers": by_arm.layer_loss_table(results),
         "arms": arms_table(results),
         "coverage": verdicts.coverage_table(results),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ import polars as pl
 from analysis import formatting
 from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.load import Results
-from analysis.data.metrics import ALL_BURSTS, LEGS, TASK_METRICS, describe, in_table
+from analysis.data.metrics import ALL_BURSTS, TASK_METRICS, describe, in_table
 from analysis.formatting import DASH, PERCENT, RATIO, Unit, joined, metric_unit, number
 from analysis.statistics import ENOUGH_SEEDS, Estimate, holm
 from analysis.summary import lookup
@@ -415,28 +414,4 @@ def critical_rounds_table(summary: dict[str, Any]) -> Table:
         rows=rows,
         notes=[_OF_PHASES] if rows else [],
         records=runs,
-    )
-
-
-def layer_loss_table(results: Results) -> Table:
-    """Per arm and leg the layer that lost least and the one that lost most; all in the records."""
-    by_layer = results.frame("layer_loss").group_by("arm", "leg", "layer")
-    means, rows = by_layer.agg(pl.col("missing").mean()), []
-    for arm, leg in itertools.product(results.arms, LEGS):
-        if ordered := means.filter(arm=arm, leg=leg).sort("missing", "layer").rows(named=True):
-            ends = (
-                Cell(
-                    text=formatting.number(each["missing"], formatting.PERCENT),
-                    detail=f"layer {each['layer']}",
-                )
-                for each in (ordered[0], ordered[-1])
-            )
-            rows.append(row(arm, leg, *ends))
-    return Table(
-        title=f"{results.experiment}: realised loss of single layers, in the order of the payload",
-        columns=["Arm", "Leg", "Least lost (%)", "Most lost (%)"],
-        rows=rows,
-        notes=["Each number is a mean over transfers and runs; layers.csv has every layer."],
-        records=means.sort("arm", "leg", "layer").to_dicts(),
-        numeric=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -17,9 +17,8 @@ from analysis.data.load import Results
 from analysis.data.metrics import in_table
 from analysis.formatting import joined, short
 from analysis.summary.lookup import factors_text
-from analysis.tables.rendering import Cell, Table, missing, row, table_of
+from analysis.tables.rendering import Cell, Table, row, table_of
 
-_MOST_COLUMNS = 8  # of single runs in the table of gates
 _TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
 
 
@@ -101,75 +100,48 @@ def _gates(run: Run) -> Cell | None:
 
 
 def gate_table(results: Results) -> Table:
-    """One row per gate: its limit, the worst value and where, and the values of single runs."""
-    judged = [run for run in results.runs if run.gates]
-    columns = {f"{run.arm}, seed {run.seed}": [run] for run in judged}
-    if len(judged) > _MOST_COLUMNS or len(columns) < len(judged):
-        columns = {}
-        for run in judged:
-            columns.setdefault(f"{run.arm}, worst of its runs", []).append(run)
-    named = {run.key: {_name(gate): gate for gate in reversed(run.gates)} for run in judged}
+    """One row per gate: its limit, the worst value and where; the records have all runs."""
+    gates: dict[str, list[dict[str, Any]]] = {}
+    for run in results.runs:
+        for gate in run.gates:
+            key = str(gate.get("key") or gate["name"])
+            gates.setdefault(key, []).append({"run": run.key, "arm": run.arm, **gate})
 
-    def found(name: str, runs: Iterable[Run] = judged) -> list[dict[str, Any]]:
-        return [named[run.key][name] for run in runs if name in named[run.key]]
+    def title(key: str) -> Cell:
+        waived = {f"waived: {gate['waived']}" for gate in gates[key] if gate.get("waived")}
+        limit = [f"limits.{key}"] if key != gates[key][0]["name"] else []
+        return Cell(text=gates[key][0]["name"], detail="; ".join([*limit, *sorted(waived)]))
 
-    def title(name: str) -> Cell:
-        known = found(name)
-        about = sorted({f"waived: {gate['waived']}" for gate in known if gate.get("waived")})
-        if name != known[0]["name"]:
-            about.insert(0, f"limits.{name}")
-        return Cell(text=known[0]["name"], detail="; ".join(about))
-
-    def limits(name: str) -> str:
-        known = {gate["limit"] for gate in found(name) if gate.get("limit") is not None}
+    def limits(key: str) -> str:
+        known = {gate["limit"] for gate in gates[key] if gate.get("limit") is not None}
         return ", ".join(f"{limit:g}" for limit in sorted(known))
-
-    def worst(runs: list[Run]) -> Callable[[str], Cell]:
-        return lambda name: _worst(found(name, runs))
 
     return table_of(
         f"{results.experiment}: gates, the emulator against its limits",
-        {
-            "Gate": title,
-            "Limit": limits,
-            "Worst": worst(judged),
-            **{heading: worst(runs) for heading, runs in columns.items()},
-        },
-        dict.fromkeys(_name(gate) for run in judged for gate in run.gates),
+        {"Gate": title, "Limit": limits, "Worst": lambda key: _worst(gates[key])},
+        gates,
         notes=[
             "A value beyond its limit makes a run invalid, and so does a gate that could not be "
             "measured, unless the experiment waives it. Limits are keys of `limits` in the "
             "experiment file."
         ],
-        records=[
-            {"run": run.key, "arm": run.arm, "seed": run.seed, **gate}
-            for run in judged
-            for gate in run.gates
-        ],
+        records=[gate for of_key in gates.values() for gate in of_key],
     )
-
-
-def _name(gate: dict[str, Any]) -> str:
-    return str(gate.get("key") or gate["name"])
 
 
 def _worst(gates: Sequence[dict[str, Any]]) -> Cell:
     """The gate furthest beyond its limit, else one that was not measured, else the largest."""
-    if not gates:
-        return missing()
 
     def badness(gate: dict[str, Any]) -> tuple[int, float]:
         order = {evidence.FAILED: 2, evidence.NOT_MEASURED: 1}.get(gate["outcome"], 0)
         return order, -math.inf if gate.get("value") is None else gate["value"]
 
     gate = max(gates, key=badness)
-    note = str(gate.get("note") or "")
-    if gate.get("value") is None:
-        tone = "bad" if evidence.stops(gate) else "quiet"
-        return Cell(text=gate["outcome"], detail=note, tone=tone)
-    tone = "bad" if gate["outcome"] == evidence.FAILED else ""
-    remarks = "; ".join(filter(None, (gate.get("where"), note)))
-    return Cell(text=f"{gate['value']:.3g}", detail=remarks, tone=tone)
+    text = gate["outcome"] if gate.get("value") is None else f"{gate['value']:.3g}"
+    where = (gate.get("where"), gate.get("note"), gate["run"])
+    return Cell(
+        text=text, detail="; ".join(filter(None, where)), tone="bad" if evidence.stops(gate) else ""
+    )
 
 
 _OF_PROGRAMS = ("programs.", "flows.", "hosts.")

@@ -52,7 +52,7 @@ def test_earlier_attempts_and_unplanned_runs_are_listed_apart(tmp_path):
     assert [(run.verdict, run.note) for run in results.others] == [
         ("failed", "attempt 2"),
         ("invalid", "attempt 10"),
-        ("ok", "not in the plan: it has no run of tcp-cubic"),
+        ("ok", "not in the plan"),
     ]
     assert [run.key for run in results.left_out] == ["tcp-old"]
     assert results.frame("rounds")["latency_s"].max() == 1.0
@@ -239,10 +239,8 @@ def test_own_code_is_named_by_its_file_and_not_by_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"rounds": 5}, "rounds 5 instead of 10"),
-        ({"topology": {"name": "star", "workers": 7}}, "topology.workers 7 instead of 2"),
-        ({"phases": {"detector": "always"}}, "phases.detector always instead of gradient"),
-        ({}, ""),
+        ({"rounds": 5, "phases": {"detector": "always"}}, "not in the plan: other phases, rounds"),
+        ({}, "not in the plan"),
     ],
 )
 def test_a_measured_run_that_is_in_no_table_says_why(tmp_path, config, why):
@@ -252,7 +250,7 @@ def test_a_measured_run_that_is_in_no_table_says_why(tmp_path, config, why):
     build.run(arm="dblp", seed=1, key="dblp-s1-bad", planned=False, verdict="failed")
     (left,) = load(tmp_path).left_out
     assert left.key == "dblp-s1-old"
-    assert left.note.startswith(f"not in the plan: {why}" if why else "not in the plan")
+    assert sorted(left.note.replace(",", "").split()) == sorted(why.replace(",", "").split())
 
 
 def test_damaged_logs_and_samples_are_remarked_on(tmp_path, undrawn):

@@ -12,7 +12,7 @@ from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.report import remarks
 from analysis.summary.document import summarise
-from analysis.tables.by_arm import layer_loss_table, main_table, round_time_table
+from analysis.tables.by_arm import main_table, round_time_table
 from tests.analysis.build import ResultsBuilder, edited, write_lines
 
 
@@ -201,21 +201,6 @@ def test_workers_do_not_weigh_more_than_one_that_has_no_value(tmp_path):
         records[0]["applied"]["worker-2"]["cosine"] = 0.5
     frame = measure.deviations(load(tmp_path).frame("effects"))
     assert frame["cosine.applied"].to_list()[:2] == pytest.approx([0.5, 0.97])
-
-
-def test_loss_by_layer_is_averaged_over_transfers_and_its_ends_are_named(tmp_path):
-    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=4, received=90, workers=2)
-    frame = load(tmp_path).frame("layer_loss")
-    for leg, last in (("gather", 0.1), ("broadcast", 0.05)):
-        of_leg = frame.filter(frame["leg"] == leg)
-        assert of_leg["missing"].to_list() == pytest.approx([0, 0, 0, last])
-    assert set(of_leg["transfers"]) == {20}  # ten rounds, two workers
-    table = layer_loss_table(load(tmp_path))
-    assert [[f"{cell.text} {cell.detail}" for cell in row] for row in table.rows] == [
-        ["dblp ", "gather ", "0 layer 1", "10.0 layer 4"],
-        ["dblp ", "broadcast ", "0 layer 1", "5.00 layer 4"],
-    ]
-    assert len(table.records) == 8
 
 
 def test_the_parts_of_a_round_add_up_to_it(tmp_path):

@@ -339,7 +339,7 @@ def test_what_is_in_no_table_and_damaged_logs_are_told(tmp_path, undrawn):
     log.write_bytes(log.read_bytes()[:-5])
     build.run(arm="dblp", seed=1, key="dblp-s1-old", planned=False, config={"rounds": 5})
     page = analysis.write_report(tmp_path).index.read_text()
-    assert "in no table: 1 ok run on disk" in page and "rounds 5 instead of 10" in page
+    assert "in no table: 1 ok run on disk" in page and "not in the plan: other rounds" in page
     assert "events/training-worker-1.jsonl: last line (line 10) is cut off" in page
 
 
