@@ -92,49 +92,49 @@ def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
     return _line_by_line(path, content, schema, problems)
 
 
-def _plain(value: Any) -> Any:
-    """An object inside a record as JSON text, as the fast way has it; NaN or infinity as None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return json.dumps(value) if isinstance(value, dict) else value
-
-
-def _few(lines: list[int]) -> str:
-    return f"({', '.join(map(str, lines[:5]))}{', ...' if len(lines) > 5 else ''})"
-
-
 def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str]) -> pl.DataFrame:
     rows: dict[int, dict[str, Any]] = {}
     broken: list[int] = []
     nonfinite: list[int] = []
+
+    def finite(text: str) -> float | None:
+        value = float(text)
+        if math.isfinite(value):
+            return value
+        nonfinite.append(number)
+        return None
+
     lines = content.splitlines()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or type(record.get("round")) is not int:
+            record = json.loads(line, parse_float=finite, parse_constant=finite)
+            if type(record["round"]) is not int:
                 raise ValueError("not a record with a round")
-        except ValueError:
+        except (ValueError, LookupError, TypeError):
             broken.append(number)
-        else:
-            rows[number] = {name: _plain(record.get(name)) for name in schema}
-            if any(
-                type(record.get(name)) is float and rows[number][name] is None for name in schema
-            ):
-                nonfinite.append(number)
+            continue
+        values = {name: record.get(name) for name in schema}
+        rows[number] = {  # an object as JSON text, as the fast way has it
+            name: json.dumps(value) if isinstance(value, dict) else value
+            for name, value in values.items()
+        }
     if broken == [len(lines)] and not content.endswith(b"\n"):
         problems.append(f"events/{path.name}: last line (line {len(lines)}) is cut off")
     elif broken:
         problems.append(f"events/{path.name}: {len(broken)} broken lines left out {_few(broken)}")
     if nonfinite:
-        problems.append(
-            f"events/{path.name}: NaN or infinity, taken for no value {_few(nonfinite)}"
-        )
+        words = "NaN or infinity, taken for no value"
+        problems.append(f"events/{path.name}: {words} {_few(list(dict.fromkeys(nonfinite)))}")
     try:
         return _frame(list(rows.values()), schema)
     except (pl.exceptions.PolarsError, TypeError) as error:
         raise ValueError(f"{path}{_wrong(rows, schema) or f': {error}'}") from None
+
+
+def _few(lines: list[int]) -> str:
+    return f"({', '.join(map(str, lines[:5]))}{', ...' if len(lines) > 5 else ''})"
 
 
 def _frame(rows: list[dict[str, Any]], schema: Schema) -> pl.DataFrame:
@@ -154,8 +154,20 @@ def _wrong(rows: Mapping[int, dict[str, Any]], schema: Schema) -> str:
 
 
 def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
-    """A log of some runs: `run_key`, then the columns of its records."""
-    frame = _read(runs, log, FRAMES[log].schema)
+    """A log of some runs, `run_key` first, with a remark on each that should be there whole."""
+    source, schema = FRAMES[log].source, FRAMES[log].schema
+    pattern = Path(source.replace("HOST", "*")).name
+    frames = [pl.DataFrame(schema={"run_key": pl.String, **schema})]
+    for run in runs:
+        assert run.directory is not None
+        events = run.directory / "events"
+        problems: list[str] = []
+        for path in sorted(events.glob(pattern)) or [events / pattern]:
+            frame = read_lines(path, schema, problems)
+            frames.append(frame.select(pl.lit(run.key).alias("run_key"), pl.all()))
+        if _is_expected(log, run.config):
+            remark(run, problems)
+    frame = pl.concat(frames)
     if log == "rounds":
         _remark_on_missing_rounds(runs, frame)
     if log == "impairments":
@@ -179,22 +191,6 @@ def labels(runs: Sequence[Run]) -> pl.DataFrame:
     ]
     types: dict[str, Any] = dict.fromkeys(names, pl.String) | {"seed": pl.Int64}
     return pl.DataFrame(rows, schema=types, orient="row")
-
-
-def _read(runs: Sequence[Run], log: str, schema: Schema) -> pl.DataFrame:
-    """A log of some runs, with a remark on each that should be there and is not whole."""
-    pattern = Path(FRAMES[log].source.replace("HOST", "*")).name
-    frames = [pl.DataFrame(schema={"run_key": pl.String, **schema})]
-    for run in runs:
-        assert run.directory is not None
-        events = run.directory / "events"
-        problems: list[str] = []
-        for path in sorted(events.glob(pattern)) or [events / pattern]:
-            frame = read_lines(path, schema, problems)
-            frames.append(frame.select(pl.lit(run.key).alias("run_key"), pl.all()))
-        if _is_expected(log, run.config):
-            remark(run, problems)
-    return pl.concat(frames)
 
 
 def remark(run: Run, problems: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -197,57 +196,34 @@ def _left_out(results: Evidence) -> list[str]:
 
 
 _MOST_LISTED = 6
-# Of impairments: which rounds the seed drew, and switches of the injection itself.
-_UNSAID = ("rounds", "name", "seed", "loss_good", "loss_bad", "spare_control")
 _LONGEST = 60  # characters of a value: a trace has thousands of changes
 
 
 def methods(results: Evidence) -> list[tuple[str, str]]:
     """How the runs were made, as names and texts; none without an ok run."""
-    runs = results.ok_runs
-    if not runs:
-        return []
-    impairments = (
-        impairment
-        for run in runs
-        for impairment in run.config.get("impairments") or []
-        if isinstance(impairment, dict)
-    )
-    rows = (
-        ("Machine, for all hosts", (machine_text(run.manifest) for run in runs)),
-        *(
-            (name.capitalize(), [_settings(section(run.config, name)) for run in runs])
+    configs = [run.config for run in results.ok_runs]
+    impairments = [each for config in configs for each in config.get("impairments") or []]
+    rows = {
+        "Machine, for all hosts": [machine_text(run.manifest) for run in results.ok_runs],
+        **{
+            name.capitalize(): [_settings(section(config, name)) for config in configs]
             for name in ("topology", "training", "phases")
-        ),
-        ("Rounds", (str(run.config.get("rounds") or "") for run in runs)),
-        ("Impairments", (_settings(each, _UNSAID) for each in impairments)),
-        ("Design", [_design(results)]),
-    )
-    listed = ((name, _listed(texts)) for name, texts in rows)
-    return [(name, text) for name, text in listed if text]
+        },
+        "Rounds": [str(config.get("rounds") or "") for config in configs],
+        "Impairments": [_settings(each) for each in impairments if isinstance(each, dict)],
+        "Profile": [str(config.get("profile") or "") for config in configs],
+        "Seeds": [", ".join(map(str, sorted({run.seed for run in results.ok_runs})))],
+    }
+    return [(name, text) for name, texts in rows.items() if (text := _listed(texts))]
 
 
-def _settings(settings: Mapping[str, Any], unsaid: Sequence[str] = ()) -> str:
+def _settings(settings: Mapping[str, Any]) -> str:
     texts = (
         (name, f"({_settings(value)})" if isinstance(value, dict) else str(value))
         for name, value in settings.items()
-        if value and name not in unsaid
+        if value
     )
     return ", ".join(f"{name} {v[:_LONGEST]}{'...' if v[_LONGEST:] else ''}" for name, v in texts)
-
-
-def _design(results: Evidence) -> str:
-    seeds = sorted({run.seed for run in results.runs})
-    points = {json.dumps(run.factors, sort_keys=True, default=str) for run in results.runs}
-    profiles = _listed(str(run.config.get("profile") or "") for run in results.ok_runs)
-    listed = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
-    return joined(
-        f"profile {profiles}" if profiles else "",
-        f"arms: {len(results.arms)}",
-        f"points: {len(points)}" if points != {"{}"} else "",
-        f"seeds: {listed}",
-        f"{len(results.ok_runs)} of {len(results.runs)} planned runs ok",
-    )
 
 
 def _listed(texts: Iterable[str]) -> str:

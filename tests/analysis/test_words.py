@@ -40,7 +40,7 @@ def test_methods_are_written_from_manifests_and_configurations(tmp_path):
     assert "Test CPU 2" in machine and "6.1.0-test" in machine
     assert rows["Topology"] == "name star, workers 2, rate_bps 100000000, queue_bytes 150000"
     assert "model small-cnn, dataset digits" in rows["Training"] and rows["Rounds"] == "10"
-    assert "3 of 4 planned runs ok" in rows["Design"]
+    assert rows["Seeds"] == "2, 3, 4"
 
 
 @pytest.mark.parametrize("name", ["plan.json", "experiment.json"])
