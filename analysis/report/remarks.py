@@ -196,6 +196,7 @@ def _left_out(results: Evidence) -> list[str]:
 
 
 _MOST_LISTED = 6
+_OF_A_SEED = ("rounds", "seed")  # of an impairment: what the run's seed drew
 _LONGEST = 60  # characters of a value: a trace has thousands of changes
 
 
@@ -221,7 +222,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
     texts = (
         (name, f"({_settings(value)})" if isinstance(value, dict) else str(value))
         for name, value in settings.items()
-        if value
+        if value and name not in _OF_A_SEED
     )
     return ", ".join(f"{name} {v[:_LONGEST]}{'...' if v[_LONGEST:] else ''}" for name, v in texts)
 
