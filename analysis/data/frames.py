@@ -8,7 +8,6 @@ import polars as pl
 
 from analysis.data import logs
 from analysis.data.evidence import Evidence, with_blocks
-from analysis.data.frame_columns import FRAMES, SAMPLES
 from analysis.data.load import Results
 from analysis.data.metrics import IMPAIRED, METRICS, is_of_programs
 
@@ -91,7 +90,7 @@ class Frames:
             )
             for run in runs
         ]
-        schema = dict(FRAMES["runs"].schema)
+        schema = dict(logs.FRAMES["runs"].schema)
         return logs.labels(runs).hstack(
             pl.DataFrame(rows, schema=schema, orient="row", strict=False)
         )
@@ -116,11 +115,11 @@ class Frames:
             ValueError: there are no such samples, or a file of them is half-written or of another
                 version: one line.
         """
-        if name not in SAMPLES:
-            raise ValueError(f"samples {name!r}; valid: {', '.join(SAMPLES)}")
+        if name not in logs.SAMPLES:
+            raise ValueError(f"samples {name!r}; valid: {', '.join(logs.SAMPLES)}")
         runs = self.evidence.ok_runs
         labels = logs.labels(runs)
-        parts = [pl.LazyFrame(schema={**labels.schema, **FRAMES[name].schema})]
+        parts = [pl.LazyFrame(schema={**labels.schema, **logs.FRAMES[name].schema})]
         for number, run in enumerate(runs):
             assert run.directory is not None
             if (frame := logs.scan_samples(run.directory, name)) is not None:

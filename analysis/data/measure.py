@@ -10,7 +10,6 @@ import polars as pl
 
 from analysis.data import logs
 from analysis.data.evidence import Run, impairment_kinds, pace, section
-from analysis.data.frame_columns import SAMPLES
 from analysis.data.metrics import (
     IMPAIRED,
     LEGS,
@@ -40,7 +39,7 @@ def measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
 def _check_samples(runs: Sequence[Run]) -> None:
     for run in runs:
         assert run.directory is not None
-        for name in SAMPLES:
+        for name in logs.SAMPLES:
             try:
                 logs.scan_samples(run.directory, name)
             except ValueError as error:

@@ -19,7 +19,7 @@ import typer
 import yaml
 from typer.cli import get_docs_for_click
 
-from analysis.data.frame_columns import FRAMES, LABELS, unit_of
+from analysis.data.logs import FRAMES, LABELS, unit_of
 from analysis.data.metrics import IMPAIRED, REGISTRY
 from testbed.cli.verbs import app
 from testbed.experiment import Experiment, json_schema
@@ -268,8 +268,8 @@ def frames() -> str:
     parts = ["## All frames\n\n" + _meanings("column", [(e.name, "", e.meaning) for e in LABELS])]
     for name, frame in FRAMES.items():
         rows = [
-            (f"`{each.name}`", each.type.removesuffix("s"), each.unit, _sentence(each.meaning))
-            for each in frame.columns
+            (f"`{e.name}`", e.type.removesuffix("s"), unit_of(e.name), _sentence(e.meaning))
+            for e in frame.columns
         ]
         parts.append(f"## {name}\n\nOne row for each {frame.row}. Source: `{frame.source}`.\n")
         parts.append(_table("column", "type", "unit", "meaning", rows=rows))

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import analysis
-from analysis.data.frame_columns import FRAMES, LABELS, SAMPLES
+from analysis.data.logs import FRAMES, LABELS, SAMPLES
 from analysis.data.metrics import METRICS
 from tests.analysis.build import ResultsBuilder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.data.frame_columns import FRAMES
+from analysis.data.logs import FRAMES
 from testbed.documentation.reference import sections
 from tests.documentation.described import undescribed, unknown_keys
 
