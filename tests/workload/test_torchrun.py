@@ -269,8 +269,6 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert requirements.lacking(run.config(), [], []) is None
 
 
-
-
 def test_the_schema_for_editors_knows_arms_of_torchrun() -> None:
     import jsonschema
 
