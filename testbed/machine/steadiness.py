@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers import framework_choice
 from testbed.lab import sandbox
 from testbed.lab.kernel import link_counters, namespaces, process_status
 from testbed.lab.network import HostInfo
@@ -163,7 +162,6 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
         {
             "topology": topology.model_dump(mode="json"),
             "impairments": [],
-            "controller": framework_choice.preferred(),
             "datapath": "auto",
             "seed": 1,
         }
