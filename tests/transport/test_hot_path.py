@@ -377,6 +377,7 @@ def test_a_library_that_is_cut_short_is_not_loaded(built, share):
     assert native.hot_path._load() == (None, f"{built.name} is cut short")
 
 
+@needs_compiled
 def test_what_a_full_queue_refused_does_not_count_as_sent():
     # A UNIX socket's queue is short and counts datagrams, so sendmmsg takes a part of a batch.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

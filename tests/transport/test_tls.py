@@ -191,9 +191,8 @@ def secured(folder: Path, **settings):
     return joined(place, place.server(credentials=trust), place.worker(credentials=mine))
 
 
-@pytest.mark.parametrize("authenticate", [True, False])
-def test_endpoints_with_credentials_move_payloads(folder, authenticate):
-    with secured(folder, authenticate=authenticate) as (worker, server):
+def test_endpoints_with_credentials_move_payloads(folder):
+    with secured(folder) as (worker, server):
         carry(worker, server)
         carry(server, worker, 1)
 
@@ -219,7 +218,7 @@ def refused(place, **settings):
 def test_who_does_not_prove_its_name_does_not_join(
     folder, server_has, worker_has, worker_hears, operator_reads
 ):
-    place, trust = secure_site(folder, workers=2, connect_timeout_s=1.0, authenticate=False)
+    place, trust = secure_site(folder, workers=2, connect_timeout_s=1.0)
     mine = None
     if worker_has == "others":
         mine = Credentials.of(folder / "others", "worker-1", ["server"])

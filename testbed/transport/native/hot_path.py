@@ -171,7 +171,7 @@ class CompiledPlacement(Placement):
         )
         _describe(self._it, self)
         self.address = ctypes.addressof(self._it)  # of its struct placing
-        self._place = LIBRARY.place
+        self._take = LIBRARY.place
         self._stamps = np.empty(0, dtype=np.uint32)
         self._chunks = np.empty(0, dtype=np.int64)
         self._set_rows(self.rows)
@@ -196,7 +196,7 @@ class CompiledPlacement(Placement):
         if count > len(self._stamps):
             self._make_room(count)
         stride = frames.strides[0] if count > 1 else frames.shape[1]  # of one it means nothing
-        valid = self._place(self.address, address_of(frames), count, stride, place)
+        valid = self._take(self.address, address_of(frames), count, stride, place)
         assert valid >= 0
         return self.taken(valid, it.gained)
 

@@ -37,10 +37,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
         (Integral, "a whole number"),
     ),
     **dict.fromkeys(
-        (
-            *("is_server", "authenticate", "insecure", "segmentation"),
-            *("survive_peers", "tensor_by_tensor"),
-        ),
+        (*("is_server", "insecure", "segmentation", "survive_peers", "tensor_by_tensor"),),
         (bool, "True or False"),
     ),
 }
@@ -67,9 +64,8 @@ class EndpointConfig:
         data_port: the server's data ports are data_port + i for worker i in the order of `peers`;
             a worker's UDP port is data_port itself (0 lets the kernel choose).
         credentials: this side's key and its peers' certificates, made by `keys`. Control messages
-            then travel over TLS; what is hedged of them is authenticated and can be read.
-        authenticate: whether, with credentials, every datagram carries 16 bytes that only this
-            peer can have made; equal on all sides.
+            then travel over TLS, and every datagram carries 16 bytes that only this peer can have
+            made; payloads, and what is hedged of control messages, can be read.
         insecure: allows addresses beyond this system without credentials.
         seed: seeds the random choices of this side; give each side its own.
         segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), behind
@@ -106,7 +102,6 @@ class EndpointConfig:
     control_port: int = 46999
     data_port: int = DATA_PORTS[0]
     credentials: Credentials | None = None
-    authenticate: bool = True
     insecure: bool = False
     seed: int = 0
     segmentation: bool = True
@@ -177,7 +172,7 @@ class EndpointConfig:
     @property
     def tag_bytes(self) -> int:
         """What every datagram carries behind its chunk, by which it is genuine."""
-        return TAG_BYTES if self.credentials is not None and self.authenticate else 0
+        return TAG_BYTES if self.credentials is not None else 0
 
     @property
     def terms(self) -> str:

@@ -109,9 +109,7 @@ class Membership:
     def _hedges(self, connection: Connection, stream: Stream, key: bytes) -> HedgeChannel | None:
         """What hurries a connection's control messages on; None without, or where none can be."""
         config = self._config
-        # Under TLS whoever may not speak must not hedge either.
-        open_to_all = config.credentials is not None and not key
-        if config.protocol.control != "hedged" or open_to_all:
+        if config.protocol.control != "hedged":
             return None
         try:
             return HedgeChannel(
