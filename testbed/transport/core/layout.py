@@ -39,15 +39,11 @@ class PayloadLayout:
     """Float32 tensors, one after the other, cut into chunks of equal size.
 
     A *buffer* is a contiguous uint8 array of chunk_count * chunk_bytes bytes: the elements in
-    little-endian order, then zeros up to the end of the last chunk. Allocate buffers once and
-    reuse them: touching fresh memory costs as much as all the other work of a transfer.
+    little-endian order, then zeros up to the end of the last chunk. Reuse buffers: touching fresh
+    memory costs as much as all the other work of a transfer.
 
-    Args:
-        tensors: (name, number of elements) in the order of the payload; names are unique.
-        chunk_bytes: a multiple of 4, so that a lost chunk never cuts an element in two.
-
-    Raises:
-        ValueError: one of them cannot be, or there are more than MAX_CHUNKS chunks.
+    `tensors` are (name, number of elements) in the order of the payload, with unique names;
+    `chunk_bytes` is a multiple of 4. ValueError where they cannot be.
     """
 
     tensors: tuple[tuple[str, int], ...]
@@ -127,8 +123,7 @@ class PayloadLayout:
     def rows(self, buffer: NDArray[np.uint8], *, written: bool = False) -> NDArray[np.uint8]:
         """The buffer as chunks, shape (chunk_count, chunk_bytes); shares its memory.
 
-        Raises ValueError for what is no buffer of this layout, and with `written` for a read-only
-        one: compiled code and the kernel would write into it unasked.
+        ValueError for no buffer of this layout, and with `written` for a read-only one.
         """
         expected = self.chunk_count * self.chunk_bytes
         if buffer.dtype != np.uint8 or buffer.size != expected or not buffer.flags.c_contiguous:

@@ -22,11 +22,9 @@ _LONGEST_NAME = 64
 
 
 def make(directory: Path, names: Sequence[str]) -> list[Path]:
-    """Makes a key and a certificate for each name; returns the files written.
+    """Makes a key and a certificate for each name that has none; returns the files written.
 
-    Files that exist are never overwritten: a name whose two files exist keeps them. Raises
-    InputError for a name that cannot be used, half a pair, a folder that cannot be written, or
-    where the program openssl is missing or fails.
+    InputError for an unusable name, half a pair, an unwritable folder, or where openssl fails.
     """
     for name in names:
         plain = name.isascii() and name.replace("-", "").isalnum()

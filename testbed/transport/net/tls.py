@@ -22,23 +22,15 @@ class TlsError(Exception):
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who this side is, and whom it trusts.
-
-    Attributes:
-        certificate, key: this side's own, as PEM files; no one else may read the key.
-        trusted: the peers' certificates, as PEM files.
-    """
+    """Who this side is, and whom it trusts, as PEM files."""
 
     certificate: Path
-    key: Path
-    trusted: tuple[Path, ...]
+    key: Path  # no one else may read it
+    trusted: tuple[Path, ...]  # the peers' certificates
 
     @classmethod
     def of(cls, directory: str | Path, name: str, peers: Iterable[str]) -> "Credentials":
-        """Those that `keys` has written into a folder: NAME.crt and NAME.key, and a .crt per peer.
-
-        Raises OSError, which names the file, for one that cannot be read.
-        """
+        """Those that `keys` has written into a folder; OSError for a file that cannot be read."""
         if isinstance(peers, str):
             raise TypeError(f"peers is {peers!r}; valid: a list of names, such as [{peers!r}]")
         folder = Path(directory)
@@ -79,10 +71,7 @@ class Credentials:
         return context
 
     def trust(self, certificate: str) -> None:
-        """Trusts one more, a PEM text, in all streams from now on; any thread may call it.
-
-        ValueError for a text that is no certificate.
-        """
+        """Trusts one more, a PEM text, from now on; any thread may call it. ValueError for none."""
         try:
             for context in self._contexts.values():
                 context.load_verify_locations(cadata=certificate)
