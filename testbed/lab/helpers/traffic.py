@@ -51,7 +51,7 @@ def blast(
     """Send equal datagrams at `rate_bps` (bit/s of Ethernet frames) until time or `stop`."""
     # After a late wake-up it sends all that is due at once, so that a busy machine reaches the rate
     # too.
-    departures = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES, messages=_BATCH)
+    departures = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES)
     departures.set_peer(address)
     datagrams = np.zeros((_BATCH, frame_bytes - ETHERNET_IP_UDP_BYTES), dtype=np.uint8)
     frames_per_s = rate_bps / (8 * frame_bytes)

@@ -2,14 +2,15 @@
 
    `core/hot_path.py` does the same in numpy and `net/udp_socket.py` in plain calls; tests compare
    them. It is called through ctypes, which releases the interpreter's lock. There is no global
-   state; whatever a datagram says is checked here before it is used. Linux and 64 bits, as there. */
+   state; whatever a datagram says is checked here before it is used. */
 
 #include "batches.h"
 
 #define ASK_FIRST 1
 #define ASK_LAST 2
 #define UDP_LEVEL 17
-#define COALESCED 104 /* UDP_GRO, which not every libc names */
+#define SEGMENTED 103 /* UDP_SEGMENT, which not every libc names */
+#define COALESCED 104 /* UDP_GRO */
 #define AHEAD 4 /* rows that are fetched before their turn when chunks are scattered */
 
 /* Of which source this is; setup.py sets it and `hot_path.py` compares it. */
@@ -250,11 +251,6 @@ static int64_t pieces_of(const struct mmsghdr *message)
     return size && length > size ? (length + size - 1) / size : 1;
 }
 
-static int is_foreign(const struct receiving *it, const struct mmsghdr *message)
-{
-    return memcmp(message->msg_hdr.msg_name, it->peer, it->address_bytes) != 0;
-}
-
 /* The datagrams of the right size at the beginning of a message: only its last may be shorter. */
 static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *message)
 {
@@ -274,25 +270,34 @@ static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *me
 API int64_t receive(struct receiving *it, int descriptor)
 {
     int64_t rows = 0, size = it->datagram_bytes;
-    if (!size || (uint64_t)it->count * it->per_message > it->rows_room / (uint64_t)size)
+    if (!size || (uint64_t)RECEIVED_AT_ONCE * it->per_message > it->rows_room / (uint64_t)size)
         return -EINVAL;
-    for (uint32_t i = 0; i < it->count; i++) {
-        it->messages[i].msg_hdr.msg_namelen = it->address_bytes;
-        it->messages[i].msg_hdr.msg_controllen = it->control_bytes;
+    struct mmsghdr messages[RECEIVED_AT_ONCE] = {0};
+    struct iovec vectors[RECEIVED_AT_ONCE];
+    struct coalesced controls[RECEIVED_AT_ONCE];
+    uint8_t sources[RECEIVED_AT_ONCE][ADDRESS_BYTES] = {{0}};
+    for (int64_t i = 0; i < RECEIVED_AT_ONCE; i++) {
+        vectors[i].iov_base = it->rows + i * it->per_message * size;
+        vectors[i].iov_len = (size_t)(it->per_message * size);
+        messages[i].msg_hdr.msg_name = sources[i];
+        messages[i].msg_hdr.msg_namelen = ADDRESS_BYTES;
+        messages[i].msg_hdr.msg_iov = &vectors[i];
+        messages[i].msg_hdr.msg_iovlen = 1;
+        messages[i].msg_hdr.msg_control = &controls[i];
+        messages[i].msg_hdr.msg_controllen = sizeof controls[i];
     }
-    it->received = 0;
-    int received = recvmmsg(descriptor, it->messages, it->count, MSG_DONTWAIT, NULL);
-    if (received < 0)
-        return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
-    it->received = (uint32_t)received;
+    it->drained = 0;
+    int received = recvmmsg(descriptor, messages, RECEIVED_AT_ONCE, MSG_DONTWAIT, NULL);
+    if (received < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+        return -errno;
+    it->drained = received < RECEIVED_AT_ONCE;
     for (int64_t i = 0; i < received; i++) {
-        const struct mmsghdr *message = &it->messages[i];
-        if (is_foreign(it, message)) {
-            it->foreign += (uint64_t)pieces_of(message);
+        if (memcmp(sources[i], it->peer, ADDRESS_BYTES)) {
+            it->foreign += (uint64_t)pieces_of(&messages[i]);
             continue;
         }
-        int64_t datagrams = datagrams_of(it, message), first = i * it->per_message;
-        it->wrong_size += (uint64_t)(pieces_of(message) - datagrams);
+        int64_t datagrams = datagrams_of(it, &messages[i]), first = i * it->per_message;
+        it->wrong_size += (uint64_t)(pieces_of(&messages[i]) - datagrams);
         if (first != rows)
             memmove(it->rows + rows * size, it->rows + first * size, (size_t)(datagrams * size));
         rows += datagrams;
@@ -303,19 +308,33 @@ API int64_t receive(struct receiving *it, int descriptor)
 /* Sends rows that follow one another; returns how many the kernel took, or -errno when none. */
 API int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t count)
 {
-    uint32_t messages = 0;
+    struct mmsghdr messages[SENT_AT_ONCE] = {0};
+    struct iovec vectors[SENT_AT_ONCE];
+    struct {
+        struct cmsghdr head;
+        uint16_t size;
+    } segment = {{CMSG_LEN(sizeof(uint16_t)), UDP_LEVEL, SEGMENTED}, (uint16_t)it->datagram_bytes};
+    uint32_t number = 0;
     int64_t placed = 0;
-    for (; messages < it->count && placed < count; messages++) {
-        int64_t each = count - placed < it->per_message ? count - placed : it->per_message;
-        it->vectors[messages].iov_base = rows + placed * it->datagram_bytes;
-        it->vectors[messages].iov_len = (size_t)each * it->datagram_bytes;
+    for (; number < SENT_AT_ONCE && placed < count; number++) {
+        struct msghdr *head = &messages[number].msg_hdr;
+        int64_t each = least(count - placed, it->per_message);
+        vectors[number].iov_base = rows + placed * it->datagram_bytes;
+        vectors[number].iov_len = (size_t)each * it->datagram_bytes;
+        head->msg_name = it->peer_bytes ? it->peer : NULL;
+        head->msg_namelen = it->peer_bytes;
+        head->msg_iov = &vectors[number];
+        head->msg_iovlen = 1;
+        if (it->per_message > 1) {
+            head->msg_control = &segment;
+            head->msg_controllen = sizeof segment;
+        }
         placed += each;
     }
-    int taken = sendmmsg(descriptor, it->messages, messages, MSG_DONTWAIT);
+    int taken = sendmmsg(descriptor, messages, number, MSG_DONTWAIT);
     if (taken < 0)
         return -errno;
-    int64_t sent = (int64_t)taken * it->per_message;
-    return sent < placed ? sent : placed;
+    return least((int64_t)taken * it->per_message, placed);
 }
 
 #endif

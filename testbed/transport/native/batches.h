@@ -80,22 +80,26 @@ int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t count, 
 
 #ifdef __linux__
 
-/* Messages to receive into, of which `received` came last. `foreign` and `wrong_size` count the
-   datagrams of others than the peer and of other sizes, all that were dropped so far. */
+#define RECEIVED_AT_ONCE 32 /* messages; `net/udp_socket.py` has the same */
+#define SENT_AT_ONCE 128
+#define ADDRESS_BYTES 32 /* a sockaddr_in6 has 28; zeros follow */
+
+/* `rows` has room for RECEIVED_AT_ONCE messages of `per_message` datagrams. `drained`: the last call
+   left nothing in the socket. `foreign` and `wrong_size` count the datagrams of others than the
+   peer and of other sizes, all that were dropped so far. */
 struct receiving {
-    struct mmsghdr *messages; /* `count` */
     uint8_t *rows;
-    const uint8_t *peer;
-    uint32_t count, per_message, datagram_bytes, address_bytes, control_bytes;
-    uint32_t received;
+    uint8_t peer[ADDRESS_BYTES];
+    uint32_t per_message, datagram_bytes, drained;
     uint64_t rows_room; /* bytes */
     uint64_t foreign, wrong_size;
 };
 
+/* With several datagrams in a message the kernel cuts it. */
 struct sending {
-    struct mmsghdr *messages;
-    struct iovec *vectors; /* one per message */
-    uint32_t count, per_message, datagram_bytes;
+    uint8_t peer[ADDRESS_BYTES];
+    uint32_t peer_bytes; /* 0 where the socket is connected */
+    uint32_t per_message, datagram_bytes;
 };
 
 int64_t receive(struct receiving *it, int descriptor);

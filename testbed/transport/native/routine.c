@@ -195,7 +195,7 @@ static void take(struct arriving *it, double now_s)
 {
     int64_t rows = it->received = receive(it->receiving, (int)it->descriptor);
     it->unplaced = rows < 0 || (rows && !expected(it, rows));
-    it->drained = it->receiving->received < it->receiving->count;
+    it->drained = it->receiving->drained;
     it->over |= it->unplaced;
     if (it->over || !rows)
         return;

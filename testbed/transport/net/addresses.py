@@ -5,9 +5,6 @@ import socket
 import struct
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 # What Python's sockets take: address and port, in IPv6 also the flow label and the interface.
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 
@@ -68,7 +65,7 @@ def in_words(address: SocketAddress) -> str:
     return f"[{ip}]:{port}" if rest else f"{ip}:{port}"
 
 
-def packed(address: SocketAddress) -> NDArray[np.uint64]:
+def packed(address: SocketAddress) -> bytes:
     """The sockaddr_in or sockaddr_in6, padded with zeros as the kernel does."""
     ip, port, *rest = address
     if rest:
@@ -76,4 +73,4 @@ def packed(address: SocketAddress) -> NDArray[np.uint64]:
         raw = struct.pack("=H", socket.AF_INET6) + body + struct.pack("=I", rest[1])
     else:
         raw = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(ip)
-    return np.frombuffer(raw.ljust(PACKED_BYTES, b"\0"), dtype="u8").copy()
+    return raw.ljust(PACKED_BYTES, b"\0")

@@ -2,7 +2,7 @@
 
 It is bound and not connected: a connected one turns a peer's ICMP messages into errors. Compiled
 code sends up to 44 datagrams at a time (UDP_SEGMENT) and receives as many (UDP_GRO), which the
-kernel cuts behind the interface's queue; without it each datagram is a call. 64-bit Linux.
+kernel cuts behind the interface's queue; without it each datagram is a call.
 """
 
 import ctypes
@@ -22,80 +22,6 @@ from testbed.transport.native.hot_path import LIBRARY, Arriving, Departing, addr
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, in_words, packed
 from testbed.transport.net.sealing import TAG_BYTES, Authentication, CompiledAuthentication
 
-# struct mmsghdr and iovec of a 64-bit Linux.
-MESSAGE = np.dtype(
-    {
-        "names": [
-            *("name", "name_bytes", "vectors", "vector_count"),
-            *("control", "control_bytes", "flags", "bytes"),
-        ],
-        "formats": ["u8", "u4", "u8", "u8", "u8", "u8", "i4", "u4"],
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
-        "itemsize": 64,
-    }
-)
-VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
-# One cmsghdr with an int, padded.
-CONTROL = np.dtype(
-    [("bytes", "u8"), ("level", "i4"), ("type", "i4"), ("data", "u4"), ("pad", "u4")]
-)
-
-
-def _load() -> ctypes.CDLL | None:
-    fits = sys.byteorder == "little" and ctypes.sizeof(ctypes.c_void_p) == 8
-    if not sys.platform.startswith("linux") or not fits:
-        return None
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        receive, send = library.recvmmsg, library.sendmmsg
-    except (OSError, AttributeError):
-        return None
-    # Addresses are passed as integers, which ctypes converts fastest.
-    integer, address = ctypes.c_int, ctypes.c_void_p
-    receive.argtypes = [integer, address, ctypes.c_uint, integer, address]
-    send.argtypes = [integer, address, ctypes.c_uint, integer]
-    return library
-
-
-_LIBRARY = _load()
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    return result
-
-
-class Messages:
-    """`count` message headers, each with a buffer."""
-
-    def __init__(self, count: int) -> None:
-        if _LIBRARY is None:
-            raise OSError("this system has no recvmmsg and sendmmsg as 64-bit Linux has them")
-        self._library = _LIBRARY
-        self.count = count
-        self.headers = np.zeros(count, dtype=MESSAGE)
-        self.vectors = np.zeros(count, dtype=VECTOR)
-        self.address = address_of(self.headers)
-        steps = np.arange(count, dtype=np.uint64)
-        self.headers["vectors"] = address_of(self.vectors) + steps * VECTOR.itemsize
-        self.headers["vector_count"] = 1
-
-    def receive(self, descriptor: int, first: int, limit: int) -> int:
-        """Receives into messages from `first` on; returns how many."""
-        at = self.address + first * MESSAGE.itemsize
-        count = self._library.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
-        if count < 0 and ctypes.get_errno() == errno.EAGAIN:
-            return 0
-        return _checked(count if count >= 0 else -ctypes.get_errno())
-
-    def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
-        at = self.address + first * MESSAGE.itemsize
-        taken = self._library.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
-        return _checked(taken if taken >= 0 else -ctypes.get_errno())
-
-
 SOL_UDP = 17
 UDP_SEGMENT = 103
 UDP_GRO = 104
@@ -109,8 +35,9 @@ class _Receiving(ctypes.Structure):
     """struct receiving."""
 
     _fields_ = structure(
-        (ctypes.c_void_p, "messages rows peer"),
-        (ctypes.c_uint32, "count per_message datagram_bytes address_bytes control_bytes received"),
+        (ctypes.c_void_p, "rows"),
+        (ctypes.c_uint8 * PACKED_BYTES, "peer"),
+        (ctypes.c_uint32, "per_message datagram_bytes drained"),
         (ctypes.c_uint64, "rows_room foreign wrong_size"),
     )
 
@@ -119,45 +46,36 @@ class _Sending(ctypes.Structure):
     """struct sending."""
 
     _fields_ = structure(
-        (ctypes.c_void_p, "messages vectors"),
-        (ctypes.c_uint32, "count per_message datagram_bytes"),
+        (ctypes.c_uint8 * PACKED_BYTES, "peer"),
+        (ctypes.c_uint32, "peer_bytes per_message datagram_bytes"),
     )
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
 
 
 class BatchReceiver:
     """Receives batches of datagrams of one size from one peer."""
 
     def __init__(self, datagram_bytes: int) -> None:
-        count, per_message = _RECEIVED_AT_ONCE, max(1, LARGEST_DATAGRAM // datagram_bytes)
+        per_message = max(1, LARGEST_DATAGRAM // datagram_bytes)
         # The kernel backs these pages with memory when a message is written to them.
-        self._rows = np.empty((count * per_message, datagram_bytes), dtype=np.uint8)
-        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
+        self._rows = np.empty((_RECEIVED_AT_ONCE * per_message, datagram_bytes), dtype=np.uint8)
         self._left: int | None = None  # the result of a call that C made itself: it is the next
-        self._messages = Messages(count)
-        self._sources = np.zeros((count, PACKED_BYTES // 8), dtype="u8")
-        self._controls = np.zeros(count, dtype=CONTROL)
-        steps = np.arange(count, dtype=np.uint64)
-        self._messages.headers["name"] = address_of(self._sources) + steps * PACKED_BYTES
-        self._messages.headers["control"] = address_of(self._controls) + steps * CONTROL.itemsize
-        message_bytes = per_message * datagram_bytes
-        self._messages.vectors["base"] = address_of(self._rows) + steps * message_bytes
-        self._messages.vectors["bytes"] = message_bytes
         self.struct = _Receiving(
-            messages=self._messages.address,
             rows=address_of(self._rows),
-            peer=address_of(self._peer),
-            count=count,
             per_message=per_message,
             datagram_bytes=datagram_bytes,
-            address_bytes=PACKED_BYTES,
-            control_bytes=CONTROL.itemsize,
             rows_room=self._rows.nbytes,
         )
         self.address = ctypes.addressof(self.struct)  # for C
 
     def set_peer(self, address: SocketAddress) -> None:
         """Accepts datagrams from this source only."""
-        self._peer[:] = packed(address)
+        self.struct.peer[:] = packed(address)
 
     def receive(self, udp: socket.socket) -> tuple[NDArray[np.uint8], bool]:
         """Receives one batch of the peer's datagrams; returns also whether no more wait."""
@@ -165,7 +83,7 @@ class BatchReceiver:
             return self._receive_singly(udp)
         left, self._left = self._left, None
         rows = _checked(LIBRARY.receive(self.address, udp.fileno()) if left is None else left)
-        return self._rows[:rows], self.struct.received < self.struct.count
+        return self._rows[:rows], bool(self.struct.drained)
 
     def _receive_singly(self, udp: socket.socket) -> tuple[NDArray[np.uint8], bool]:
         count, size = 0, self._rows.shape[1]
@@ -174,7 +92,7 @@ class BatchReceiver:
                 datagram, source = udp.recvfrom(size + 1)
             except BlockingIOError:
                 return self._rows[:count], True
-            if not np.array_equal(packed(source), self._peer):
+            if packed(source) != bytes(self.struct.peer):
                 self.struct.foreign += 1
             elif len(datagram) != size:
                 self.struct.wrong_size += 1
@@ -194,25 +112,14 @@ class BatchReceiver:
 
 
 class BatchSender:
-    """Sends batches of datagrams of one size to one peer."""
+    """Sends batches of datagrams of one size, to one peer or through a connected socket."""
 
-    def __init__(self, datagram_bytes: int, *, messages: int = 128) -> None:
+    def __init__(self, datagram_bytes: int) -> None:
         self.per_segmented = max(1, min(MAX_SEGMENTS, 65507 // datagram_bytes))
         self._address: SocketAddress | None = None
-        self._plain = Messages(messages)
-        self._segmented = Messages(messages)
-        self._control = np.zeros(1, dtype=CONTROL)
-        # 18 is 16 + sizeof(uint16).
-        self._control[0] = (18, SOL_UDP, UDP_SEGMENT, datagram_bytes, 0)
-        self._segmented.headers["control"] = address_of(self._control)
-        self._segmented.headers["control_bytes"] = CONTROL.itemsize
-        self._peer = np.zeros(PACKED_BYTES // 8, dtype="u8")
-        for batch in (self._plain, self._segmented):
-            batch.headers["name"] = address_of(self._peer)
-            batch.headers["name_bytes"] = PACKED_BYTES
         self._structs = [
-            _Sending(batch.address, address_of(batch.vectors), messages, count, datagram_bytes)
-            for batch, count in ((self._plain, 1), (self._segmented, self.per_segmented))
+            _Sending(per_message=per_message, datagram_bytes=datagram_bytes)
+            for per_message in (1, self.per_segmented)
         ]
         # For C: of what sends single rows, and segmented ones.
         self.addresses = [ctypes.addressof(struct) for struct in self._structs]
@@ -220,7 +127,8 @@ class BatchSender:
     def set_peer(self, address: SocketAddress) -> None:
         """Sets the destination of all datagrams."""
         self._address = address
-        self._peer[:] = packed(address)
+        for struct in self._structs:
+            struct.peer[:], struct.peer_bytes = packed(address), PACKED_BYTES
 
     def send(self, udp: socket.socket, frames: NDArray[np.uint8], *, segmented: bool) -> int:
         """Sends rows and returns how many the kernel took; raises OSError when it took none.
