@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import math
 import mmap
 import os
 import socket
 import struct
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -74,83 +72,40 @@ def opened_ring(slots: int, link: str) -> socket.socket:
     return ring
 
 
-# struct mmsghdr and iovec of a 64-bit Linux.
-MESSAGE = np.dtype(
+# struct mmsghdr, with the fields that are used, and struct iovec.
+_MESSAGE = np.dtype(
     {
-        "names": [
-            *("name", "name_bytes", "vectors", "vector_count"),
-            *("control", "control_bytes", "flags", "bytes"),
-        ],
-        "formats": ["u8", "u4", "u8", "u8", "u8", "u8", "i4", "u4"],
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
+        "names": ["vectors", "vector_count"],
+        "formats": ["u8", "u8"],
+        "offsets": [16, 24],
         "itemsize": 64,
     }
 )
-VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
+_VECTOR = np.dtype([("base", "u8"), ("bytes", "u8")])
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.sendmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int]
 
 
-def _load() -> ctypes.CDLL | None:
-    fits = sys.byteorder == "little" and ctypes.sizeof(ctypes.c_void_p) == 8
-    if not sys.platform.startswith("linux") or not fits:
-        return None
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        receive, send = library.recvmmsg, library.sendmmsg
-    except (OSError, AttributeError):
-        return None
-    # Addresses are passed as integers, which ctypes converts fastest.
-    integer, address = ctypes.c_int, ctypes.c_void_p
-    receive.argtypes = [integer, address, ctypes.c_uint, integer, address]
-    send.argtypes = [integer, address, ctypes.c_uint, integer]
-    return library
-
-
-_LIBRARY = _load()
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
-
-
-class Messages:
-    """`count` message headers, each with a buffer."""
-
-    def __init__(self, count: int) -> None:
-        if _LIBRARY is None:
-            raise OSError("this system has no recvmmsg and sendmmsg as 64-bit Linux has them")
-        self._library = _LIBRARY
-        self.count = count
-        self.headers = np.zeros(count, dtype=MESSAGE)
-        self.vectors = np.zeros(count, dtype=VECTOR)
-        self.address = address_of(self.headers)
-        steps = np.arange(count, dtype=np.uint64)
-        self.headers["vectors"] = address_of(self.vectors) + steps * VECTOR.itemsize
-        self.headers["vector_count"] = 1
-
-    def receive(self, descriptor: int, first: int, limit: int) -> int:
-        """Receives into messages from `first` on; returns how many."""
-        at = self.address + first * MESSAGE.itemsize
-        count = self._library.recvmmsg(descriptor, at, limit, socket.MSG_DONTWAIT, None)
-        if count < 0 and ctypes.get_errno() == errno.EAGAIN:
-            return 0
-        return _checked(count)
-
-    def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
-        at = self.address + first * MESSAGE.itemsize
-        taken = self._library.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT)
-        return _checked(taken)
-
-
-class _Frames(Messages):
+class _Frames:
     """Frames that lie anywhere in memory and are sent in order."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self._base = self.vectors["base"]
-        self._bytes = self.vectors["bytes"]
+        self._messages = np.zeros(count, dtype=_MESSAGE)
+        self._vectors = np.zeros(count, dtype=_VECTOR)
+        self._address = address_of(self._messages)
+        steps = np.arange(count, dtype=np.uint64)
+        self._messages["vectors"] = address_of(self._vectors) + steps * _VECTOR.itemsize
+        self._messages["vector_count"] = 1
+        self._base = self._vectors["base"]
+        self._bytes = self._vectors["bytes"]
+
+    def send(self, descriptor: int, first: int, count: int) -> int:
+        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
+        at = self._address + first * _MESSAGE.itemsize
+        taken = int(_LIBC.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT))
+        if taken < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return taken
 
     def place(
         self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
