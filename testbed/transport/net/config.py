@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any
@@ -19,27 +19,17 @@ from testbed.transport.net.sealing import TAG_BYTES
 from testbed.transport.net.tls import Credentials
 from testbed.transport.protocols import ProtocolConfig
 
-# What the fields must be, and how that is said.
-_KINDS: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("name", "bind_address"), (str, "a text")),
-    "peers": (Mapping, "a mapping of names to addresses"),
-    "protocol": (ProtocolConfig, "a ProtocolConfig, such as preset('dblp')"),
-    "layout": (PayloadLayout, "a PayloadLayout"),
-    "credentials": ((Credentials, NoneType), "Credentials or None"),
-    "rate_bps": (Real, "a number of bits per second above 0; math.inf for unpaced"),
-    "queue_bytes": (Real, "a number of bytes above 0; math.inf for unknown"),
-    **dict.fromkeys(
-        ("quantum_s", "peer_timeout_s", "connect_timeout_s"), (Real, "a number of seconds")
-    ),
-    "late_s": ((Real, NoneType), "a number of seconds or None"),
-    **dict.fromkeys(
-        ("session", "seed", "control_port", "data_port", "transfers_in_flight"),
-        (Integral, "a whole number"),
-    ),
-    **dict.fromkeys(
-        (*("is_server", "insecure", "segmentation", "survive_peers", "tensor_by_tensor"),),
-        (bool, "True or False"),
-    ),
+# What a field of each annotation takes, and the words for it.
+_KINDS: Mapping[Any, tuple[Any, str]] = {
+    str: (str, "a text"),
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    float | None: ((Real, NoneType), "a number or None"),
+    Mapping[str, str]: (Mapping, "a mapping of names to addresses"),
+    ProtocolConfig: (ProtocolConfig, "a ProtocolConfig, such as preset('dblp')"),
+    PayloadLayout: (PayloadLayout, "a PayloadLayout"),
+    Credentials | None: ((Credentials, NoneType), "Credentials or None"),
 }
 
 
@@ -115,17 +105,20 @@ class EndpointConfig:
     survive_peers: bool = False
 
     def __post_init__(self) -> None:
-        for field, (kind, words) in _KINDS.items():
-            value = getattr(self, field)
+        for entry in fields(self):
+            kind, words = _KINDS.get(entry.type, (object, ""))
+            value = getattr(self, entry.name)
             # Python counts True among the numbers.
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                raise ValueError(f"{field} is {shown(value)}; valid: {words}")
+                raise ValueError(f"{entry.name} is {shown(value)}; valid: {words}")
         check_u32("session", self.session)
         check_u32("seed", self.seed)
         self._check_names()
         for field in ("rate_bps", "queue_bytes"):
             if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; valid: {_KINDS[field][1]}")
+                raise ValueError(
+                    f"{field} is {getattr(self, field)}; valid: above 0; math.inf for no limit"
+                )
         if not 0 < self.quantum_s <= LONGEST_QUANTUM_S:
             raise ValueError(
                 f"quantum_s is {self.quantum_s}; valid: above 0, at most {LONGEST_QUANTUM_S:g}"
