@@ -342,7 +342,7 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
         while first + 20 < len(frames):
             batch = frames[first : first + 7]
             other.send(batch)
-            data._resting, data._unread_until_s = True, now_s
+            data.unread_until_s = now_s
             data.begin_routine(ours, now_s)
             if data.coming is None:
                 data.read(ours, now_s, waited=True)
@@ -412,7 +412,7 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
             fields(sent, CHUNK_BYTES)[case][7] += 1
         with pair() as (udp, other), socket.socket(type=socket.SOCK_DGRAM) as strange:
             data, now_s = data_of(udp), 2e-3
-            data._resting, data._unread_until_s = True, now_s
+            data.unread_until_s = now_s
             other.send(sent)
             if case == "stranger":
                 strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
@@ -446,7 +446,7 @@ def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_droppe
     parties, connection, rest = under_way()
     with pair(authenticated=True) as (udp, other):
         data, now_s = data_of(udp), 2e-3
-        data._resting, data._unread_until_s = True, now_s
+        data.unread_until_s = now_s
         sealed, other.seal = other.seal.seal(rest[:30]).copy(), None
         sealed[tampered, 20] ^= 1
         other.send(sealed)

@@ -69,18 +69,11 @@ class RestingData(DataChannel):
     """What has come at the peer may gather until `until_s`; it notes how it is read."""
 
     def __init__(self, until_s):
-        self.until_s, self.read_waited = until_s, []
+        self.unread_until_s, self.read_waited = until_s, []
 
     def read(self, connection, now_s, *, waited):
         self.read_waited.append(waited)
-        self.until_s = -math.inf
-
-    @property
-    def unread_until_s(self):
-        return self.until_s
-
-    def wake(self):
-        self.until_s = -math.inf
+        self.wake()
 
 
 def driver_of(links, wakes):

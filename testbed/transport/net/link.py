@@ -138,6 +138,8 @@ class DataChannel:
     # What is sent, and what is taken, during a wait without a wake-up: see `core.routine`.
     going: Departing | None = None
     coming: Arriving | None = None
+    # Until when arrivals may gather before they are `read`; -math.inf for not at all.
+    unread_until_s = -math.inf
 
     def fileno(self) -> int:
         """For a selector."""
@@ -166,11 +168,6 @@ class DataChannel:
         """Whether arrivals are wanted now."""
         return True
 
-    @property
-    def unread_until_s(self) -> float:
-        """Until when arrivals may gather before they are `read`; -math.inf for not at all."""
-        return -math.inf
-
     def begin_routine(self, connection: Connection, now_s: float) -> bool:
         """Whether anything may be done during a wait: sets `going` and `coming`."""
         return False
@@ -186,6 +183,7 @@ class DataChannel:
 
     def wake(self) -> None:
         """Arrivals gather no longer."""
+        self.unread_until_s = -math.inf
 
 
 NO_DATA = DataChannel()

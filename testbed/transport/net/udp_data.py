@@ -47,11 +47,8 @@ class UdpData(DataChannel):
         self._leave_out = leave_out
         self._gather_s = gather_s
         self._measured = measured
-        self._resting = False
-        self._unread_until_s = -math.inf
         self._drained = True
         self._blocked = False
-        self._retry_s: float | None = None
         self._not_before_s = 0.0
         self._departing: Departing | None = None
         self._arriving: Arriving | None = None
@@ -60,27 +57,24 @@ class UdpData(DataChannel):
         return self._udp.fileno()
 
     def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
-        waited = waited or self._resting or not self._drained
+        waited = waited or self._rests or not self._drained
         came = 0
         for _ in range(_RECEIVES_PER_TURN):
             came += self._take(connection, now_s, waited)
             if self._drained:
                 break
-        self._resting = False
+        self.wake()
         if came and self._drained:
             self._rest(connection, now_s)
 
     def _rest(self, connection: Connection, now_s: float) -> None:
         """Lets arrivals gather, if they may."""
         if gather_s := connection.gather_s(self._gather_s, measured=self._measured):
-            self._resting, self._unread_until_s = True, now_s + gather_s
-
-    def wake(self) -> None:
-        self._resting = False
+            self.unread_until_s = now_s + gather_s
 
     @property
-    def unread_until_s(self) -> float:
-        return self._unread_until_s if self._resting else -math.inf
+    def _rests(self) -> bool:
+        return self.unread_until_s > -math.inf
 
     def _take(self, connection: Connection, now_s: float, waited: bool) -> int:
         frames, self._drained = self._udp.receive()
@@ -91,7 +85,7 @@ class UdpData(DataChannel):
     def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         # Only the present backlog is read, because an unpaced sender goes on sending.
         backlog_bytes = self._udp.backlog_bytes
-        waited = waited or self._resting or not self._drained
+        waited = waited or self._rests or not self._drained
         for _ in range(MAX_DRAINS):
             if backlog_bytes <= 0:
                 break
@@ -101,14 +95,14 @@ class UdpData(DataChannel):
                 break
 
     def write(self, connection: Connection, now_s: float) -> None:
-        if self._retry_s is not None and now_s < self._retry_s:
+        if not self._blocked and now_s < self._not_before_s:
             return
         self._send(connection, now_s)
         if self._udp.too_large:
             connection.give_up(self._too_large())
 
     def _send(self, connection: Connection, now_s: float) -> None:
-        self._retry_s, self._blocked, self._not_before_s = None, False, 0.0
+        self._blocked, self._not_before_s = False, 0.0
         for _ in range(_BATCHES_PER_TURN):
             frames = connection.offer(now_s)
             if not len(frames):
@@ -118,8 +112,6 @@ class UdpData(DataChannel):
             taken = self._pass_on(connection, frames, left_out, now_s)
             if taken < len(frames):
                 self._blocked = self._udp.blocked
-                if not self._blocked:
-                    self._retry_s = now_s + _RETRY_S
                 self._not_before_s = now_s + (_BLOCKED_S if self._blocked else _RETRY_S)
                 return
             if frames.nbytes < _FULL_BATCH_BYTES and left_out is None:
@@ -149,7 +141,7 @@ class UdpData(DataChannel):
             return False
         if self._leave_out is None and not self._not_before_s:
             self._begin_going(connection, now_s)
-        if self._resting or self._drained:
+        if self._rests or self._drained:
             self._begin_coming(connection)
         return self.going is not None or self.coming is not None
 
@@ -171,7 +163,7 @@ class UdpData(DataChannel):
         if expected is None:
             return
         self._arriving = self._arriving or self._udp.arriving()
-        due_s = self._unread_until_s if self._resting else None
+        due_s = self.unread_until_s if self._rests else None
         if self._arriving.begin(expected, due_s, self._udp.receiving):
             self.coming = self._arriving
 
@@ -187,8 +179,8 @@ class UdpData(DataChannel):
         it = coming.it
         if len(arrivals.stamps):
             connection.arrived(arrivals, at_s, waited=not it.at_once)
-        self._resting, self._drained = not (it.over or it.at_once), it.drained
-        self._unread_until_s = it.due_s
+        self.unread_until_s = -math.inf if it.over or it.at_once else it.due_s
+        self._drained = it.drained
         if it.unplaced:
             self._udp.leave(coming)
             self._take(connection, now_s, waited=not it.at_once)
