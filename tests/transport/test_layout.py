@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from testbed.transport import PayloadLayout
 from testbed.transport.core.errors import PeerLost, ProtocolError
 from testbed.transport.core.layout import MAX_CHUNKS
-from testbed.transport.core.states import SENDER_TRANSITIONS, Machine, SenderEvent, SenderState
+from testbed.transport.core.repair import (
+    SENDER_TRANSITIONS,
+    SenderEvent,
+    SenderMachine,
+    SenderState,
+)
 from testbed.transport.core.wire import check_chunk_bytes, fields, new_frames
 
 layouts = st.builds(
@@ -167,7 +172,7 @@ def test_stopped_is_final_and_possible_in_every_state_and_what_is_missing_is_nam
         assert state is not SenderState.STOPPED or after is SenderState.STOPPED
     for state in SenderState:
         assert SENDER_TRANSITIONS[state, SenderEvent.STOP] is SenderState.STOPPED
-    machine = Machine(SenderState.ASKING, SENDER_TRANSITIONS)
+    machine = SenderMachine(SenderState.ASKING)
     with pytest.raises(ProtocolError, match="RAN_DRY is not possible while ASKING"):
         machine.on(SenderEvent.RAN_DRY)
     assert machine.state is SenderState.ASKING

@@ -14,8 +14,8 @@ from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_arrivals
 from testbed.transport.core.pacing import CATCH_UP_S, QUANTUM_S, Pacer
 from testbed.transport.core.path_estimates import FALLEN, PathEstimates
+from testbed.transport.core.repair import SenderEvent
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.states import SenderEvent
 from testbed.transport.core.tolerance import FractionRule
 from testbed.transport.core.wire import wire_bytes
 from testbed.transport.policies.congestion import FixedRate

@@ -38,7 +38,6 @@ from testbed.transport.core.messages import (
 from testbed.transport.core.outgoing import Outgoing
 from testbed.transport.core.routine import Departures, Expected
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.states import Machine
 from testbed.transport.core.tolerance import StopRule
 
 
@@ -46,23 +45,8 @@ class ConnectionState(Enum):
     JOINING = auto()  # worker: the HELLO awaits its answer
     WAITING = auto()  # others have not joined yet
     OPEN = auto()
-    LOST = auto()
+    LOST = auto()  # closed, broken or given up
 
-
-class ConnectionEvent(Enum):
-    WELCOME = auto()
-    READY = auto()  # said or heard
-    ENDED = auto()  # closed, broken or given up
-
-
-_State, _Event = ConnectionState, ConnectionEvent
-CONNECTION_TRANSITIONS = {
-    (_State.JOINING, _Event.WELCOME): _State.WAITING,
-    (_State.WAITING, _Event.READY): _State.OPEN,
-    (_State.JOINING, _Event.ENDED): _State.LOST,
-    (_State.WAITING, _Event.ENDED): _State.LOST,
-    (_State.OPEN, _Event.ENDED): _State.LOST,
-}
 
 # What a receiver says to its sender.
 _ANSWERS = frozenset(
@@ -145,9 +129,7 @@ class Connection:
         self.peer = peer  # its name
         self.lost: str | None = None  # why the connection has ended; None before
         self.counters: Counter[str] = Counter()  # what was ignored, by reason
-        self._machine = Machine(
-            ConnectionState.JOINING if hello else ConnectionState.WAITING, CONNECTION_TRANSITIONS
-        )
+        self.state = ConnectionState.JOINING if hello else ConnectionState.WAITING
         self._settings = settings
         self._events: list[Event] = []
         self.outgoing, self.incoming = self._directions(path)  # the transfers of each direction
@@ -169,15 +151,16 @@ class Connection:
             Incoming(self.peer, self._settings, *common, path),
         )
 
-    @property
-    def state(self) -> ConnectionState:
-        return self._machine.state
+    def _advance(self, before: ConnectionState, after: ConnectionState, why: MessageType) -> None:
+        if self.state is not before:
+            raise ProtocolError(f"{why.name} is not possible while {self.state.name}")
+        self.state = after
 
     # The application's side.
 
     def start(self, now_s: float) -> None:
         """Server: all have joined, and this worker may begin."""
-        self._machine.on(ConnectionEvent.READY)
+        self._advance(ConnectionState.WAITING, ConnectionState.OPEN, MessageType.READY)
         self._liveness.heard_s = now_s
         self._queue_control([ControlMessage(MessageType.READY)])
 
@@ -277,7 +260,7 @@ class Connection:
         elif kind is MessageType.WELCOME:
             self._welcomed(Welcome.parse(message.body))
         elif kind is MessageType.READY:
-            self._machine.on(ConnectionEvent.READY)
+            self._advance(ConnectionState.WAITING, ConnectionState.OPEN, MessageType.READY)
             self._events.append(Started())
         elif kind is MessageType.ANNOUNCE:
             self._liveness.awaiting_s = None
@@ -294,7 +277,7 @@ class Connection:
     def _welcomed(self, welcome: Welcome) -> None:
         if welcome.session != self._settings.session:
             raise ProtocolError("WELCOME of another session")
-        self._machine.on(ConnectionEvent.WELCOME)
+        self._advance(ConnectionState.JOINING, ConnectionState.WAITING, MessageType.WELCOME)
         self._events.append(Joined(welcome.data_port, welcome.key))
 
     # What is due.
@@ -396,6 +379,6 @@ class Connection:
     def _end(self, reason: str) -> None:
         if self.lost is not None:
             return
-        self._machine.on(ConnectionEvent.ENDED)
+        self.state = ConnectionState.LOST
         self.lost = reason
         self._events.append(PeerGone(reason))

@@ -30,10 +30,9 @@ from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST
 from testbed.transport.core.layout import Leg
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.core.order import Arranger, OrderContext
-from testbed.transport.core.repair import Arrange
+from testbed.transport.core.repair import Arrange, SenderEvent, SenderState
 from testbed.transport.core.routine import Departures, promises
 from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.core.wire import new_frames, wire_bytes
 from testbed.transport.core.worth import MUST
 

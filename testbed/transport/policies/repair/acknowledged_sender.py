@@ -18,8 +18,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, Ack, ControlMessage, MessageType
 from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, SenderRepair
-from testbed.transport.core.states import SenderEvent, SenderState
+from testbed.transport.core.repair import Arrange, SenderEvent, SenderRepair, SenderState
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 
 _IN_FLIGHT, _ARRIVED, _LOST = 1, 2, 3

@@ -23,9 +23,15 @@ from testbed.transport.core.messages import (
     unpack_arrivals,
 )
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair, SenderRepair
+from testbed.transport.core.repair import (
+    Arrange,
+    ReceiverRepair,
+    Repair,
+    SenderEvent,
+    SenderRepair,
+    SenderState,
+)
 from testbed.transport.core.routine import Quiet
-from testbed.transport.core.states import SenderEvent, SenderState
 from testbed.transport.core.tolerance import Progress
 
 # Who walks looks up so often: at this share of the walk, within these bounds.

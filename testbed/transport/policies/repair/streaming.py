@@ -18,8 +18,7 @@ from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, Repair
-from testbed.transport.core.states import SenderEvent, SenderState
+from testbed.transport.core.repair import Arrange, Repair, SenderEvent, SenderState
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 
