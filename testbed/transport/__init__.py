@@ -1,12 +1,9 @@
 """Bounded-loss gradient transport: sends float32 payloads and may give up a bounded part of each.
 
-This package holds the protocols and the endpoints that run them. It imports nothing else of the
-project except `testbed.shared`, and knows nothing of the lab. To add a tolerance, repair,
-congestion control, chunk order or marks, see `policies`; presets are in `protocols`.
-
-One endpoint is the server, the others are workers. They send payloads in numbered transfers. A
-minimal round between a server at 127.0.0.1 and one worker at 127.0.0.2, which share `session`, a
-random 32-bit number (addresses beyond one system need `credentials`, or `insecure=True`):
+It imports nothing else of the project except `testbed.shared`. One endpoint is the server, the
+others are workers. They send payloads in numbered transfers. A minimal round between a server at
+127.0.0.1 and one worker at 127.0.0.2, which share `session`, a random 32-bit number (addresses
+beyond one system need `credentials`, or `insecure=True`):
 
     layout = PayloadLayout([("conv.weight", 864), ("conv.bias", 32)])
     common = {"session": session, "protocol": preset("dblp"), "layout": layout, "rate_bps": 95e6}
@@ -27,12 +24,11 @@ random 32-bit number (addresses beyond one system need `credentials`, or `insecu
                                                         # Leg.BROADCAST.transfer(0).
 
 Instead of a number, `receive` also takes `protocol.gather.stop_rule(critical)`: the tolerance
-policy's rule for the current phase. When a peer dies, the calls that need it raise PeerLost, which
-names it.
+policy's rule for the current phase. When a peer dies, the calls that need it raise PeerLost.
 
 A protocol is a `ProtocolConfig`: one entry of each axis. `preset(NAME)` gives the published ones.
-Each axis is a registry: POLICIES (when a receiver may stop), REPAIRS, CONGESTION_CONTROLS, ORDERS,
-MARKS (what switches are to drop last).
+Each axis is a registry in `policies`: POLICIES (when a receiver may stop), REPAIRS,
+CONGESTION_CONTROLS, ORDERS, MARKS (what switches are to drop last).
 """
 
 from testbed.transport.core.congestion import Feedback

@@ -93,7 +93,6 @@ class Liveness:
         return max(self.heard_s, self._pinged_s) + self._interval_s
 
     def pinged(self, now_s: float) -> None:
-        """It is asked now."""
         if self._pinged_s <= self.heard_s:
             self._asked_s = now_s
         self._pinged_s = now_s

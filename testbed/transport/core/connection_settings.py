@@ -62,7 +62,6 @@ class ConnectionSettings:
         return Slowest(self.layout_count, self.transfers_in_flight)
 
     def layout_of(self, transfer: int) -> PayloadLayout:
-        """What a transfer carries."""
         return layout_of(transfer, self.layout, tensor_by_tensor=self.tensor_by_tensor)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class TransferReport:
-    """One side's view of a transfer; the peer has its own.
+    """One side's view of a transfer.
 
     Attributes:
         transfer, peer: the transfer's number and the other side's name.

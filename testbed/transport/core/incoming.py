@@ -44,15 +44,7 @@ from testbed.transport.core.worth import decode
 
 
 class Receiver:
-    """Collects one payload from one sender until the stop rule is satisfied.
-
-    Attributes:
-        received: which chunks have arrived, shape (chunk_count,).
-        ignored: datagrams dropped, by reason.
-        placement: takes its datagrams.
-        attentive: the driver sets it to False while it hands over input that waited in the socket
-            for an unknown time. Such input gives no sample of the round trip.
-    """
+    """Collects one payload from one sender until the stop rule is satisfied."""
 
     def __init__(
         self,
@@ -64,20 +56,16 @@ class Receiver:
         now_s: float,
         lookback: Lookback | None = None,
     ) -> None:
-        """`into` is a buffer of the layout; arriving chunks are written to their place in it.
-
-        Without a rule the receiver collects data early, and says nothing until `adopt`.
-        `lookback` is for the rule: what earlier transfers took.
-        """
+        """Writes chunks into a buffer; without a rule it says nothing until `adopt`."""
         self.transfer = transfer
         self._layout = layout = settings.layout_of(transfer)
         rows = layout.rows(into, written=True)
         self.placement = settings.hot_path.placement(
             session=settings.session, transfer=transfer, layout=layout, rows=rows
         )
-        self.received = self.placement.received
-        self.ignored = self.placement.ignored
-        self.attentive = True
+        self.received = self.placement.received  # which chunks, shape (chunk_count,)
+        self.ignored = self.placement.ignored  # datagrams dropped, by reason
+        self.attentive = True  # False for input that waited: it gives no round trip
         self.repair = settings.repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
@@ -111,7 +99,6 @@ class Receiver:
 
     @property
     def received_count(self) -> int:
-        """How many chunks have arrived."""
         return self.placement.received_count
 
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
@@ -224,13 +211,11 @@ class Receiver:
         return self.repair.quiet if promises(self.repair, "quiet") else NOT_QUIET
 
     def on_deadline(self, now_s: float) -> None:
-        """Must be called when `next_deadline_s` has passed."""
         if not self.stopped:
             self._now_s = now_s
             self._stop_or(self.repair.on_deadline)
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline` if nothing arrives before; None for never."""
         if self.stopped or self._rule is None:
             return None
         if not self._timed:  # asked for with every wake-up, and usual
@@ -274,13 +259,11 @@ class Receiver:
         )
 
     def poll_messages(self) -> list[ControlMessage]:
-        """The control messages to send now, in order."""
         messages, self._outbox = self._outbox, []
         self._control_bytes += sum(message.wire_bytes for message in messages)
         return messages
 
     def report(self, peer: str) -> TransferReport:
-        """This side's report, complete once `stopped`."""
         return TransferReport(
             transfer=self.transfer,
             peer=peer,
@@ -506,7 +489,6 @@ class Incoming:
         return 0.0 if measured and not repair.only_answers else repair.gather_s
 
     def expected(self, most_s: float, *, measured: bool) -> Expected | None:
-        """`Connection.expected`."""
         if self._early or len(self.receivers) != 1:
             return None
         (receiver,) = self.receivers.values()
@@ -530,7 +512,6 @@ class Incoming:
         )
 
     def arrived(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
-        """`Connection.arrived`."""
         (receiver,) = self.receivers.values()
         receiver.attentive = not waited
         receiver.arrived(arrivals, now_s)
@@ -623,7 +604,6 @@ class Incoming:
                 self._drop_early(transfer)
 
     def next_deadline_s(self) -> float:
-        """When `on_deadline` is due; math.inf for never."""
         due_s = math.inf
         for receiver in self.receivers.values():  # asked for with every wake-up
             each = receiver.next_deadline_s()

@@ -1,7 +1,4 @@
-"""The payload layout: where each tensor's elements lie, and how the payload is cut into chunks.
-
-Both peers agree on it before the first transfer: a worker sends it in a fixed binary form.
-"""
+"""The payload layout: where each tensor's elements lie, and how the payload is cut into chunks."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -36,7 +33,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class PayloadLayout:
-    """Float32 tensors, one after the other, cut into chunks of equal size.
+    """Float32 tensors, one after the other, cut into at most MAX_CHUNKS chunks; else ValueError.
 
     A *buffer* is a contiguous uint8 array of chunk_count * chunk_bytes bytes: the elements in
     little-endian order, then zeros up to the end of the last chunk. Reuse buffers: touching fresh
@@ -121,7 +118,7 @@ class PayloadLayout:
         return np.zeros(self.chunk_count * self.chunk_bytes, dtype=np.uint8)
 
     def rows(self, buffer: NDArray[np.uint8], *, written: bool = False) -> NDArray[np.uint8]:
-        """The buffer as chunks, shape (chunk_count, chunk_bytes); shares its memory.
+        """The buffer as chunks, shape (chunk_count, chunk_bytes), in the same memory.
 
         ValueError for no buffer of this layout, and with `written` for a read-only one.
         """

@@ -96,16 +96,7 @@ class Stall:
 
 
 class Sender:
-    """Sends one payload to one receiver until the receiver says STOP.
-
-    Attributes:
-        held: whether the receiver has said that it has not asked for this transfer yet.
-        stall: whether its data do not arrive.
-        attentive: the driver sets it to False while it hands over messages that waited for an
-            unknown time.
-        protected: whether switches are to drop what was offered last, or the last `departures`,
-            after others; None: it is not marked.
-    """
+    """Sends one payload to one receiver until the receiver says STOP."""
 
     def __init__(
         self,
@@ -118,11 +109,7 @@ class Sender:
         arrangers: dict[int, Arrange] | None = None,
         overdue: NDArray[np.bool_] | None = None,
     ) -> None:
-        """`payload` is a buffer of the layout; it must not change before the transfer ends.
-
-        `arrangers` are the order's for payloads that are sent to several peers at once, by their
-        addresses: that of this one is taken from there, or added. `overdue`: see `OrderContext`.
-        """
+        """`arrangers` are those of payloads for several peers, by address: this one's is added."""
         self.transfer = transfer
         self._layout = layout = settings.layout_of(transfer)
         rows = layout.rows(payload)
@@ -149,6 +136,7 @@ class Sender:
         if isinstance(arranger, Arranger):
             self._worth, self._enough = arranger.worth, arranger.enough
             self._classes = arranger.protected
+        # Whether switches are to drop what was offered last after others; None: it is not marked.
         self.protected: bool | None = None
         if self._worth is not None:
             told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
@@ -169,8 +157,8 @@ class Sender:
         self._began_s = now_s
         self._ended_s = now_s
         self.stall = Stall(now_s)
-        self.held = False
-        self.attentive = True
+        self.held = False  # whether the receiver has not asked for this transfer yet
+        self.attentive = True  # False while messages come that waited for an unknown time
         path.pacer.fit(layout.chunk_count)
         path.begin(self._repair, now_s)
 
@@ -180,7 +168,6 @@ class Sender:
 
     @property
     def stopped(self) -> bool:
-        """Whether the receiver has said that it has enough."""
         return self.state is SenderState.STOPPED
 
     @property
@@ -371,7 +358,6 @@ class Sender:
         )
 
     def poll_messages(self) -> list[ControlMessage]:
-        """The control messages to send now, in order."""
         if not self._repair.outbox:
             return []
         messages, self._repair.outbox = self._repair.outbox, []
@@ -395,7 +381,6 @@ class Sender:
             self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
-        """When to call `on_deadline` and `offer` if nothing else happens before; None for never."""
         if self.stopped:
             return None
         deadline_s = self._repair.deadline_s()
@@ -429,7 +414,6 @@ class Sender:
         return self._datagrams_sent - self._left_out
 
     def report(self, peer: str) -> TransferReport:
-        """This side's report, complete once `stopped`."""
         chunk_bytes = self._layout.chunk_bytes
         return TransferReport(
             transfer=self.transfer,
@@ -475,7 +459,6 @@ class Outgoing:
         self._overdue: dict[int, NDArray[np.bool_] | None] = {}  # by layout, see OrderContext
 
     def check(self, transfer: int) -> None:
-        """Raises ValueError unless a transfer of this number can be posted now."""
         self._numbers.check(transfer, len(self.senders))
 
     def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
@@ -555,7 +538,6 @@ class Outgoing:
             sender.on_deadline(now_s)
 
     def next_deadline_s(self, now_s: float, *, departing: bool) -> float:
-        """When `on_deadline` or `offer` is due; math.inf for never."""
         due_s = math.inf
         for sender in self.senders.values():  # asked for with every wake-up
             each = sender.next_deadline_s(now_s, departing=departing)
@@ -583,7 +565,6 @@ class Outgoing:
             self._offering.sent(count, now_s, left_out)
 
     def departures(self) -> Departures | None:
-        """`Connection.departures`."""
         if len(self.senders) != 1:
             return None
         (self._offering,) = self.senders.values()

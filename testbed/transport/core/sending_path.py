@@ -86,7 +86,6 @@ class SendingPath:
 
     @property
     def in_flight(self) -> int:
-        """Datagrams that are not known to have arrived or to be lost."""
         total = 0
         for repair in self._repairs:  # asked for with every batch; `sum` takes thrice as long
             total += repair.in_flight
@@ -98,7 +97,6 @@ class SendingPath:
         return len(self._repairs) + len(self._held) > 1
 
     def begin(self, repair: SenderRepair, now_s: float) -> None:
-        """A transfer begins."""
         if not self._repairs:  # what is held has left the network
             self.congestion.on_transfer_begin(now_s)
             self.pacer.resume(now_s)

@@ -127,7 +127,6 @@ class FractionRule(StopRule):
 
 
 def check_tolerance(tolerance: float, name: str = "tolerance") -> None:
-    """Raises ValueError unless 0 <= tolerance < 1."""
     if not (isinstance(tolerance, int | float) and 0 <= tolerance < 1):
         raise ValueError(f"{name} is {tolerance!r}; valid: 0 (reliable) up to but not including 1")
 
@@ -166,7 +165,6 @@ class Slowest:
         self._sides.add(side)
 
     def note(self, transfer: int, took: Took) -> None:
-        """A transfer has ended with one of the peers."""
         known = self._took.get(transfer)
         if known is None or _tells_more(took, known):
             self._took[transfer] = took
@@ -210,7 +208,6 @@ class Lookback:
         return self._back.min_s
 
     def note(self, transfer: int, took: Took) -> None:
-        """A transfer from this peer has ended."""
         self.recent.append(took)
         if len(self.earliest) < MOST_EARLIEST:
             self.earliest.append(took)

@@ -2,12 +2,11 @@
 
     u32 session | u32 sequence | u32 transfer | u16 length | u16 stamp | chunk, zero-padded
 
-In network order. `sequence`, `transfer` and `length` are those of DBLP (arXiv 2605.01989);
-`session` keeps two runs apart. All datagrams have the same size, because segmentation offload cuts
-a send into equal pieces. `sequence` holds the chunk's number in its lower 26 bits. `stamp` has the
-*send index* in its lower 15, the datagram's place among all that the transfer has sent, and asks
-for an ACK by its highest. The six highest bits of `sequence` continue the send index to a *number*
-of 21 bits, by which a receiver takes each datagram once.
+In network order, as in DBLP (arXiv 2605.01989). All have the same size, because segmentation
+offload cuts a send into equal pieces. `sequence` holds the chunk's number in its lower 26 bits.
+`stamp` has the *send index* in its lower 15, the datagram's place among all that the transfer has
+sent, and asks for an ACK by its highest. The six highest bits of `sequence` continue the send index
+to a *number* of 21 bits, by which a receiver takes each datagram once.
 """
 
 from functools import lru_cache

@@ -78,12 +78,7 @@ class LargestMagnitudeFirst(ChunkOrder):
             # Double precision keeps the sum of large floats finite.
             score[large] = np.abs(rows[large]).sum(axis=1, dtype=np.float64) / elements[large]
         score[~np.isfinite(score)] = np.inf
-        # Floats that are not negative have the order of their bits. A sort of whole numbers is
-        # faster than one of floats that keeps the order of equals.
-        keys = (~score.view(np.uint32)).astype(np.uint64) << np.uint64(32)
-        keys |= np.arange(len(keys), dtype=np.uint64)
-        keys.sort()
-        return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        return np.argsort(-score, kind="stable")
 
 
 @dataclass(frozen=True, kw_only=True)

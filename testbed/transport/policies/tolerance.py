@@ -140,7 +140,6 @@ class PerLayer(_Named):
         vars(self).update(tensors=_parse_tensors(tensors))
 
     def tolerance(self, critical: bool) -> float:
-        """The largest of the bounds."""
         exceptions = [bound for bound in (self.first, self.last) if bound is not None]
         return max(self.default, *exceptions, *(bound for _, bound in self.tensors), 0.0)
 

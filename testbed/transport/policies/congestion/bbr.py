@@ -98,7 +98,6 @@ class Bbr(PathControl):
 
     @property
     def pacing_gain(self) -> float:
-        """The present ratio of pace to bandwidth."""
         if self.state is BbrState.STARTUP:
             return STARTUP_GAIN
         if self.state is BbrState.DRAIN:

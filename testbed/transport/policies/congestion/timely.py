@@ -78,7 +78,6 @@ class Timely(PathControl):
 
     @property
     def _datagram_s(self) -> float:
-        """The time of a datagram at the present rate."""
         return self._datagram_bytes * 8 / self._rate if self._rate else math.inf
 
     @property

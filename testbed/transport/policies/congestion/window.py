@@ -65,7 +65,6 @@ class Reno(PathControl):
 
     @property
     def slow_start(self) -> bool:
-        """Whether the window is below the threshold."""
         return self._window < self._threshold
 
     def on_transfer_begin(self, now_s: float) -> None:
@@ -149,7 +148,6 @@ class Reno(PathControl):
         return self._datagram_bytes * delivered_bytes / self._window
 
     def _after_loss(self) -> float:
-        """The window after a loss."""
         return self.beta * self._window
 
     def _idle(self, pause_s: float) -> None:

@@ -201,7 +201,6 @@ class SendQueue:
         self._set(*(each[~taken[each]] for each in (self._lost, self._fresh, self._kept)))
 
     def push_lost(self, chunks: Chunks) -> None:
-        """Adds chunks whose last copies are lost."""
         if len(chunks):
             self._set(np.concatenate((self._lost, chunks)), self._fresh, self._kept)
 
@@ -211,7 +210,6 @@ class SendQueue:
             self._set(self._lost[~arrived[self._lost]], self._fresh, self._kept)
 
     def restart(self) -> None:
-        """Makes all chunks wait again."""
         self._set(self._all[:0], self._all, self._all[:0])
 
 
