@@ -6,8 +6,8 @@ has two halves of its own, see `testbed/transport/policies/repair/passes.py`.
 
 from dataclasses import dataclass
 
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange
 from testbed.transport.policies.repair import Selective
 from testbed.transport.policies.repair.selective import SelectiveSender
 
@@ -21,7 +21,7 @@ class LostLast(Selective):
     """As `selective`, which sends lost chunks first."""
 
     def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> LostLastSender:
         return LostLastSender(
             transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates

@@ -30,7 +30,7 @@ from testbed.transport.core.hot_path import HotPath
 from testbed.transport.core.joining import SERVER, Admission, Newcomer, UnknownSenderError
 from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.core.messages import Hello, Welcome
-from testbed.transport.core.repair import Arrange
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import StopRuleFactory
 from testbed.transport.core.wire import wire_bytes
@@ -395,7 +395,7 @@ class Endpoint:
 
     def send(self, transfer: int, payloads: Mapping[str, Buffer]) -> dict[str, TransferReport]:
         """As the transport's."""
-        arrangers: dict[int, Arrange] | None = {} if len(payloads) > 1 else None
+        arrangers: dict[int, Arranger] | None = {} if len(payloads) > 1 else None
         compressed, streams = self._compressed, payloads
         if compressed is not None:
             chosen, streams = compressed.pack(payloads)

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, Repair
+from testbed.transport.core.repair import Repair
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender, SendQueue
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 
@@ -47,7 +48,7 @@ class TcpSender(AcknowledgedSender):
 
     lost_first = True
 
-    def __init__(self, *, chunk_count: int, arrange: Arrange, estimates: PathEstimates) -> None:
+    def __init__(self, *, chunk_count: int, arrange: Arranger, estimates: PathEstimates) -> None:
         super().__init__(transfer=0, chunk_count=chunk_count, arrange=arrange, estimates=estimates)
         self._acknowledged = 0  # all chunks before this one have arrived
         self._sent_to = 0  # none from this one on has been sent
@@ -188,7 +189,7 @@ class TcpModel(Repair):
     """The repair of kernel TCP; without options."""
 
     def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> TcpSender:
         return TcpSender(chunk_count=chunk_count, arrange=arrange, estimates=estimates)
 

@@ -9,6 +9,7 @@ import pytest
 from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS, TcpSender
 from testbed.training.filling.error_feedback import ErrorFeedback
 from testbed.transport import preset
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
 from tests.simulate.rounds import CHUNK_BYTES, Star
 from tests.transport.loopback import run_all, site
@@ -123,7 +124,7 @@ def test_a_kernel_is_not_asked_for_an_answer_though_the_timer_comes_late():
     estimates = PathEstimates()
     for _ in range(50):
         estimates.on_round_trip(0.01)
-    sender = TcpSender(chunk_count=8, arrange=lambda chunks: chunks, estimates=estimates)
+    sender = TcpSender(chunk_count=8, arrange=Arranger(np.arange(8)), estimates=estimates)
     sender.on_sent(8, 1.0)
     sender.on_deadline(1.1)
     assert not sender.outbox

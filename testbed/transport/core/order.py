@@ -5,7 +5,6 @@ options. The endpoint supplies `seed` to an order that has it, where the user do
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +65,8 @@ class Arranger:
 
     def __call__(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Puts ascending chunk numbers in the order of sending."""
+        if len(missing) == len(self._permutation):
+            return self._permutation
         wanted = np.zeros(len(self._permutation), dtype=np.bool_)
         wanted[missing] = True
         return self._permutation[wanted[self._permutation]]
@@ -80,7 +81,7 @@ class ChunkOrder(ABC):
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         """All chunk numbers of a transfer in the order of sending, shape (chunk_count,)."""
 
-    def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+    def arranger(self, context: OrderContext) -> Arranger:
         """Returns the function that arranges ascending chunk numbers, in all passes."""
         permutation, count = self.permutation(context), context.layout.chunk_count
         if not np.array_equal(np.sort(permutation), np.arange(count)):  # some would never be sent

@@ -30,7 +30,7 @@ from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST
 from testbed.transport.core.layout import Leg
 from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.core.order import Arranger, OrderContext
-from testbed.transport.core.repair import Arrange, SenderEvent, SenderState
+from testbed.transport.core.repair import SenderEvent, SenderState
 from testbed.transport.core.routine import Departures, promises
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import new_frames, wire_bytes
@@ -106,7 +106,7 @@ class Sender:
         payload: NDArray[np.uint8],
         path: SendingPath,
         now_s: float,
-        arrangers: dict[int, Arrange] | None = None,
+        arrangers: dict[int, Arranger] | None = None,
         overdue: NDArray[np.bool_] | None = None,
     ) -> None:
         """`arrangers` are those of payloads for several peers, by address: this one's is added."""
@@ -132,10 +132,8 @@ class Sender:
             arrange=arranger,
             estimates=path.estimates,
         )
-        self._worth, self._enough, self._classes = None, layout.chunk_count, None
-        if isinstance(arranger, Arranger):
-            self._worth, self._enough = arranger.worth, arranger.enough
-            self._classes = arranger.protected
+        self._worth, self._enough = arranger.worth, arranger.enough
+        self._classes = arranger.protected
         # Whether switches are to drop what was offered last after others; None: it is not marked.
         self.protected: bool | None = None
         if self._worth is not None:

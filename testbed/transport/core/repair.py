@@ -6,7 +6,7 @@ while data flows finds most in `AcknowledgedSender` and `AcknowledgingReceiver`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import ControlMessage
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.routine import NOT_QUIET, Quiet
 from testbed.transport.core.tolerance import Progress
-
-Arrange = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 # A transfer ends if datagrams arrive with any probability above zero, since messages are reliable
@@ -183,7 +182,7 @@ class Repair(ABC):
 
     @abstractmethod
     def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> SenderRepair:
         """The sender's half; `arrange` puts ascending chunk numbers in the order of sending."""
 

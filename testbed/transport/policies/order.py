@@ -4,7 +4,6 @@
 file of your own, `order: ./mine.py`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -32,8 +31,8 @@ class InOrder(ChunkOrder):
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         return np.arange(context.layout.chunk_count, dtype=np.int64)
 
-    def arranger(self, context: OrderContext) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        return lambda missing: missing  # ascending already
+    def arranger(self, context: OrderContext) -> Arranger:
+        return Arranger(self.permutation(context))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, Ack, ControlMessage, MessageType
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, SenderEvent, SenderRepair, SenderState
+from testbed.transport.core.repair import SenderEvent, SenderRepair, SenderState
 from testbed.transport.core.wire import SEND_INDEX_MODULUS
 
 _IN_FLIGHT, _ARRIVED, _LOST = 1, 2, 3
@@ -232,7 +233,7 @@ class AcknowledgedSender(SenderRepair):
     lost_first = False  # whether lost chunks go before those never sent, or after them
 
     def __init__(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> None:
         super().__init__()
         self.estimates = estimates
@@ -256,7 +257,7 @@ class AcknowledgedSender(SenderRepair):
 
     # What subclasses define.
 
-    def at_first(self, arrange: Arrange) -> int | None:
+    def at_first(self, arrange: Arranger) -> int | None:
         """How many chunks wait to be sent before `_due` releases the others; None: all."""
         return None
 

@@ -22,9 +22,9 @@ from testbed.transport.core.messages import (
     pack_arrivals,
     unpack_arrivals,
 )
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import (
-    Arrange,
     ReceiverRepair,
     Repair,
     SenderEvent,
@@ -52,7 +52,7 @@ class PassesSender(SenderRepair):
         *,
         transfer: int,
         chunk_count: int,
-        arrange: Arrange,
+        arrange: Arranger,
         walk_s: NDArray[np.float64] | None = None,
         overlaps: bool = True,
     ) -> None:
@@ -261,7 +261,7 @@ class Passes(Repair):
         return np.append(np.arange(1, chunk_count + 1), chunk_count) * self.walk_s_per_chunk
 
     def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> PassesSender:
         return PassesSender(
             transfer=transfer,
@@ -310,7 +310,7 @@ class Once(Repair):
     """No repair while a stop rule will end the transfer by itself (OptiReduce, NSDI 2025)."""
 
     def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> PassesSender:
         return PassesSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
+from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, ReceiverRepair, Repair
+from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.routine import NOT_QUIET, Quiet
 from testbed.transport.core.tolerance import Progress
 from testbed.transport.core.wire import (
@@ -182,7 +183,7 @@ class Selective(Repair):
     """The repair `selective`."""
 
     def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> SelectiveSender:
         return SelectiveSender(
             transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates

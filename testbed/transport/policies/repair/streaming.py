@@ -18,7 +18,7 @@ from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.order import Arranger
 from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Arrange, Repair, SenderEvent, SenderState
+from testbed.transport.core.repair import Repair, SenderEvent, SenderState
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 
@@ -108,11 +108,10 @@ class WorthiestFirstSender(StreamingSender):
 
     lost_first = True
 
-    def __init__(self, *, chunk_count: int, arrange: Arrange, **common: Any) -> None:
+    def __init__(self, *, chunk_count: int, arrange: Arranger, **common: Any) -> None:
         super().__init__(chunk_count=chunk_count, arrange=arrange, **common)
         self._ranked = arrange(np.arange(chunk_count, dtype=np.int64))
-        none = np.zeros(chunk_count, np.bool_)
-        self._urgent = arrange.urgent if isinstance(arrange, Arranger) else none
+        self._urgent = arrange.urgent
         self._plan: NDArray[np.int64] | None = None
         self._answered = False  # in this transfer: what is known of losses is no older
         self._heard_s: float | None = None  # when an answer came, or the first datagram was sent
@@ -138,9 +137,9 @@ class WorthiestFirstSender(StreamingSender):
         at_s = self._heard_s + _SILENT * usual_s + _SILENT_S
         return at_s if due_s is None else min(at_s, due_s)
 
-    def at_first(self, arrange: Arrange) -> int | None:
+    def at_first(self, arrange: Arranger) -> int | None:
         loss = self.estimates.loss
-        if not isinstance(arrange, Arranger) or loss > _FIRST_RISK:
+        if loss > _FIRST_RISK:
             return None
         return math.ceil(arrange.enough / (1 - loss))
 
@@ -218,7 +217,7 @@ class Streaming(Repair):
     lost_first: bool = False
 
     def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arrange, estimates: PathEstimates
+        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> StreamingSender:
         kind = WorthiestFirstSender if self.lost_first else StreamingSender
         return kind(
