@@ -87,7 +87,6 @@ def test_protocols_that_cannot_be_are_answered_with_what_is_valid(name, override
         ("repair", "passes:walk_s_per_chunk=-1", "walk_s_per_chunk is -1; valid: 0 to 1"),
         ("order", "shuffled:seed=-1", "seed is -1"),
         ("order", "by-energy:per=chunk", "valid: payload, tensor"),
-        ("gather", "early-close:tolerance=0.1,deadline_s=1,must=a;a", "given twice"),
         ("order", "by-energy:floor=0", "floor is 0; valid: above 0, up to 1"),
         ("marks", "layer", "unknown kind of marks 'layer'; valid: none, layer-and-magnitude"),
         ("marks", "layer-and-magnitude:back=2", "back is 2; valid: 0 to 1"),

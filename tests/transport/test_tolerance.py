@@ -294,7 +294,7 @@ def test_a_question_within_a_pass_does_not_end_a_transfer():
         PerLayer(0.1),
         PerLayer(0.1, first=0.2, last=0.0, tensors={"*.bias": 0, "conv[0-9].w": 1 / 3}),
         EarlyClose(0.1, 0.05),
-        EarlyClose(0.1, 1e-4, must=["*.bias", "head.*"]),
+        EarlyClose(0.1, 1e-4, must="*.bias;head.*"),
         EarlyClose(0.1, 0.05, patience=1.5),
         QuickLossOnly(0.1, 0.02),
     ],

@@ -28,7 +28,6 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone, TransferReport
 from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
-from testbed.transport.core.repair import ReceiverRepair
 from testbed.transport.core.routine import (
     GATHERED,
     NOT_QUIET,
@@ -89,8 +88,6 @@ class Receiver:
     def _go_by(self, rule: StopRule | None) -> None:
         """This side asks for the transfer now, if there is a rule."""
         self._rule = rule
-        both: tuple[StopRule | ReceiverRepair | None, ...] = (rule, self.repair)
-        self._timed = [each for each in both if each is not None and _may_set_deadlines(each)]
         self._posted_s, self._early_count = self._now_s, self.received_count
         # What the slowest peers took; that asks all of them, so only if the rule wants it.
         self._slowest: Sequence[Took] = ()
@@ -218,15 +215,9 @@ class Receiver:
     def next_deadline_s(self) -> float | None:
         if self.stopped or self._rule is None:
             return None
-        if not self._timed:  # asked for with every wake-up, and usual
-            return None
         progress = self._progress()
-        deadlines = [
-            deadline_s
-            for each in self._timed
-            if (deadline_s := each.deadline_s(progress)) is not None
-        ]
-        return min(deadlines, default=None)
+        deadlines = (self._rule.deadline_s(progress), self.repair.deadline_s(progress))
+        return min((at_s for at_s in deadlines if at_s is not None), default=None)
 
     def _stop_or(self, otherwise: Callable[[Progress], list[ControlMessage]]) -> None:
         if self._rule is None:
@@ -279,12 +270,6 @@ class Receiver:
             ended_s=self._ended_s,
             ignored=dict(self.ignored),
         )
-
-
-def _may_set_deadlines(asked: StopRule | ReceiverRepair) -> bool:
-    """Whether its `deadline_s` is its own."""
-    method = getattr(asked.deadline_s, "__func__", None)
-    return method not in (StopRule.deadline_s, ReceiverRepair.deadline_s)
 
 
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor

@@ -8,6 +8,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import Registry
 from testbed.transport.core.errors import check_number
-from testbed.transport.core.layout import PayloadLayout, check_glob, layer_of, matching, parse_globs
+from testbed.transport.core.layout import PayloadLayout
 from testbed.transport.core.tolerance import (
     ALIKE,
     MOST_EARLIEST,
@@ -150,9 +151,10 @@ class PerLayer(_Named):
         """The bound of each tensor; ValueError when an exception matches none of them."""
         exceptions: list[list[float]] = [[] for _ in layout.tensors]
         for glob, bound in self.tensors:
-            for index in matching(layout, glob, "tensors"):
+            for index in _matching(layout, glob, "tensors"):
                 exceptions[index].append(bound)
-        layers = [layer_of(name) for name, _ in layout.tensors]
+        # `features.0.weight` and `features.0.bias` belong to the layer `features.0`.
+        layers = [name.rpartition(".")[0] or name for name, _ in layout.tensors]
         for extreme, limit in ((layers[0], self.first), (layers[-1], self.last)):
             if limit is not None:
                 for index, layer in enumerate(layers):
@@ -205,6 +207,31 @@ class TensorBounds(StopRule):
         return -(-int(excess.sum()) // self._elements_per_chunk)
 
 
+_SHOWN = 12  # names of tensors in an error
+# These characters separate options and globs, as in `per-layer:tensors=*.bias@0;head*@0.1`.
+_RESERVED = (",", ";", "@")
+
+
+def _checked(glob: object, option: str) -> str:
+    """The glob without surrounding spaces; ValueError when it is no valid glob."""
+    if not isinstance(glob, str) or not glob.strip() or any(sign in glob for sign in _RESERVED):
+        raise ValueError(
+            f"{option}: {glob!r} is no tensor name; valid: a name or a glob such as *.bias, "
+            "without , ; and @"
+        )
+    return glob.strip()
+
+
+def _matching(layout: PayloadLayout, glob: str, option: str) -> list[int]:
+    """The numbers of the tensors that a glob matches; ValueError, which lists names, for none."""
+    numbers = [index for index, (name, _) in enumerate(layout.tensors) if fnmatchcase(name, glob)]
+    if not numbers:
+        names = [name for name, _ in layout.tensors]
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        raise ValueError(f"{option}: no tensor is called {glob!r}; there are {shown}")
+    return numbers
+
+
 def _parse_tensors(tensors: str | Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     if isinstance(tensors, Mapping):
         pairs = list(tensors.items())
@@ -214,7 +241,7 @@ def _parse_tensors(tensors: str | Mapping[str, float]) -> tuple[tuple[str, float
         raise ValueError(f"tensors is {tensors!r}; valid: GLOB@TOLERANCE, joined by ;")
     for glob, bound in pairs:
         check_tolerance(bound, f"tensors: {glob}")
-    return tuple((check_glob(glob, "tensors"), float(bound)) for glob, bound in pairs)
+    return tuple((_checked(glob, "tensors"), float(bound)) for glob, bound in pairs)
 
 
 def _parse_bound(text: str) -> tuple[str, float]:
@@ -251,7 +278,7 @@ class EarlyClose(Fixed):
         self,
         tolerance: float,
         deadline_s: float,
-        must: str | Sequence[str] = "",
+        must: str = "",
         patience: float | None = None,
     ) -> None:
         super().__init__(tolerance)
@@ -259,11 +286,10 @@ class EarlyClose(Fixed):
         if patience is not None:
             check_number("patience", patience, least=1)
             patience = float(patience)
-        vars(self).update(
-            deadline_s=float(deadline_s),
-            must=parse_globs(must, "must"),
-            patience=patience,
-        )
+        if not isinstance(must, str):
+            raise ValueError(f"must is {must!r}; valid: names or globs, joined by ;")
+        globs = tuple(_checked(part, "must") for part in must.split(";") if part)
+        vars(self).update(deadline_s=float(deadline_s), must=globs, patience=patience)
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EarlyCloseRule(layout=layout, policy=self)
@@ -276,7 +302,7 @@ class EarlyCloseRule(StopRule):
         self._chunk_count = layout.chunk_count
         self._policy = policy
         self._limits: tuple[float, int] | None = None  # the deadline, and the chunks it asks for
-        named = [i for glob in policy.must for i in matching(layout, glob, "must")]
+        named = [i for glob in policy.must for i in _matching(layout, glob, "must")]
         pieces = layout.pieces
         self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
 
