@@ -232,7 +232,7 @@ class Victim:
         connection = self.sides[side]
         incoming, outgoing = connection.incoming, connection.outgoing
         assert connection.counters.keys() <= REASONS
-        assert connection._parser.pending_bytes <= LARGEST_PENDING
+        assert len(connection._parser.pending) <= LARGEST_PENDING
         assert not connection._outbox
         assert len(incoming.receivers) <= IN_FLIGHT
         assert len(incoming._early) <= IN_FLIGHT

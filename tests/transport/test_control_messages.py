@@ -75,7 +75,7 @@ def test_any_split_of_the_stream_gives_the_same_messages(sent, data):
         got += parser.feed(stream[at:end])
         at = end
     assert got == sent
-    assert parser.pending_bytes == 0
+    assert not parser.pending
 
 
 @given(st.lists(st.binary(max_size=64), max_size=8))

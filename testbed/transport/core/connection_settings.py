@@ -103,9 +103,6 @@ class Numbers:
                 f"valid: at most {self._most}"
             )
 
-    def begin(self, transfer: int) -> None:
-        self.last = transfer
-
     def finish(self, transfer: int) -> None:
         self._finished.append(transfer)
         if len(self._finished) > REMEMBERED:

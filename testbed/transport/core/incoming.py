@@ -358,7 +358,7 @@ class Incoming:
         """Begins a transfer; ProtocolError when the peer has begun one that this one skips."""
         self.check(transfer)
         self._settings.layout_of(transfer).rows(into, written=True)
-        self._numbers.begin(transfer)
+        self._numbers.last = transfer
         if (skipped := self._unasked.lowest(otherwise=transfer)) < transfer:
             raise ProtocolError(self._mismatch(skipped))
         for number in [each for each in self._early if each < transfer]:

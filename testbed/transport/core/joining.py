@@ -56,7 +56,7 @@ class Newcomer:
             hello = Hello.parse(messages[0].body)
         except ProtocolError:
             raise UnknownSenderError("garbage") from None
-        if len(messages) > 1 or self._parser.pending_bytes:
+        if len(messages) > 1 or self._parser.pending:
             raise UnknownSenderError("garbage")  # a peer waits for the WELCOME before it says more
         if hello.session != self._session:
             raise UnknownSenderError("wrong-session", hello.name)

@@ -105,39 +105,34 @@ class ControlParser:
     def __init__(self, limits: Mapping[MessageType, tuple[int, int]]) -> None:
         """`limits` gives the body sizes to accept; other types are rejected."""
         self._limits = limits
-        self._pending = bytearray()
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes received of a message that is not complete yet."""
-        return len(self._pending)
+        self.pending = bytearray()  # received of a message that is not complete yet
 
     @property
     def missing_bytes(self) -> int:
         """The least number of bytes that the next message still lacks, at least 1."""
-        if len(self._pending) < HEADER_BYTES:
-            return HEADER_BYTES - len(self._pending)
-        *_, length = HEADER.unpack_from(self._pending)
-        return HEADER_BYTES + int(length) - len(self._pending)
+        if len(self.pending) < HEADER_BYTES:
+            return HEADER_BYTES - len(self.pending)
+        *_, length = HEADER.unpack_from(self.pending)
+        return HEADER_BYTES + int(length) - len(self.pending)
 
     def feed(self, data: bytes) -> list[ControlMessage]:
         """Takes the next bytes and returns the messages that are now complete."""
-        self._pending += data
+        self.pending += data
         messages = []
         at = 0
-        while len(self._pending) - at >= HEADER_BYTES:
+        while len(self.pending) - at >= HEADER_BYTES:
             message_type, transfer, length = self._header(at)
             end = at + HEADER_BYTES + length
-            if len(self._pending) < end:
+            if len(self.pending) < end:
                 break
-            body = bytes(self._pending[at + HEADER_BYTES : end])
+            body = bytes(self.pending[at + HEADER_BYTES : end])
             messages.append(ControlMessage(message_type, transfer, body))
             at = end
-        del self._pending[:at]
+        del self.pending[:at]
         return messages
 
     def _header(self, at: int) -> tuple[MessageType, int, int]:
-        code, version, reserved, transfer, length = HEADER.unpack_from(self._pending, at)
+        code, version, reserved, transfer, length = HEADER.unpack_from(self.pending, at)
         if version != VERSION:
             raise ProtocolError(f"control message of version {version}, not {VERSION}")
         if reserved:

@@ -451,7 +451,7 @@ class Outgoing:
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)  # an offer without datagrams
-        self._held_s: float | None = None
+        self.held_s: float | None = None  # since when the peer lets this side wait
         self._early_stops: dict[int, ControlMessage] = {}
         self._offering: Sender | None = None  # whose datagrams the last offer held
         self._overdue: dict[int, NDArray[np.bool_] | None] = {}  # by layout, see OrderContext
@@ -472,7 +472,7 @@ class Outgoing:
         """Begins a transfer; `arrangers` as a `Sender` takes them, or what `prepare` has made."""
         self.check(transfer)
         self.senders[transfer] = self._new(transfer, payload, now_s, arrangers)
-        self._numbers.begin(transfer)
+        self._numbers.last = transfer
         if (stop := self._early_stops.pop(transfer, None)) is not None:
             self.on_message(stop, now_s, waited=True)
 
@@ -521,9 +521,9 @@ class Outgoing:
             self._numbers.finish(transfer)
             self._events.append(TransferDone(transfer, True, sender.report(self._peer)))
         if not self.held:
-            self._held_s = None
-        elif self._held_s is None:
-            self._held_s = now_s
+            self.held_s = None
+        elif self.held_s is None:
+            self.held_s = now_s
 
     def _is_early_stop(self, message: ControlMessage) -> bool:
         """Whether the peer has given up a transfer for which this side is late."""
@@ -592,11 +592,6 @@ class Outgoing:
         # Asked for with every wake-up, and mostly nothing is under way.
         return bool(self.senders) and any(sender.held for sender in self.senders.values())
 
-    @property
-    def held_s(self) -> float | None:
-        """Since when the peer lets this side wait; None while it does not."""
-        return self._held_s
-
     def was_away(self, away_s: float) -> None:
         """This side has done nothing for so long, which is added to its patience."""
         for sender in self.senders.values():
@@ -606,14 +601,10 @@ class Outgoing:
         """When to give up the peer, which was heard at `heard_s`, and why."""
         if not self.senders:
             return NEVER
-        timeout_s, late_s, held_s = (
-            self._settings.peer_timeout_s,
-            self._settings.late_s,
-            self.held_s,
-        )
+        timeout_s, late_s = self._settings.peer_timeout_s, self._settings.late_s
         ends = NEVER
-        if late_s is not None and held_s is not None:
-            ends = held_s + late_s, LATE, next(iter(self.senders))
+        if late_s is not None and self.held_s is not None:
+            ends = self.held_s + late_s, LATE, next(iter(self.senders))
         for transfer, sender in self.senders.items():
             if sender.asked_s is not None:
                 until_s = max(sender.asked_s, heard_s) + timeout_s

@@ -6,9 +6,7 @@ whether it ends its pass. One that had to wait is answered by a LATE_BITMAP.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,9 +122,6 @@ class PassesSender(SenderRepair):
     @property
     def certain(self) -> int:
         return 0 if self._walking else self.remaining
-
-    def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
-        self.on_sent(sum(map(itemgetter(0), batches)), batches[-1][1])
 
     def on_link_time(self, link_s: float) -> None:
         if not self._overlaps and self._walking and self._walk_began_s is not None:
