@@ -1,7 +1,6 @@
 """Impairments in virtual time: the controller's timeline, with another clock than the machine's.
 
-Most kinds are the lab's own classes, which act through `LabAccess` alone; `SimulatedAccess` is that
-of a simulated network. Traffic is trains here.
+Most kinds are the lab's own classes, which act through `LabAccess` alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Learning in virtual time: the lab's own learners, which share one process.
+"""Learning in virtual time: the lab's learners in one process, each with random numbers of its own.
 
-In a lab, each worker is a process with random numbers of its own. Here each learner has torch's
-generator for itself while it works, so it computes to the last bit what it computes in a lab.
+So each computes to the last bit what it computes in a lab.
 """
 
 from __future__ import annotations

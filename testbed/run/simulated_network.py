@@ -77,9 +77,8 @@ def _host(own: Port, other: Port, link: LinkEnds, number: int) -> HostInfo:
 class Routes:
     """The shortest paths of a network, which change as links go down and come up.
 
-    Where several are equally short, a switch chooses by a hash of the flow, which is one direction
-    between two hosts: of their names, its own, and the run's seed. (The lab's is of addresses and
-    ports.) Switches that spray send the datagrams of a flow over all its paths in turn.
+    Where several are equally short, a switch chooses by a hash of the two hosts' names, its own,
+    and the run's seed.
     """
 
     def __init__(self, network: Mapping[str, Any], *, seed: int) -> None:
@@ -147,8 +146,7 @@ class Routes:
 class RoutedWay(Way):
     """A way that follows the network's routes."""
 
-    # No path is left. Control messages then wait until there is one; on a real network TCP sends
-    # them again, some time later still.
+    # No path is left: control messages wait until there is one.
     broken: bool = field(default=False, init=False)
     _held: list[Callable[[], None]] = field(default_factory=list, init=False)
 
@@ -175,9 +173,7 @@ class RoutedWay(Way):
 class SimulatedNetwork:
     """The links of a described network, and who is joined by which of them.
 
-    A direction of a link is its sender's output: a queue in bytes for this port alone, then the
-    rate, then the delay. Switches store and forward: a datagram enters the next queue once all of
-    it has come.
+    A direction of a link is its sender's output: a queue in bytes, then the rate, then the delay.
     """
 
     def __init__(

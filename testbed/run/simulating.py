@@ -1,8 +1,4 @@
-"""Runs in virtual time: the training's own server and workers on the simulator's network.
-
-They write the same run directories as in the lab. Whatever the simulator lacks is refused before
-anything is written.
-"""
+"""Runs in virtual time: the training's own server and workers on the simulator's network."""
 
 from __future__ import annotations
 

@@ -2,14 +2,10 @@
 
 `engine` has the clock, `link` what travels and what carries it, `way` a path of links and
 `arrivals` its end. `party` drives one connection as `testbed.transport.net` does with sockets.
-`endpoint` joins a server and its workers, for programs that block: `tasks` runs these, one at a
-time, and has their other sockets. A run repeats itself exactly, and takes as long as its events
-take to compute.
+`endpoint` joins a server and its workers, for programs that block: `tasks` runs these. Imports
+numpy, greenlet and the transport.
 
 Three things keep events few. A sender's routine goes ahead as one train (`party.Ahead`), until
 something happens to it. A link serves what has come when someone looks at what lies behind it. A
-receiver looks when something may have come that counts. `headers` are datagrams without contents.
-While a run lasts, Python hardly ever looks for cycles.
-
-Imports numpy, greenlet and the transport. Add a kind of link to `link`, never a second engine.
+receiver looks when something may have come that counts.
 """

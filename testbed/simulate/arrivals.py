@@ -1,8 +1,4 @@
-"""What arrives at a host, where it matters in which order datagrams of all its connections come.
-
-Trains are announced before they arrive, to who waits for them. Only what filters datagrams has to
-see those of all connections in the order of their arrival.
-"""
+"""What arrives at a host: only what filters datagrams sees those of all connections in order."""
 
 from collections.abc import Callable, Sequence
 

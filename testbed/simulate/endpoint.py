@@ -1,8 +1,4 @@
-"""The endpoints that training uses, in virtual time: the same methods, without sockets.
-
-A `Cluster` joins them: workers can be killed, and join again. A host computes in no time, unless
-it has a processor: what arrives is taken when its connection wants it.
-"""
+"""The endpoints that training uses, in virtual time: the same methods, without sockets."""
 
 import math
 from collections import Counter, deque
@@ -135,10 +131,6 @@ class Cluster:
                 party.connection.start(now_s)
                 party.work()
 
-    def kill(self, name: str) -> None:
-        """A worker's process ends: its kernel closes the connection."""
-        self.workers.pop(name).cut("the connection was closed")
-
 
 class World:
     """The endpoints of a server and its workers, and the network between them."""
@@ -227,18 +219,15 @@ class World:
 
 @dataclass(frozen=True)
 class Compressed:
-    """The stream of one transfer over kernel TCP: of a payload of `whole`, what is compressed.
+    """The stream of one transfer over kernel TCP: of a payload of `whole`, what is compressed."""
 
-    That is a frame's head and the block of a compression, as with `testbed.transport.net.tcp`. The
-    model of kernel TCP carries it as a payload of its own, segment by segment.
-    """
+    # It is a frame's head and the block of a compression, as with `testbed.transport.net.tcp`.
 
     compression: Compression
     whole: PayloadLayout
 
     @property
     def _block(self) -> slice:
-        """Where it is in the stream."""
         return slice(HEAD_BYTES, HEAD_BYTES + self.compression.size(self.whole))
 
     @cached_property

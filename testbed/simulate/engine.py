@@ -1,7 +1,4 @@
-"""Virtual time: what is going to happen, in order.
-
-Nothing here knows the time of day, so a run repeats itself to the last bit.
-"""
+"""Virtual time: what is going to happen, in order."""
 
 import functools
 import heapq

@@ -11,11 +11,9 @@ from testbed.simulate.link import Flags, Floats, Link, Queued
 
 
 class Meter(Link):
-    """A token bucket: what exceeds a rate, and so many bytes at once, does not pass a gate.
+    """A token bucket: a queue of its bytes has room whenever the bucket has tokens."""
 
-    A queue of those bytes that is served at that rate has room whenever the bucket has tokens. So
-    this is that queue, of which nobody takes what comes out: `sent` and `dropped` count.
-    """
+    # Nobody takes what comes out of it: `sent` and `dropped` count.
 
     def __init__(
         self, simulation: Simulation, *, rate_bps: float, burst_bytes: float, drop: bool

@@ -1,8 +1,7 @@
 """Datagrams of which only the headers exist, for transfers whose contents nobody reads.
 
-They look like others: an array with one datagram a row. But each row begins HEADER_BYTES after the
-one before, so the bytes behind a header are those of the next ones. No buffer is read, and none is
-written. It takes the compiled library; without it datagrams are whole.
+Each row of their array begins HEADER_BYTES after the one before, so the bytes behind a header are
+those of the next ones. It takes the compiled library; without it datagrams are whole.
 """
 
 from typing import Any

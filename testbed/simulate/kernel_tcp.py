@@ -1,20 +1,14 @@
 """Kernel TCP by a model: a repair that does what TCP does, under a congestion control of ours.
 
-A transfer is a stretch of one stream that never ends: whole, in order, each byte once. Its sender
-differs from those of our own repairs in what happens when ACKs stay out, because nobody can ask a
-TCP receiver:
+Its sender differs from those of our own repairs in what happens when ACKs stay out:
 
 * After two round trips of silence the latest segment goes once more, beyond the window (tail loss
   probe, RFC 8985, section 7).
-* A retransmission timer counts from when the first missing segment was sent, or from when more of
-  the stream was acknowledged. It is the round trip and 200 ms at least (Linux' minimum; RFC 6298),
-  doubles each time, and ends that when more is acknowledged. Then all in flight counts as lost,
-  the stream is sent again from its first gap on, and one segment may be in flight.
+* A retransmission timer (RFC 6298, Linux' minimum of 200 ms) then counts all in flight as lost.
 * Until what was outstanding at a loss has arrived, as much goes as was acknowledged, or twice as
-  much where the stream advances without another loss (as in RFC 6937), within the control's window.
+  much where the stream advances without another loss (as in RFC 6937).
 
-That is common to all controls. The window and its reaction to losses are those of
-`testbed.transport.policies.congestion`; docs/how-to/simulate.md tells what they lack of Linux'.
+docs/how-to/simulate.md tells what it lacks of Linux'.
 """
 
 import math
@@ -37,8 +31,8 @@ MORE_HEADER_BYTES = 14 + 20 + 32 - 58
 _LEAST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 0.2, 120.0
 _FIRST_TIMEOUT_S = 1.0  # before a round trip is known (RFC 6298, section 2)
 _PROBE_SLACK_S = 0.002
-# Segments gather for so long before they are acknowledged. TCP has an ACK for every two segments;
-# each costs the simulation as much as dozens of segments.
+# Segments gather for so long before they are acknowledged: an ACK for every two segments, as TCP
+# has, would cost the simulation as much as dozens of segments.
 _GATHER_S = 2e-3
 _ACK_INTERVAL_S, _ACK_OVERHEAD = 1e-4, 1.0  # so all that has gathered is acknowledged at once
 

@@ -1,16 +1,8 @@
-"""Links in virtual time, and the trains of datagrams that travel over them.
+"""Links in virtual time, and the trains of datagrams that travel over them, as arrays of times.
 
-A train is some datagrams that travel together, as arrays of when each of them is where. It waits at
-a link until someone wants to know what has become of it, and a link cuts it wherever datagrams of
-others come in between. So nothing depends on how long trains are.
-
-A link takes trains and passes trains on. Of a first-in-first-out queue it is known when a datagram
-leaves it once all that came before are known. So a link lets arrivals gather until someone wants to
-know: who looks at the other end for what has come by now, or asks how long the queue is. Then it
-has the links before it do the same, merges what has come by now, and passes it on with the times
-at which it comes out. Trains that nobody looks for it serves before their first datagram comes out.
-Every random choice has a seed and is drawn per datagram in the order of service, so it does not
-depend on where trains were cut.
+A link lets arrivals gather until someone looks at the other end. Then the links before it do the
+same, and it merges what has come and passes it on. Random choices are drawn per datagram in the
+order of service. So nothing depends on how long trains are, and on where they are cut.
 """
 
 from __future__ import annotations
@@ -220,21 +212,20 @@ class Link:
         rate_bps: float,
         delay_s: float,
         queue_bytes: float = math.inf,
-        loss: float | Callable[[], bool] = 0.0,
+        loss: float = 0.0,
         jitter_s: float = 0.0,
         in_order: bool = False,
         seed: int = 0,
     ) -> None:
         """A link; without a queue where `rate_bps` is infinite."""
-        # Of each datagram `loss` may say whether it is lost; it has been served then. Jitter is the
-        # most that is added to the delay, so that datagrams overtake each other, unless they stay
-        # `in_order`: one that catches up comes out with that before it.
+        # What is lost has been served. Jitter is the most that is added to the delay, so that
+        # datagrams overtake each other, unless they stay `in_order`: one that catches up comes out
+        # with that before it.
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
         # Of datagrams that were served: all, those that found the queue full, those lost at random
         # after it.
         self.sent = self.dropped = self.lost = 0
-        self.most_queued_bytes = 0.0
         self.on_change: list[Callable[[], None]] = []  # of its rate or its delay
         self._delay_s = delay_s
         self._loss = loss
@@ -255,12 +246,12 @@ class Link:
         self._losing, self._delaying = (np.random.default_rng([seed, sort]) for sort in range(2))
 
     @property
-    def loss(self) -> float | Callable[[], bool]:
-        """As given; may be changed."""
+    def loss(self) -> float:
+        """The share of datagrams; may be changed."""
         return self._loss
 
     @loss.setter
-    def loss(self, loss: float | Callable[[], bool]) -> None:
+    def loss(self, loss: float) -> None:
         self.catch_up()
         self._loss = loss
 
@@ -425,7 +416,6 @@ class Link:
         count = len(arrivals_s)
         if math.isinf(self.rate_bps):
             self._free_s = float(arrivals_s[-1])
-            self.most_queued_bytes = max(self.most_queued_bytes, float(np.max(sizes)))
             return None, arrivals_s
         if count <= _FEW:
             return self._queue_one_by_one(arrivals_s, sizes)
@@ -439,8 +429,7 @@ class Link:
         leaves_s = begun_s + work_s
         before_s = np.concatenate([[self._free_s], leaves_s[:-1]])
         queued = np.maximum(0.0, before_s - arrivals_s) * bytes_per_s
-        most = float(np.max(queued + sizes))
-        if most > self._queue_bytes + _ROUNDING_BYTES:
+        if float(np.max(queued + sizes)) > self._queue_bytes + _ROUNDING_BYTES:
             if count <= _BLOCK:
                 return self._queue_one_by_one(arrivals_s, sizes)
             entered = np.ones(count, np.bool_)
@@ -450,7 +439,6 @@ class Link:
                 enter, leaves_s[part] = self._queue(arrivals_s[part], size)
                 entered[part] = True if enter is None else enter
             return entered, leaves_s
-        self.most_queued_bytes = max(self.most_queued_bytes, most)
         self._free_s = float(leaves_s[-1])
         return None, leaves_s
 
@@ -460,25 +448,21 @@ class Link:
         count = len(arrivals_s)
         each = [sizes] * count if isinstance(sizes, float) else sizes.tolist()
         entered, leaves_s = [True] * count, [0.0] * count
-        free_s, most = self._free_s, self.most_queued_bytes
+        free_s = self._free_s
         for number, (at_s, size) in enumerate(zip(arrivals_s.tolist(), each, strict=True)):
             queued = max(0.0, free_s - at_s) * bytes_per_s
             if queued + size > room:
                 entered[number] = False
                 continue
-            most = max(most, queued + size)
             leaves_s[number] = free_s = max(free_s, at_s) + size / bytes_per_s
-        self._free_s, self.most_queued_bytes = free_s, most
+        self._free_s = free_s
         self.dropped += (dropped := count - sum(entered))
         return np.array(entered) if dropped else None, np.array(leaves_s)
 
     def _not_lost(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those that are not lost behind the queue."""
-        if not callable(self._loss) and not self._loss:
+        if not self._loss:
             return places
-        if callable(self._loss):
-            lost = np.array([self._loss() for _ in places], np.bool_)
-        else:
-            lost = self._losing.random(len(places)) < self._loss
+        lost = self._losing.random(len(places)) < self._loss
         self.lost += int(np.count_nonzero(lost))
         return places[~lost]

@@ -1,7 +1,4 @@
-"""A host's processor in virtual time: what its connections do takes time, one after another.
-
-Without one, a host computes in no time.
-"""
+"""A host's processor in virtual time: what its connections do takes time, one after another."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +21,6 @@ class Processor:
     def __init__(self, simulation: Simulation, costs: Costs) -> None:
         self.costs = costs
         self.free_s = simulation.now_s  # when all is done that has been asked for
-        self.busy_s = 0.0  # how long it has been busy and is going to be with that
         self._simulation = simulation
         self._waiting: list[Callable[[], None]] = []
         self._worked_s = -1.0  # the latest time at which anything was asked for
@@ -36,7 +32,6 @@ class Processor:
         if self.free_s <= now_s:
             self._simulation.at(now_s, self._next)
         self.free_s = max(self.free_s, now_s) + duration_s
-        self.busy_s += duration_s
         self._worked_s = now_s
 
     def keeps_waiting(self, wake: Callable[[], None]) -> bool:

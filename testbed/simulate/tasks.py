@@ -1,11 +1,8 @@
 """Programs that wait in virtual time: each has a stack of its own, and one alone runs at any time.
 
-So code that blocks, as on sockets, is simulated as it is. Who runs next is decided by the clock's
-events and by nothing else: a run repeats itself exactly. Stacks are switched by greenlet, in one
-thread: with a thread for each, most of the time of a run with many programs went into waking them.
-
-Streams are what `testbed.training.coordination` needs of sockets: what is written can be read at
-once or, where programs wake up late, when they do.
+So code that blocks, as on sockets, is simulated as it is. Stacks are switched by greenlet: with a
+thread for each, most of the time of a run went into waking them. Streams are what
+`testbed.training.coordination` needs of sockets.
 """
 
 from collections.abc import Callable
@@ -24,7 +21,6 @@ class Tasks:
     """The programs of a simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
-        """Made where the simulation runs."""
         self.left: dict[str, None] = {}  # the names of those that have not ended
         self._simulation = simulation
         self._outside = greenlet.getcurrent()

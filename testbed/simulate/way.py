@@ -16,11 +16,7 @@ Frame = NDArray[np.uint8]  # one datagram, shape (datagram bytes,)
 
 @dataclass
 class Way:
-    """One direction between two parties.
-
-    Control messages are reliable and in order, as on TCP; they wait in the links' queues like
-    anything else, and are not slowed down by losses.
-    """
+    """One direction between two parties; losses do not slow down control messages."""
 
     links: Sequence[Link]  # what datagrams pass, one after the other; control messages in any case
     control_delay_s: float | None = None  # None: what the links need

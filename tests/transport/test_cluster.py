@@ -139,7 +139,7 @@ def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
     cluster.join("a")
     cluster.simulation.run()
     cluster.workers["a"].connection.post_send(0, random_payload(layout), 0.0)
-    cluster.kill("a")
+    cluster.workers.pop("a").cut("the connection was closed")
     cluster.simulation.run()
     cluster.join("a")
     cluster.simulation.run()
