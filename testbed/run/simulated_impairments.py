@@ -80,18 +80,15 @@ class SimulatedFilter:
         self._lost: Flags = np.zeros(0, np.bool_)  # of the occurrence's first packets
 
     def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int) -> None:
-        """From now on, the packets of this occurrence."""
         self._occurrence = occurrence
         self._lost = np.zeros(0, np.bool_)
         self._met = self._dropped = 0
         self._place.lose(self._keeps)
 
     def clear(self) -> None:
-        """No longer."""
         self._place.lose_no_longer(self._keeps)
 
     def take(self) -> tuple[int, int]:
-        """What it has met and dropped."""
         return self._met, self._dropped
 
     def _keeps(self, count: int) -> Flags:
@@ -145,27 +142,23 @@ class SimulatedAccess(LabAccess):
 
     def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> SimulatedFilter:
         if receiver in self.network["switches"]:
-            return SimulatedFilter(self.simulated.gate_behind(sender, receiver), table)
+            return SimulatedFilter(self.simulated.gate(sender, receiver, behind=True), table)
         return SimulatedFilter(self.simulated.arrivals[receiver], table)
 
     def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
-        number, network = self.unique(), self.simulated
+        number = self.unique()
         if "in_port" in match:
-            gate = network.gate_behind(self._neighbour(switch, match["in_port"]), switch)
+            ends = self._neighbour(switch, match["in_port"]), switch
         else:
             macs = {host.mac: name for name, host in self.hosts.items()}
-            gate = network.gate_before(switch, macs[match["eth_dst"]])
-        self._metered[number] = gate
+            ends = switch, macs[match["eth_dst"]]
+        self._metered[number] = self.simulated.gate(*ends, behind="in_port" in match)
         return number
 
     def meter_flow(self, metering: Metering) -> None:
         """Only data comes there, so nothing of it is spared."""
-        meter = self._meters[metering.number] = Meter(
-            self.clock,
-            rate_bps=metering.rate_bps,
-            burst_bytes=metering.burst_bytes,
-            drop=metering.drop,
-        )
+        bucket = {"rate_bps": metering.rate_bps, "burst_bytes": metering.burst_bytes}
+        meter = self._meters[metering.number] = Meter(self.clock, drop=metering.drop, **bucket)
         self._metered[metering.number].meter(meter)
 
     def end_metering(self, switch: str, number: int) -> None:
@@ -181,8 +174,6 @@ class SimulatedAccess(LabAccess):
 
 class _Traffic(Impairment[ParametersT]):
     """Sends frames over links, past all gates, and counts them as they come out."""
-
-    # In the lab, a `loss` takes nothing but what comes to the training's ports.
 
     changes_rates = "no"
 
@@ -290,7 +281,6 @@ class SimulatedController:
         self._log = JsonLinesWriter(log) if entries else None
 
     def begin(self, round_number: int, leg: str) -> list[str]:
-        """A leg begins; returns the names of the impairments now in force."""
         now_s = self._simulation.now_s
         self._plan(self._timeline.start(now_s))
         self._plan(self._timeline.announced(round_number, leg, now_s))
@@ -352,19 +342,16 @@ class SimulatedController:
                 self._settled(each)
 
     def end(self, round_number: int, leg: str) -> list[str]:
-        """A leg ends; returns the names of all that were in force during it."""
         for each in self._timeline.ending_with(round_number, leg):
             self._end(each)
         return self._timeline.hit(round_number, leg)
 
     def finish(self) -> None:
-        """Ends all impairments."""
         for each in self._timeline.finish():
             self._end(each)
         self._settled_all()
 
     def close(self) -> None:
-        """Closes the log."""
         if self._log is not None:
             self._log.close()
 

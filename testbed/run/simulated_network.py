@@ -187,13 +187,13 @@ class SimulatedNetwork:
     ) -> None:
         """`spray`: switches choose a path for each datagram, not for each flow."""
         self.info = info.as_json()
-        self.links: dict[tuple[str, str], Link] = {}  # by sender and receiver
+        self.links: dict[Hop, Link] = {}
         self._simulation = simulation
         self._routes = Routes(self.info, seed=seed)
         self._spray = spray
-        self._ways: dict[tuple[str, str], RoutedWay] = {}
-        self._before: dict[tuple[str, str], Gate] = {}
-        self._behind: dict[tuple[str, str], Gate] = {}
+        self._ways: dict[Hop, RoutedWay] = {}  # by their two hosts
+        self._before: dict[Hop, Gate] = {}
+        self._behind: dict[Hop, Gate] = {}
         draws = iter(np.random.SeedSequence([seed, 7]).generate_state(2 * len(info.links)).tolist())
         for link in info.links:
             for sender, receiver in _both([link.first.node, link.second.node]):
@@ -241,20 +241,15 @@ class SimulatedNetwork:
         return [self._with_gates(hops) for hops in paths]
 
     def _with_gates(self, hops: Sequence[Hop]) -> list[Link]:
-        found: list[Link | None] = []
-        for hop in hops:
-            found += [self._before.get(hop), self.links[hop], self._behind.get(hop)]
-        return [each for each in found if each is not None]
+        stages: Sequence[Mapping[Hop, Link]] = (self._before, self.links, self._behind)
+        return [stage[hop] for hop in hops for stage in stages if hop in stage]
 
-    def gate_before(self, sender: str, receiver: str) -> Gate:
-        """What datagrams pass before a direction's queue; ask for it before anything is sent."""
-        return self._gate(self._before, (sender, receiver))
+    def gate(self, sender: str, receiver: str, *, behind: bool) -> Gate:
+        """What datagrams pass behind a direction, or before its queue.
 
-    def gate_behind(self, sender: str, receiver: str) -> Gate:
-        """What datagrams pass as they come into a switch; ask for it before anything is sent."""
-        return self._gate(self._behind, (sender, receiver))
-
-    def _gate(self, gates: dict[tuple[str, str], Gate], hop: tuple[str, str]) -> Gate:
+        Ask for it before anything is sent.
+        """
+        gates, hop = self._behind if behind else self._before, (sender, receiver)
         if hop not in gates:
             gates[hop] = Gate(self._simulation)
             self._reroute()
@@ -264,7 +259,7 @@ class SimulatedNetwork:
         """Makes what `set_link` needs, before anything is sent."""
         for sender, receiver in _both([first, second]):
             if receiver in self.info["switches"]:
-                self.gate_behind(sender, receiver)
+                self.gate(sender, receiver, behind=True)
 
     def set_link(self, first: str, second: str, *, up: bool) -> None:
         """A link goes down, with all that is on it, or comes up; routes follow at once."""

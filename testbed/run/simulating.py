@@ -87,8 +87,7 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     if training["pace"]["kind"] == "real":
         # What this machine needs says nothing of a host that is simulated: the user decides.
         key = "simulation.compute_s, the seconds in which a worker computes an iteration"
-        valid = f"real with {key}, paced, payload-only"
-        found.append(("training.pace.kind", "'real'", valid))
+        found.append(("training.pace.kind", "'real'", f"real with {key}, paced, payload-only"))
     if _has_key("priority_queue_bytes", topology):  # in any scope; it is left out where it is none
         found.append(("topology.priority_queue_bytes", "a second queue", "none"))
     return found
@@ -148,15 +147,14 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         delays_change=any({"delay_s", "jitter_s"} & set(it.changes_middle) for it in entries),
         spray=costs.pop("spray", False),
     )
-    if config["protocol"]["carrier"] == "tcp":
-        network.hold_back_senders()
     names = topology.host_names()
     wakes_s = costs.pop("wakes_s", 0.0)
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
-    if config["protocol"]["carrier"] == "tcp":
-        facts["kernel_tcp"] = "model"
     facts["code"] = config.get("code", {})
+    if config["protocol"]["carrier"] == "tcp":
+        network.hold_back_senders()
+        facts["kernel_tcp"] = "model"
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
     tasks, contents = Tasks(simulation), _computes_with(config)

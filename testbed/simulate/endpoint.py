@@ -20,10 +20,10 @@ from testbed.simulate.tasks import Signal, Tasks
 from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection, ConnectionState
 from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.errors import PeerLost, ProtocolError
+from testbed.transport.core.errors import PeerLost
 from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone, TransferReport
 from testbed.transport.core.hot_path import HotPath
-from testbed.transport.core.joining import SERVER, Admission, Newcomer, UnknownSenderError
+from testbed.transport.core.joining import SERVER, Admission, Newcomer
 from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.core.messages import Hello, Welcome
 from testbed.transport.core.order import Arranger
@@ -63,7 +63,6 @@ class Cluster:
         self.simulation = simulation
         self.servers: dict[str, Party] = {}  # the server's side of each worker's latest connection
         self.workers: dict[str, Party] = {}  # each worker's own side
-        self.refused: list[str] = []  # why newcomers were turned away, in order
         self._ways = dict(ways)
         self._settings = settings
         self._path = path
@@ -96,15 +95,9 @@ class Cluster:
     def _newcomer(self, worker: Party, said: bytes) -> None:
         """The server reads a HELLO, and the worker's former connection makes room."""
         settings, now_s = self._settings(SERVER), self.simulation.now_s
-        newcomer = Newcomer(settings.session, now_s)
-        try:
-            hello = newcomer.feed(said)
-            assert hello is not None  # it is small enough to come in one piece
-            self._admission.judge(hello, hello.name)
-        except (UnknownSenderError, ProtocolError) as error:
-            self.refused.append(str(error))
-            worker.cut(str(error))
-            return
+        hello = Newcomer(settings.session, now_s).feed(said)
+        assert hello is not None  # it is small enough to come in one piece
+        self._admission.judge(hello, hello.name)
         former = self.servers.get(hello.name)
         if former is not None:
             former.cut("it has joined again")
@@ -163,9 +156,7 @@ class World:
         self._opened: list[Signal] = []
         self.cluster: Cluster | None = None
 
-    def open_endpoint(
-        self, config: EndpointConfig, sockets: DataSockets | None = None
-    ) -> "Endpoint":
+    def open_endpoint(self, config: EndpointConfig, _: DataSockets | None = None) -> "Endpoint":
         """For `with`, as the transport's own."""
         return Endpoint(self, config)
 
@@ -193,7 +184,7 @@ class World:
 
     def _path(self, side: str) -> SendingPath:
         config = self._endpoints[side].config
-        path = _path(config)
+        path = _sending_path(config)
         if self._hot_path is headers.HEADERS_ALONE:
             path.frames = headers.room(len(path.frames), config.layout.chunk_bytes)
         return path
@@ -291,29 +282,29 @@ def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
     )
 
 
-def _path(config: EndpointConfig) -> SendingPath:
-    chunk_bytes = config.layout.chunk_bytes
+def _sending_path(config: EndpointConfig) -> SendingPath:
+    chunk_bytes, more_bytes = config.layout.chunk_bytes, _more_header_bytes(config)
     congestion = CONGESTION_CONTROLS.create(
         config.protocol.congestion_control,
         rate_bps=config.rate_bps,
-        datagram_bytes=wire_bytes(1, chunk_bytes) + _more_header_bytes(config),
+        datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
     )
     return SendingPath(
         congestion=congestion,
         chunk_bytes=chunk_bytes,
-        trailer_bytes=_more_header_bytes(config),
+        trailer_bytes=more_bytes,
         quantum_s=config.quantum_s,
         queue_bytes=config.queue_bytes,
     )
 
 
 class Endpoint:
-    """One side's transfers; see `testbed.transport.Endpoint`."""
+    """One side's transfers; its methods are those of `testbed.transport.Endpoint`."""
 
     def __init__(self, world: World, config: EndpointConfig) -> None:
         self.config = config
         # Where the congestion control measures the path, nothing may gather.
-        self.measured = not _is_tcp(config) and _path(config).congestion.measures
+        self.measured = not _is_tcp(config) and _sending_path(config).congestion.measures
         self.signal = Signal(world.tasks)  # told whenever something has happened
         self.lost: dict[str, str] = {}  # nobody is lost here
         self._world = world
@@ -383,7 +374,6 @@ class Endpoint:
     # Transfers.
 
     def send(self, transfer: int, payloads: Mapping[str, Buffer]) -> dict[str, TransferReport]:
-        """As the transport's."""
         arrangers: dict[int, Arranger] | None = {} if len(payloads) > 1 else None
         compressed, streams = self._compressed, payloads
         if compressed is not None:
@@ -403,7 +393,6 @@ class Endpoint:
         tolerance: float | StopRuleFactory,
         into: Mapping[str, Buffer],
     ) -> dict[str, TransferReport]:
-        """As the transport's."""
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
         layout, compressed, streams = self.config.layout_of(transfer), self._compressed, into
         if compressed is not None:
@@ -443,14 +432,12 @@ class Endpoint:
     # Announcements.
 
     def announce(self, body: bytes) -> None:
-        """Server: as the transport's."""
         for party in self._parties.values():
             party.look()
             party.connection.announce(body)
             party.work()
 
     def await_announcement(self) -> bytes:
-        """Worker: as the transport's."""
         party = self._parties[SERVER]
         if not self._announcements:
             party.look()

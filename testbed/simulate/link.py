@@ -162,11 +162,6 @@ class Pool:
         """Nothing is there before."""
         return self._heap[0][0] if self._heap else math.inf
 
-    @property
-    def trains(self) -> list[Train]:
-        """All of them, in no order."""
-        return [train for _, _, train, _ in self._heap if len(train.times_s)]
-
     def add(self, train: Train, note: object = None) -> None:
         heapq.heappush(self._heap, (float(train.times_s[0]), next(self._number), train, note))
 
