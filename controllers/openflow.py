@@ -1,7 +1,4 @@
-"""OpenFlow: what a switch holds, the messages that write it, and a connection.
-
-A connection knows what each answer and error is about.
-"""
+"""OpenFlow: what a switch holds, the messages that write it, and a connection."""
 
 from __future__ import annotations
 
@@ -32,11 +29,10 @@ Place = tuple[int, int, Match]
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A flow entry. It meters, then goes on to a table or a port; else it drops.
+    """A flow entry. It meters, then goes on to a table or a port; else it drops."""
 
-    `number` is the impairment's, by which it is removed, and its cookie; 0: a forwarding rule. Of
-    several `ports` a SELECT group chooses.
-    """
+    # Of several `ports` a SELECT group chooses. `number` is the impairment's, and the cookie, by
+    # which the entry is removed; 0: a forwarding rule.
 
     table: int
     priority: int

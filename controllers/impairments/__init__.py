@@ -1,11 +1,11 @@
 """Impairments: what can be done to the network and its hosts, and the parameters of each kind.
 
 To add one: a file here with an `ImpairmentParameters` and an `Impairment[ThoseParameters]`
-(`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`; or a file of your
-own, `kind: ./mine.py`. One that asks nothing but what `LabAccess` has in virtual time is simulated
-by its name in `testbed.run.simulated_impairments`. A kind that drops packets in a switch, or
-changes its flow entries, is also accounted for in `testbed.verdict.conservation`. May import
-`testbed.lab`, `testbed.shared` and `topologies`.
+(`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`. One that asks
+nothing but what `LabAccess` has in virtual time is simulated by its name in
+`testbed.run.simulated_impairments`. One that drops packets in a switch, or changes its flow
+entries, is also accounted for in `testbed.verdict.conservation`. May import `testbed.lab`,
+`testbed.shared` and `topologies`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ KINDS: Registry[Impairment[Any]] = Registry(
 
 
 def kind_of(name: str) -> type[Impairment[Any]]:
-    """The class of a kind.
-
-    Raises:
-        InputError: there is none, or a user's own does not fit.
-    """
+    """The class of a kind; InputError: there is none, or a user's own does not fit."""
     return cast(type[Impairment[Any]], KINDS.entry(name))
 
 
@@ -73,11 +69,7 @@ def read(document: Mapping[str, Any]) -> ImpairmentParameters:
 
 
 def make(document: Mapping[str, Any], lab: LabAccess) -> Impairment[Any]:
-    """The prepared impairment of a resolved entry; this may take a while.
-
-    Raises:
-        InputError: a user's own does not fit, or raised: one line.
-    """
+    """The prepared impairment of a resolved entry; InputError: a user's own does not fit."""
     made, parameters = kind_of(document["kind"]), read(document)
     own_file = own_code.split(document["kind"])[0]
     with nullcontext() if document["kind"] in KINDS else own_code.explained(own_file):

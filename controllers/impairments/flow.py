@@ -1,8 +1,6 @@
 """`police` and `blackout`: a flow entry meters the packets of one direction, or drops them all.
 
-The entries match the input port or, on a host's own link, its address. Open vSwitch forwards by its
-cache for up to 3 ms after it has confirmed an entry (8 to 50 packets). Frames of a burst are left
-alone: they end at this switch, and some would be counted as table misses once the entries are gone.
+Open vSwitch forwards by its cache for up to 3 ms after it has confirmed an entry.
 """
 
 from __future__ import annotations
@@ -65,14 +63,9 @@ ParametersT = TypeVar("ParametersT", bound=BlackoutParameters)
 
 
 class Metered(Impairment[ParametersT]):
-    """Intercepts packets before the forwarding rules, and counts them by a meter.
+    """Intercepts packets before the forwarding rules, and counts them by a meter."""
 
-    Attributes:
-        drops: whether what has passed the meter is dropped.
-        above: of several entries for a packet, that with the largest wins.
-    """
-
-    drops: ClassVar[bool]
+    drops: ClassVar[bool]  # whether what has passed the meter is dropped
     above: ClassVar[int]
     changes_rates = "no"
 
@@ -85,6 +78,7 @@ class Metered(Impairment[ParametersT]):
             mac = lab.network["hosts"][at.receiver.node]["mac"]
             self._switch, match = at.sender.node, {"eth_dst": mac}
         self._number = lab.prepare_meter(self._switch, match)
+        # Frames of a burst end at this switch, where some would be counted as table misses.
         spared = [{"eth_type": OWN_ETHERTYPE}] if at.receiver.is_switch else []
         if parameters.spare_control:
             spared += [

@@ -49,11 +49,7 @@ def process_of_workload(lab: LabAccess, parameters: ImpairmentParameters) -> int
 
 
 class StragglerParameters(ImpairmentParameters):
-    """Slows a worker's processor (`testbed.lab.helpers.slowdown`) or both directions of its link,
-    `factor` times.
-
-    By default it lasts a whole round, because a round begins with computing.
-    """
+    """Slows a worker's processor or both directions of its link, `factor` times."""
 
     allowed_targets = ("host",)
     acts_on_process = True

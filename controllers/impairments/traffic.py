@@ -170,9 +170,7 @@ class HostBurst(Impairment[HostBurstParameters]):
 
 
 class BackgroundParameters(HostToHostParameters):
-    """Long TCP flows between two hosts, by iperf3, with a chosen congestion control.
-    `bitrate_bps` limits all `streams` together (payload, as iperf3 counts).
-    """
+    """Long TCP flows between two hosts, by iperf3, with a chosen congestion control."""
 
     congestion_control: str = form(
         r"^[a-z0-9_]{1,15}$",

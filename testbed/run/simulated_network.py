@@ -245,10 +245,7 @@ class SimulatedNetwork:
         return [stage[hop] for hop in hops for stage in stages if hop in stage]
 
     def gate(self, sender: str, receiver: str, *, behind: bool) -> Gate:
-        """What datagrams pass behind a direction, or before its queue.
-
-        Ask for it before anything is sent.
-        """
+        """What datagrams pass behind a direction or before its queue; made before any is sent."""
         gates, hop = self._behind if behind else self._before, (sender, receiver)
         if hop not in gates:
             gates[hop] = Gate(self._simulation)

@@ -1,8 +1,7 @@
 """Programs that wait in virtual time: each has a stack of its own, and one alone runs at any time.
 
 So code that blocks, as on sockets, is simulated as it is. Stacks are switched by greenlet: with a
-thread for each, most of the time of a run went into waking them. Streams are what
-`testbed.training.coordination` needs of sockets.
+thread for each, most of the time of a run went into waking them.
 """
 
 from collections.abc import Callable
