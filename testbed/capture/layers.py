@@ -20,10 +20,7 @@ from scapy.fields import (
     FieldLenField,
     IntField,
     LongField,
-    MultipleTypeField,
-    PacketLenField,
     ShortField,
-    StrField,
     StrLenField,
     XIntField,
 )
@@ -34,7 +31,6 @@ from testbed.transport import EndpointConfig
 from testbed.transport.core.messages import HEADER, HEADER_BYTES, VERSION, MessageType
 from testbed.transport.core.wire import CHUNK_BITS, DATA_PORTS, datagram_dtype
 
-_CONTROL_FIELDS = ("type", "version", "reserved", "transfer", "length")  # of `HEADER`
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
 
 
@@ -62,73 +58,20 @@ class Datagram(Packet):
         return self.sprintf("Datagram transfer %transfer% chunk %sequence%")
 
 
-class HelloBody(Packet):
-    """Who a worker is."""
-
-    name = "Hello"
-    fields_desc = [  # noqa: RUF012 - scapy's way
-        XIntField("session", 0),
-        ShortField("data_port", 0),
-        FieldLenField("name_bytes", None, length_of="peer", fmt="!H"),
-        FieldLenField("terms_bytes", None, length_of="terms", fmt="!H"),
-        StrLenField("peer", b"", length_from=lambda packet: packet.name_bytes),
-        StrLenField("terms", b"", length_from=lambda packet: packet.terms_bytes),
-        StrField("layout", b""),
-    ]
-
-
-class WelcomeBody(Packet):
-    """The server's answer."""
-
-    name = "Welcome"
-    fields_desc = [  # noqa: RUF012
-        XIntField("session", 0),
-        ShortField("data_port", 0),
-        StrField("key", b""),
-    ]
-
-
-# Types with a body that has fields of its own; all others are bytes.
-_BODIES = {MessageType.HELLO: HelloBody, MessageType.WELCOME: WelcomeBody}
-
-
-def _body_bytes(packet: Packet) -> int:
-    return int(packet.length)
-
-
-def _body_field() -> Any:
-    kinds: list[Any] = [
-        (
-            PacketLenField("body", body(), body, length_from=_body_bytes),
-            lambda packet, kind=kind: packet.type == kind,
-        )
-        for kind, body in _BODIES.items()
-    ]
-    return MultipleTypeField(kinds, StrLenField("body", b"", length_from=_body_bytes))
-
-
-def _control_fields() -> list[Any]:
-    """The header's fields in the order and sizes of `HEADER`, then the body."""
-    names = {kind.value: kind.name for kind in MessageType}
-    special: dict[str, Any] = {
-        "type": ByteEnumField("type", MessageType.STOP.value, names),
-        "version": ByteField("version", VERSION),
-        "length": FieldLenField("length", None, length_of="body", fmt="!I"),
-    }
-    by_code = {"B": ByteField, "H": ShortField, "I": IntField}
-    codes = HEADER.format.lstrip("!")
-    fields = [
-        special.get(name) or by_code[code](name, 0)
-        for name, code in zip(_CONTROL_FIELDS, codes, strict=True)
-    ]
-    return [*fields, _body_field()]
-
-
 class Control(Packet):
     """A control message; what follows it in the same segment is its payload."""
 
     name = "Control"
-    fields_desc = _control_fields()
+    fields_desc = [  # noqa: RUF012 - scapy's way
+        ByteEnumField(
+            "type", MessageType.STOP.value, {kind.value: kind.name for kind in MessageType}
+        ),
+        ByteField("version", VERSION),
+        ShortField("reserved", 0),
+        IntField("transfer", 0),
+        FieldLenField("length", None, length_of="body", fmt="!I"),
+        StrLenField("body", b"", length_from=lambda packet: packet.length),
+    ]
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
         """The next message."""
@@ -153,7 +96,7 @@ class HedgeLayer(Packet):
     """A piece of a control stream; its trailer of 4 or 16 bytes is part of the payload."""
 
     name = "Hedge"
-    fields_desc = [  # noqa: RUF012 - as scapy's own
+    fields_desc = [  # noqa: RUF012
         XIntField("session", 0),
         IntField("flags", 0),
         LongField("heard", 0),

@@ -12,10 +12,10 @@ from scapy.layers.inet import IP, TCP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
 
-from testbed.capture.layers import Control, Datagram, HedgeLayer, HelloBody, PortRange
+from testbed.capture.layers import Control, Datagram, HedgeLayer, PortRange
 from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, Leg
-from testbed.transport.core.messages import VERSION, MessageType
+from testbed.transport.core.messages import HELLO, VERSION, MessageType
 from testbed.transport.core.wire import DATA_PORTS
 
 _OF_A_TRANSFER = {
@@ -119,14 +119,15 @@ def _messages(
         if message.version != VERSION or message.reserved:
             yield Row(time_s, *ends, None, f"{len(message)} bytes within a message")
             return
-        if isinstance(message.body, HelloBody):
-            peer = message.body.peer.decode(errors="replace")
+        if message.type == MessageType.HELLO and len(message.body) >= HELLO.size:
+            _, _, name_bytes, _ = HELLO.unpack_from(message.body)
+            peer = message.body[HELLO.size :][:name_bytes].decode(errors="replace")
             # From the network: nothing that a terminal would interpret.
             names[ends[0]] = "".join(each if each.isprintable() else "?" for each in peer[:64])
             names.setdefault(ends[1], "server")
         known = message.type in set(MessageType)
         name = MessageType(message.type).name if known else f"type {message.type}"
-        said = f"{name}, {message.length} bytes" if message.length else name
+        what = f"{name}, {message.length} bytes" if message.length else name
         transfer = message.transfer if message.type in _OF_A_TRANSFER else None
-        yield Row(time_s, *ends, transfer, said)
+        yield Row(time_s, *ends, transfer, what)
         message = message.payload

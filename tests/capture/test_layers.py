@@ -11,22 +11,18 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Packet, Raw
 
-from testbed.capture.layers import Control, Datagram, HedgeLayer, HelloBody, WelcomeBody
+from testbed.capture.layers import Control, Datagram, HedgeLayer
 from testbed.transport.core import wire
 from testbed.transport.core.hedging import Hedge
 from testbed.transport.core.messages import (
     ControlMessage,
     ControlParser,
-    Hello,
     MessageType,
-    Welcome,
-    body_limits,
 )
 
 u16, u32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 quickly = settings(max_examples=30, deadline=None)
 HEADER = [name for name in wire.datagram_dtype(4).names or () if name != "chunk"]
-PLAIN = [kind for kind in MessageType if kind not in (MessageType.HELLO, MessageType.WELCOME)]
 
 
 def as_datagram(values, chunk):
@@ -56,7 +52,7 @@ def test_a_datagram_is_read_and_crafted_as_wire_makes_it(values, chunk):
 
 
 @quickly
-@given(st.sampled_from(PLAIN), u32, st.binary(max_size=20))
+@given(st.sampled_from(MessageType), u32, st.binary(max_size=20))
 def test_control_messages_are_read_and_crafted_like_controls_own(kind, transfer, body):
     message = ControlMessage(kind, transfer, body)
     packet = Control(message.encode())
@@ -66,29 +62,6 @@ def test_control_messages_are_read_and_crafted_like_controls_own(kind, transfer,
     assert bytes(crafted) == message.encode()
     accept = {kind: (0, 20)}
     assert ControlParser(accept).feed(bytes(crafted)) == [message]
-
-
-@quickly
-@given(u32, u16, st.text(max_size=8), st.text(max_size=8), st.binary(max_size=9), st.booleans())
-def test_introductions_are_read_and_crafted_like_controls_own(
-    session, port, name, terms, layout, keyed
-):
-    hello = Hello(session=session, name=name, data_port=port, terms=terms, layout=layout)
-    encoded = hello.message().encode()
-    body = Control(encoded).body
-    assert (body.session, body.data_port, body.layout) == (session, port, layout)
-    assert (body.peer, body.terms) == (name.encode(), terms.encode())
-    texts = {"peer": name.encode(), "terms": terms.encode()}
-    hello_body = HelloBody(session=session, data_port=port, **texts, layout=layout)
-    assert bytes(Control(type="HELLO", body=hello_body)) == encoded
-    welcome = Welcome(session=session, data_port=port, key=bytes(range(32)) if keyed else b"")
-    body = Control(welcome.message().encode()).body
-    assert (body.data_port, body.key) == (port, welcome.key)
-    crafted = Control(
-        type="WELCOME", body=WelcomeBody(session=session, data_port=port, key=welcome.key)
-    )
-    [parsed] = ControlParser(body_limits(1)).feed(bytes(crafted))
-    assert Welcome.parse(parsed.body) == welcome
 
 
 def test_every_type_of_message_has_a_name_and_an_unknown_one_is_shown_by_its_number():

@@ -10,7 +10,7 @@ from scapy.layers.inet import IP
 from scapy.utils import rdpcap
 
 from testbed.capture import reading
-from testbed.capture.layers import Control, Datagram, HelloBody
+from testbed.capture.layers import Control, Datagram
 from testbed.transport.core.messages import MessageType
 from tests.lab.conftest import Results
 
@@ -40,8 +40,8 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(command, tmp_path
         (address,) = {
             packet[IP].src
             for packet in packets
-            if Control in packet and isinstance(hello := packet[Control].body, HelloBody)
-            if hello.peer.decode() == worker
+            if Control in packet and packet[Control].type == MessageType.HELLO
+            if worker.encode() in packet[Control].body
         }
         sent = Counter(
             packet[Datagram].transfer

@@ -40,7 +40,7 @@ _NONE = 0xFFFF
 _AT_ONCE = 1
 KEY_BYTES = 32
 _WELCOME = struct.Struct("!IH")
-_HELLO = struct.Struct("!IHHH")
+HELLO = struct.Struct("!IHHH")
 
 
 class MessageType(IntEnum):
@@ -86,7 +86,7 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
     kind, bitmap_bytes = MessageType, -(-chunk_count // 8)
     arrivals = (1, _HEAD.size + bitmap_bytes)
     return {
-        kind.HELLO: (_HELLO.size, MAX_HELLO_BYTES),
+        kind.HELLO: (HELLO.size, MAX_HELLO_BYTES),
         kind.WELCOME: (_WELCOME.size, _WELCOME.size + KEY_BYTES),
         **dict.fromkeys((kind.REFUSED, kind.FAILED), (0, MAX_REASON_BYTES)),
         **dict.fromkeys((kind.READY, kind.HOLD, kind.PING, kind.PONG), (0, 0)),
@@ -181,7 +181,7 @@ class Hello:
     def message(self) -> ControlMessage:
         """ValueError when it is larger than a HELLO may be: the layout has too many tensors."""
         name, terms = self.name.encode(), self.terms.encode()
-        head = _HELLO.pack(self.session, self.data_port, len(name), len(terms))
+        head = HELLO.pack(self.session, self.data_port, len(name), len(terms))
         body = head + name + terms + self.layout
         if len(body) > MAX_HELLO_BYTES:
             raise ValueError(
@@ -193,10 +193,10 @@ class Hello:
     @classmethod
     def parse(cls, body: bytes) -> "Hello":
         """Decodes a HELLO's body; ProtocolError when it is malformed."""
-        if len(body) < _HELLO.size:
+        if len(body) < HELLO.size:
             raise ProtocolError(f"HELLO with a body of {len(body)} bytes")
-        session, data_port, name_bytes, terms_bytes = _HELLO.unpack_from(body)
-        rest = body[_HELLO.size :]
+        session, data_port, name_bytes, terms_bytes = HELLO.unpack_from(body)
+        rest = body[HELLO.size :]
         texts_bytes = name_bytes + terms_bytes
         if len(rest) < texts_bytes:
             raise ProtocolError(f"HELLO with texts of {texts_bytes} bytes but {len(rest)} left")
