@@ -191,10 +191,7 @@ def _on_workers(chosen: Chosen, scheduler: Scheduler, shown: progress.RunProgres
             shown.end(Outcome(run, path, "ok", "", executed=False))
         else:
             left.append(run)
-    retries = chosen.execution.retries
-    lost = scheduler.share_out(
-        blocks(left), chosen.results, retries=retries, end=shown.end, say=shown.say
-    )
+    lost = scheduler.share_out(blocks(left), chosen.results, end=shown.end, say=shown.say)
     for run in lost:
         path = runner.directory_of(chosen.results, run).path
         shown.end(Outcome(run, path, "failed", "lost with its workers", executed=True))

@@ -150,7 +150,12 @@ class Execution(Sweep):
     """How runs are executed."""
 
     retries: Annotated[
-        int, typer.Option("--retries", min=0, help="try a run again that is invalid, so many times")
+        int,
+        typer.Option(
+            "--retries",
+            min=0,
+            help="try a run again that is invalid, so many times; not with --scheduler",
+        ),
     ] = 2
     scheduler: Annotated[
         str | None,

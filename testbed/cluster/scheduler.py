@@ -16,7 +16,6 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,18 +36,6 @@ _TLS = "DASK_DISTRIBUTED__COMM__TLS__"
 _ADDRESS = re.compile(r"(tcp|tls)://(?:\[(.+)\]|([^/:\[\]]+)):([0-9]{1,5})")
 
 
-@dataclass(eq=False)
-class _Block:
-    """Runs that stay together, since they are compared; the last tried worker's are `asked`."""
-
-    runs: list[Run]
-    asked: list[Run] = field(default_factory=list)
-    invalid: list[Run] = field(default_factory=list)
-    tried: set[str] = field(default_factory=set)
-    tries: int = 0
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-
-
 class Scheduler:
     """A Dask scheduler; workers with the resource `lab=1` execute runs and record `capture`."""
 
@@ -56,7 +43,7 @@ class Scheduler:
         """Nothing is connected before `connect`."""
         self._address, self._capture = address, list(capture)
         self._sweep = f"lab-{secrets.token_hex(8)}"
-        self._going_on: dict[Any, _Block] = {}  # by their futures
+        self._going_on: dict[Any, Sequence[Run]] = {}  # by their futures
 
     def connect(self) -> Scheduler:
         """Join it, until `close`; InputError where it cannot or must not be, or without Dask."""
@@ -82,16 +69,14 @@ class Scheduler:
         blocks: Sequence[Sequence[Run]],
         folder: Path,
         *,
-        retries: int,
         end: Callable[[Outcome], None],
         say: Callable[[str], None],
     ) -> list[Run]:
         """Execute all blocks; return the runs that several workers were lost with.
 
-        An invalid run is tried again, with its block on another worker where there is one. A worker
-        that refuses is left out; InputError where all do.
+        A worker that refuses is left out; InputError where all do.
         """
-        waiting = deque(_Block(list(runs)) for runs in blocks)
+        waiting = deque(blocks)
         refused: dict[str, str] = {}
         lost: list[Run] = []
         is_told = False
@@ -108,56 +93,50 @@ class Scheduler:
                 self._submit(waiting.popleft(), fit)
             time.sleep(_POLL_S)
             for future in [future for future in self._going_on if future.status != "pending"]:
-                block = self._going_on.pop(future)
+                runs = self._going_on.pop(future)
                 if future.status == "error":  # Dask tried it again as often as it does
-                    say(f"{block.runs[0].label}: given up: {future.exception()}")
-                    lost.extend(block.asked)
-                elif future.status != "finished":
-                    waiting.appendleft(block)
-                elif why := self._take(block, future.result(), folder):
-                    worker = future.result()["worker"]
+                    say(f"{runs[0].label}: given up: {future.exception()}")
+                    lost.extend(runs)
+                    continue
+                if future.status != "finished":
+                    waiting.appendleft(runs)
+                    continue
+                answer = future.result()
+                try:
+                    outcomes = self._outcomes(runs, answer, folder)
+                except ValueError as error:
+                    worker = answer["worker"]
                     if worker not in refused:
-                        say(f"worker {worker} is left out: {why}")
-                    refused[worker] = why
-                    waiting.appendleft(block)
-                elif block.invalid and block.tries < retries:
-                    block.tries += 1
-                    waiting.append(block)
-                    for run in block.invalid:
-                        outcome, host = block.outcomes[run.key], future.result()["host"]
-                        retry = f"{outcome.reason}; retry {block.tries} of {retries}"
-                        say(f"{run.label} on {host}: {outcome.verdict}: {retry}")
+                        say(f"worker {worker} is left out: {error}")
+                    refused[worker] = str(error)
+                    waiting.appendleft(runs)
                 else:
-                    for outcome in block.outcomes.values():
+                    for outcome in outcomes:
                         end(outcome)
         return lost
 
-    def _submit(self, block: _Block, fit: set[str]) -> None:
-        others = fit - block.tried
-        block.asked = block.runs if others or not block.invalid else block.invalid
-        task = execution.task([run.config() for run in block.asked], self._capture)
+    def _submit(self, runs: Sequence[Run], fit: set[str]) -> None:
+        task = execution.task([run.config() for run in runs], self._capture)
         execute, sweep = worker.execute, self._sweep
         future = self._client.submit(
             lambda: execute(task, sweep),  # Dask has cloudpickle pickle it, so all by value
-            workers=sorted(others or fit),
+            workers=sorted(fit),
             allow_other_workers=True,
             resources={_RESOURCE: 1},
             pure=False,
         )
-        self._going_on[future] = block
+        self._going_on[future] = runs
 
-    def _take(self, block: _Block, answer: Mapping[str, Any], folder: Path) -> str:
-        """Store what a worker sent; returns why it cannot be left in, empty for nothing."""
-        block.tried.add(answer["worker"])
+    def _outcomes(
+        self, runs: Sequence[Run], answer: Mapping[str, Any], folder: Path
+    ) -> list[Outcome]:
+        """Store what a worker sent; ValueError: why its worker cannot be left in."""
         if "refused" in answer:
-            return str(answer["refused"])
+            raise ValueError(answer["refused"])
         try:
-            outcomes = execution.store(folder, block.asked, answer["packed"])
+            return execution.store(folder, runs, answer["packed"])
         except ValueError as error:
-            return f"sent other results than asked for: {error}"
-        block.outcomes |= {outcome.run.key: outcome for outcome in outcomes}
-        block.invalid = [outcome.run for outcome in block.outcomes.values() if outcome.may_differ]
-        return ""
+            raise ValueError(f"sent other results than asked for: {error}") from None
 
     def close(self) -> None:
         """End what goes on, and leave the scheduler."""

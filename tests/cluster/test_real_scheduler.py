@@ -44,13 +44,11 @@ def sweep(folder: Path, *, rounds: int = 2, seeds: Sequence[int] = (1,)) -> list
 
 
 def share_out(
-    scheduler: Scheduler, runs: Sequence[Run], out: Path, said: list[str], retries: int = 0
+    scheduler: Scheduler, runs: Sequence[Run], out: Path, said: list[str]
 ) -> list[Outcome]:
     """As the command does, without its terminal and report."""
     ended: list[Outcome] = []
-    left = scheduler.share_out(
-        blocks(runs), out, retries=retries, end=ended.append, say=said.append
-    )
+    left = scheduler.share_out(blocks(runs), out, end=ended.append, say=said.append)
     assert left == []
     return ended
 

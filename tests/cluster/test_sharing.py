@@ -1,4 +1,4 @@
-"""Which schedulers may be used, who gets which block, and what is tried again where."""
+"""Which schedulers may be used, and who gets which block."""
 
 from __future__ import annotations
 
@@ -61,17 +61,13 @@ def shared(monkeypatch):
         if "nonsense" in verdicts.values():
             raise ValueError("a folder is missing")
         outcome = functools.partial(Outcome, directory=Path(), reason="", executed=True)
-        return [
-            outcome(run=each, verdict=verdict, may_differ=verdict == "invalid")
-            for each in runs
-            for verdict in [verdicts[each.key]]
-        ]
+        return [outcome(run=each, verdict=verdicts[each.key]) for each in runs]
 
     monkeypatch.setattr(block, "store", store)
     monkeypatch.setattr(block, "task", lambda configs, capture: "".join(configs))
     monkeypatch.setattr(worker, "execute", lambda task, sweep: task)
 
-    def share_out(dask: Dask, *blocks: str, retries: int = 2) -> Any:
+    def share_out(dask: Dask, *blocks: str) -> Any:
         shares = object.__new__(Scheduler)
         shares.__dict__.update(_client=dask, _address="", _capture=[], _sweep="", _going_on={})
         done: dict[str, str] = {}
@@ -82,7 +78,7 @@ def shared(monkeypatch):
             done[outcome.run.key] = outcome.verdict
 
         runs = [[run(key) for key in each] for each in blocks]
-        left = shares.share_out(runs, Path(), retries=retries, end=end, say=said.append)
+        left = shares.share_out(runs, Path(), end=end, say=said.append)
         return done, [each.key for each in left], said
 
     monkeypatch.setattr(scheduler, "_POLL_S", 0)
@@ -99,23 +95,6 @@ def test_a_block_that_costs_too_many_workers_is_given_up_and_the_others_are_done
     done, left, said = shared(Dask("A", {("A", "b"): "dies"}), "ab", "cd")
     assert (done, left) == ({"c": "ok", "d": "ok"}, ["a", "b"])
     assert said == ["a: given up: killed"]
-
-
-def test_an_invalid_run_takes_its_block_to_another_worker(shared):
-    dask = Dask("AB", {("A", "b"): "invalid"})
-    done, _, said = shared(dask, "ab")
-    assert dask.given == [("A", "ab"), ("B", "ab")]
-    assert done == {"a": "ok", "b": "ok"}
-    assert said == ["b on A: invalid: ; retry 1 of 2"]
-
-
-@pytest.mark.parametrize("retries", [0, 2])
-def test_where_there_is_one_worker_only_what_is_invalid_is_repeated(shared, retries):
-    dask = Dask("A", {("A", "b"): "invalid"})
-    done, _, _ = shared(dask, "ab", "cd", retries=retries)
-    assert dask.given.count(("A", "b")) == retries
-    assert dask.given.count(("A", "ab")) == 1
-    assert done == {"a": "ok", "b": "invalid", "c": "ok", "d": "ok"}
 
 
 @pytest.mark.parametrize(
