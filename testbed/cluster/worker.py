@@ -6,7 +6,6 @@ import fcntl
 import io
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -26,7 +25,7 @@ def execute(task: str, sweep: str) -> dict[str, Any]:
     """
     from distributed import Event, get_worker
 
-    answer: dict[str, Any] = {"worker": get_worker().address, "host": socket.gethostname()}
+    answer: dict[str, Any] = {"worker": get_worker().address}
     # An ordinary user of Debian finds tc and ovsdb-server there.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin:/usr/sbin:/sbin"])
     place = tempfile.TemporaryDirectory(prefix=f"{FOLDER}{os.getpid()}-")

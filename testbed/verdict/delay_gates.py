@@ -18,7 +18,6 @@ from testbed.verdict.link_changes import LinkChanges
 FILE = "delay.json"  # written as the training ends
 # In all but one of a million cases a mean of chance values is less than so many deviations off.
 _CHANCE_DEVIATIONS = 4.9
-_LEAST_DRAWN = 100
 # What a queue has sent needs less to come to the relay.
 _ON_THEIR_WAY_S = 0.1
 _NO_DELAY = "no link has a delay, a jitter or a loss"
@@ -140,18 +139,12 @@ def delay(
 def _errors_s(way: Mapping[str, Any], link: LinkEnds) -> Iterator[float]:
     """How far a direction was from its configuration: as it was set in the end, and by waits."""
     # Frames that wait for slower ones ahead raise the mean wait, up to the whole jitter, and
-    # nothing lowers it but chance. What the frames drew, each for itself, is spread evenly over the
-    # jitter.
+    # nothing lowers it but chance.
     yield abs(way["delay_s"] - link.delay_s)
     yield abs(way["jitter_s"] - link.jitter_s)
     if way["wait_most_s"] is not None:
         yield way["wait_most_s"] - link.delay_s - link.jitter_s
-    deviations_s = _CHANCE_DEVIATIONS * link.jitter_s
     if way["wait_least_s"] is not None:
-        chance_s = deviations_s / math.sqrt(3 * LEAST_FOR_MEAN)
+        # Of an even spread from -j to j: the deviation of the mean is j / sqrt(3 n).
+        chance_s = _CHANCE_DEVIATIONS * link.jitter_s / math.sqrt(3 * LEAST_FOR_MEAN)
         yield link.delay_s - way["wait_least_s"] - chance_s
-    if (drawn := way.get("drawn")) and drawn >= _LEAST_DRAWN:
-        # Of an even spread from -j to j: the deviation of the mean is j / sqrt(3 n). That of the
-        # mean square is j**2 * sqrt(4 / 45 n), so that of its root times sqrt(3) is j / sqrt(5 n).
-        yield abs(way["drawn_mean_s"]) - deviations_s / math.sqrt(3 * drawn)
-        yield abs(way["drawn_jitter_s"] - link.jitter_s) - deviations_s / math.sqrt(5 * drawn)

@@ -381,11 +381,11 @@ GATES: tuple[GateEntry, ...] = (
         measured="During training, the relay of delayed links notes when each frame arrived and "
         "when it left. The gate takes the quarter of a second in which a link's mean delay was "
         "farthest from the configured one. With jitter, the mean may be longer by all of it, and "
-        "shorter by chance; what frames drew must have the jitter's spread, but for chance. What "
-        "the links were set to in the end must be as configured, or set by hand; of netem, only "
-        "this is known. Frames that left a queue after it was set by hand must have come there.",
-        evidence="delay.json: delays[].wait_least_s, delays[].wait_most_s and "
-        "delays[].drawn_jitter_s, beside the link's configured delay and jitter",
+        "shorter by chance. What the links were set to in the end must be as configured, or set by "
+        "hand; of netem, only this is known. Frames that left a queue after it was set by hand "
+        "must have come there.",
+        evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s, beside the link's "
+        "configured delay and jitter",
         causes="The machine was busy, or something changed the delay while the run went on.",
         remedy=f"{_ALONE} Let nothing but the experiment change links.",
         judge="delay_gates:delay",

@@ -45,7 +45,7 @@ class Dask:
         worker = sorted(workers, key=lambda name: (name in busy, name))[0]
         self.given.append((worker, task))
         verdicts = {key: self.does.get((worker, key), "ok") for key in task}
-        told: dict[str, Any] = {"worker": worker, "host": worker, "packed": verdicts}
+        told: dict[str, Any] = {"worker": worker, "packed": verdicts}
         for verdict in verdicts.values():
             if verdict.startswith("lacks"):
                 told["refused"] = verdict

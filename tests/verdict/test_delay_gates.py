@@ -104,9 +104,6 @@ def test_a_delay_may_be_off_by_a_share_and_by_its_jitter(tmp_path, settings, key
         assert judged(tmp_path, record(delays=delays), link=link)[key].outcome == outcome
 
 
-DREW: dict[str, Any] = {"drawn": 1000, "drawn_mean_s": 0.00005, "drawn_jitter_s": 0.00195}
-
-
 @pytest.mark.parametrize(
     ("changes", "value_s"),
     [
@@ -115,14 +112,11 @@ DREW: dict[str, Any] = {"drawn": 1000, "drawn_mean_s": 0.00005, "drawn_jitter_s"
         # Nothing but chance makes frames wait less.
         ({"wait_least_s": 0.003}, 0.002 - 0.00127),
         ({"wait_least_s": 0.0025, "wait_most_s": 0.0025}, 0.0025 - 0.00127),  # half the delay
-        ({"drawn_jitter_s": 0.0}, 0.002 - 0.00014),  # no jitter at all
-        ({"drawn_jitter_s": 0.004}, 0.002 - 0.00014),
-        ({"drawn_mean_s": -0.001}, 0.001 - 0.00018),
-        ({"drawn_mean_s": -0.001, "drawn": 20}, 0.0),  # too few frames to tell
+        ({"jitter_s": 0.0}, 0.002),
     ],
 )
 def test_a_jitter_hides_no_delay_and_is_compared_itself(tmp_path, changes, value_s):
-    seen = direction(jitter_s=0.002, **DREW) | changes
+    seen = direction(jitter_s=0.002) | changes
     jittery = replace(LINK, jitter_s=0.002)
     gate = judged(tmp_path, record(delays=[seen]), link=jittery)["delay_error_s"]
     assert gate.value == pytest.approx(value_s, abs=1e-5)

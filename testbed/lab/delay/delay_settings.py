@@ -155,9 +155,6 @@ class DirectionDelay:
             and its departure, in a quarter of a second, or of 20 frames where it has fewer; None:
             too few frames, or netem.
         left_out: frames that left while an impairment had changed the delay, and are in no mean.
-        drawn: frames that drew a part of the jitter since the start.
-        drawn_mean_s: the mean of what they drew, which is 0 but for chance.
-        drawn_jitter_s: the jitter that explains how far that was spread. None: too few frames.
     """
 
     link: str
@@ -169,9 +166,6 @@ class DirectionDelay:
     wait_least_s: float | None = None
     wait_most_s: float | None = None
     left_out: int | None = None
-    drawn: int | None = None
-    drawn_mean_s: float | None = None
-    drawn_jitter_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

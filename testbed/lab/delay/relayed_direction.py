@@ -172,8 +172,6 @@ class DelayLine:
         self._last_due_ns = 0
         self._looked_ns = time.monotonic_ns()
         self._seen = self._left = self._refused = self._lost = self._overrun = 0
-        # What frames drew, as shares of the jitter, which may be changed: number, sum, of squares.
-        self._drawn, self._drawn_sum, self._drawn_squares = 0, 0.0, 0.0
         self.set(settings)
         self._usual_ns = self._delay_ns, self._jitter_ns
         self._in.bind((source, _ETH_P_ALL))  # from here on frames come
@@ -229,7 +227,7 @@ class DelayLine:
         came_ns = now_ns - min(max(0, age_ns), max(0, now_ns - self._looked_ns))
         due_ns = came_ns + self._delay_ns
         if self._jitter_ns:
-            due_ns += int(self._draw(1)[0])
+            due_ns += int(jitter_ns(self._jitter, self._jitter_ns, 1)[0])
         self._last_due_ns = max(due_ns, self._last_due_ns)
         self._came_ns[first], self._due_ns[first] = came_ns, self._last_due_ns
         self._messages.place_one(first, self._base + first * _SLOT_BYTES + offset, length)
@@ -248,7 +246,7 @@ class DelayLine:
         self._came_ns[span] = came_ns
         due_ns = came_ns + self._delay_ns
         if self._jitter_ns:
-            due_ns += self._draw(count)
+            due_ns += jitter_ns(self._jitter, self._jitter_ns, count)
         due_ns[0] = max(int(due_ns[0]), self._last_due_ns)
         self._due_ns[span] = np.maximum.accumulate(due_ns)
         self._last_due_ns = int(self._due_ns[first + count - 1])
@@ -259,15 +257,6 @@ class DelayLine:
             self._kept[span] = True
         self._waiting += count
         self._seen += count
-
-    def _draw(self, count: int) -> NDArray[np.int64]:
-        """The next frames' parts of the jitter, which are added up for the run's verdict."""
-        offsets_ns = jitter_ns(self._jitter, self._jitter_ns, count)
-        shares = offsets_ns / self._jitter_ns
-        self._drawn += count
-        self._drawn_sum += float(shares.sum())
-        self._drawn_squares += float(shares @ shares)
-        return offsets_ns
 
     def send_due(self, now_ns: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Send all frames that are due, in batches: the times they were due, and when they came."""
@@ -311,18 +300,12 @@ class DelayLine:
 
     def delay(self, waits: Mapping[str, Any]) -> DirectionDelay:
         """The settings and what came of them; `waits` as of `Punctuality.waits`."""
-        jitter_s = self.settings.jitter_s
         return DirectionDelay(
             link=self.link,
             sender=self.sender,
             **asdict(self.settings),
             **waits,
             slots=self._slots,
-            drawn=self._drawn,
-            drawn_mean_s=jitter_s * self._drawn_sum / self._drawn if self._drawn else None,
-            drawn_jitter_s=jitter_s * math.sqrt(3 * self._drawn_squares / self._drawn)
-            if self._drawn
-            else None,
         )
 
     def counters(self) -> DirectionCounters:
