@@ -1,9 +1,8 @@
 """The first process of every sandbox: `python -m testbed.lab.first_process MODULE DESCRIPTOR`.
 
-It hands the first message of the connection to the module's `in_sandbox`, and answers with what
-that returns, or with the error that it raised and an exit status of 1. It ends, and the sandbox
-with it, when the other end of the connection closes, or when the process ends whose pidfd comes
-with the message: what that forked may hold copies of the end.
+It answers the first message of the connection with what the module's `in_sandbox` makes of it. It
+ends, and the sandbox with it, when the other end of the connection closes, or when the process ends
+whose pidfd comes with the message: what that forked may hold copies of the end.
 """
 
 from __future__ import annotations

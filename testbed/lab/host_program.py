@@ -33,13 +33,7 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a host, in a session of its own: `os.killpg` reaches what it starts.
-
-    It has given up root's powers, all but raw sockets and low ports.
-
-    Raises:
-        ProgramError: there is no such program or folder, or the kernel refuses it.
-    """
+    """Start a program in a host, in a session of its own, without root's powers; ProgramError."""
     if not argv or not argv[0]:
         raise ProgramError(f"{host.name}: no program is given")
     place = f"{host.name}: {argv[0]}"

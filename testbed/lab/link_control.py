@@ -34,12 +34,7 @@ class LinkControl:
             for own, other in (("first", "second"), ("second", "first")):
                 way = (link[own]["node"], link[other]["node"])
                 self._links[way] = (link, link[own])
-                self._shapes[way] = LinkShape(
-                    rate_bps=link["rate_bps"],
-                    queue_bytes=link["queue_bytes"],
-                    ecn_threshold_bytes=link["ecn_threshold_bytes"],
-                    priority_queue_bytes=link.get("priority_queue_bytes"),
-                )
+                self._shapes[way] = LinkShape.of_link(link)
                 self._settings[way] = DelaySettings.of_link(link)
 
     def shape(self, first: str, second: str) -> LinkShape:

@@ -73,7 +73,6 @@ class LossTable:
 
     # `occurrences` is that of a mask, each of `size` places; 1: all lose the same; 0: a drawn
     # table, in which each occurrence begins at a place of its own.
-
     lost: Indices
     size: int
     occurrences: int = 0

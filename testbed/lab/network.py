@@ -33,12 +33,10 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkEnds:
-    """A link: its two ends, and the properties of each direction.
+    """A link: its two ends, and the properties of each direction."""
 
-    `middle` has the interfaces in the middle of a link that delays or loses, next to the first and
-    to the second end. `most_delay_s` is how long an impairment lets frames wait there; None: none
-    does.
-    """
+    # `middle` has the interfaces in the middle of a link that delays or loses, next to the first
+    # and to the second end; `most_delay_s` is how long an impairment lets frames wait there.
 
     name: str
     first: Port
@@ -56,12 +54,7 @@ class LinkEnds:
     @property
     def shape(self) -> LinkShape:
         """Rate and queue of each direction."""
-        return LinkShape(
-            rate_bps=self.rate_bps,
-            queue_bytes=self.queue_bytes,
-            ecn_threshold_bytes=self.ecn_threshold_bytes,
-            priority_queue_bytes=self.priority_queue_bytes,
-        )
+        return LinkShape.of_link(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +78,7 @@ class LabInfo:
     """The network as plain data, for the controller and the training.
 
     `delayed_by` is "netem", or "relay" with its socket; None if no link has a middle. `in_order` is
-    false if frames may overtake each other. `data_ports` are the first and the last port on which
-    the workload says that it sends its data; None: it says nothing, or anything may run here.
+    false if frames may overtake each other. `data_ports` are the first and the last of the workload.
     """
 
     hosts: dict[str, HostInfo]

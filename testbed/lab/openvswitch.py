@@ -24,7 +24,7 @@ FRAME_MEMORY_BYTES = 2304
 
 FLOWS_KEPT_MS = 24 * 3600 * 1000  # in the datapath, since they were last used
 
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_FORCE = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}  # SO_SNDBUFFORCE, SO_RCVBUFFORCE
 _GENERIC_NETLINK = 16
 
 
@@ -91,7 +91,8 @@ class OpenVSwitch:
             found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_PACKET)]
             if not found:
                 raise CommandError("ovs-vswitchd has no packet socket: is there no port?")
-            send, receive = map(min, zip(*map(_enlarge, found), strict=True))
+            send = min(_grow(each, socket.SO_SNDBUF, SEND_BUFFER_BYTES) for each in found)
+            receive = min(_grow(each, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES) for each in found)
             ports = {each: each.getsockname()[0] for each in found}
             senders = [each for each, interface in ports.items() if not interface]
             whole = keep_whole(senders, sorted(set(filter(None, ports.values()))))
@@ -146,10 +147,7 @@ def _deepen_upcalls(pid: int) -> SocketBuffers:
     with ExitStack() as opened:
         found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_NETLINK)]
         upcalls = [each for each in found if each.proto == _GENERIC_NETLINK]
-        granted = [
-            _set_buffer(each, socket.SO_RCVBUF, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
-            for each in upcalls
-        ]
+        granted = [_grow(each, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES) for each in upcalls]
     return SocketBuffers(
         sockets=len(granted),
         send_bytes=None,
@@ -158,14 +156,10 @@ def _deepen_upcalls(pid: int) -> SocketBuffers:
     )
 
 
-def _enlarge(packet_socket: socket.socket) -> tuple[int, int]:
-    send = _set_buffer(packet_socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
-    return send, _set_buffer(packet_socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
-
-
-def _set_buffer(opened: socket.socket, option: int, force: int, size: int) -> int:
+def _grow(opened: socket.socket, option: int, size: int) -> int:
+    """Give a socket a buffer as large as it may be; returns what the kernel granted."""
     try:
-        opened.setsockopt(socket.SOL_SOCKET, force, size)
+        opened.setsockopt(socket.SOL_SOCKET, _FORCE[option], size)
     except PermissionError:
         opened.setsockopt(socket.SOL_SOCKET, option, size)
     return opened.getsockopt(socket.SOL_SOCKET, option)

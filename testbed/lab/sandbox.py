@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,21 +44,14 @@ class EndedError(SandboxError):
     """The sandbox has ended; the message is what it printed last, empty for nothing."""
 
 
+@dataclass(eq=False)
 class Sandbox:
     """A running sandbox, seen from outside. It ends with its connection, however that ends."""
 
-    def __init__(
-        self,
-        module: str,
-        process: subprocess.Popen[bytes],
-        messages: Messages,
-        printed: IO[bytes] | None,
-    ) -> None:
-        """Made by `start`."""
-        self.module = module
-        self.process = process
-        self.messages = messages
-        self._printed = printed
+    module: str
+    process: subprocess.Popen[bytes]
+    messages: Messages
+    printed: IO[bytes] | None
 
     def ask(
         self, request: Mapping[str, Any], files: Sequence[int] = (), *, timeout_s: float = 1e6
@@ -75,17 +69,17 @@ class Sandbox:
 
     def last_words(self) -> str:
         """What it printed last, such as why it could not begin; empty for nothing."""
-        if self._printed is None or self._printed.closed:
+        if self.printed is None or self.printed.closed:
             return ""
-        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-        lines = self._printed.read().decode(errors="replace").split("\n")
+        self.printed.seek(max(0, self.printed.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+        lines = self.printed.read().decode(errors="replace").split("\n")
         return next((" ".join(each.split()) for each in reversed(lines) if each.strip()), "")
 
     def stop(self) -> int:
         """End it through its connection, by force if need be; return its exit status."""
         self.messages.close()
-        if self._printed is not None:
-            self._printed.close()
+        if self.printed is not None:
+            self.printed.close()
         try:
             return self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:

@@ -17,7 +17,7 @@ from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.kernel.packet_filter import DropCounter
+from testbed.lab.kernel.packet_filter import FilterCounters
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.lab.openflow_statistics import Flow, Statistics
@@ -137,7 +137,7 @@ class CounterReader:
     def __init__(self, network: LabInfo, switch_pid: int) -> None:
         self._network = network
         self._pids: list[int | None] = [None, *(host.pid for host in network.hosts.values())]
-        self._filters = {name: DropCounter(host.pid) for name, host in network.hosts.items()}
+        self._filters = {name: FilterCounters(host.pid) for name, host in network.hosts.items()}
         for pid in self._pids:
             _silence_ipv6(pid)
         in_kernel = network.datapath == "kernel"
@@ -165,7 +165,7 @@ class CounterReader:
             namespaces=namespaces,
             sockets=self._sockets.read() if self._sockets else {},
             switches=read_switches(self._network.switches, last=last),
-            filter_drops={name: drops.total() for name, drops in self._filters.items()},
+            filter_drops={name: drops.dropped() for name, drops in self._filters.items()},
             delayed=self._delayed(),
             whole_batches=self._sockets.whole_batches() if self._sockets else True,
             lost_upcalls=0 if self._sockets else datapath.lost_upcalls(),

@@ -54,9 +54,9 @@ middle = Middle(
     link="a--b", nodes=("a", "b"), interfaces=("mida", "midb"), rate_bps=None, settings=settings)
 netem.setup([middle])
 send(middle.slots)
-before = [vars(each) for each in netem.counters([middle])]
+before = [vars(each) for each in netem.report([middle])[1]]
 send(2 * middle.slots)
-print(json.dumps(["", middle.slots, before, [vars(each) for each in netem.counters([middle])]]))
+print(json.dumps(["", middle.slots, before, [vars(each) for each in netem.report([middle])[1]]]))
 """
     reason, slots, *found = printed(SCENE + script)
     if reason:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.lab
 # what was not dropped: tables of one priority come in no order that anybody promises.
 SCENE = """
 import json, os, socket, subprocess, sys, threading, time
-from testbed.lab.kernel.packet_filter import DropCounter, PacketFilter
+from testbed.lab.kernel.packet_filter import FilterCounters, PacketFilter
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.xdp_filter import XdpFilter
 from testbed.lab.loss_table import LossModel, drawn, given
@@ -142,7 +142,7 @@ theirs = second.communicate()[0].split()
 both = mine.take()
 send(1000)
 print(json.dumps([both, mine.take(), [int(each) for each in theirs],
-                  DropCounter(os.getpid()).total()]))
+                  FilterCounters(os.getpid()).dropped()]))
 """
     mine, (met_alone, dropped_alone), theirs, total = printed(SCENE + script, "nftables")
     (met_first, dropped_first), (met_then, dropped_then) = sorted((mine, theirs), reverse=True)

@@ -205,15 +205,16 @@ def test_the_bucket_is_half_a_millisecond_but_at_least_two_frames():
     assert LinkShape(rate_bps=1_000_000, queue_bytes=1).burst_bytes == 2 * 1514
 
 
-def printed(**changes: Any) -> dict[str, str]:
+def printed(there: Any = None, **changes: Any) -> dict[str, str]:
     """What tc prints of two redirections into netem, by its first argument but one."""
+    # `there` are the options of the queue to which the first direction leads.
 
     def action(device: str, packets: int, overlimits: int) -> dict[str, Any]:
         stats = {"packets": packets, "drops": 0, "overlimits": overlimits}
         return {"kind": "mirred", "to_dev": device, "stats": stats}
 
-    def queue(device: str, **counts: int) -> dict[str, Any]:
-        return {"kind": "netem", "dev": device, **counts}
+    def queue(device: str, options: Any, **counts: int) -> dict[str, Any]:
+        return {"kind": "netem", "dev": device, "options": {"limit": 1792, **options}, **counts}
 
     parts = [
         {"total acts": 1},
@@ -223,15 +224,15 @@ def printed(**changes: Any) -> dict[str, str]:
     ]
     queues = [
         {"kind": "htb", "dev": "y"},
-        queue("y", packets=800, drops=150, qlen=50),
-        queue("x", packets=50, drops=0, qlen=0),
+        queue("y", there or {}, packets=800, drops=150, qlen=50),
+        queue("x", {}, packets=50, drops=0, qlen=0),
     ]
     return {"actions": json.dumps(parts), "qdisc": json.dumps(queues), **changes}
 
 
 def test_what_netem_refused_and_what_it_lost_are_two_numbers(monkeypatch):
     monkeypatch.setattr(netem, "run", lambda argv: printed()[argv[3]])
-    there, back = netem.counters([middle(loss=0.1)])
+    _, (there, back) = netem.report([middle(loss=0.1)])
     counts = {"link": "a--b", "frames_in": 1000, "frames_out": 800, "dropped": 30, "lost": 120}
     assert asdict(there) == {**counts, "sender": "a"}
     assert (back.sender, back.frames_in, back.frames_out, back.dropped, back.lost) == (
@@ -243,23 +244,16 @@ def test_what_netem_refused_and_what_it_lost_are_two_numbers(monkeypatch):
 def test_a_tc_that_tells_nothing_is_an_error(monkeypatch, changes):
     monkeypatch.setattr(netem, "run", lambda argv: printed(**changes)[argv[3]])
     with pytest.raises(CommandError, match="tc printed no statistics"):
-        netem.counters([middle(loss=0.1)])
+        netem.report([middle(loss=0.1)])
 
 
 def test_netem_tells_what_it_is_set_to(monkeypatch):
-    def shown(device: str, **options: Any) -> dict[str, Any]:
-        return {"kind": "netem", "dev": device, "options": {"limit": 1792, **options}}
-
-    delay = {"delay": 0.005, "jitter": 0.001, "correlation": 0}
-    loss = {"loss": 0.1, "correlation": 0}
-    text = json.dumps([{"kind": "noqueue", "dev": "lo"}, shown("y", delay=delay), shown("x")])
-    monkeypatch.setattr(netem, "run", lambda argv: text)
-    there, back = netem.delays([middle(delay_s=0.005)])
+    delay = {"delay": {"delay": 0.005, "jitter": 0.001, "correlation": 0}}
+    monkeypatch.setattr(netem, "run", lambda argv: printed(delay)[argv[3]])
+    (there, back), _ = netem.report([middle(delay_s=0.005)])
     assert (there.sender, there.delay_s, there.jitter_s, there.loss) == ("a", 0.005, 0.001, 0.0)
     assert there.wait_most_s is None
     assert (back.sender, back.delay_s, back.jitter_s, back.slots) == ("b", 0.0, 0.0, 1792)
-    text = json.dumps([shown("y", **{"loss-random": loss}), shown("x")])
-    assert netem.delays([middle(loss=0.1)])[0].loss == 0.1
-    text = "[]"
-    with pytest.raises(CommandError, match="tc printed no settings"):
-        netem.delays([middle()])
+    loss = {"loss-random": {"loss": 0.1, "correlation": 0}}
+    monkeypatch.setattr(netem, "run", lambda argv: printed(loss)[argv[3]])
+    assert netem.report([middle(loss=0.1)])[0][0].loss == 0.1

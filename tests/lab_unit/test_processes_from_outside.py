@@ -125,8 +125,8 @@ LINE = "cpu  100 10 40 700 50 3 7 90 20 5\ncpu0 1 2 3\n"
 def test_what_is_stolen_or_an_interrupt_is_nobody_s(monkeypatch):
     monkeypatch.setattr(process_status.Path, "read_text", lambda path: LINE)
     ticks = process_status.machine_ticks()
-    assert ticks == MachineTicks(programs=150, idle=750, stolen=90, all=1000)
-    assert ticks.since(MachineTicks(50, 350, 90, 500)) == MachineTicks(100, 400, 0, 500)
+    assert ticks == MachineTicks(programs=150, stolen=90, all=1000)
+    assert ticks.since(MachineTicks(50, 90, 500)) == MachineTicks(100, 0, 500)
     assert ticks.others(50) == pytest.approx(0.1)
     assert ticks.others(151) == 0.0
 

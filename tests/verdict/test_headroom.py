@@ -44,7 +44,7 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
 
 
 def test_a_kernel_that_counts_no_time_or_forgets_its_pressure_gives_no_share(monkeypatch):
-    monkeypatch.setattr(process_status, "machine_ticks", lambda: MachineTicks(5, 5, 0, 10))
+    monkeypatch.setattr(process_status, "machine_ticks", lambda: MachineTicks(5, 0, 10))
     pressures = iter([7.0, None])
     monkeypatch.setattr(processor_headroom, "_pressure_us", lambda: next(pressures))
     found = Watch({}).start().finish()

@@ -35,9 +35,10 @@ def document(network: Mapping[str, Any]) -> dict[str, Any]:
     common["at_s"] = time.monotonic()
     if network["delayed_by"] == "netem":
         middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
+        delays, directions = netem.report(middles)
         return common | {
-            "delays": [directed(each) for each in netem.delays(middles)],
-            "directions": [directed(each) for each in netem.counters(middles)],
+            "delays": [directed(each) for each in delays],
+            "directions": [directed(each) for each in directions],
         }
     with closing(RelayClient(network["relay_socket"])) as client:
         return common | client.report()

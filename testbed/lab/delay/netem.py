@@ -26,7 +26,6 @@ from testbed.lab.delay.delay_settings import (
 from testbed.lab.kernel.commands import CommandError, run
 
 _ORDERING_RATE = "100gbit"
-_SHOW = ("tc", "-s", "-j", "qdisc", "show")
 
 
 def redirection(source: str, sink: str) -> list[str]:
@@ -92,41 +91,27 @@ def change(middle: Middle, sender: str, settings: DelaySettings) -> None:
     run(["tc", "qdisc", "change", "dev", sink, "root", "handle", "1:", *netem.split()])
 
 
-def counters(middles: Sequence[Middle]) -> list[DirectionCounters]:
-    """Frames so far."""
+def report(middles: Sequence[Middle]) -> tuple[list[DirectionDelay], list[DirectionCounters]]:
+    """What every direction is set to, and its frames so far. How long they waited is not known."""
     text = ""
     try:
         text = run(["tc", "-s", "-j", "actions", "list", "action", "mirred"])
         # A long list comes in several parts.
         actions = [each for part in json.loads(text) for each in part.get("actions", ())]
         handed = {each["to_dev"]: each["stats"] for each in actions}
-        text = run(_SHOW)
-        queues = _by_interface(text)
-        return [
-            _counted(middle, way, handed[sink], queues[sink])
+        text = run(["tc", "-s", "-j", "qdisc", "show"])
+        queues = {each["dev"]: each for each in json.loads(text) if each["kind"] == "netem"}
+        ways = [
+            (middle, way, sink)
             for middle in middles
             for way, sink in enumerate(reversed(middle.interfaces))
         ]
+        return (
+            [_set_to(middle, way, queues[sink]["options"]) for middle, way, sink in ways],
+            [_counted(middle, way, handed[sink], queues[sink]) for middle, way, sink in ways],
+        )
     except (ValueError, KeyError) as error:
         raise CommandError(f"tc printed no statistics: {text[:80]!r}") from error
-
-
-def delays(middles: Sequence[Middle]) -> list[DirectionDelay]:
-    """What every direction is set to now. The kernel does not say how long frames waited."""
-    text = run(_SHOW)
-    try:
-        queues = _by_interface(text)
-        return [
-            _set_to(middle, way, queues[sink]["options"])
-            for middle in middles
-            for way, sink in enumerate(reversed(middle.interfaces))
-        ]
-    except (ValueError, KeyError) as error:
-        raise CommandError(f"tc printed no settings: {text[:80]!r}") from error
-
-
-def _by_interface(text: str) -> dict[str, dict[str, Any]]:
-    return {each["dev"]: each for each in json.loads(text) if each["kind"] == "netem"}
 
 
 def _set_to(middle: Middle, way: int, options: Mapping[str, Any]) -> DirectionDelay:

@@ -1,6 +1,5 @@
 """Helper processes in hosts of the lab, and the one way to talk to them (`process`).
 
 It may import `testbed.lab.kernel` and `testbed.transport`. To add a helper: a file with a `main`
-that reads `process.Requests` and answers with its `say`; who needs it starts it beforehand as a
-`process.HelperProcess`, since starting Python takes longer than an impairment may be late.
+that reads `process.Requests`; who needs it starts it beforehand as a `process.HelperProcess`.
 """

@@ -56,13 +56,17 @@ def egress_chains(table: str, interfaces: Iterable[str], *rules: str) -> Iterato
 _AT_ONCE = 2000
 
 
-class _Counters:
+class FilterCounters:
     """Reads nftables' counters of process `pid`'s network namespace."""
 
     # libnftables would fetch all elements of all sets with them, in some 100 ms.
 
     def __init__(self, pid: int | None) -> None:
         self._socket = netlink.connect(_NETFILTER, pid)
+
+    def dropped(self) -> int:
+        """Packets that all `PacketFilter`s of the namespace have dropped."""
+        return self.packets(_DROP_COUNTER)
 
     def packets(self, name: str, table: str = "") -> int:
         """The packets of all counters of one name, in one table or in all of interfaces."""
@@ -80,7 +84,7 @@ class _ArrivalTable:
 
     def __init__(self, pid: int | None, interface: str, *counters: str) -> None:
         self._taken = dict.fromkeys(counters, 0)
-        self._counters = _Counters(pid)
+        self._counters = FilterCounters(pid)
         # Other processes may have tables in the namespace, and another of this name is an error.
         self._short_name = f"lab{secrets.token_hex(8)}"
         self.name = f"netdev {self._short_name}"
@@ -142,16 +146,6 @@ class PacketFilter:
     def take(self) -> Losses:
         """What it met and dropped since the last call."""
         return Losses(*(self._table.take_hits(each) for each in (_MET_COUNTER, _DROP_COUNTER)))
-
-
-class DropCounter:
-    """Counts what all `PacketFilter`s in the namespace of process `pid` have dropped."""
-
-    def __init__(self, pid: int) -> None:
-        self._counters = _Counters(pid)
-
-    def total(self) -> int:
-        return self._counters.packets(_DROP_COUNTER)
 
 
 class ArrivalCounter:

@@ -68,7 +68,6 @@ class MachineTicks(NamedTuple):
     """Processor time in clock ticks: since the machine began, or of a span of time."""
 
     programs: int
-    idle: int
     stolen: int
     all: int
 
@@ -87,7 +86,6 @@ def machine_ticks() -> MachineTicks:
     user, nice, system, idle, disk, irq, softirq, stolen = map(int, first.split()[1:9])
     return MachineTicks(
         programs=user + nice + system,
-        idle=idle + disk,
         stolen=stolen,
         all=user + nice + system + idle + disk + irq + softirq + stolen,
     )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from testbed.lab.kernel import netlink, rtnetlink
@@ -39,6 +39,12 @@ class LinkShape:
     queue_bytes: int
     ecn_threshold_bytes: int | None = None
     priority_queue_bytes: int | None = None
+
+    @classmethod
+    def of_link(cls, link: Mapping[str, Any]) -> LinkShape:
+        """The shape of each direction of a link in the lab's description."""
+        settings: dict[str, Any] = {each.name: link.get(each.name) for each in fields(cls)}
+        return cls(**settings)
 
     @property
     def burst_bytes(self) -> int:
