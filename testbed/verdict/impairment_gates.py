@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,18 +29,17 @@ def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any
         if (late_s := event.get("details", {}).get("late_max_s")) is not None:
             late.append((late_s, f"a change of {event['name']}"))
     early = Counter(event["name"] for event in events if _ended_before(event))
-    note = "; ".join(
-        f"{count} of {name} skipped, since their leg or the run ended before they were due"
-        for name, count in early.items()
-    )
     missing = "; ".join(_missing(events, config["impairments"]))
     if not late:
         return Finding(missing=missing or "no impairment was due")
-    value, where = worst(late)
+    value, where = worst([*late, (0.0, "")])
     return Finding(
-        value=0.0 if value <= 0 else value,
-        where="" if value <= 0 else where,
-        note=note,
+        value=value,
+        where=where,
+        note="; ".join(
+            f"{count} of {name} skipped, since their leg or the run ended before they were due"
+            for name, count in early.items()
+        ),
         missing=missing,
         # How long rounds last hardly differs from one attempt to the next.
         repeats=value <= limits["impairment_late_s"] and any(map(_still_in_force, events)),
@@ -51,21 +49,17 @@ def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any
 def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What should have happened and did not."""
     counts = Counter((event["name"], event["action"]) for event in events)
+    in_force = Counter(event["name"] for event in events if _still_in_force(event))
     for entry in planned:
-        name = entry["name"]
-        in_force = sum(_still_in_force(event) for event in events if event["name"] == name)
-        if entry.get("rounds") is not None:
-            due = len(entry["rounds"]) * len(LEGS_OF[entry["leg"]])
-        else:
-            due = len(entry["at_s"])
+        name, rounds = entry["name"], entry.get("rounds")
+        due = len(entry["at_s"]) if rounds is None else len(rounds) * len(LEGS_OF[entry["leg"]])
         begun, ended, skipped = (counts[name, action] for action in ("begin", "end", "skipped"))
-        if begun + skipped < due:
-            lost = due - begun - skipped
+        if (lost := due - begun - skipped) > 0:
             yield f"{lost} of {due} occurrences of {name} neither began nor were skipped"
-        if in_force:
+        if in_force[name]:
             yield (
-                f"{in_force} of {due} occurrences of {name} did not begin, since the one before "
-                "was still in force"
+                f"{in_force[name]} of {due} occurrences of {name} did not begin, since the one "
+                "before was still in force"
             )
         if ended < begun:
             yield f"{begun - ended} of {begun} occurrences of {name} did not end"
@@ -102,10 +96,9 @@ def unmet(events: Events) -> Finding:
             silent.add(str(event["kind"]))
     missing = "; ".join(unknown.values())
     untold = [f"not known of {', '.join(sorted(silent))}, which count nothing"] if silent else []
-    if not met and missing:
-        return Finding(missing=missing, where=", ".join(unknown))
     if not met:
-        return Finding(note="; ".join(["no impairment began that counts what it meets", *untold]))
+        untold = [] if missing else ["no impairment began that counts what it meets", *untold]
+        return Finding(missing=missing, where=", ".join(unknown), note="; ".join(untold))
     nothing = [entry for entry, counts in met.items() if not any(counts)]
     pauses = [
         f"{counts.count(0)} of {len(counts)} occurrences of {entry} met nothing"
@@ -246,26 +239,22 @@ def _without_changed(
     changes: LinkChanges,
 ) -> tuple[list[Sample], str]:
     """Without the links whose own loss was changed meanwhile; the note names who may have."""
-    lossy = any(link.loss for link in network.links)
-    # What users wrote may change a link's loss meanwhile, and no record says so.
-    own = sorted({str(event["kind"]) for event in events} - set(impairments.KINDS)) if lossy else []
-    note = ""
-    if own:
-        links = {link.name for link in network.links}
-    else:
-        links = _of_changing_loss(config, network) if lossy else set()
-    if lossy and links:
-        samples = [it for it in samples if it.where.partition(" from ")[0] not in links]
-        what = ", ".join(own) or f"a trace of {', '.join(sorted(links))}"
-        note = f"links' own loss not compared: {what} may have changed it"
+    notes = []
+    if any(link.loss for link in network.links):
+        # What users wrote may change a link's loss meanwhile, and no record says so.
+        own = sorted({str(event["kind"]) for event in events} - set(impairments.KINDS))
+        links = {link.name for link in network.links} if own else _of_traces(config, network)
+        if links:
+            samples = [it for it in samples if it.where.partition(" from ")[0] not in links]
+            who = ", ".join(own) or f"a trace of {', '.join(sorted(links))}"
+            notes.append(f"links' own loss not compared: {who} may have changed it")
     if by_hand := {f"{link} from {sender}" for link, sender in changes.of(network, "loss")}:
         samples = [it for it in samples if it.where not in by_hand]
-        words = f"set by hand, so not compared: {', '.join(sorted(by_hand))}"
-        note = "; ".join(filter(None, (note, words)))
-    return samples, note
+        notes.append(f"set by hand, so not compared: {', '.join(sorted(by_hand))}")
+    return samples, "; ".join(notes)
 
 
-def _of_changing_loss(config: Mapping[str, Any], network: LabInfo) -> set[str]:
+def _of_traces(config: Mapping[str, Any], network: LabInfo) -> set[str]:
     """The links whose own loss an entry changes for a while."""
     places = impairment_plan.places_of(network.as_json())
     known = [entry for entry in config["impairments"] if entry["kind"] in impairments.KINDS]
@@ -296,20 +285,17 @@ def _of_impairments(
         if event["action"] == "end" and event.get("counts_as") in _LOSSES:
             ends.setdefault(event["name"], []).append(event)
     for name, records in ends.items():
-        planned = [record.get("details", {}).get("planned") for record in records]
         counted = all(record.get("met") is not None for record in records)
-        if None not in planned and counted:
-            for record in filter(_met, records):
-                yield dataclasses.replace(
-                    _sample(_occurrence(record), LossModel(), [record]),
-                    planned=record["details"]["planned"],
-                )
+        hits = [record for record in records if record.get("met")]
+        if counted and all(_planned(record) is not None for record in records):
+            for record in hits:
+                yield _sample(_occurrence(record), LossModel(), [record], _planned(record))
             continue
         model = getattr(impairments.read(entries[name]), "model", None)
         if not isinstance(model, LossModel) or not counted:
             missing.append(f"{name} counts as loss, but gives no `model` or not what it `met`")
             continue
-        if hits := list(filter(_met, records)):
+        if hits:
             yield _sample(name, model, hits)
         if len(hits) > 1:
             for record in hits:
@@ -317,8 +303,9 @@ def _of_impairments(
                     yield _sample(_occurrence(record), model, [record])
 
 
-def _met(record: Mapping[str, Any]) -> bool:
-    return bool(record["met"])
+def _planned(record: Mapping[str, Any]) -> int | None:
+    planned: int | None = record.get("details", {}).get("planned")
+    return planned
 
 
 def _occurrence(record: Mapping[str, Any]) -> str:
@@ -326,10 +313,15 @@ def _occurrence(record: Mapping[str, Any]) -> str:
     return f"{record['name']} {place} {record['leg']}"
 
 
-def _sample(where: str, model: LossModel, records: Sequence[Mapping[str, Any]]) -> Sample:
+def _sample(
+    where: str,
+    model: LossModel,
+    records: Sequence[Mapping[str, Any]],
+    planned: int | None = None,
+) -> Sample:
     met = [int(record["met"]) for record in records]
     lost = sum(record["dropped"] for record in records)
-    return Sample(where=where, model=model, met=met, lost=lost)
+    return Sample(where=where, model=model, met=met, lost=lost, planned=planned)
 
 
 def _of_links(
