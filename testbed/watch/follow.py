@@ -18,7 +18,6 @@ from testbed.watch import screen
 from testbed.watch.sweep import State, Sweep
 
 _LOOK_S = 0.1
-_LINE_S = 1.0
 # Between two runs of an experiment, and between the last one and its report.
 _PATIENCE_S = 3.0
 _FRESH_S = 3.0
@@ -107,35 +106,21 @@ def running(wanted: Wanted) -> list[Watched]:
 def watch(wanted: Wanted, console: Console) -> None:
     """Show what runs until nothing does any more."""
     if not running(wanted):
-        said = "is not in progress" if wanted.key else "is in progress"
-        raise InputError(f"{wanted} {said}{_rest_of(wanted)}; start one with ./lab run")
+        what = "is not in progress" if wanted.key else "is in progress"
+        raise InputError(f"{wanted} {what}{_rest_of(wanted)}; start one with ./lab run")
+    if not console.is_terminal:
+        raise InputError("watch: draws in a terminal; without one, ./lab run itself prints lines")
     ended: list[str] = []
-    if console.is_terminal:
-        with Live(console=console, auto_refresh=False, screen=True) as display:
-            for run, state in _following(wanted, ended):
-                view = screen.render(run.live(), console.size, ended, state)
-                display.update(view, refresh=True)
-        for line in ended:
-            console.print(Text(line), soft_wrap=True)
-        return
-    printed_s, told = 0.0, ""
-    for run, state in _following(wanted, ended):
-        while ended:
-            print(ended.pop(0), flush=True)
-        if state is not None and str(state) != told:
-            if not told:
-                print(*state.troubles, sep="\n", end="\n" * bool(state.troubles))
-            told = str(state)
-            print(f"{run.directory.parent.name}: {told}", flush=True)
-        if time.monotonic() - printed_s >= _LINE_S:
-            printed_s = time.monotonic()
-            print(f"{run.key}: {screen.line(run.live())}", flush=True)
+    with Live(console=console, auto_refresh=False, screen=True) as display:
+        for run, state in _following(wanted, ended):
+            view = screen.render(run.live(), console.size, ended, state)
+            display.update(view, refresh=True)
     for line in ended:
-        print(line, flush=True)
+        console.print(Text(line), soft_wrap=True)
 
 
 def _rest_of(wanted: Wanted) -> str:
-    """What became of the sweep that is wanted, for a message; empty where no plan is named."""
+    """What became of the sweep, for a message; empty where no plan is named."""
     if wanted.results is None or wanted.experiment is None or wanted.key is not None:
         return ""
     state = Sweep(wanted.results / wanted.experiment).state()

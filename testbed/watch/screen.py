@@ -1,4 +1,4 @@
-"""Renders a run in progress and its sweep for a terminal of any size, and as one plain line."""
+"""Renders a run in progress and its sweep for a terminal of any size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,8 +27,8 @@ def render(
     if sweep is not None:
         room = size.height - len(parts) - 1 if is_idle else size.height // 4
         parts += _sweep(sweep, room, size.width)
-    told = [] if sweep is None else sweep.troubles
-    last = [line for line in ended if line not in told][-_ENDED_SHOWN:]
+    shown = [] if sweep is None else sweep.troubles
+    last = [line for line in ended if line not in shown][-_ENDED_SHOWN:]
     parts += [_cut(Text(line, style="dim"), size.width) for line in last]
     if is_idle:
         return Group(*parts[: size.height - 1])
@@ -41,23 +41,6 @@ def render(
     columns.add_row(_flows(flows, lower), _processes(processes, lower))
     parts.append(columns)
     return Group(*parts)
-
-
-def line(live: dict[str, Any]) -> str:
-    """The state of the run in one line, for logs."""
-    if "queues" not in live:
-        return str(live.get("stage", "starting"))
-    words = [_progress(live) or f"{live.get('elapsed_s', 0):.0f} s"]
-    if live.get("latencies_s"):
-        words.append(f"latency {_seconds(live['latencies_s'][-1])}")
-    fullest = max(live["queues"], key=lambda each: each["highest_bytes"], default=None)
-    if fullest is not None and fullest["highest_bytes"]:
-        words.append(f"longest queue {_direction(fullest)} {_filling(fullest)}")
-    words.append(f"{sum(each['drops'] for each in live['queues'])} drops")
-    names = [str(each["name"]) for each in live.get("impairments") or []]
-    if names:
-        words.append(f"in force: {', '.join(names)}")
-    return ", ".join(words)
 
 
 def _header(live: dict[str, Any], width: int) -> list[Text]:

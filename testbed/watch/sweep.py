@@ -21,23 +21,19 @@ class State:
     verdicts: Counter[str]
     running: int
     waiting: list[str]  # labels, in the plan's order
-    elsewhere: int = 0  # how many more are other machines' parts of the sweep
     troubles: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        counts: list[tuple[str, int]] = [(name, self.verdicts[name]) for name in VERDICTS]
-        counts += [("running", self.running), ("waiting", len(self.waiting))]
-        counts.append(("in other parts", self.elsewhere))
-        planned = sum(count for _, count in counts)
-        told = ", ".join(f"{count} {name}" for name, count in counts if count)
-        return f"{planned} planned: {told}"
+        counts = {name: self.verdicts[name] for name in VERDICTS}
+        counts |= {"running": self.running, "waiting": len(self.waiting)}
+        words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return f"{sum(counts.values())} planned: {words}"
 
 
 class Sweep:
     """The folder of one experiment's results."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is read yet."""
         self.folder = folder
         self._read_at: tuple[int, frozenset[str]] | None = None
         self._state: State | None = None
@@ -62,10 +58,7 @@ class Sweep:
             return None
         with os.scandir(self.folder) as entries:
             inodes = {each.name: each.inode() for each in entries}
-        # Only a run in progress tells which part of the sweep this machine has.
-        here = {each.get("shard") for each in planned if each["key"] in running}
-        verdicts, troubles = Counter[str](), []
-        waiting, elsewhere = [], 0
+        verdicts, waiting, troubles = Counter[str](), [], []
         for each in planned:
             key = str(each["key"])
             if key in running:
@@ -75,23 +68,20 @@ class Sweep:
                 verdicts[verdict] += 1
                 if verdict != "ok":
                     troubles.append(f"{key}: {verdict}{': ' if reason else ''}{reason}")
-            elif here and each.get("shard") not in here:
-                elsewhere += 1
             else:
                 waiting.append(_label(each))
         return State(
             verdicts=verdicts,
             running=len(running & {each["key"] for each in planned}),
             waiting=waiting,
-            elsewhere=elsewhere,
             troubles=troubles,
         )
 
     def _outcome(self, key: str, inode: int) -> tuple[str, str]:
         if (key, inode) not in self._ended:
             status = read_or_empty(self.folder / key / "status.json")
-            told = str(status.get("verdict", "interrupted")), str(status.get("reason", ""))
-            self._ended[key, inode] = told
+            verdict = str(status.get("verdict", "interrupted"))
+            self._ended[key, inode] = verdict, str(status.get("reason", ""))
         return self._ended[key, inode]
 
 
