@@ -141,14 +141,14 @@ def _pace(runs: Sequence[Run], summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_ends(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Runs that lost workers, stood still, or ended without what they are to be judged by."""
+    """Runs that went on without a worker or a program, or lack what they are to be judged by."""
     runs, rows = results.ok_runs, results.measured()
     if hurt := rows.filter(pl.col("workers_lost") > 0).height:
         yield f"workers lost in {hurt} of {len(runs)} ok runs"
-    pauses = [f"{run.key}: {run.reason}" for run in runs if run.verdict == "ok" and run.reason]
-    yield from pauses[:_FEW]
-    if pauses[_FEW:]:
-        yield f"{len(pauses) - _FEW} more runs have such a pause"
+    noted = [f"{run.key}: {run.reason}" for run in runs if run.verdict == "ok" and run.reason]
+    yield from noted[:_FEW]
+    if noted[_FEW:]:
+        yield f"{len(noted) - _FEW} more runs have such a remark"
     if not (metric := summary.get("task_metric")):
         return
     lacking = set(rows.filter(pl.col(metric).is_null())["run_key"])

@@ -221,12 +221,6 @@ class LabSession:
         holds_bytes = self._buffers.queue_bytes
         return self._observation.judge(self._calibrated, switch_holds_bytes=holds_bytes)
 
-    def remark(self) -> str:
-        """What a reader must know of a run that counts: programs of hosts that stood still."""
-        from testbed.verdict import standstill
-
-        return standstill.of_hosts(self.directory)
-
     @contextmanager
     def _captured(self, names: Sequence[str]) -> Iterator[None]:
         """Record the links of some hosts; what was recorded is added to the manifest."""

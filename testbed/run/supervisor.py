@@ -60,7 +60,7 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         progress.stage(workload.stage)
         workload.run()
     workload.check()
-    return lab.judge(), "; ".join(filter(None, (workload.remark(), lab.remark())))
+    return lab.judge(), workload.remark()
 
 
 def in_sandbox(request: Mapping[str, Any], messages: Messages) -> None:

@@ -211,7 +211,7 @@ class Steward:
             run_directory.write_status(
                 self._directory,
                 status,
-                "; ".join(filter(None, (reasons(found), self._lab.remark()))),
+                reasons(found),
                 began_at=self._began_at,
                 wall_s=time.monotonic() - self._began_s,
                 gates=[gate.as_json() for gate in found],

@@ -13,7 +13,6 @@ from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_status import (
     PARENT,
     RESIDENT_PAGES,
-    STATE,
     SYSTEM_TICKS,
     USER_TICKS,
 )
@@ -27,8 +26,6 @@ _FIRST_SCANS = 12
 # A forked worker enters its namespace a moment later: a name is final after so many scans.
 _SCANS_UNTIL_FINAL = 4
 _CHUNK_ROWS = 5_000
-_STOPPED = (b"T", b"t")
-_MOST_STOPS = 1000
 _DTYPE = [("t_s", "f8"), ("number", "u4"), ("pid", "i4"), ("cpu_s", "f8"), ("rss_bytes", "i8")]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -42,8 +39,6 @@ class _Process:
     # Of a process that workers share the workers' threads are followed, and not itself.
     threads: set[int] = field(default_factory=set)
     sharers: int = 1  # of the memory
-    ran_s: float = -1.0  # its processor time at the latest look
-    stop: dict[str, Any] | None = None  # since when it has been stopped
 
 
 class ProcessSampler:
@@ -57,7 +52,6 @@ class ProcessSampler:
     ) -> None:
         self.table = ChunkedTable(folder, "processes", _DTYPE, chunk_rows=_CHUNK_ROWS)
         self.latest: dict[str, tuple[float, float, int]] = {}  # name -> time, processor s, bytes
-        self.stopped: list[dict[str, Any]] = []  # programs of hosts that two looks found stopped
         self._hosts = {_namespace(host["pid"]): name for name, host in hosts.items()}
         self._ignored = {int(host["pid"]) for host in hosts.values()}
         self._named = {pid: name for name, pid in named.items()}
@@ -94,24 +88,8 @@ class ProcessSampler:
             number = self._numbers.setdefault(process.name, len(self._numbers))
             self.table.take(1)[0] = (read_s, number, pid, cpu_s, resident_bytes)
             latest[process.name] = (read_s, cpu_s, resident_bytes)
-            self._note_stop(process, read_s, cpu_s, fields[STATE])
         self.latest = latest
         return True
-
-    def _note_stop(self, process: _Process, now_s: float, cpu_s: float, state: bytes) -> None:
-        """Note for how long a program of a host has been stopped, and has not run meanwhile."""
-        if state not in _STOPPED or cpu_s != process.ran_s:
-            process.stop = None
-        process.ran_s = cpu_s
-        if state not in _STOPPED or process.name not in self._hosts_of:
-            return
-        if process.stop is None:
-            host = self._hosts_of[process.name]
-            process.stop = {"name": process.name, "host": host, "at_s": now_s, "for_s": 0.0}
-            return
-        if not process.stop["for_s"] and len(self.stopped) < _MOST_STOPS:
-            self.stopped.append(process.stop)
-        process.stop["for_s"] = now_s - process.stop["at_s"] + INTERVAL_S
 
     def _scan(self) -> None:
         self._scans += 1

@@ -255,7 +255,6 @@ class Sampler:
                 "rows": {name: one.table.rows for name, one in self._samplers.items()},
                 "parts": self._errors,
                 "congestion_controls": self._flows.congestion_controls(),
-                "stopped": self._processes.stopped,
                 "problems": problems,
             },
         )

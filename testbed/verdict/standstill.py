@@ -10,13 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.process_status import STATE
-from testbed.shared import jsonl, run_directory
 from testbed.verdict.gate import Finding, worst
 from testbed.verdict.processor_headroom import now_s, prefer
 
@@ -177,29 +175,3 @@ def in_round(at_s: float, rounds: Rounds) -> str:
     """The round that goes on at a time, or is the next, in words; empty where there is none."""
     found = next((each["round"] for each in rounds if each["ended_s"] > at_s), None)
     return "" if found is None else f" in round {found}"
-
-
-def of_hosts(directory: Path) -> str:
-    """Which programs of hosts stood still, for how long and when, in words; empty: none."""
-    # What stands still in a host is the workload's business: the run says so, and counts.
-    stopped = run_directory.read_or_empty(directory / "samples" / "sampler.json").get("stopped", [])
-    events = jsonl.read(directory / "events" / "impairments.jsonl") if stopped else []
-    rounds = jsonl.read(directory / "events" / "rounds.jsonl") if stopped else []
-    return "; ".join(
-        f"{each['name']} stood still for {each['for_s']:.1f} s{in_round(each['at_s'], rounds)}"
-        for each in stopped
-        if not _slowed_down(each, events)
-    )
-
-
-def _slowed_down(stopped: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a straggler was in force at the host when its program stood still."""
-    in_force = False
-    for each in events:
-        if each["counts_as"] != "straggler" or each["host"] != stopped["host"]:
-            continue
-        if each["action"] == "begin" and each["sent_s"] < stopped["at_s"] + stopped["for_s"]:
-            in_force = True
-        elif each["action"] == "end" and each["acknowledged_s"] < stopped["at_s"]:
-            in_force = False
-    return in_force

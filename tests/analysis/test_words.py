@@ -18,14 +18,14 @@ from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import sweep
 
 
-def test_a_pause_is_told_of_a_run_that_counts_alone(tmp_path):
+def test_a_remark_is_told_of_a_run_that_counts_alone(tmp_path):
     build = ResultsBuilder(tmp_path)
-    pause = "worker-2 stood still for 2.0 s in round 6"
-    build.run(arm="dblp", seed=1, reason=pause)
-    build.run(arm="dblp", seed=2, verdict="invalid", reason=pause)
+    remark = "went on without probe"
+    build.run(arm="dblp", seed=1, reason=remark)
+    build.run(arm="dblp", seed=2, verdict="invalid", reason=remark)
     results = load(tmp_path)
     lines = remarks.cautions(results, summarise(results))
-    assert [line for line in lines if pause in line] == [f"{results.ok_runs[0].key}: {pause}"]
+    assert [line for line in lines if remark in line] == [f"{results.ok_runs[0].key}: {remark}"]
     assert not any("ok run" in line for line in lines)  # its arm has one
 
 

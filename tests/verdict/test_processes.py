@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from testbed.verdict import processes
 from testbed.verdict.processes import ProcessSampler
 
 
@@ -82,25 +80,3 @@ def test_each_sample_has_its_process_and_its_host_and_a_shell_the_program_that_i
         if sample["pid"] in names:
             names[sample["pid"]].add((sample["name"].partition(".")[0], sample["host"]))
     assert names == {of_lab.pid: {("part-of-the-lab", None)}, shell.pid: {("h1:sleep", "h1")}}
-
-
-def test_a_program_of_a_host_that_is_stopped_is_noted_with_its_time(
-    sampler: ProcessSampler, monkeypatch: pytest.MonkeyPatch
-):
-    now_s = 100.0
-    monkeypatch.setattr(processes, "INTERVAL_S", 0.1)
-    monkeypatch.setattr(processes.time, "monotonic", lambda: now_s)
-    with subprocess.Popen(["sleep", "3600"]) as slept:
-        for look in range(60):
-            if look in (20, 40):
-                os.kill(slept.pid, signal.SIGSTOP if look == 20 else signal.SIGCONT)
-                wanted = "T" if look == 20 else "S"
-                while Path(f"/proc/{slept.pid}/stat").read_text().split()[2] != wanted:
-                    pass
-            sampler.sample()
-            now_s += 0.1
-        slept.kill()
-    # Others may be stopped meanwhile, too: the host's namespace is this machine's own.
-    (stop,) = (stop for stop in sampler.stopped if stop["name"].startswith("h1:sleep"))
-    assert stop["host"] == "h1"
-    assert (stop["at_s"], stop["for_s"]) == pytest.approx((102.0, 2.0), abs=0.11)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -124,22 +122,3 @@ def test_what_could_not_be_watched_is_not_measured():
     watched = StandstillWatch({"gone": 1 << 22}).start().finish()
     gate = gate_of("standstill_s", standstills=watched, rounds=[])
     assert (gate.outcome, "statistics of gone" in gate.note) == ("not measured", True)
-
-
-def test_pauses_of_hosts_are_named_unless_an_impairment_made_them(tmp_path: Path):
-    stops = [
-        {"name": "worker-2", "host": "worker-2", "at_s": 3.3, "for_s": 1.96},
-        {"name": "worker-1", "host": "worker-1", "at_s": 3.3, "for_s": 1.0},
-    ]
-    straggler = {"counts_as": "straggler", "host": "worker-1"}
-    events = [
-        {**straggler, "action": "begin", "sent_s": 3.0, "acknowledged_s": 3.1},
-        {**straggler, "action": "end", "sent_s": 3.5, "acknowledged_s": 3.6},
-    ]
-    (tmp_path / "samples").mkdir()
-    (tmp_path / "samples" / "sampler.json").write_text(json.dumps({"stopped": stops}))
-    (tmp_path / "events").mkdir()
-    for name, records in (("impairments", events), ("rounds", rounds(0.5))):
-        lines = "".join(json.dumps(each) + "\n" for each in records)
-        (tmp_path / "events" / f"{name}.jsonl").write_text(lines)
-    assert standstill.of_hosts(tmp_path) == "worker-2 stood still for 2.0 s in round 6"
