@@ -67,7 +67,6 @@ class PathCalibration:
 
     @property
     def lost(self) -> float:
-        """The share of its probes that did not come back."""
         return self.probes_lost / self.probes_sent
 
     def lost_by_chance(self) -> float:
@@ -143,7 +142,6 @@ class Calibration:
         return alike if self.left_out else ""
 
     def as_json(self) -> dict[str, Any]:
-        """`calibration.json`, without the schema's number."""
         links = [asdict(path) for path in self.paths]
         queues = [asdict(queue) | {"error": queue.error} for queue in self.queues]
         for record in (*links, *queues):

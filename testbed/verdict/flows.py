@@ -67,7 +67,6 @@ class Connection:
 
     @property
     def reversed(self) -> Connection:
-        """The same seen from the other end."""
         return Connection(self.peer_address, self.peer_port, self.address, self.port)
 
     def lookup(self) -> bytes:
@@ -127,7 +126,6 @@ class TcpReader:
 
     @property
     def stale_answers(self) -> int:
-        """Answers to requests that had been given up; they were dropped."""
         return self._socket.stale_answers
 
     def close(self) -> None:
@@ -222,7 +220,6 @@ class FlowSampler:
 
     @property
     def stale_answers(self) -> int:
-        """Answers that came too late and were dropped."""
         return sum(reader.stale_answers for reader in self._readers.values())
 
     def sample(self, tick: int) -> None:
@@ -241,10 +238,10 @@ class FlowSampler:
                 self._order = [other for other in self._order if other != flow]
                 self._flows.pop(flow)
                 self.latest.pop(flow, None)
-            else:
-                number = self._numbers.setdefault(flow, len(self._numbers))
-                self.table.take(1)[0] = (now_s, number, *state)
-                self.latest[flow] = dict(zip(STATE, state, strict=True))
+                continue
+            number = self._numbers.setdefault(flow, len(self._numbers))
+            self.table.take(1)[0] = (now_s, number, *state)
+            self.latest[flow] = dict(zip(STATE, state, strict=True))
 
     def _seek(self, now_s: float) -> None:
         for _ in range(min(_HOSTS_PER_SEARCH, len(self._to_ask))):

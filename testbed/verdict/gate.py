@@ -61,7 +61,6 @@ class Gate:
 
     @property
     def stops(self) -> bool:
-        """Whether the run must not count because of it."""
         return self.outcome in STOPPING and self.decides
 
     def sentence(self) -> str:
@@ -73,7 +72,6 @@ class Gate:
         return f"{self.name} {self.value:.4g}{place} {verb} {self.limit:g}"
 
     def as_json(self) -> dict[str, Any]:
-        """The record in `status.json`."""
         return asdict(self)
 
 

@@ -148,7 +148,6 @@ class Sample:
 
     @property
     def difference(self) -> float:
-        """How far the realised share of losses is from the mean."""
         return abs(self.lost - self.expected) / self.packets
 
     def by_chance(self, false_alarms: float) -> float:

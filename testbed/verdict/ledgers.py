@@ -28,7 +28,6 @@ class _Balance:
 
     @property
     def share(self) -> float:
-        """The unexplained packets as a share of those sent."""
         return self.unexplained / max(LEAST_PACKETS, self.sent)
 
 
@@ -145,7 +144,6 @@ class HostLedger:
 
     @property
     def share(self) -> float:
-        """The vanished packets as a share of those received."""
         return abs(self.vanished) / max(LEAST_PACKETS, self.received)
 
 
@@ -183,7 +181,6 @@ class Conservation:
         return hidden, hidden / max(LEAST_PACKETS, sent), where
 
     def as_json(self) -> dict[str, Any]:
-        """`conservation.json`, without the schema's number."""
         links = [_with_sums(each) | {"from": each.sender} for each in self.links]
         for record in links:
             record.pop("sender")

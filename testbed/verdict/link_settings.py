@@ -91,7 +91,6 @@ class SettingsReader:
                 self.failures.append(f"{when} the training: {error}")
 
     def listen(self) -> None:
-        """From now on, keep what the kernel tells of changes."""
         try:
             self._listener = _Listener(self._network).start()
         except (OSError, CommandError) as error:
@@ -116,7 +115,6 @@ class SettingsReader:
                     self.differences.append(difference)
 
     def store(self, directory: Path) -> None:
-        """Write the evidence into a run's directory."""
         document = {
             "schema": run_directory.SCHEMA,
             "read": self.read,
@@ -134,7 +132,6 @@ class _Listener:
     """Keeps what the kernel tells of changes."""
 
     def __init__(self, network: LabInfo) -> None:
-        """Raises OSError or CommandError when an interface is missing."""
         self._changes: list[_Change] = []
         self._failures: list[str] = []
         self._sockets: dict[int, tuple[netlink.Socket, int | None]] = {}
@@ -152,12 +149,10 @@ class _Listener:
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def start(self) -> _Listener:
-        """Listen from now on; returns itself."""
         self._thread.start()
         return self
 
     def finish(self) -> tuple[list[_Change], list[str]]:
-        """What changed, and what could not be read."""
         os.eventfd_write(self._stop, 1)
         self._thread.join()
         for opened, _ in self._sockets.values():

@@ -90,7 +90,6 @@ class LinksUnderLoad:
     failure: str = ""
 
     def store(self, directory: Path) -> None:
-        """Write the evidence into a run's directory."""
         document = {"schema": run_directory.SCHEMA, "failure": self.failure}
         links = [asdict(link) | {"error": link.error} for link in self.links]
         run_directory.write_json(directory / FILE, document | {"links": links})

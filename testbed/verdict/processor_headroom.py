@@ -47,7 +47,6 @@ class CoreTicks:
     """Looks at the clock on every processor, from `start` until `finish`."""
 
     def start(self) -> CoreTicks:
-        """Look from now on; returns itself."""
         self._began_s = now_s()
         self._done = False
         self._stalls: dict[int, Stall] = {}
@@ -141,7 +140,6 @@ class WaitWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> WaitWatch:
-        """Read from now on; returns itself."""
         self._thread.start()
         return self
 
@@ -229,14 +227,12 @@ class Watch:
         self._processes = processes
 
     def start(self) -> Watch:
-        """Watch from now on; returns itself."""
         self._before = self._look()
         self._waits = WaitWatch(self._processes).start()
         self._cores = CoreTicks().start()
         return self
 
     def finish(self) -> Headroom:
-        """Stop watching; returns what was seen."""
         waited, longest_window_s = self._waits.finish()
         stalls = self._cores.finish()
         began_s, ticks_before, own_before, pressure_before_us = self._before

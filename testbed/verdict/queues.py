@@ -57,7 +57,6 @@ class QueueReader:
     """
 
     def __init__(self, interfaces: Sequence[str], pid: int | None = None) -> None:
-        """Raises OSError when there is no such interface, or no queue at one."""
         self._socket = netlink.connect(netlink.ROUTE, pid, timeout_s=_TIMEOUT_S)
         self._interfaces = [interface_index(self._socket, name) for name in interfaces]
         request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
@@ -73,7 +72,6 @@ class QueueReader:
 
     @property
     def stale_answers(self) -> int:
-        """Answers to requests that had been given up; they were dropped."""
         return self._socket.stale_answers
 
     def capture(self) -> None:
@@ -176,7 +174,6 @@ class QueueSampler:
     """Samples all ends. Rows of `latest` are the switches' ends first, then the hosts'."""
 
     def __init__(self, folder: Path, links: Sequence[dict[str, Any]], rate_hz: float) -> None:
-        """Raises OSError when an interface does not exist."""
         described = [(link, link[end]) for link in links for end in ("first", "second")]
         # The switches' first, then the server's.
         described.sort(key=lambda pair: (pair[1]["pid"] is not None, pair[1]["node"] != SERVER))
@@ -230,12 +227,10 @@ class QueueSampler:
 
     @property
     def left_out(self) -> int:
-        """Answers of the kernel that gave no sample: an interface was not in them."""
         return sum(reader.left_out for reader, _ in self._readers)
 
     @property
     def stale_answers(self) -> int:
-        """Answers that came too late and were dropped."""
         return sum(reader.stale_answers for reader, _ in self._readers)
 
     def take_highest(self) -> NDArray[np.int64]:

@@ -121,7 +121,6 @@ class StandstillWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> StandstillWatch:
-        """Look from now on; returns itself."""
         self._thread.start()
         return self
 
