@@ -242,7 +242,7 @@ GATES: tuple[GateEntry, ...] = (
         causes="Something stopped the process (SIGSTOP, a debugger, a container that was paused), "
         "the machine was suspended, or other programs took the processors.",
         remedy=f"Leave the lab's processes alone, and keep the machine awake. {_ALONE}",
-        judge="standstill:standstill",
+        judge="processor_headroom:standstill",
     ),
     GateEntry(
         title="lateness",

@@ -22,8 +22,7 @@ from testbed.shared import run_directory
 from testbed.verdict.gate import Finding
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.links_under_load import spans_of_changes
-from testbed.verdict.processor_headroom import prefer
-from testbed.verdict.standstill import Rounds, in_round
+from testbed.verdict.processor_headroom import Rounds, in_round, prefer
 
 FILE = "link_settings.json"
 # The kernel keeps rates in whole bytes, and buckets in units of 64 ns.

@@ -17,8 +17,7 @@ from testbed.verdict.counters import CounterReader, Counters
 from testbed.verdict.gate import Gate
 from testbed.verdict.ledgers import Conservation
 from testbed.verdict.link_settings import SettingsReader
-from testbed.verdict.processor_headroom import Watch
-from testbed.verdict.standstill import Standstill, StandstillWatch
+from testbed.verdict.processor_headroom import Standstill, StandstillWatch, Watch
 
 _SWITCH_DAEMON = "ovs-vswitchd"
 _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")

@@ -16,8 +16,7 @@ from testbed.verdict.ledgers import Conservation, LinkLedger
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad
-from testbed.verdict.processor_headroom import Headroom, Stall, Wait
-from testbed.verdict.standstill import Standstill
+from testbed.verdict.processor_headroom import Headroom, Stall, Standstill, Wait
 
 # What a network without delayed links has no use for.
 WITHOUT_DELAYS = ("relay_late_s", "relay_late_max_s", "delay_error_s")

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from testbed.verdict import standstill
-from testbed.verdict.standstill import Standstill, StandstillWatch
+from testbed.verdict import processor_headroom
+from testbed.verdict.processor_headroom import Standstill, StandstillWatch
 from tests.busy import busy_process
 from tests.verdict.evidence_of_gates import gate_of
 from tests.verdict.test_headroom import NEEDS_SCHEDSTAT
@@ -84,13 +84,13 @@ def test_a_part_that_sleeps_although_frames_wait_stands_still(then, still):
 def test_a_watch_that_was_suspended_itself_finds_that_all_stood_still(monkeypatch):
     """The clock that goes on in a suspended machine jumps by 3 s; the other one does not."""
     ahead_s = 0.0
-    monkeypatch.setattr(standstill, "now_s", lambda: time.monotonic() + ahead_s)
+    monkeypatch.setattr(processor_headroom, "now_s", lambda: time.monotonic() + ahead_s)
     watch = StandstillWatch({}).start()
     time.sleep(0.1)
     ahead_s = 3.0
     time.sleep(0.1)
     (everything,) = watch.finish()
-    assert everything.part == standstill.ALL
+    assert everything.part == processor_headroom.ALL
     assert 3.0 < (everything.longest_s or 0) < 3.5
 
 
