@@ -180,5 +180,5 @@ def test_each_distinct_topology_is_told_once_with_its_kinds_of_links(tmp_path):
     assert "leaf-spine, spines 3 (2 of 4 runs): 6 hosts, 7 switches" in done.output
     assert "longest round trip without queues 8 ms" in done.output
     assert not (tmp_path / "out").exists()
-    assert "8 links: core: 100 Mbit/s, 2 ms, queue 150 kB" in done.output
+    assert "8 links: 100 Mbit/s, 2 ms, queue 150 kB" in done.output
     assert "6 links: 100 Mbit/s, queue 150 kB" in done.output
