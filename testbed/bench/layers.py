@@ -1,7 +1,7 @@
 """`./lab bench layers`: how much loss each tensor of a training bears, for the preset `plot`.
 
-Each tensor by itself loses chunks at random in every gather, from share to share of a ladder. One
-holds if the interval of the mean difference to training without loss does not reach below -margin.
+Each tensor by itself loses chunks at random in every gather. A share holds if the interval of the
+mean difference to training without loss does not reach below -margin.
 """
 
 from __future__ import annotations

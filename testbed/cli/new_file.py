@@ -1,7 +1,4 @@
-"""Writes a file that begins something of the user's own: a commented one that runs as it is.
-
-An experiment comes from `templates/`, any other kind from the example of that kind in `examples/`.
-"""
+"""Writes a file that begins something of the user's own: a template, or an example of that kind."""
 
 from __future__ import annotations
 

@@ -52,10 +52,7 @@ def options(
         typer.Option("--packages", help="alone, as root: only install what is needed of Debian's"),
     ] = False,
 ) -> None:
-    """A reproducible lab for bounded-loss gradient transport.
-
-    Every verb sets up first what is missing.
-    """
+    """A reproducible lab for bounded-loss gradient transport."""
     if packages:
         raise InputError("--packages: valid alone, without a verb")
 

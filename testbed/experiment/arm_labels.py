@@ -1,9 +1,7 @@
 """Labels of arms that the command line changes: `tcp-cubic@congestion_control=bbr`.
 
 A label is the arm's name in the file, and after each `@` a setting that it has instead. So results
-of an arm and of a changed one never meet under one name. `--arms` takes a label as it takes a name:
-
-    ./lab run quick --arms tcp-cubic,tcp-cubic@congestion_control=bbr
+of an arm and of a changed one never meet under one name.
 """
 
 from __future__ import annotations

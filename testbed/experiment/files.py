@@ -1,19 +1,7 @@
 """Experiments by name or path, and what their files say without being checked, which is quick.
 
-Profiles are sizes for other machines. The file's own values are those of `laptop`, which a profile
-of that name may still change:
-
-    profiles:
-      server: { topology.rate_bps: 1_000_000_000, rounds: 200, seeds: [1, 2, 3] }
-
-Factors are the points of a sweep. Each is a key path with the values that it takes, or any name
-with labelled levels, each of which replaces several keys together:
-
-    factors:
-      impairments.0.q: [0.6, 0.9]
-      payload:
-        - { label: small, training.model: mlp }
-        - { label: large, training.model: small-cnn, arms.dblp.low: 0.024 }
+Profiles replace keys for other machines; the file's own values are those of `laptop`. Factors are
+the points of a sweep: key paths with values, or names with labelled levels of several keys.
 """
 
 from __future__ import annotations
@@ -68,10 +56,7 @@ def find(name_or_path: str) -> Path:
             for other in map(path.with_suffix, yaml_input.SUFFIXES):
                 if other.is_file():
                     near = f"; did you mean {str(other)!r}?"
-            what = "not a file" if path.exists() else "no such file"
-            if path.is_symlink() and not path.exists():
-                what, near = "a symbolic link that leads to no file", ""
-            raise InputError(f"{path}: {what}{near}")
+            raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}{near}")
         return path
     if path.is_file():
         raise InputError(f"{path}: not a YAML file; valid: FILE.yaml, FILE.yml")

@@ -1,8 +1,7 @@
 """The JSON schema of an experiment file, for editors: `./lab schema` prints it.
 
-The models that read the file describe themselves, with the keys that a name brings with it. Added
-here is what an arm's protocol has. Options of names, key paths of factors and profiles, and what
-needs the whole experiment are left to `./lab plan`.
+The models describe themselves; added here is what an arm's protocol has. Options of names, key
+paths of factors and profiles, and what needs the whole experiment are left to `./lab plan`.
 """
 
 from __future__ import annotations

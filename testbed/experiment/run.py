@@ -1,8 +1,7 @@
 """The runs of an experiment: each one's configuration, the key that is its hash, and their order.
 
-A machine changes with time: it warms up, and others use it. Runs that are compared with each
-other, which are all arms of one point and seed, therefore follow one another directly, as a block.
-Their order differs from block to block, so that no arm always comes first.
+A machine changes with time. So all arms of one point and seed follow one another, as a block, in
+an order that differs from block to block.
 """
 
 from __future__ import annotations
@@ -41,30 +40,21 @@ _FORMER_CONSERVATION = 0.001
 
 
 class Run(BaseModel):
-    """One arm, one point of the factors, one seed.
-
-    `factors` maps each factor to the run's value of it, or to that value's label; `source` is the
-    YAML file, for messages, and `folder` the one that it lies in; `code` has the SHA-256 of each
-    file or module of a user's own that the run executes; `simulated` says that it happens in
-    virtual time, without a lab.
-
-    `arm` is a label (`arm_labels`), `name_in_file` the arm of the file that it comes from. What all
-    runs of the experiment share is in `settings`, and what the arm is in `definition`: both tell
-    whether runs of two commands belong together.
-    """
+    """One arm, one point of the factors, one seed."""
 
     model_config = ConfigDict(frozen=True)
 
     experiment: SkipValidation[Experiment]  # checked once, not for each of its runs
-    arm: str
-    name_in_file: str
+    arm: str  # a label, see `arm_labels`
+    name_in_file: str  # of the arm that it comes from
     seed: int
-    factors: dict[str, Any]
-    folder: Path | None = None
-    source: Path | None = None
+    factors: dict[str, Any]  # factor -> the run's value of it, or that value's label
+    folder: Path | None = None  # of the file
+    source: Path | None = None  # the YAML file, for messages
     profile: str = DEFAULT_PROFILE
-    simulated: bool = False
-    code: dict[str, str] = {}
+    simulated: bool = False  # it happens in virtual time, without a lab
+    code: dict[str, str] = {}  # SHA-256 of each file or module of a user's own that it executes
+    # What all runs share, and what the arm is: whether runs of two commands belong together.
     settings: dict[str, Any] = {}
     definition: dict[str, Any] = {}
 
@@ -228,10 +218,7 @@ def blocks(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def shards(runs: Sequence[Run], of: int) -> dict[str, Shard]:
-    """The part of each run, by its key, where a sweep has `of` parts.
-
-    Parts are neighbouring whole blocks: as far as they can, all points of a seed come together.
-    """
+    """The part of each run, by its key: parts are neighbouring whole blocks."""
     whole = blocks(runs)
     if of > len(whole):
         raise InputError(

@@ -1,8 +1,4 @@
-"""Packs an experiment's results into one archive, with what a reader needs to recompute them.
-
-The same folder gives the same bytes: names are sorted, and no time or owner is stored. `README.md`
-in the archive says which command recomputes what.
-"""
+"""Packs an experiment's results into one archive; the same folder gives the same bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The plan of an experiment's folder: what was planned under its name, by one command or several.
 
-A plan grows: a command with other arms, seeds or points adds its runs. What does not belong
-together is refused before anything is built.
+A plan grows: a command with other arms, seeds or points adds its runs.
 """
 
 from __future__ import annotations
@@ -40,10 +39,8 @@ def extend(
     selections: Sequence[Mapping[str, Any]] = (),
     shards: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Add runs of one experiment to its plan, in their order; returns remarks for the user.
-
-    All machines plan all `shards` (by a run's key), so that a report of some says what others lack.
-    """
+    """Add runs of one experiment to its plan, in their order; returns remarks for the user."""
+    # All machines plan all shards (by a run's key): a report of some says what others lack.
     experiment = runs[0].experiment
     folder = results / experiment.name
     plan, remarks = _extended(folder, runs, shards or {})

@@ -56,10 +56,7 @@ class Processes:
         return process
 
     def tell(self, name: str, message: Mapping[str, Any]) -> None:
-        """Send a message to a process's standard input.
-
-        One that has ended already is not told: whoever waits for it hears why it ended.
-        """
+        """Send a message to a process's standard input, unless it has ended."""
         with contextlib.suppress(MessageError):
             self._connections[name].send(message)
 
@@ -152,10 +149,8 @@ def end_of(path: Path, name: str) -> str:
 
 
 def killed_by(host: str, directory: Path) -> str:
-    """Return ` by impairment NAME (kind crash)`, or nothing when no impairment did it.
-
-    The controller logs it after the fact, so the process may be found dead a moment earlier.
-    """
+    """Return ` by impairment NAME (kind crash)`, or nothing when no impairment did it."""
+    # The controller logs it after the fact: the process may be found dead a moment earlier.
     planned = run_directory.read_json(directory / "config.json")["impairments"]
     could = (each for each in planned if each["kind"] == "crash" or own_code.is_own(each["kind"]))
     if not any(each["host"] == host for each in could):

@@ -1,7 +1,4 @@
-"""What a run needs of the kernel and the machine, beyond what every run needs.
-
-A plan says what is lacking; the run itself then ends as *unsupported*, before anything is built.
-"""
+"""What a run needs of the kernel and the machine; without it the run ends as *unsupported*."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ def lacking(
 
 
 def refuse(runs: Iterable[Run], *, simulated: bool = False) -> None:
-    """Refuse runs that no lab executes, or that name what no machine has, by the file's keys.
-
-    A congestion control that another kernel might have is `lacking` instead.
-    """
+    """Refuse runs that no lab executes, or that name what no machine has, by the file's keys."""
     for run in runs:
         in_lab = () if simulated else _beyond_labs(run)
         of_kind = () if run.experiment.trains else _missing_files(run)

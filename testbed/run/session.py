@@ -1,8 +1,7 @@
 """The lab of a run, of a script and of the prompt, built in this process's sandbox.
 
-What takes longest is the import of two frameworks, the controller's and torch. So their processes
-are started before all else, and this module imports little: the first process imports the rest of
-what it needs, and builds the network, beside them.
+The processes of the controller and of training import for longest, so they are started first, and
+this module imports little: the rest is imported, and the network built, beside them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Executes simulated runs side by side, one for each processor that this process may use.
 
-Runs are independent, and each is a fork of this process, which has imported what they need. So a
-run is ready in milliseconds, its memory is given back at its end, and its results are those that it
-has alone: its numbers come from its seed. `taskset` limits the processors.
+Each run is a fork of this process, which has imported what they need: it is ready in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Forks the server and the workers into their hosts, from one process that has imported torch.
 
-The supervisor starts it early. It waits for one message, which names the hosts.
-Importing once and forking makes a worker ready in about 50 ms and shares memory.
+It waits for one message, which names the hosts. A forked worker is ready in about 50 ms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Other implementations, driven over the benchmark's links through an adapter.
 
-`adapter` says what an adapter is, names them and runs one at each end of a transfer;
-`dblp_authors` is one. May import `testbed.bench.conductor`, `testbed.lab.kernel` and
-`testbed.shared`. To add one: a file of the user's own (`--adapter ./mine.py`), or a module here and
-a line in `adapter`.
+May import `testbed.bench.conductor`, `testbed.lab.kernel` and `testbed.shared`. To add one: a file
+of the user's own (`--adapter ./mine.py`), or a module here and a line in `adapter`.
 """

@@ -1,7 +1,6 @@
 """Adapters: how the benchmark opens another implementation and moves a payload with it.
 
-Both ends of a transfer make an adapter of their own, each in its own process in its own network.
-That process is the only one that loads an adapter and what it drives.
+Both ends of a transfer make one each, in a process that alone loads it and what it drives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Builds the benchmark's networks: namespaces joined by veth pairs.
+"""Builds the benchmark's networks in a sandbox: namespaces joined by veth pairs.
 
-Must run inside a sandbox. Every host is a process that does nothing but hold a network namespace;
-whoever is to run there forks and enters it.
+Every host is a process that holds a network namespace; what is to run there forks and enters it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Turns the figures of a case's processes into its record, and says when it is known well enough.
 
-A case is repeated until the interval of the median is narrow, within bounds. The interval of 95 %
-is that of a median of values whose logarithms are normal: Student's t, times sqrt(pi / 2), by which
-a median is less certain than a mean. Where the repetitions end by themselves, 93 to 97 % of the
-intervals hold the true median for spreads of 1 to 20 % (`tests/bench/test_transport_records.py`).
+The interval of 95 % is that of a median of values whose logarithms are normal: Student's t, times
+sqrt(pi / 2), by which a median is less certain than a mean.
 """
 
 from __future__ import annotations
