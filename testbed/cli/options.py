@@ -24,6 +24,7 @@ Name = Annotated[
         help="an experiment's name, its YAML file, or the folder of its results",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="folder of all results")]
 What = Annotated[
     str | None,

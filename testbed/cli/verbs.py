@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli import benchmarks
-from testbed.cli.options import Execution, Out, Selection, Sweep, What, grouped, output_file
+from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped, output_file
 from testbed.cli.terminal import console, say, show_table
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
@@ -58,9 +58,7 @@ def options(
 
 
 @_verb(_BEGIN, "check --json")
-def check(
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-) -> None:
+def check(as_json: AsJson = False) -> None:
     """Try what this machine and user can do, what that enables, and how to get the rest."""
     from testbed.machine import capabilities, steadiness
 
