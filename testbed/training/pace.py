@@ -7,10 +7,10 @@ communicating carries over, which `paced` sets.
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
@@ -33,18 +33,6 @@ class _Varying(Section):
         description="standard deviation of the logarithm of each iteration's time, whose median is "
         "compute_s; drawn by the seed",
     )
-    trace_s: list[Annotated[float, Field(ge=0, le=3600)]] = Field(
-        default=[],
-        max_length=100_000,
-        description="recorded times in place of compute_s: the first one for worker-1 in round 0, "
-        "the next for worker-2, and so on; after the last, the first again",
-    )
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if self.spread and self.trace_s:
-            raise ValueError("spread: excludes trace_s")
-        return self
 
 
 class PacedIterations(_Varying):
@@ -98,12 +86,8 @@ AnyPace = Annotated[
 ]
 
 
-def computing_s(
-    pace: dict[str, Any], *, seed: int, rank: int, workers: int, round_number: int
-) -> float:
+def computing_s(pace: dict[str, Any], *, seed: int, rank: int, round_number: int) -> float:
     """How long a worker's iteration is to take."""
-    if trace_s := pace.get("trace_s"):
-        return float(trace_s[(round_number * workers + rank) % len(trace_s)])
     median_s, spread = float(pace.get("compute_s", 0.0)), float(pace.get("spread", 0.0))
     if not spread:
         return median_s

@@ -72,7 +72,6 @@ class _Worker:
                 context.training["pace"],
                 seed=context.seed,
                 rank=context.ranks[self._name],
-                workers=len(context.ranks),
                 round_number=number,
             ),
             now_s=self._now_s,

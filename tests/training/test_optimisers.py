@@ -71,12 +71,12 @@ def paced(section, began_s):
     return pace.wait_until_computed(resolved, began_s, resolved.get("compute_s", 0.0))
 
 
-def test_computing_times_vary_by_the_seed_or_as_recorded():
+def test_computing_times_vary_by_the_seed():
     def times_s(seed=1, rank=0, rounds=4000, **section):
         resolved = TypeAdapter(AnyPace).validate_python({"kind": "payload-only", **section})
         given = resolved.model_dump(mode="json")
         return [
-            pace.computing_s(given, seed=seed, rank=rank, workers=2, round_number=number)
+            pace.computing_s(given, seed=seed, rank=rank, round_number=number)
             for number in range(rounds)
         ]
 
@@ -87,11 +87,6 @@ def test_computing_times_vary_by_the_seed_or_as_recorded():
     logarithms = np.log(drawn)
     assert np.median(drawn) == pytest.approx(0.5, rel=0.03)
     assert np.std(logarithms) == pytest.approx(0.4, rel=0.05)
-    trace = [0.1, 0.2, 0.3]
-    assert times_s(trace_s=trace, rounds=4) == [0.1, 0.3, 0.2, 0.1]
-    assert times_s(trace_s=trace, rank=1, rounds=3) == [0.2, 0.1, 0.3]
-    with pytest.raises(ValidationError, match="excludes trace_s"):
-        times_s(trace_s=trace, spread=0.1)
 
 
 def test_a_paced_iteration_takes_its_time_and_says_when_it_took_more():
