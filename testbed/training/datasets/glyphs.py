@@ -1,4 +1,4 @@
-"""Characters rendered from installed fonts, then rotated, sheared, scaled, moved, with noise."""
+"""Characters rendered from matplotlib's fonts, then rotated, sheared, scaled, moved, with noise."""
 
 from collections.abc import Sequence
 from importlib import metadata
@@ -37,10 +37,6 @@ class Parameters(DatasetParameters):
     characters: str = Field(
         default=DIGITS_AND_CAPITALS, min_length=2, description="each is a class"
     )
-    fonts: Literal["matplotlib", "installed"] = Field(
-        default="matplotlib",
-        description="matplotlib's own, the same everywhere, or all that this machine has",
-    )
     rotation_degrees: float = Field(default=15.0, ge=0, le=180, description="at most, either way")
     noise: float = Field(default=0.15, ge=0, le=1, description="standard deviation; white is 1")
     seed: Annotated[int, Field(ge=0)] | Literal["run"] = Field(
@@ -64,7 +60,7 @@ class Parameters(DatasetParameters):
 
     def load(self, folder: Path | None) -> Dataset:
         """Inputs (1, side, side); classes in the order of `characters`."""
-        fonts = suitable_fonts(self.fonts, self.characters)
+        fonts = _suitable_fonts(self.characters)
         versions = _versions()
         names = {path.name: cache.file_digest(path) for path in fonts}
         key = {"format": _FORMAT, **self.model_dump(), **versions, "files": sorted(names.items())}
@@ -89,18 +85,12 @@ class Parameters(DatasetParameters):
         self.load(folder)
 
 
-def suitable_fonts(which: str, characters: str) -> list[Path]:
-    """The fonts that have every character and draw each differently, by name; InputError."""
+def _suitable_fonts(characters: str) -> list[Path]:
+    """Matplotlib's fonts that have every character and draw each differently; InputError."""
     import matplotlib
-    from matplotlib import font_manager
 
-    own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    paths = list(own.glob("*.ttf"))
-    if which == "installed":
-        paths += [Path(each) for each in font_manager.findSystemFonts()]
-    # The first font of a name, hence matplotlib's own.
-    by_name = {path.name: path for path in reversed(paths)}
-    found = [by_name[name] for name in sorted(by_name) if _has_all(by_name[name], characters)]
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    found = [path for path in sorted(folder.glob("*.ttf")) if _has_all(path, characters)]
     if not found:
         raise InputError(f"glyphs: no font has all of the characters {characters!r}")
     return found
