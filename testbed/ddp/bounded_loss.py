@@ -44,28 +44,24 @@ def at_the_end_of_backward(call: Callable[[], None]) -> None:
 class BoundedLoss(Steps):
     """Averages gradients over bounded-loss transfers, in place of DDP's all-reduce.
 
-    Make one for each DistributedDataParallel, on all ranks of its process group, in the same order:
+    Make one on all ranks, in the same order, for each DistributedDataParallel (`hook`), each model
+    that FSDP2 shards (`hook_into`), or each tensor that is averaged by itself (`average`):
 
         state = BoundedLoss("dblp")
         ddp.register_comm_hook(state, state.hook)
 
-    or for each model that FSDP2 shards (`hook_into`), or each tensor that is averaged by itself
-    (`average`).
-
-    The ranks meet through the process group's store. All replicas stay identical: gradients may
-    lose a bounded share on their way to the rank that averages them, and the mean then reaches all
-    ranks complete. Until the buckets are known (the first two steps), and wherever they change,
-    gradients are averaged through the process group, without loss.
+    All replicas stay identical: gradients may lose a bounded share on their way to the rank that
+    averages them, and the mean then reaches all ranks complete. Until the buckets are known (the
+    first two steps), and wherever they change, the process group averages, without loss.
 
     Arguments in the environment variable BOUNDED_LOSS, a JSON object, count in place of these.
     There `hook` may name one of PyTorch's own hooks, which then averages instead.
 
     Attributes:
-        critical: whether training is in a critical phase, where protocols such as dblp tolerate
-            less loss. Set it as you like, on any rank: it holds for what that rank receives. True
-            at the start. With `phase` it is set after each step.
-        scale: by what gradients are multiplied, of float16 as `torch.amp.GradScaler` does. What is
-            owed follows it, so set it before each backward pass; with `scaler` it is set for you.
+        critical: whether training is critical, where protocols such as dblp tolerate less loss; of
+            what this rank receives. True at the start; `phase` sets it, or you do.
+        scale: by what gradients are multiplied, as by a `GradScaler`; set it before each backward
+            pass, unless `scaler` is given. What is owed follows it.
         last: the report of the latest step; None before the first has ended.
     """
 
@@ -93,66 +89,45 @@ class BoundedLoss(Steps):
         returns: Return | None = None,
         scaler: Scaler | None = None,
     ) -> None:
-        """Meets the other ranks. Raises InputError, with the same line on all ranks, where one
-        cannot take part or they differ; PeerLost for a rank that does not come in time.
+        """Meets the other ranks.
 
         Args:
             protocol: a preset's name, or what `testbed.transport.preset` returns. Its tolerance of
                 the gather counts; means are never lost.
-            group: the process group of the DistributedDataParallel, or of the replicas; the
-                default one if None.
-            collective: `sharded`: each rank averages a part of each bucket; `server`: rank 0
-                averages all.
-            mode: `bounded`; `reliable`: no loss is tolerated; `local`: nothing is sent, and each
-                rank keeps its own gradient, to measure what the exchange costs.
-            filling: what stands for lost gradients: `error-feedback` (zeros, and what was lost is
-                added to the next step's), `zero`, `rescale`.
-            rate_bps: what a rank's link carries, in bits per second; math.inf: as fast as sockets
-                take it. Without it, a preset of a fixed rate gets the congestion control `bbr`,
-                which measures the path, and sends unpaced where all ranks are on this machine.
+            group: the process group of the replicas; None: the default one.
+            collective: `sharded`: each rank averages a part of each bucket; `server`: rank 0 all.
+            mode: `bounded`; `reliable`: no loss; `local`: nothing is sent, to measure the exchange.
+            filling: what stands for lost gradients: `error-feedback` (they are added to the next
+                step's), `zero`, `rescale`.
+            rate_bps: of a rank's link, bits per second; math.inf: unpaced. None: a preset of a
+                fixed rate gets `bbr`, or is unpaced where all ranks are on this machine.
             queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
-            interface: the name of this rank's network interface. Without it GLOO_SOCKET_IFNAME
-                counts, or else the way to MASTER_ADDR.
+            interface: this rank's network interface. None: GLOO_SOCKET_IFNAME, or else the one that
+                leads to MASTER_ADDR.
             port: the first one: of a machine's ranks for control messages, one each, then of all of
-                them for data. None: free ones, which differ in each run.
-            timeout_s: within it all ranks raise when one fails. A rank that answers may be late by
-                half of it, by a compilation or a checkpoint; one that does not answer is lost
-                sooner. None: the timeout of the process group.
+                them for data. None: free ones.
+            timeout_s: within it all ranks raise when one fails; one that answers may be late by
+                half of it. None: the timeout of the process group.
             insecure: lets ranks on several machines exchange without keys.
-            chunk_bytes: what a datagram carries: the unit of loss. None: what fits the MTU of the
-                paths between the ranks.
+            chunk_bytes: what a datagram carries: the unit of loss. None: what fits the MTU.
             transfers_in_flight: how many buckets may be under way at once.
             segmentation: see `EndpointConfig`; False where queues are to hold single packets.
             leave_out: for experiments; see `EndpointConfig`.
             late_share: in how many of the last 100 buckets a rank's gradient may be left out
                 because it takes much longer than recent ones; it is owed.
-            min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; the
-                mean is then of those that are there. None: all are needed. With `server` alone.
-            phase: what sets `critical`. `gradient-norm`: DBLP's rule, by the norm of the mean every
-                ten steps; a `Detector` of `testbed.training.detector`, which sees that norm alone.
-                All ranks have the same mean, so they agree. None: the script does.
+            min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; with
+                `server` alone. None: all are needed.
+            phase: what sets `critical`: `gradient-norm` (DBLP's rule, every ten steps), or a
+                `Detector` of `testbed.training.detector`, which sees the mean's norm alone. All
+                ranks agree. None: the script does.
             returns: for a rank that was lost, and now comes back (`come_back`).
             scaler: the `torch.amp.GradScaler`, whose scale is read at each step's first bucket.
+
+        Raises:
+            InputError: one line, the same on all ranks, where one cannot take part or they differ.
+            PeerLost: a rank does not come in time.
         """
-        checked, instead = settings.resolve(
-            protocol,
-            collective=collective,
-            mode=mode,
-            filling=filling,
-            rate_bps=rate_bps,
-            queue_bytes=queue_bytes,
-            interface=interface,
-            port=port,
-            timeout_s=timeout_s,
-            insecure=insecure,
-            chunk_bytes=chunk_bytes,
-            transfers_in_flight=transfers_in_flight,
-            segmentation=segmentation,
-            leave_out=leave_out,
-            late_share=late_share,
-            min_ranks=min_ranks,
-            phase=phase,
-        )
+        checked, instead = settings.resolve(protocol, locals())
         if returns is not None and (checked.min_ranks is None or instead is not None):
             raise InputError("returns: valid with min_ranks, as the others have it")
         if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
@@ -164,11 +139,10 @@ class BoundedLoss(Steps):
         self._use = ""
 
     def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """What to give to `register_comm_hook`, which calls it with each bucket.
+        """For `register_comm_hook`, which calls it with each bucket of a backward pass.
 
-        The backward pass ends when all means are there. In it this raises PeerLost, which names the
-        rank, when one has failed, and InputError for a gradient that cannot be sent. Without a
-        backward pass the last bucket's call waits.
+        That ends when all means are there. It raises PeerLost, which names the rank, when one has
+        failed, and InputError for a gradient that cannot be sent.
         """
         if self._instead is not None:
             future = self._instead.take(bucket)
@@ -187,10 +161,8 @@ class BoundedLoss(Steps):
         """Averages over the replicas what FSDP2 has reduced among the shards of each.
 
         `model` is what `fully_shard` was given last, with the mesh of its shards alone; `group` is
-        the group of the replicas. Each rank averages its shard of each gradient with the ranks that
-        hold the same one. The backward pass waits for each.
-
-        Raises InputError where mesh and group do not fit. The backward pass raises as `hook` does.
+        the group of the replicas. The backward pass waits for each mean, and raises as `hook` does.
+        InputError where mesh and group do not fit.
         """
         self._use_as("hook_into")
         assert self._rendezvous.group is not None
@@ -198,12 +170,9 @@ class BoundedLoss(Steps):
             module.set_all_reduce_hook(partial(self._of_shards, place))
 
     def average(self, tensor: torch.Tensor) -> None:
-        """Puts the mean of all ranks' tensors in its place, and returns when it is there.
+        """Puts the mean of all ranks' tensors, of the same size in each call, in its place.
 
-        It is a step with one bucket: all that is said of gradients holds for the tensor. Each call
-        takes one of the same size. The first two go through the process group.
-
-        Raises as `hook` does.
+        It is a step with one bucket, and raises as `hook` does.
         """
         with self._guarded():
             self._use_as("average")
@@ -248,18 +217,12 @@ class BoundedLoss(Steps):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's gradients still owe, for a checkpoint between two steps.
-
-        Each rank saves and loads its own: `owed` holds float32 tensors by parameter.
-        """
+        """What this rank's gradients still owe, for its own checkpoint between two steps."""
         state = self._all_residuals().state(self._rendezvous.rank, self._rendezvous.world)
         return state if self._detector is None else {**state, "phase": self._detector.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Owes from now on what the state says: the next step's gradients pay it.
-
-        Raises InputError for anything else than the `state_dict` of the same rank of as many.
-        """
+        """Owes what a `state_dict` of the same rank of as many says; InputError for another."""
         self._residuals.load(state, self._rendezvous.rank, self._rendezvous.world)
         phase = state.get("phase")
         if self._detector is not None and phase is not None:
@@ -273,11 +236,7 @@ class BoundedLoss(Steps):
 
 
 def _fsdp_modules(model: torch.nn.Module, group: dist.ProcessGroup) -> list[Any]:
-    """All that `fully_shard` has been given, `model` first.
-
-    Raises InputError where gradients would be averaged twice, by nobody, or with gradients of other
-    parameters.
-    """
+    """All that `fully_shard` was given, `model` first; InputError where means would be wrong."""
     from torch.distributed.fsdp import FSDPModule  # a second to import, which others need not wait
     from torch.distributed.tensor import DTensor
 

@@ -206,12 +206,13 @@ def difference(
 
 
 def resolve(
-    protocol: str | ProtocolConfig, **arguments: Any
+    protocol: str | ProtocolConfig, given_by_script: Mapping[str, Any]
 ) -> tuple[Settings, Callable[[dist.ProcessGroup], Hook] | None]:
-    """The script's arguments, replaced where the environment says so; InputError, in one line.
+    """The arguments of `BoundedLoss`, replaced where the environment says so; InputError.
 
     Returns also what makes one of PyTorch's hooks, which then does everything; None: ours does.
     """
+    arguments = {key: given_by_script[key] for key in (*_ARGUMENTS, "leave_out")}
     text = os.environ.get(ENVIRONMENT)
     if text is None:
         protocol, free = protocol_of(protocol, arguments["rate_bps"])

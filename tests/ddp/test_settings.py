@@ -26,7 +26,7 @@ GIVEN: dict[str, Any] = {
 
 def chosen(protocol, **given):
     arguments = {**GIVEN, **given}
-    found, instead = resolve(protocol, **arguments)
+    found, instead = resolve(protocol, arguments)
     changed = {key for key, value in arguments.items() if getattr(found, key) != value}
     return found, changed - {"rate_bps"}, instead
 
