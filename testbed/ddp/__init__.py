@@ -4,10 +4,8 @@
     ddp.register_comm_hook(state, state.hook)
 
 `bounded_loss` is what users make, `steps` what it does with each step's buckets, `endpoint_thread`
-one end of an exchange, and `exchange` all ends that a rank has. `rendezvous` is the process group's
-store, through which ranks find each other. It imports torch, the transport, `testbed.shared` and of
-`testbed.training` the fillings and the rule for phases, and knows nothing of the lab.
-To add a collective: who owns what of a bucket is said in `plan`, by one line of `owners`.
+one end of an exchange, and `exchange` all ends that a rank has. To add a collective: a line of
+`owners` in `plan`.
 """
 
 from testbed.ddp.bounded_loss import BoundedLoss

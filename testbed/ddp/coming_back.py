@@ -147,10 +147,6 @@ def ask(rendezvous: Rendezvous, place: Place) -> str:
 def answer(
     rendezvous: Rendezvous, ticket: str, what: str, failure: Callable[[], Exception | None]
 ) -> Any:
-    """Rank 0's answer: `trusted`, where there are keys, and then `admitted`.
-
-    The latter says from which `part` and `step` on this rank takes part, and the `note`. PeerLost
-    where none comes in time; or the `failure` that comes meanwhile.
-    """
+    """Rank 0's answer: `trusted`, where there are keys, and then `admitted`; PeerLost for none."""
     reason = f"it has let nobody in for {rendezvous.timeout_s:g} s"
     return _awaited(rendezvous, f"{what}/{rendezvous.rank}/{ticket}", reason, failure)

@@ -1,9 +1,8 @@
 """How late a rank's gradient may be, which follows from recent rounds: nobody can guess a timeout.
 
-Lateness counts from when the owner of a part has the first gradient until all of another rank's
-has come; the owner's own may be late, too. A gradient that takes much longer than most recent ones
-of the same part is left out, and what has not come is owed. That happens to each rank in a bounded
-share of its parts; else it is waited for.
+Lateness counts from the first gradient that the owner of a part has. One that takes much longer
+than most recent ones of the same part is left out, and what has not come is owed. That happens to
+each rank in a bounded share of its parts.
 """
 
 import math

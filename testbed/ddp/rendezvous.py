@@ -39,9 +39,7 @@ _met: Counter[str] = Counter()
 
 @dataclass(frozen=True)
 class Return:
-    """What a rank that was lost says when it comes back.
-
-    Its process group is one of its own, since the others' cannot take it in again.
+    """What a rank that was lost says when it comes back, in a process group of its own.
 
     Attributes:
         rank: which it was.

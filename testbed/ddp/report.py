@@ -1,8 +1,7 @@
 """What one step's exchange has cost and lost, as this rank saw it, and its log.
 
 Where the environment names a folder in LAB_EVENTS and this program in LAB_PROGRAM, each rank writes
-`transfers-NAME.jsonl`, by step, leg and peer, and `training-NAME.jsonl`, by step, in the format of
-the lab's own logs.
+`transfers-NAME.jsonl` and `training-NAME.jsonl` there, as the lab does.
 """
 
 import math
@@ -37,18 +36,14 @@ class BucketReport:
         index: DDP's number of the bucket.
         elements: how many it has.
         gradient_bytes: what they occupy as DDP has them.
-        loss: the share of gradients' chunks that were given up, over all transfers to and from
-            this rank; 0 where there was none. Means are always complete.
+        loss: the share of gradients' chunks that were given up, to and from this rank.
         passes: the most sweeps that a transfer needed; None where the protocol has no passes.
-        bytes_sent, bytes_received: of our transport on the wire, control messages left out; 0 for
-            what the process group carries.
+        bytes_sent, bytes_received: of our transport on the wire, without control messages.
         wait_s: from the hook's call until the mean was there.
-        slowest: the rank that this one waited for longest; None where it waited for nobody. Where
-            it averages, that is whose gradient came last; of the others' means it counts what they
-            took beyond that.
+        slowest: the rank that this one waited for longest; None: for nobody.
         slowest_s: for how long: the gradient's time after the first one, or the mean's.
-        late, lost: ranks whose gradient was left out in part or whole because it was late, and
-            ranks that are gone; as this rank knows them that averages.
+        late, lost: as the rank knows that averages: whose gradient was left out in part or whole,
+            and who is gone.
     """
 
     index: int
@@ -71,12 +66,10 @@ class StepReport:
 
     Attributes:
         step: from 0; steps without synchronisation (`no_sync`) are not counted.
-        carried_by: `transport`; `process group` while the buckets are not known yet, or where some
-            were not those that were known, and with PyTorch's hooks; `nothing` in the mode `local`,
-            with a single rank, and before a rank has come back.
+        carried_by: `transport`; `process group` while the buckets are not known, and with PyTorch's
+            hooks; `nothing` in the mode `local`, with a single rank, and before a rank is back.
         buckets: in the order in which they came.
-        wait_s: from the last bucket's arrival at the hook until all means were there: what the
-            backward pass could not hide.
+        wait_s: from the last bucket until all means: what the backward pass could not hide.
     """
 
     step: int

@@ -1,8 +1,7 @@
 """What a rank's gradients still owe: error feedback that outlives buckets and processes.
 
-While an exchange lasts, a `Residual` keeps it for each part. Buckets change, so then
-`ParameterResiduals` keeps it by parameter, whose number is its place in the first step. A step that
-is skipped changes neither.
+While an exchange lasts, a `Residual` keeps it for each part. When buckets change,
+`ParameterResiduals` keeps it by parameter. A step that is skipped changes neither.
 """
 
 from collections.abc import Mapping, Sequence

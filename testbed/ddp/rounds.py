@@ -1,8 +1,7 @@
 """Announces steps as rounds to whoever runs the script, such as the lab.
 
 Where the environment names a UNIX socket in LAB_MARKERS, rank 0 writes lines there and reads an
-answer to each: `begin 3 round`, `begin 3 gather`, ... An answer to a begin comes when what was to
-happen to the network in that round is in force. Elsewhere nothing is announced.
+answer to each, as `testbed.workload.markers` says.
 """
 
 import atexit

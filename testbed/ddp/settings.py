@@ -1,8 +1,7 @@
 """What a user says about the exchange, checked before any rank is met.
 
-The environment variable BOUNDED_LOSS, a JSON object, replaces a script's arguments. Its keys are
-arguments of `BoundedLoss`, settings of the protocol's preset (`low`), or `hook`: the name of one of
-PyTorch's in place of ours, beside its own options.
+The keys of the environment variable BOUNDED_LOSS are arguments of `BoundedLoss`, settings of the
+protocol's preset (`low`), or `hook`: the name of one of PyTorch's, beside its own options.
 """
 
 import json

@@ -235,12 +235,10 @@ class Steps:
         return frozenset() if self._readmissions is None else self._readmissions.returning
 
     def readmit(self, note: str = "") -> None:
-        """Rank 0: lets those that are `returning` take part from the next step on.
+        """Rank 0: lets those that are `returning` take part from the next step, which waits.
 
-        `note` is what their `come_back` returns: it says where they find the parameters, as they
-        are now, and whatever else they need. The next step waits for them.
-
-        Raises InputError where nobody is returning.
+        `note` is what their `come_back` returns, such as where they find the parameters as they are
+        now. InputError where nobody is returning.
         """
         if self._readmissions is None:
             raise InputError(
@@ -251,11 +249,9 @@ class Steps:
     def come_back(self) -> str:
         """A rank that returns: joins the others, and waits until rank 0 lets it take part.
 
-        Before, it has taken two steps by itself, whose gradients nobody gets: in these DDP chooses
-        its buckets. Afterwards its parameters must be those that rank 0 had when it said the note
-        that this returns.
-
-        Raises InputError where it does not fit the others, and PeerLost where rank 0 does not come.
+        Before, it takes two steps by itself, in which DDP chooses its buckets. Afterwards its
+        parameters must be those that rank 0 had when it said the note that this returns. InputError
+        where it does not fit the others, PeerLost where rank 0 does not come.
         """
         with self._guarded():
             if self._place is None or self._exchange is not None or self._known < _KNOWN_AFTER:

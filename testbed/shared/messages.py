@@ -37,11 +37,7 @@ class LateError(MessageError):
 
 
 class Messages:
-    """One end of a connection.
-
-    Attributes:
-        strays: parts that were passed over, since nothing had begun that they would continue.
-    """
+    """One end of a connection; `strays` counts parts that continue nothing."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.strays = 0

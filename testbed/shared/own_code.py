@@ -3,9 +3,8 @@
     ./mine.py         the entry that the file defines, or has imported under the default name
     ./mine.py:Name    the class or function of that name
 
-A file counts with its SHA-256 and those of what it imports from its own folder, as far as that
-stands in `import` statements. Everything that is wrong is an InputError: one line that names the
-file. Needs the standard library alone.
+It counts with the SHA-256 of itself and of what its `import` statements take from its folder. All
+that is wrong is an InputError of one line that names the file.
 """
 
 from __future__ import annotations

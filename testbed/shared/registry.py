@@ -1,10 +1,7 @@
 """One table of names for each kind of thing that a user can choose or add.
 
-`NAME` or `NAME:key=value,key=value` selects an entry and sets its options, for example
-`phased:low=0.008,high=0.408`. In place of a name may stand a reference to a user's own code (see
-`own_code`), for example `./mine.py:Aimd:gain=2`. Errors list what would have been valid.
-
-Needs the standard library alone.
+`NAME` or `NAME:key=value,key=value` selects an entry and sets its options; so does a reference to a
+user's own code (`own_code`), such as `./mine.py:Aimd:gain=2`. Errors list what would be valid.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ class Registry(Generic[T]):
         own: str | None = None,
         base: type | str | None = None,
     ) -> None:
-        """A table; what is named as `package.module:name` is imported when it is first used.
+        """A table; what is named as `package.module:name` is imported on first use.
 
         Args:
             axis: what it holds, for messages: "congestion control".

@@ -1,7 +1,7 @@
 """Units that a value may be written with: `100Mbit` for a key that ends in `_bps`, `5ms` for `_s`.
 
-A key's ending gives its unit, in front of `_per_` and a thing, too, as in `walk_s_per_chunk`. What
-does not fit stays a text, which whoever checks the value refuses. Needs the standard library alone.
+A key's ending gives its unit, also before `_per_`, as in `walk_s_per_chunk`. What does not fit
+stays a text, which whoever checks the value refuses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reads YAML that a person wrote as plain data: a file, or a value of `--set` that replaces one.
 
-Stricter where YAML leaves room for mistakes: a key is a text and stands once, no tag makes an
-object, a date is a text, numbers are finite. Aliases are copies, as far as that stays small. `20e6`
-is a number, as in YAML 1.2.
+Stricter than YAML: a key is a text and stands once, no tag makes an object, a date is a text,
+numbers are finite. `20e6` is a number, as in YAML 1.2.
 """
 
 from __future__ import annotations
