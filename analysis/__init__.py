@@ -102,8 +102,8 @@ def update_readme(results_dir: Path | str, experiment: str | None = None) -> Pat
     Raises:
         ValueError: as `load`; no ok run; or a document's marks do not fit.
     """
-    from analysis.report import kept_pages, kept_results
+    from analysis.report import kept_results
 
     folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT)
-    kept_pages.write_readme(root=kept_results.ROOT)
+    kept_results.write_readme(root=kept_results.ROOT)
     return folder

@@ -23,7 +23,7 @@ from analysis.data.evidence import (
     stops,
 )
 from analysis.data.metrics import METRICS
-from analysis.report import kept_pages, kept_results
+from analysis.report import kept_results
 
 _AS_KEPT = "valid: the file as it was kept"
 _DIGITS = 1e-5  # six digits are kept; another processor may round the last one otherwise
@@ -71,7 +71,7 @@ def verify(
             f"{folder.name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
         )
         say(found.recomputed[-1])
-    for page in kept_pages.documents(root):
+    for page in kept_results.documents(root):
         found.differences.extend(_of_page(page, root))
     return found
 
@@ -105,7 +105,7 @@ def renew(*, root: Path = kept_results.ROOT) -> None:
     """Write anew from the rows what `verify` compares."""
     for folder in results(root):
         kept_results.write_derived(folder)
-    kept_pages.write_readme(root=root)
+    kept_results.write_readme(root=root)
 
 
 def results(root: Path) -> list[Path]:
@@ -192,8 +192,8 @@ def _lines(kept: str, made: str) -> list[str]:
 def _of_page(page: Path, root: Path) -> list[str]:
     place = page.relative_to(root)
     text = page.read_text(encoding="utf-8")
-    new, written = kept_pages.filled(page, root)
-    for name in kept_pages.blocks(text):
+    new, written = kept_results.filled(page, root)
+    for name in kept_results.blocks(text):
         if name not in written:
             missing = root / kept_results.RESULTS / name / kept_results.PROVENANCE
             raise ValueError(f"{missing}: missing, and {place} has a table of it; {_AS_KEPT}")

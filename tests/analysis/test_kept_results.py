@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from analysis.report import kept_pages, kept_results
+from analysis.report import kept_results
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import ResultsBuilder, edited
@@ -29,7 +29,7 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     three_arms(tmp_path / "runs")
     place = root(tmp_path / "project")
     folder = kept_results.keep(tmp_path / "runs", root=place)
-    assert kept_pages.write_readme(root=place) == ["quick"]
+    assert kept_results.write_readme(root=place) == ["quick"]
     text = (place / "README.md").read_text()
     head = "# Title\n\n<!-- quick: begin -->\n|  | dblp | fixed-low | tcp-cubic |\n"
     assert text.startswith(head) and text.endswith("<!-- quick: end -->\n\nrest\n")
@@ -50,18 +50,18 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
         *("summary.json", "manifest.json", "provenance.json", "main.md"),
         "latency-over-rounds.png",
     }
-    kept_pages.write_readme(root=place)  # once more
+    kept_results.write_readme(root=place)  # once more
     assert (place / "README.md").read_text() == text
     with edited(folder / "summary.json") as summary:  # from this, and not from the runs
         summary["arms"]["dblp"]["training_time_s"]["value"] = 123.0
-    assert "| 123 " in kept_pages.block(folder)
+    assert "| 123 " in kept_results.block(folder)
 
 
 def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     sweep(tmp_path / "runs", seeds=5)
     place = root(tmp_path / "project")
     folder = kept_results.keep(tmp_path / "runs", root=place)
-    text = kept_pages.block(folder)
+    text = kept_results.block(folder)
     assert "| q = 0.9 | 4.00 (4.00" in text
     assert "Runs: 20 ok." in text
     (paper,) = (line for line in text.splitlines() if "Send latency at a burst iteration" in line)
@@ -82,7 +82,7 @@ def test_simulated_results_are_called_so_and_measured_ones_do_not_replace_them(t
     simulated(tmp_path / "runs")
     place = root(tmp_path / "project", README + "<!-- kept: begin -->\n<!-- kept: end -->\n")
     folder = kept_results.keep(tmp_path / "runs", root=place)
-    kept_pages.write_readme(root=place)
+    kept_results.write_readme(root=place)
     text = (place / "README.md").read_text()
     assert "| quick (simulated) | 2 | 6 |" in text and "Simulated: 6 of 6 runs" in text
     # And from the rows alone.
@@ -110,7 +110,7 @@ def test_simulated_results_are_kept_beside_measured_ones_and_compared(tmp_path, 
     before = (measured / "rows.csv").read_bytes()
     folder = kept_results.keep(tmp_path / "simulated", root=place)
     assert folder.name == "quick-simulated" and (measured / "rows.csv").read_bytes() == before
-    kept_pages.write_readme(root=place)
+    kept_results.write_readme(root=place)
     lines = (place / "README.md").read_text().partition(block.splitlines()[0])[2].splitlines()
     first = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| 0.")]
     assert first == ["0.9: dblp", "0.9: fixed-low", "0.6: dblp", "0.6: fixed-low"]
@@ -123,7 +123,7 @@ def test_results_without_an_ok_run_are_not_kept(tmp_path):
     with pytest.raises(ValueError, match="no ok run of quick"):
         kept_results.keep(tmp_path / "runs", root=place)
     assert not (place / "experiments" / "results" / "quick").exists()
-    assert kept_pages.write_readme(root=place) == []
+    assert kept_results.write_readme(root=place) == []
     assert (place / "README.md").read_text() == README
 
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_written_leaves_readme_as_before(
     if summary is not None:
         (folder / "summary.json").write_text(summary)
     with pytest.raises(ValueError, match=message):
-        kept_pages.write_readme(root=place)
+        kept_results.write_readme(root=place)
     assert (place / "README.md").read_text() == readme
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.data import kept_rows
-from analysis.report import kept_pages, kept_results, verification, writing
+from analysis.report import kept_results, verification, writing
 from testbed.cli import report_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import edited
@@ -41,7 +41,7 @@ def made(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(writing, "draw_all", lambda *_: [])
         kept_results.keep(folder / "runs", root=place)
-    kept_pages.write_readme(root=place)
+    kept_results.write_readme(root=place)
     return place
 
 
@@ -212,7 +212,7 @@ def recorded(project: Path, **facts: object) -> None:
     with edited(path := of_quick(project, "manifest.json")) as manifest:
         manifest |= facts
     kept_results.write_derived(path.parent)
-    kept_pages.write_readme(root=project)
+    kept_results.write_readme(root=project)
 
 
 def test_a_commit_is_looked_for_on_main(project, capsys):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report import kept_pages, verification
+from analysis.report import kept_results, verification
 from testbed.cli import report_view
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "experiments" / "results"
-PAGES = [page.relative_to(ROOT) for page in kept_pages.documents(ROOT)]
+PAGES = [page.relative_to(ROOT) for page in kept_results.documents(ROOT)]
 _GENERATED = re.compile(r"<!-- ([a-z0-9-]+): begin -->\n.*?<!-- \1: end -->", re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 _TYPED = re.compile(
@@ -32,16 +32,16 @@ def test_no_result_is_typed(page):
 
 
 def test_answers_and_benches_come_from_what_is_kept(tmp_path):
-    found = kept_pages.answers(RESULTS)
+    found = kept_results.answers(RESULTS)
     assert found is not None
     assert {row[-1].text for row in found.rows} <= {path.name for path in RESULTS.iterdir()}
     few = next(row for row in found.rows if row[-1].text == "ddp-hooks")
     assert few[3].text.endswith("(an indication: few seeds)")
-    bench = kept_pages.bench("bench-bound", RESULTS)
+    bench = kept_results.bench("bench-bound", RESULTS)
     assert bench is not None
     cells = {row[0].text: [cell.text for cell in row[1:]] for row in bench.rows}
     assert cells["30 % lost"][3] == "> 6 s" and cells["90 % lost"][-1] == "failed"
-    assert kept_pages.answers(tmp_path) is kept_pages.bench("bench-bound", tmp_path) is None
+    assert kept_results.answers(tmp_path) is kept_results.bench("bench-bound", tmp_path) is None
 
 
 def test_the_list_of_results_names_each_folder_and_says_whose_commit_is_not_on_main():
