@@ -250,7 +250,7 @@ def render_page(
         many=len(results.runs) > _FEW_RUNS,
         tables={name: to_html(table, name) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
-        machines=[to_html(table) for table in setup.machine_tables(results)],
+        machine=to_html(setup.machine_table(results), sortable=True) if results.ok_runs else "",
         definitions=_definitions(summary),
         timeline=TIMELINE if timeline else None,
         drawings=[

@@ -13,7 +13,7 @@ from analysis import formatting
 from analysis.data import programs
 from analysis.data.evidence import section
 from analysis.data.load import Results
-from analysis.tables.rendering import Cell, Table, missing, row, table_of
+from analysis.tables.rendering import Cell, Table, missing, table_of
 
 
 def arm_settings_table(results: Results) -> Table:
@@ -143,47 +143,30 @@ def _spread(values: list[Any], quantity: str) -> Cell:
     )
 
 
-def machine_tables(results: Results) -> list[Table]:
-    """The manifests, one table per section: what all runs share, and what differs."""
-    collected: dict[str, dict[str, list[str]]] = {}
+def machine_table(results: Results) -> Table:
+    """The manifests: what all runs share, and what differs."""
+    facts: dict[str, dict[str, None]] = {}
     for run in results.ok_runs:
         for path, value in _flat(run.manifest):
-            group, _, name = path.partition(".")
-            group, name = (group, name) if name else ("machine", group)
-            collected.setdefault(group, {}).setdefault(name, []).append(value)
-    return [
-        Table(
-            title=group,
-            columns=["Fact", "Value"],
-            rows=[row(name, _agreed(each, len(results.ok_runs))) for name, each in facts.items()],
-            numeric=False,
-        )
-        for group, facts in collected.items()
-        if group != "schema"
-    ]
+            facts.setdefault(path, {})[value] = None
+
+    def values(path: str) -> Cell:
+        first, more = list(facts[path])[:3], len(facts[path]) > 3
+        detail = f"{len(facts[path])} different values" if len(facts[path]) > 1 else ""
+        return Cell(text="; ".join(first) + ", ..." * more, detail=detail)
+
+    title = f"{results.experiment}: machine, versions and settings"
+    return table_of(title, {"Fact": str, "Value": values}, facts, numeric=False)
 
 
-def _agreed(values: list[str], runs: int) -> Cell:
-    distinct = list(dict.fromkeys(values))
-    detail = "" if len(values) == runs else f"in {len(values)} of {runs} runs"
-    if len(distinct) > 1:
-        detail = f"{len(distinct)} different values"
-    return Cell(
-        text="; ".join(distinct[:3]) + (", ..." if len(distinct) > 3 else ""), detail=detail
-    )
-
-
-def _flat(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(document, dict):
-        for key, value in document.items():
-            yield from _flat(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(document, list) and any(isinstance(each, dict | list) for each in document):
-        for index, value in enumerate(document):
-            yield from _flat(value, f"{path}.{index}")
-    elif isinstance(document, list):
-        yield path, ", ".join(map(formatting.short, document)) or "none"
-    elif path != "schema":
-        yield path, formatting.short(document)
+def _flat(document: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{key}.")
+        elif isinstance(value, list):
+            yield f"{path}{key}", ", ".join(map(formatting.short, value)) or "none"
+        elif key != "schema":
+            yield f"{path}{key}", formatting.short(value)
 
 
 def program_table(results: Results) -> Table:

@@ -22,7 +22,7 @@ from analysis.tables.rendering import (
     to_markdown,
     to_text,
 )
-from analysis.tables.setup import arm_settings_table, machine_tables
+from analysis.tables.setup import arm_settings_table, machine_table
 from tests.analysis.build import ResultsBuilder, edited, texts_of
 
 TABLE = Table(
@@ -168,5 +168,5 @@ def test_the_report_shows_which_draws_were_not_seeded(tmp_path):
     for drawn, shown in (([], "none"), (["one (netem)", "two"], "one (netem), two")):
         with edited(run / "manifest.json") as manifest:
             manifest["unseeded"] = drawn
-        rows = [row for table in machine_tables(load(tmp_path)) for row in table.rows]
+        rows = machine_table(load(tmp_path)).rows
         assert [row[1].text for row in rows if row[0].text == "unseeded"] == [shown]
