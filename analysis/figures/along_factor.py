@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis import formatting
 from analysis.data.metrics import TASK_METRICS, describe
@@ -83,9 +83,10 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
             axes.set_xlim(-0.5, len(at) - 0.5)
         axes.set_xlabel(along.split(".")[-1])
     in_panels = [cell for cells in shown.values() for cell in cells]
-    _ratio_axis(
-        axes_of[0], _heights(in_panels, [pair for _, pair in compared], metric, bounds=bool(bounds))
-    )
+    values = [
+        entry(cell, "ratios", pair, metric).value for cell in in_panels for _, pair in compared
+    ]
+    style.scale_axis(axes_of[0].yaxis, pl.Series([1.0, *values]))
     reference = style.in_lines(compared[0][1].removeprefix(f"{compared[0][0]}/"))
     axes_of[0].set_ylabel(f"{describe(metric).label}\nover {reference} (x)")
     further: list[Patch | Line2D] = [
@@ -129,31 +130,6 @@ def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[fl
     for low, high in ranges:
         axes.axhspan(low, high, **look)
     return ranges
-
-
-def _heights(
-    cells: list[dict[str, Any]], pairs: list[str], metric: str, *, bounds: bool
-) -> list[float]:
-    """All that is drawn in any panel: the panels share their y axis."""
-    estimates = [entry(cell, "ratios", pair, metric) for cell in cells for pair in pairs]
-    values = [1.0, *(end for each in estimates for end in (each.value, each.low, each.high) if end)]
-    if bounds:
-        values += [bound for cell in cells for bound in cell["limits"].values()]
-    published = [each for cell in cells for each in cell["published"].get(metric, [])]
-    return values + [each[end] for each in published for end in ("low", "high") if end in each]
-
-
-def _ratio_axis(axes: Axes, values: list[float]) -> None:
-    if max(values) / min(values) < style.LOG_FROM:
-        axes.set_ylim(0, 1.06 * max(values))
-        return
-    axes.set_yscale("log")
-    low, high = min(values) / 1.4, max(values) * 1.4
-    ticks = [step * 10.0**power for power in range(-2, 4) for step in (1, 2, 5)]
-    axes.set_yticks([each for each in ticks if low < each < high])
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(low, high)
 
 
 _FEWEST_ALONG = 3  # points of a sweep that are worth a line
