@@ -29,10 +29,6 @@ class Compared:
     second: float
     ratio: Estimate
 
-    def as_json(self) -> dict[str, Any]:
-        """For a program."""
-        return {**vars(self), "ratio": self.ratio.as_json()}
-
 
 def evidence(folder: Path) -> Evidence:
     """What a folder of runs or of kept results holds."""
@@ -108,5 +104,5 @@ def document(first: str, second: str, compared: Sequence[Compared]) -> dict[str,
         "schema": SCHEMA,
         "first": first,
         "second": second,
-        "compared": [each.as_json() for each in compared],
+        "compared": [{**vars(each), "ratio": each.ratio.as_json()} for each in compared],
     }

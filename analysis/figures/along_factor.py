@@ -83,10 +83,8 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
             axes.set_xlim(-0.5, len(at) - 0.5)
         axes.set_xlabel(along.split(".")[-1])
     in_panels = [cell for cells in shown.values() for cell in cells]
-    values = [
-        entry(cell, "ratios", pair, metric).value for cell in in_panels for _, pair in compared
-    ]
-    style.scale_axis(axes_of[0].yaxis, pl.Series([1.0, *values]))
+    drawn = [entry(cell, "ratios", pair, metric) for cell in in_panels for _, pair in compared]
+    style.scale_axis(axes_of[0].yaxis, pl.Series([1.0, *(each.value for each in drawn)]))
     reference = style.in_lines(compared[0][1].removeprefix(f"{compared[0][0]}/"))
     axes_of[0].set_ylabel(f"{describe(metric).label}\nover {reference} (x)")
     further: list[Patch | Line2D] = [
