@@ -78,7 +78,7 @@ class LabInfo:
     """The network as plain data, for the controller and the training.
 
     `delayed_by` is "netem", or "relay" with its socket; None if no link has a middle. `in_order` is
-    false if frames may overtake each other. `data_ports` are the first and the last of the workload.
+    false if frames may overtake each other. `data_ports` are the workload's first and last.
     """
 
     hosts: dict[str, HostInfo]
