@@ -235,10 +235,16 @@ class Driver:
     def _wait(self, until_s: float) -> None:
         until_s = min(until_s, self._serve_listeners(), *self._due_s.values())
         self._waiter.want(self.alarm, reading=self._until_alarm, writing=False)
-        if self._routines:
-            ready, roomy = self._wait_working(until_s)
-        else:
-            ready, roomy = self._waiter.wait(min(until_s, time.monotonic() + _LONGEST_WAIT_S))
+        longest_s = _LONGEST_ROUTINE_S if self._routines else _LONGEST_WAIT_S
+        routines = self._routines.values()
+        try:
+            ready, roomy = self._waiter.wait(
+                min(until_s, time.monotonic() + longest_s),
+                [data.going for data in routines if data.going is not None],
+                [data.coming for data in routines if data.coming is not None],
+            )
+        finally:  # also when a signal's handler raises: what was done is done
+            self._end_routines()
         now_s = time.monotonic()
         # In the order of the links, not of their sockets.
         woken = {self._owners[item] for item in (*ready, *roomy) if item in self._owners}
@@ -251,21 +257,14 @@ class Driver:
             self._due_s[name] = -math.inf
         self._welcome(ready, roomy, now_s)
 
-    def _wait_working(self, until_s: float) -> tuple[list[Any], list[Any]]:
-        """Waits, and does the routine of the links meanwhile."""
-        try:
-            return self._waiter.wait(
-                min(until_s, time.monotonic() + _LONGEST_ROUTINE_S),
-                [each.going for each in self._routines.values() if each.going is not None],
-                [each.coming for each in self._routines.values() if each.coming is not None],
-            )
-        finally:  # also when a signal's handler raises: what was done is done
-            for name, data in [each for each in self._routines.items() if each[1].worked]:
-                del self._routines[name]
-                link = self.links.get(name)
-                if link is not None and link.routine and link.data is data:
-                    link.end_routine(time.monotonic())
-                    self._due_s[name] = -math.inf
+    def _end_routines(self) -> None:
+        """Notes what was done of the links' routines during the wait."""
+        for name, data in [each for each in self._routines.items() if each[1].worked]:
+            del self._routines[name]
+            link = self.links.get(name)
+            if link is not None and link.routine and link.data is data:
+                link.end_routine(time.monotonic())
+                self._due_s[name] = -math.inf
 
     def _serve_listeners(self) -> float:
         """Waits for who comes; returns until when at most."""
