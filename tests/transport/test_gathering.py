@@ -221,7 +221,8 @@ class ShortBuffer(FakeSocket):
 
 def carrier_of(udp, **settings):
     config = site(**settings).worker()
-    return UdpCarrier(config, {"server": udp}, {"server": resolve("127.0.0.1", what="the server")})
+    here = resolve("127.0.0.1", what="this host")
+    return UdpCarrier(config, {"server": udp}, here, {"server": here})
 
 
 def attached(**settings):

@@ -24,7 +24,7 @@ from testbed.transport.core.messages import (
 from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.native import HOT_PATH
-from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, resolve
+from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.link import DataChannel
 from testbed.transport.net.listener import listen
@@ -108,13 +108,16 @@ class UdpCarrier(Carrier):
     """Our own transport: a UDP socket per peer."""
 
     def __init__(
-        self, config: EndpointConfig, sockets: Mapping[str, UdpSocket], hosts: Mapping[str, Host]
+        self,
+        config: EndpointConfig,
+        sockets: Mapping[str, UdpSocket],
+        local: Host,
+        hosts: Mapping[str, Host],
     ) -> None:
         """Makes what a user may have written: ValueError where it does not fit."""
         protocol = config.protocol
         super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
-        self._sockets = sockets
-        self._hosts = hosts
+        self._sockets, self._local, self._hosts = sockets, local, hosts
         datagram_bytes = HEADER_BYTES + config.layout.chunk_bytes + config.tag_bytes
         for udp in sockets.values():
             if udp.datagram_bytes != datagram_bytes:
@@ -151,31 +154,28 @@ class UdpCarrier(Carrier):
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
         if not port:
             raise ProtocolError(f"{connection.peer} names no port for its data")
-        udp = self._sockets[connection.peer]
-        try:
-            udp.seal = (
-                authentication(key, is_server=self._config.is_server)
-                if self._config.tag_bytes
-                else None
-            )
-        except ValueError as error:
-            raise ProtocolError(f"{connection.peer} gave {error}") from None
-        if self._config.is_server:
+        config, udp = self._config, self._sockets[connection.peer]
+        if config.tag_bytes:
+            try:
+                udp.seal = authentication(key, is_server=config.is_server)
+            except ValueError as error:
+                raise ProtocolError(f"{connection.peer} gave {error}") from None
+        if config.is_server:
             self._forget(udp)
         udp.set_peer(host.at(port))
         # Arrivals may gather until half the buffer is full, at the rate of this side.
-        rate_bps = self._config.rate_bps
+        rate_bps, chunk_bytes = config.rate_bps, config.layout.chunk_bytes
         return UdpData(
             udp,
             gather_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
-            measured=self._config.protocol.measures,
-            leave_out=self._config.leave_out,
+            measured=config.protocol.measures,
+            leave_out=config.leave_out,
             too_large=partial(
                 too_large,
-                self._config.layout.chunk_bytes,
-                local=resolve(self._config.bind_address, host.family, what="bind_address"),
+                chunk_bytes,
+                local=self._local,
                 peer=host,
-                trailer_bytes=self._config.tag_bytes,
+                trailer_bytes=config.tag_bytes,
             ),
         )
 

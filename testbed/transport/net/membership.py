@@ -85,7 +85,7 @@ class Membership:
         if config.protocol.carrier == "tcp":
             self._carrier = TcpCarrier(config, self._sockets.tcp, local)
         else:
-            self._carrier = UdpCarrier(config, self._sockets.udp, self._hosts)
+            self._carrier = UdpCarrier(config, self._sockets.udp, local, self._hosts)
         if config.is_server:
             self._accept_workers(local)
         else:

@@ -203,7 +203,6 @@ class UdpSocket:
         self.seal: Authentication | None = None
         self.datagram_bytes = datagram_bytes
         self._protected: bool | None = None
-        self._peer: SocketAddress | None = None
         self._arrivals = BatchReceiver(datagram_bytes)
         self._departures = BatchSender(datagram_bytes)
         family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
@@ -259,7 +258,6 @@ class UdpSocket:
 
     def set_peer(self, address: SocketAddress) -> None:
         """Sets the only address to send to and to receive from."""
-        self._peer = address
         self._arrivals.set_peer(address)
         self._departures.set_peer(address)
 
@@ -275,7 +273,6 @@ class UdpSocket:
 
     def send(self, frames: NDArray[np.uint8]) -> int:
         """Sends datagrams, one per row; returns how many the kernel took."""
-        assert self._peer is not None
         self.blocked = False
         if self.seal is not None and len(frames):
             frames = self.seal.seal(frames)
