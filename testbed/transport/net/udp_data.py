@@ -99,6 +99,7 @@ class UdpData(DataChannel):
             return
         self._send(connection, now_s)
         if self._udp.too_large:
+            self._udp.too_large = False  # the peer may join again
             connection.give_up(self._too_large())
 
     def _send(self, connection: Connection, now_s: float) -> None:
