@@ -451,7 +451,7 @@ class Outgoing:
         self._counters = counters
         self._numbers = Numbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)  # an offer without datagrams
-        self.held_s: float | None = None  # since when the peer lets this side wait
+        self._held_s: float | None = None
         self._early_stops: dict[int, ControlMessage] = {}
         self._offering: Sender | None = None  # whose datagrams the last offer held
         self._overdue: dict[int, NDArray[np.bool_] | None] = {}  # by layout, see OrderContext
@@ -521,9 +521,9 @@ class Outgoing:
             self._numbers.finish(transfer)
             self._events.append(TransferDone(transfer, True, sender.report(self._peer)))
         if not self.held:
-            self.held_s = None
-        elif self.held_s is None:
-            self.held_s = now_s
+            self._held_s = None
+        elif self._held_s is None:
+            self._held_s = now_s
 
     def _is_early_stop(self, message: ControlMessage) -> bool:
         """Whether the peer has given up a transfer for which this side is late."""
@@ -591,6 +591,11 @@ class Outgoing:
         """Whether a receiver has told us to wait."""
         # Asked for with every wake-up, and mostly nothing is under way.
         return bool(self.senders) and any(sender.held for sender in self.senders.values())
+
+    @property
+    def held_s(self) -> float | None:
+        """Since when the peer lets this side wait; None while it does not."""
+        return self._held_s
 
     def was_away(self, away_s: float) -> None:
         """This side has done nothing for so long, which is added to its patience."""
