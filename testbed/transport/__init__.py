@@ -1,9 +1,9 @@
 """Bounded-loss gradient transport: sends float32 payloads and may give up a bounded part of each.
 
-It imports nothing else of the project except `testbed.shared`. One endpoint is the server, the
-others are workers. They send payloads in numbered transfers. A minimal round between a server at
-127.0.0.1 and one worker at 127.0.0.2, which share `session`, a random 32-bit number (addresses
-beyond one system need `credentials`, or `insecure=True`):
+It imports nothing else of the project except `testbed.shared`; add to it in `policies`. One
+endpoint is the server, the others are workers. They send payloads in numbered transfers. A minimal
+round between a server at 127.0.0.1 and one worker at 127.0.0.2, which share `session`, a random
+32-bit number (addresses beyond one system need `credentials`, or `insecure=True`):
 
     layout = PayloadLayout([("conv.weight", 864), ("conv.bias", 32)])
     common = {"session": session, "protocol": preset("dblp"), "layout": layout, "rate_bps": 95e6}

@@ -1,3 +1,4 @@
-"""The protocol without sockets, clocks or threads: what arrives at a time goes in, what is due
-comes out. `connection.Connection` is everything between two peers.
+"""The protocol without sockets, clocks or threads: all is in `connection.Connection`.
+
+It imports numpy and `testbed.shared`. Add here what every protocol shares.
 """

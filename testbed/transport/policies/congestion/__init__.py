@@ -1,7 +1,7 @@
 """Congestion controls: how fast may a sender send?
 
 `core.congestion` has the interface. To add one: a file here and a line in `CONGESTION_CONTROLS`; or
-a file of your own, `congestion_control: ./mine.py`.
+a file of your own, `congestion_control: ./mine.py`, which imports the transport alone.
 """
 
 from testbed.shared.registry import Registry

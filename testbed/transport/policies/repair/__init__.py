@@ -1,7 +1,7 @@
 """Repairs: how is what was lost sent again?
 
 `core.repair` has the interface. To add one: a file here and a line in `REPAIRS`; or a file of your
-own, `repair: ./mine.py`.
+own, `repair: ./mine.py`, which imports the transport alone.
 """
 
 from testbed.shared.registry import Registry
