@@ -28,6 +28,7 @@ from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.events import Event, TransferDone, TransferReport
 from testbed.transport.core.hot_path import Arrivals
 from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
+from testbed.transport.core.repair import ReceiverRepair
 from testbed.transport.core.routine import (
     GATHERED,
     NOT_QUIET,
@@ -40,6 +41,8 @@ from testbed.transport.core.sending_path import SendingPath
 from testbed.transport.core.tolerance import Lookback, Progress, StopRule, Took
 from testbed.transport.core.wire import HEADER_BYTES, fields, wire_bytes
 from testbed.transport.core.worth import decode
+
+_UNTIMED = (StopRule.deadline_s, ReceiverRepair.deadline_s)
 
 
 class Receiver:
@@ -88,6 +91,12 @@ class Receiver:
     def _go_by(self, rule: StopRule | None) -> None:
         """This side asks for the transfer now, if there is a rule."""
         self._rule = rule
+        timed = (
+            type(part).deadline_s not in _UNTIMED
+            for part in (rule, self.repair)
+            if part is not None
+        )
+        self._timed = any(timed)
         self._posted_s, self._early_count = self._now_s, self.received_count
         # What the slowest peers took; that asks all of them, so only if the rule wants it.
         self._slowest: Sequence[Took] = ()
@@ -213,7 +222,7 @@ class Receiver:
             self._stop_or(self.repair.on_deadline)
 
     def next_deadline_s(self) -> float | None:
-        if self.stopped or self._rule is None:
+        if self.stopped or self._rule is None or not self._timed:  # asked for with every wake-up
             return None
         progress = self._progress()
         deadlines = (self._rule.deadline_s(progress), self.repair.deadline_s(progress))
