@@ -120,26 +120,22 @@ class Transport(Section):
         return chunk_bytes
 
 
-def _cost_s(of: str, le: int = 1) -> Any:
-    return Field(default=0.0, ge=0, le=le, description=of)
-
-
 class Simulation(Section):
-    """What hosts, and switches, need in virtual time; in a lab they need what they need."""
+    """What workers and switches do in virtual time; a lab's take the time that they take."""
 
-    sent_s: float = _cost_s("for each datagram that it sends")
-    received_s: float = _cost_s("for each that it receives")
-    batch_s: float = _cost_s(
-        "for each batch of datagrams that it sends or receives at once, beside these"
+    wakes_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="for a worker to do what it is told, such as to begin a gather: the mean of "
+        "exponential draws",
     )
-    wakes_s: float = _cost_s(
-        "for a worker to do what it is told, such as to begin a gather: the mean of exponential "
-        "draws"
-    )
-    compute_s: float = _cost_s(
-        "for each iteration of a worker, where `training.pace` is `real`: simulated runs are paced "
-        "at it; 0: they are refused",
+    compute_s: float = Field(
+        default=0.0,
+        ge=0,
         le=3600,
+        description="for each iteration of a worker, where `training.pace` is `real`: simulated "
+        "runs are paced at it; 0: they are refused",
     )
     spray: bool = Field(
         default=False,
@@ -202,7 +198,7 @@ class Experiment(Section):
     )
     simulation: Simulation = Field(
         default=Simulation(),
-        description="what hosts cost in `./lab simulate`; runs of a lab are without it",
+        description="of `./lab simulate` alone; runs of a lab are without it",
         # Without it, runs have the keys that they had before there was this key.
         exclude_if=lambda value: value == Simulation(),
     )

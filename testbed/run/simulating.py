@@ -29,7 +29,6 @@ from testbed.shared.run_directory import RunDirectory
 from testbed.simulate import kernel_tcp
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
-from testbed.simulate.processor import Costs
 from testbed.simulate.tasks import Lateness, Listener, Tasks
 from testbed.training import server, worker
 from testbed.training.model_and_data import ModelAndData
@@ -139,16 +138,16 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
     topology = topologies.parse(config["topology"])
     info = describe(topology)
     entries = map(impairments.read, config["impairments"])
-    costs = dict(config.get("simulation", {}))
+    virtual = config.get("simulation", {})
     network = SimulatedNetwork(
         simulation,
         info,
         seed=config["seed"],
         delays_change=any({"delay_s", "jitter_s"} & set(it.changes_middle) for it in entries),
-        spray=costs.pop("spray", False),
+        spray=virtual.get("spray", False),
     )
     names = topology.host_names()
-    wakes_s = costs.pop("wakes_s", 0.0)
+    wakes_s = virtual.get("wakes_s", 0.0)
     description = info.as_json()
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
     facts["code"] = config.get("code", {})
@@ -164,7 +163,6 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         network.ways(names[1:]),
         network.arrivals,
         contents=contents,
-        costs=Costs(**costs) if any(costs.values()) else None,
     )
     listener = Listener(tasks, Lateness(simulation, wakes_s, config["seed"]) if wakes_s else None)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:

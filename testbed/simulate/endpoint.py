@@ -15,7 +15,6 @@ from testbed.simulate import headers, kernel_tcp
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
 from testbed.simulate.party import Party, link_up
-from testbed.simulate.processor import Costs, Processor
 from testbed.simulate.tasks import Signal, Tasks
 from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection, ConnectionState
@@ -137,7 +136,6 @@ class World:
         *,
         contents: bool = True,
         ahead: bool = True,
-        costs: Costs | None = None,
     ) -> None:
         """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface."""
         # Without `contents` datagrams are headers alone, and no buffer is read or written. Without
@@ -147,9 +145,6 @@ class World:
         self.tasks = tasks
         self._ways = ways
         self._arrivals = arrivals
-        self._processors: dict[str, Processor] = {}
-        if costs is not None:
-            self._processors = {host: Processor(simulation, costs) for host in arrivals}
         self._hot_path = HOT_PATH if contents else headers.HEADERS_ALONE or HOT_PATH
         self._endpoints: dict[str, Endpoint] = {}
         self._settings: dict[str, ConnectionSettings] = {}
@@ -199,7 +194,6 @@ class World:
             measured=endpoint.measured,
             arrivals=self._arrivals[side],
             routine=self._ahead,
-            processor=self._processors.get(side),
             more_header_bytes=_more_header_bytes(endpoint.config),
         )
         endpoint.add(party)

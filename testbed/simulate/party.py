@@ -11,7 +11,6 @@ from testbed.simulate import headers
 from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Batch, Link, Pool, Train, depart
-from testbed.simulate.processor import Processor
 from testbed.simulate.way import Way
 from testbed.transport.core.connection import Connection
 from testbed.transport.core.connection_settings import LeaveOut
@@ -124,12 +123,10 @@ class Party:
         measured: bool = False,
         arrivals: Arrivals | None = None,
         routine: bool = False,
-        processor: Processor | None = None,
         more_header_bytes: int = 0,
     ) -> None:
         """Without `arrivals` it is its host's only connection; `gather_s` is as of a connection."""
-        # With `routine` what is sent goes ahead, and what comes is read when it counts. That is for
-        # hosts that need no time: one with a `processor` does it batch by batch.
+        # With `routine` what is sent goes ahead, and what comes is read when it counts.
         self.connection = connection
         self.way = way  # to the other side
         self.other: Party | None = None  # before `link_up`, and once the stream is cut
@@ -144,8 +141,7 @@ class Party:
         self._simulation = simulation
         self._gather_s = gather_s
         self._measured = measured
-        self._routine = routine and processor is None
-        self._processor = processor
+        self._routine = routine
         self._header_bytes = WIRE_OVERHEAD_BYTES + more_header_bytes
         self._busy_until_s = -math.inf
         self._deadline_s = -math.inf
@@ -167,16 +163,7 @@ class Party:
     @property
     def _busy(self) -> bool:
         """It is woken afterwards."""
-        if self._simulation.now_s < self._busy_until_s:
-            return True
-        return self._processor is not None and self._processor.keeps_waiting(self._wake)
-
-    def _done_s(self, *, sent: int = 0, received: int = 0) -> float:
-        """Works on a batch; when that is done."""
-        if self._processor is None:
-            return self._simulation.now_s
-        self._processor.spend(sent=sent, received=received)
-        return self._processor.free_s
+        return self._simulation.now_s < self._busy_until_s
 
     def _wake(self) -> None:
         if self._busy:
@@ -216,8 +203,7 @@ class Party:
             left_out = self.leave_out(len(frames)) if self.leave_out is not None else None
             gone = headers.kept(frames)  # the offer's memory is used again
             gone = gone if left_out is None else gone[~left_out]
-            done_s = self._done_s(sent=len(gone))
-            self._carry(gone, frames.shape[1], np.full(len(gone), done_s))
+            self._carry(gone, frames.shape[1], np.full(len(gone), now_s))
             connection.outgoing.sent(len(frames), now_s, left_out)
         self._say_all()
         told = connection.events()
@@ -378,7 +364,6 @@ class Party:
         at_once = len(frames) if waited or self._gather_s else 1
         for first in range(0, len(frames), at_once):
             part = frames[first : first + at_once]
-            self._done_s(received=len(part))
             connection.on_datagrams(part, now_s, waited=waited)
         if rest_s := connection.gather_s(self._gather_s, measured=self._measured):
             self.unread_until_s = now_s + rest_s
@@ -415,11 +400,7 @@ class Party:
             if self.other is other:
                 other.listen(data)
 
-        processor, now_s = self._processor, self._simulation.now_s
-        if processor is None or processor.free_s <= now_s:
-            self.way.say(self._simulation, arrive)
-        else:  # once what it answers has been read
-            self._simulation.at(processor.free_s, lambda: self.way.say(self._simulation, arrive))
+        self.way.say(self._simulation, arrive)
 
     def listen(self, data: bytes) -> None:
         """Bytes of the control stream have arrived."""

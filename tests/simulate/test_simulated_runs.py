@@ -222,10 +222,22 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
     )
     assert with_.config() == without.config()
     assert with_.config()["training"]["pace"] == {"kind": "real"}
-    (costly,) = chosen("dblp", "simulation={sent_s: 0.001, compute_s: 0.3}")
-    assert costly.config()["simulation"]["sent_s"] == 0.001
+    (costly,) = chosen("dblp", "simulation={wakes_s: 0.001, compute_s: 0.3}")
+    assert costly.config()["simulation"]["wakes_s"] == 0.001
     assert "compute_s" not in costly.config()["simulation"]
-    assert costly.settings["simulation"] == {"sent_s": 0.001, "compute_s": 0.3}
+    assert costly.settings["simulation"] == {"wakes_s": 0.001, "compute_s": 0.3}
+
+
+def test_what_workers_need_is_in_a_simulated_run_s_key_alone_and_only_where_there_is_any(tmp_path):
+    def keys(*settings):
+        (run,) = loaded(tmp_path, "dblp", *settings)
+        return run.key, run.in_virtual_time().key
+
+    of_lab, simulated = keys()
+    assert keys("simulation={wakes_s: 0}") == (of_lab, simulated)
+    late = keys("simulation={wakes_s: 0.001}")
+    assert late[0] == of_lab
+    assert late[1] not in (of_lab, simulated)
 
 
 @pytest.mark.parametrize(

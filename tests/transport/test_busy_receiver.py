@@ -41,8 +41,8 @@ class Busy(Two):
     def count(self) -> None:
         """Those that wait for the receiver do not fit into its socket beyond so many."""
         self.server.arrivals.catch_up()
-        now_s, trains = self.simulation.now_s, self.server.inbox.trains
-        came = sum(int(np.count_nonzero(train.times_s <= now_s)) for train in trains)
+        now_s, waiting = self.simulation.now_s, self.server.inbox._heap
+        came = sum(int(np.count_nonzero(each[2].times_s <= now_s)) for each in waiting)
         self.overflows += max(0, came - BUFFER_BYTES // SIZE)
 
     def transfer(self) -> float:
