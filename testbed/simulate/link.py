@@ -207,15 +207,15 @@ class Link:
         rate_bps: float,
         delay_s: float,
         queue_bytes: float = math.inf,
-        loss: float = 0.0,
+        loss: float | Callable[[], bool] = 0.0,
         jitter_s: float = 0.0,
         in_order: bool = False,
         seed: int = 0,
     ) -> None:
         """A link; without a queue where `rate_bps` is infinite."""
-        # What is lost has been served. Jitter is the most that is added to the delay, so that
-        # datagrams overtake each other, unless they stay `in_order`: one that catches up comes out
-        # with that before it.
+        # Of each datagram `loss` may say whether it is lost; it has been served then. Jitter is the
+        # most that is added to the delay, so that datagrams overtake each other, unless they stay
+        # `in_order`: one that catches up comes out with that before it.
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
         # Of datagrams that were served: all, those that found the queue full, those lost at random
@@ -241,12 +241,12 @@ class Link:
         self._losing, self._delaying = (np.random.default_rng([seed, sort]) for sort in range(2))
 
     @property
-    def loss(self) -> float:
-        """The share of datagrams; may be changed."""
+    def loss(self) -> float | Callable[[], bool]:
+        """As given; may be changed."""
         return self._loss
 
     @loss.setter
-    def loss(self, loss: float) -> None:
+    def loss(self, loss: float | Callable[[], bool]) -> None:
         self.catch_up()
         self._loss = loss
 
@@ -458,6 +458,9 @@ class Link:
         """Those that are not lost behind the queue."""
         if not self._loss:
             return places
-        lost = self._losing.random(len(places)) < self._loss
+        if callable(self._loss):
+            lost = np.array([self._loss() for _ in places], np.bool_)
+        else:
+            lost = self._losing.random(len(places)) < self._loss
         self.lost += int(np.count_nonzero(lost))
         return places[~lost]

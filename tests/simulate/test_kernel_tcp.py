@@ -93,24 +93,13 @@ def test_a_silent_path_is_tried_after_200_ms_and_then_half_as_often_each_time():
     assert 0 < net.rounds[1].gather_s - 15 * timeout_s < 0.3
 
 
-class Draws:
-    """Random numbers that lose five datagrams, one after another."""
-
-    def __init__(self, first):
-        self._first, self._count = first, 0
-
-    def random(self, count):
-        index = self._count + np.arange(count)
-        self._count += count
-        return np.where((index >= self._first) & (index < self._first + 5), 0.0, 1.0)
-
-
 @pytest.mark.parametrize("first", [100, 295])
 def test_a_lost_segment_costs_round_trips_and_no_timeout(first):
     """In the middle later ones reveal it; at the end a probe does."""
     calm, net = star("cubic"), star("cubic")
     link = net.links["worker-1", "switch"]
-    link.loss, link._losing = 0.5, Draws(first)  # type: ignore[assignment]
+    counted = iter(range(10**6))
+    link.loss = lambda: first <= next(counted) < first + 5
     (one,), (two,) = calm.run(1), net.run(1)
     assert link.lost == 5
     assert 0.01 < two.gather_s - one.gather_s < 0.18
