@@ -203,13 +203,13 @@ class LabSession:
     @contextmanager
     def watched(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:
         """Sample, record and count while the body runs the workload."""
-        from testbed.lab.delay import link_report
+        from testbed.lab.delay import relay_client
         from testbed.verdict import sampling
 
         order = self._sampler_order(flows)
         with (
             sampling.sampled(self.directory, order, first=self._observation.begin) as sampler,
-            link_report.recorded(self.info.as_json(), self.directory / "delay.json"),
+            relay_client.recorded(self.info.as_json(), self.directory / "delay.json"),
             self._captured(self.config["capture"]),
             self._observation.attended(sampler.pid),
         ):

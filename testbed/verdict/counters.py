@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab import datapath
-from testbed.lab.delay import link_report
+from testbed.lab.delay import relay_client
 from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.link_counters import NamespaceCounters
@@ -174,7 +174,7 @@ class CounterReader:
     def _delayed(self) -> dict[tuple[str, str], tuple[int, int]]:
         if self._network.delayed_by is None:
             return {}
-        directions = link_report.document(self._network.as_json())["directions"]
+        directions = relay_client.document(self._network.as_json())["directions"]
         return {(way["link"], way["from"]): (way["dropped"], way["lost"]) for way in directions}
 
     def _when_quiet(

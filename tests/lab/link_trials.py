@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.lab import link_control, sandbox
-from testbed.lab.delay import link_report
+from testbed.lab.delay import relay_client
 from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.namespaces import socket_in
@@ -68,7 +68,7 @@ def record_without_frames_in_flight(built: Network) -> dict[str, Any]:
     """The record of delayed links once every frame that came has left."""
     deadline_s = time.monotonic() + _DRAINED_WITHIN_S
     while True:
-        record = link_report.document(built.info.as_json())
+        record = relay_client.document(built.info.as_json())
         if not any(map(_in_flight, record["directions"])) or time.monotonic() > deadline_s:
             return record
         time.sleep(0.005)
@@ -92,7 +92,7 @@ def star() -> dict[str, Any]:
     }
     delays["record"] = record_without_frames_in_flight(built)
     ping(hosts["near"], hosts["lossy"], count=1)
-    before = [each["lost"] for each in link_report.document(built.info.as_json())["directions"]]
+    before = [each["lost"] for each in relay_client.document(built.info.as_json())["directions"]]
     link_control.LinkControl(built.info.as_json()).change("s1", "lossy", {"loss": 0.2})
     answered = ping(hosts["near"], hosts["lossy"], count=1000, interval_s=0.002, size=56)
     counters = record_without_frames_in_flight(built)["directions"]
@@ -129,7 +129,7 @@ def chosen(delayed_by: str) -> dict[str, Any]:
     hosts = built.info.hosts
     return {
         "round_trips_s": ping(hosts["near"], hosts["far"], count=5),
-        "record": link_report.document(built.info.as_json()),
+        "record": relay_client.document(built.info.as_json()),
     }
 
 

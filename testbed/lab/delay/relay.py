@@ -37,7 +37,7 @@ from typing import Any
 from testbed.lab.delay.delay_settings import Middle, RelayReport
 from testbed.lab.delay.punctuality import Punctuality
 from testbed.lab.delay.relayed_direction import DelayLine
-from testbed.lab.helpers.process import Requests
+from testbed.lab.helpers.process import Requests, run_at_once
 from testbed.shared.messages import MessageError, Messages
 
 GRAIN_S = 0.0002
@@ -50,7 +50,6 @@ _LEAST_AHEAD_NS, _MOST_AHEAD_NS, _AHEAD_STEP_NS = 30_000, 500_000, 2_000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MLOCKALL_FLAGS = 3
 _ABSOLUTE = 1
-_FIFO_PRIORITY = 1
 # Some 60 kB, less than what any system's socket holds.
 _DIRECTIONS_AT_ONCE = 128
 
@@ -241,11 +240,7 @@ def _hurry() -> str:
         _LIBC.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: wake up on time
         _LIBC.mlockall(_MLOCKALL_FLAGS)
     gc.disable()  # nothing here makes reference cycles
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIFO_PRIORITY))
-    except OSError:
-        pass
-    else:
+    if run_at_once():
         return "fifo"
     try:
         os.setpriority(os.PRIO_PROCESS, 0, -15)

@@ -1,15 +1,18 @@
-"""Starts the relay process, and lets any process of the lab talk to it."""
+"""Starts the relay process, lets any process of the lab talk to it, and writes `delay.json`."""
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.lab.delay.delay_settings import Middle
+from testbed.lab.delay import netem
+from testbed.lab.delay.delay_settings import Middle, directed
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import messages, python_module
@@ -19,6 +22,7 @@ from testbed.shared.unlinked import open_file
 _ANSWER_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0  # it imports numpy, which takes long on an emulated processor
 _END_TIMEOUT_S = 5.0
+_SCHEMA = 1
 
 
 class RelayClient:
@@ -137,3 +141,30 @@ class Relay:
     def close(self) -> None:
         """End the relay, which cuts all its links."""
         self._helper.finish(_END_TIMEOUT_S)
+
+
+@contextmanager
+def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
+    """Write the record of a lab's delayed links while the body ran; nothing if it has none."""
+    if network["delayed_by"] == "relay":
+        with closing(RelayClient(network["relay_socket"])) as client:
+            client.begin()
+    yield
+    if network["delayed_by"] is not None:
+        with open_file(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(document(network), indent=1) + "\n")
+
+
+def document(network: Mapping[str, Any]) -> dict[str, Any]:
+    """The record so far: what delays (`by`), whether frames stay `in_order`, report, counters."""
+    common = {"schema": _SCHEMA, "by": network["delayed_by"], "in_order": network["in_order"]}
+    common["at_s"] = time.monotonic()
+    if network["delayed_by"] == "netem":
+        middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
+        delays, directions = netem.report(middles)
+        return common | {
+            "delays": [directed(each) for each in delays],
+            "directions": [directed(each) for each in directions],
+        }
+    with closing(RelayClient(network["relay_socket"])) as client:
+        return common | client.report()
