@@ -10,7 +10,6 @@ import os
 import platform
 import socket
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ RATES_BPS = (100_000_000, 50_000_000, 20_000_000)
 SHARE_ARRIVED = 0.9
 _WATCHED_S = 1.0
 _SLEEP_S = 0.002
-_SLEEPERS = 2
 # Beyond these a measurement in real time may fail through no fault of what is measured. Quiet
 # machines of two cores: others below 0.02, timers 0.06 ms late in the median, p99 below 0.5 ms.
 DISTURBED_OTHERS = 0.10
@@ -104,19 +102,11 @@ class Findings:
 def watch(duration_s: float = _WATCHED_S) -> Moment:
     """Sleep in short naps, and see how late they end and what others do meanwhile."""
     late_s: list[float] = []
-
-    def nap() -> None:
-        end_s = time.monotonic() + duration_s
-        while (began_s := time.monotonic()) < end_s:
-            time.sleep(_SLEEP_S)
-            late_s.append(time.monotonic() - began_s - _SLEEP_S)
-
-    threads = [threading.Thread(target=nap) for _ in range(_SLEEPERS)]
     before, own_s = process_status.machine_ticks(), time.process_time()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    end_s = time.monotonic() + duration_s
+    while (began_s := time.monotonic()) < end_s:
+        time.sleep(_SLEEP_S)
+        late_s.append(time.monotonic() - began_s - _SLEEP_S)
     gained, own_s = process_status.machine_ticks().since(before), time.process_time() - own_s
     late_s.sort()
     return Moment(
@@ -169,24 +159,24 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     lab.begin()
     lab.build()
     lab.warm_up()
-    hosts = lab.info.hosts
-    server = hosts["server"]
-    workers = [host for host in hosts.values() if host is not server]
+    hosts = [*lab.info.hosts.values()]
+    server = lab.info.hosts["server"]
+    workers = [host for host in hosts if host is not server]
     share_bps = _OFFERED * rate_bps / len(workers)
     # These processes end with the sandbox.
-    for host in (server, *workers):
+    for host in hosts:
         _fork(host, _receive, host.address)
     _fork(server, _send, [worker.address for worker in workers], share_bps)
     for worker in workers:
         _fork(worker, _send, [server.address], share_bps)
     time.sleep(_WARM_UP_S)
     began_s = time.monotonic()
-    before = [_frames_read(host) for host in (server, *workers)]
+    before = {host.name: _frames_read(host) for host in hosts}
     time.sleep(_TRIAL_S)
     elapsed_s = time.monotonic() - began_s
-    after = [_frames_read(host) for host in (server, *workers)]
-    at_server, *at_workers = (later - first for first, later in zip(before, after, strict=True))
-    frames = min(at_server, sum(at_workers))
+    read = {host.name: _frames_read(host) - before[host.name] for host in hosts}
+    at_server = read.pop(server.name)
+    frames = min(at_server, sum(read.values()))
     return {"share": frames * _FRAME_BYTES * 8 / elapsed_s / rate_bps}
 
 
