@@ -42,16 +42,11 @@ class LinkControl:
         self._require(first, second)
         return self._shapes[first, second]
 
-    def delay(self, first: str, second: str) -> DelaySettings:
-        """Delay, jitter and loss of a direction as they are now."""
-        self._require(first, second)
-        return self._settings[first, second]
-
     def now(self, first: str, second: str) -> dict[str, Any]:
         """All settings of a direction, by the names that `change` takes."""
-        shape, delay = self.shape(first, second), self.delay(first, second)
+        shape = self.shape(first, second)
         queue = {"rate_bps": shape.rate_bps, "queue_bytes": shape.queue_bytes}
-        return queue | asdict(delay)
+        return queue | asdict(self._settings[first, second])
 
     def offered(self, first: str, second: str) -> tuple[int, int]:
         """The packets that a direction's queue has sent, and those that it has dropped, so far."""
@@ -60,7 +55,6 @@ class LinkControl:
 
     def change(self, first: str, second: str, settings: Mapping[str, float]) -> None:
         """Change settings of a direction by name; CommandError: it cannot, and none has changed."""
-        self._require(first, second)
         way, now = (first, second), self.now(first, second)
         changes = {key: each for key, each in settings.items() if now[key] != each}
         if of_middle := {key: changes.pop(key) for key in _OF_MIDDLE if key in changes}:
@@ -104,15 +98,15 @@ class LinkControl:
             self._relayed(Middle.of_link(link), way, delay)
 
     def _relayed(self, middle: Middle, way: tuple[str, str], delay: DelaySettings) -> None:
-        client, direction = self._client(), (middle.link, way[0])
-        ordered = functools.partial(
-            client.change,
-            *direction,
+        order = functools.partial(
+            self._client().change,
+            middle.link,
+            way[0],
             on_record=True,
             rate_bps=self._shapes[way].rate_bps,
             **asdict(delay),
         )
-        if ordered() is not None:
+        if order() is not None:
             return
         # It is the first time. The relay would hold up other frames while it made the ring.
         slots = replace(middle, most_delay_s=delay.longest_s).slots
@@ -121,12 +115,30 @@ class LinkControl:
         except OSError as error:
             raise CommandError(f"delay relay: {error.strerror}") from None
         with ring:
-            _divert(
-                middle,
-                way[0],
-                take=lambda source: ordered(source=source, ring=ring),
-                forget=lambda: client.forget(*direction),
-            )
+            self._divert(middle, way[0], functools.partial(order, ring=ring))
+
+    def _divert(self, middle: Middle, sender: str, take: Callable[..., object]) -> None:
+        """Hand a direction's frames to the relay; if that fails, they pass untouched again."""
+        # They get there through a pair of interfaces. The filter that leads there comes before the
+        # earlier one: no frame is lost, doubled or overtaken by it.
+        source = middle.interfaces[middle.nodes.index(sender)]
+        near, far = f"{source}-out", f"{source}-in"
+        with Rtnetlink() as kernel:
+            kernel.send([rtnetlink.veth(near, far)])
+        place = f"dev {source} parent ffff: protocol all pref {_FIRST}"
+        try:
+            for end in (near, far):
+                bring_up_silent(end)
+            take(source=far)
+            run(["tc", *f"filter add {place} {netem.everything_to(near)}".split()])
+        except BaseException:
+            # A filter whose answer was late is there; without its interface it would drop frames.
+            for undo in (f"tc filter delete {place}", f"ip link delete {near}"):
+                with suppress(CommandError):
+                    run(undo.split())
+            with suppress(CommandError):
+                self._client().forget(middle.link, sender)
+            raise
 
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if (first, second) not in self._links:
@@ -144,29 +156,3 @@ class LinkControl:
                 raise CommandError("this lab has no relay")
             self._relay = RelayClient(self._relay_socket)
         return self._relay
-
-
-def _divert(
-    middle: Middle, sender: str, take: Callable[[str], object], forget: Callable[[], object]
-) -> None:
-    """Hand a direction's frames to `take`; if that fails, they pass untouched again."""
-    # The relay gets them through a pair of interfaces of its own. The filter that leads there comes
-    # before the earlier one: no frame is lost, doubled or overtaken by it.
-    source = middle.interfaces[middle.nodes.index(sender)]
-    near, far = f"{source}-out", f"{source}-in"
-    with Rtnetlink() as kernel:
-        kernel.send([rtnetlink.veth(near, far)])
-    place = f"dev {source} parent ffff: protocol all pref {_FIRST}"
-    try:
-        for end in (near, far):
-            bring_up_silent(end)
-        take(far)
-        run(["tc", *f"filter add {place} {netem.everything_to(near)}".split()])
-    except BaseException:
-        # A filter whose answer was late is there; without its interface it would drop all frames.
-        for undo in (f"tc filter delete {place}", f"ip link delete {near}"):
-            with suppress(CommandError):
-                run(undo.split())
-        with suppress(CommandError):
-            forget()
-        raise

@@ -12,6 +12,7 @@ from controllers.impairments import make
 from controllers.impairments.base import MeterCounts
 from controllers.impairments.flow import Police
 from controllers.impairments.link import TemporarySettings
+from testbed.lab.kernel.rtnetlink import Interface
 from testbed.lab.link_control import LinkControl
 
 CONFIGURED_BPS, BY_HAND_BPS = 10_000_000, 2_000_000
@@ -22,7 +23,9 @@ class Links(LinkControl):
     """The real ones, whose messages to the kernel go nowhere."""
 
     def _kernel(self, pid: int | None) -> Any:
-        return SimpleNamespace(index=lambda name: 1, send=lambda messages: None)
+        return SimpleNamespace(
+            interface=lambda name: Interface(1, name), send=lambda messages: None
+        )
 
     def offered(self, first: str, second: str) -> tuple[int, int]:
         return 0, 0

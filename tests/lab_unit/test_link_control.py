@@ -47,4 +47,4 @@ def test_a_delay_out_of_range_is_refused_and_nothing_remembered():
         links.change("a", "s1", {"delay_s": -1})
     with pytest.raises(CommandError, match="no relay"):
         links.change("a", "s1", {"delay_s": 0.01})
-    assert links.delay("a", "s1").delay_s == 0.005
+    assert links.now("a", "s1")["delay_s"] == 0.005
