@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.lab.datapath import Datapath, keep_whole
@@ -48,14 +48,14 @@ class SocketBuffers:
         return self.send_bytes // FRAME_MEMORY_BYTES * ETHERNET_FRAME_BYTES
 
 
+@dataclass(eq=False)
 class OpenVSwitch:
     """ovsdb-server and ovs-vswitchd, both children of this process."""
 
-    def __init__(self, directory: Path, logs: Path) -> None:
-        self.directory = directory
-        self.logs = logs
-        self.datapath: Datapath = "userspace"
-        self._children: list[subprocess.Popen[bytes]] = []
+    directory: Path
+    logs: Path
+    datapath: Datapath = field(default="userspace", init=False)
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
 
     def start(self, *, timeout_s: float = 10.0) -> None:
         """Start both programs and return when ovs-vsctl works."""

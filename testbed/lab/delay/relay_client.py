@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,29 +104,24 @@ class RelayClient:
         return answer
 
 
+@dataclass(eq=False)
 class Relay:
     """The relay process of a lab, which is started in the namespace of the inner interfaces."""
 
-    def __init__(
-        self,
-        middles: Sequence[Middle],
-        path: Path,
-        *,
-        log: Path | None = None,
-        seed: int | None = None,
-    ) -> None:
-        self.path = path
-        self._log = log
-        self._order = {"middles": list(map(asdict, middles)), "socket": str(path), "seed": seed}
+    middles: Sequence[Middle]
+    path: Path
+    log: Path | None = None
+    seed: int | None = None
 
     def start(self) -> Relay:
         """Start it; returns itself."""
         argv = python_module.command("testbed.lab.delay.relay")
-        with open_file(self._log, "ab") if self._log is not None else nullcontext() as stderr:
+        with open_file(self.log, "ab") if self.log is not None else nullcontext() as stderr:
             self._helper = HelperProcess(argv, name="delay relay", stderr=stderr).start()
         self.process = self._helper.process
         with suppress(HelperError):  # `wait_until_ready` says that it has ended
-            self._helper.tell(**self._order)
+            middles = [asdict(middle) for middle in self.middles]
+            self._helper.tell(middles=middles, socket=str(self.path), seed=self.seed)
         return self
 
     def wait_until_ready(self) -> None:

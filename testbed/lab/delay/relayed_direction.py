@@ -91,13 +91,11 @@ class _Frames:
 
     def __init__(self, count: int) -> None:
         self._messages = np.zeros(count, dtype=_MESSAGE)
-        self._vectors = np.zeros(count, dtype=_VECTOR)
+        self.vectors = np.zeros(count, dtype=_VECTOR)  # each frame's address and length
         self._address = address_of(self._messages)
         steps = np.arange(count, dtype=np.uint64)
-        self._messages["vectors"] = address_of(self._vectors) + steps * _VECTOR.itemsize
+        self._messages["vectors"] = address_of(self.vectors) + steps * _VECTOR.itemsize
         self._messages["vector_count"] = 1
-        self._base = self._vectors["base"]
-        self._bytes = self._vectors["bytes"]
 
     def send(self, descriptor: int, first: int, count: int) -> int:
         """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
@@ -106,23 +104,6 @@ class _Frames:
         if taken < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return taken
-
-    def place(
-        self, span: slice, addresses: NDArray[np.uint64], lengths: NDArray[np.generic]
-    ) -> None:
-        """Sets the address and the length in bytes of some messages' frames."""
-        self._base[span] = addresses
-        self._bytes[span] = lengths
-
-    def place_one(self, number: int, address: int, length: int) -> None:
-        """Sets the address and the length in bytes of one message's frame."""
-        self._base[number] = address
-        self._bytes[number] = length
-
-    def copy(self, other: _Frames, chosen: NDArray[np.intp]) -> None:
-        """Copies the chosen messages of another batch to the beginning of this one."""
-        self._base[: len(chosen)] = other._base[chosen]
-        self._bytes[: len(chosen)] = other._bytes[chosen]
 
 
 class DelayLine:
@@ -162,8 +143,9 @@ class DelayLine:
         self._starts = np.uint64(self._base) + np.arange(slots, dtype=np.uint64) * np.uint64(
             _SLOT_BYTES
         )
-        self._messages = _Frames(slots)
-        self._picked = _Frames(slots)
+        self._messages, self._picked = _Frames(slots), _Frames(slots)
+        self._places = self._messages.vectors["base"]
+        self._lengths = self._messages.vectors["bytes"]
         self._came_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._due_ns: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._kept: NDArray[np.bool_] = np.ones(slots, dtype=np.bool_)
@@ -230,7 +212,8 @@ class DelayLine:
             due_ns += int(jitter_ns(self._jitter, self._jitter_ns, 1)[0])
         self._last_due_ns = max(due_ns, self._last_due_ns)
         self._came_ns[first], self._due_ns[first] = came_ns, self._last_due_ns
-        self._messages.place_one(first, self._base + first * _SLOT_BYTES + offset, length)
+        self._places[first] = self._base + first * _SLOT_BYTES + offset
+        self._lengths[first] = length
         loss = self.settings.loss
         self._kept[first] = bool(kept(self._loss, loss, 1)[0]) if loss else True
         self._waiting += 1
@@ -250,7 +233,8 @@ class DelayLine:
         due_ns[0] = max(int(due_ns[0]), self._last_due_ns)
         self._due_ns[span] = np.maximum.accumulate(due_ns)
         self._last_due_ns = int(self._due_ns[first + count - 1])
-        self._messages.place(span, self._starts[span] + frames["offset"], frames["length"])
+        self._places[span] = self._starts[span] + frames["offset"]
+        self._lengths[span] = frames["length"]
         if self.settings.loss:
             self._kept[span] = kept(self._loss, self.settings.loss, count)
         else:
@@ -281,7 +265,7 @@ class DelayLine:
             chosen = np.flatnonzero(survive) + span.start
             self._lost += count - len(chosen)
             count, first, messages = len(chosen), 0, self._picked
-            messages.copy(self._messages, chosen)
+            messages.vectors[:count] = self._messages.vectors[chosen]
         done = 0
         while done < count:
             try:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from testbed.shared import messages
@@ -27,31 +28,30 @@ class HelperError(RuntimeError):
 # The parent's side
 
 
+@dataclass(eq=False)
 class HelperProcess:
     """A helper, which runs from `start` on."""
 
-    # `readable` waits as `wait_for` does: nothing may block the controller's green threads.
-
-    def __init__(
-        self,
-        argv: Sequence[str],
-        *,
-        name: str,
-        readable: Callable[[int, float], bool] = wait_for,
-        stderr: Any = None,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self._argv = list(argv)
-        self._options: dict[str, Any] = {"stderr": stderr, "env": env}
-        self._readable = readable
+    argv: Sequence[str]
+    _: KW_ONLY
+    name: str
+    # It waits as `wait_for` does: nothing may block the controller's green threads.
+    readable: Callable[[int, float], bool] = wait_for
+    stderr: Any = None
+    env: Mapping[str, str] | None = None
 
     def start(self) -> HelperProcess:
         """Start it; returns itself."""
         self._messages, theirs = messages.pair()
         with theirs:  # its standard input
-            options = {"bufsize": 0, "stdin": theirs, "stdout": subprocess.PIPE, **self._options}
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(self._argv, **options)
+            self.process = subprocess.Popen(
+                self.argv,
+                bufsize=0,
+                stdin=theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=self.stderr,
+                env=self.env,
+            )
         assert self.process.stdout is not None
         self._output = self.process.stdout
         return self
@@ -76,7 +76,7 @@ class HelperProcess:
 
     def hear(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
         """What it says next."""
-        if not self._readable(self._messages.fileno(), timeout_s):
+        if not self.readable(self._messages.fileno(), timeout_s):
             raise HelperError(f"{self.name}: no answer in time")
         try:
             return self._messages.receive(timeout_s)[0]
@@ -95,7 +95,7 @@ class HelperProcess:
     def read_to_end(self, timeout_s: float) -> bytes:
         """All that it prints until it ends; it is killed when that takes longer than the time."""
         deadline_s, text, more = time.monotonic() + timeout_s, b"", b"."
-        while more and self._readable(
+        while more and self.readable(
             self._output.fileno(), max(0.0, deadline_s - time.monotonic())
         ):
             more = os.read(self._output.fileno(), _READ_BYTES)

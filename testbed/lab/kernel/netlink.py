@@ -109,21 +109,22 @@ def text(kind: int, value: str) -> bytes:
 
 def messages(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The messages between two offsets: type, and where the content begins and ends."""
-    while begin + HEADER.size <= end:
-        length, kind, *_ = HEADER.unpack_from(data, begin)
-        if length < HEADER.size or begin + length > end:
-            raise NetlinkError(errno.EBADMSG, "a netlink message is cut off")
-        yield kind, begin + HEADER.size, begin + length
-        begin += (length + 3) & ~3
+    return _parts(data, begin, end, HEADER, "message")
 
 
 def attributes(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The attributes between two offsets: type, and where the value begins and ends."""
-    while begin + _ATTRIBUTE.size <= end:
-        length, kind = _ATTRIBUTE.unpack_from(data, begin)
-        if length < _ATTRIBUTE.size or begin + length > end:
-            raise NetlinkError(errno.EBADMSG, "a netlink attribute is longer than its message")
-        yield kind & 0x3FFF, begin + _ATTRIBUTE.size, begin + length
+    return _parts(data, begin, end, _ATTRIBUTE, "attribute")
+
+
+def _parts(
+    data: memoryview, begin: int, end: int, header: struct.Struct, what: str
+) -> Iterator[tuple[int, int, int]]:
+    while begin + header.size <= end:
+        length, kind, *_ = header.unpack_from(data, begin)
+        if length < header.size or begin + length > end:
+            raise NetlinkError(errno.EBADMSG, f"a netlink {what} is cut off")
+        yield kind & 0x3FFF, begin + header.size, begin + length
         begin += (length + 3) & ~3
 
 
