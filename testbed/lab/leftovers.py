@@ -51,13 +51,9 @@ def _find() -> Iterator[Leftover]:
             started = _started(int(entry.name))
         except OSError:  # it has ended meanwhile, or is not ours to look at
             continue
-        prefix = OWNER_VARIABLE.encode() + b"="
-        owners = [
-            each.removeprefix(prefix).decode(errors="replace")
-            for each in environment
-            if each.startswith(prefix)
-        ]
-        if command and owners and is_gone(owners[0]):
+        named = dict(each.partition(b"=")[::2] for each in environment)
+        owner = named.get(OWNER_VARIABLE.encode(), b"").decode(errors="replace")
+        if command and _is_gone(owner):
             yield Leftover(pid=int(entry.name), started=started, command=command.strip())
 
 
@@ -86,7 +82,7 @@ def end(leftovers: list[Leftover]) -> list[Leftover]:
     return remaining
 
 
-def is_gone(owner: str) -> bool:
+def _is_gone(owner: str) -> bool:
     """Whether a value of `OWNER_VARIABLE` names a process that no longer lives."""
     try:
         pid, started, namespace = owner.split(" ")
