@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from testbed.lab.kernel.link_counters import Interface, NamespaceCounters, Queue
+from testbed.lab.kernel.link_counters import InterfaceCounters, NamespaceCounters, Queue
 from testbed.lab.network import LabInfo, Port
 from testbed.lab.openflow_statistics import Flow
 from testbed.verdict import conservation
@@ -38,7 +38,7 @@ NETWORK = LabInfo(
 )
 
 
-interface = functools.partial(Interface, received=0, receive_drops=0, sent=0, send_drops=0)
+interface = functools.partial(InterfaceCounters, received=0, receive_drops=0, sent=0, send_drops=0)
 
 
 def queues(name, *, sent=0, drops=0, root_drops=None):
@@ -354,8 +354,8 @@ class Scripted(CounterReader):
         self.readings = 0
 
     def _namespaces(self) -> dict[int | None, NamespaceCounters]:
-        zeros = dict.fromkeys(Interface.__dataclass_fields__, 0)
-        interface = Interface(**zeros | {"sent": next(self._sent)})
+        zeros = dict.fromkeys(InterfaceCounters.__dataclass_fields__, 0)
+        interface = InterfaceCounters(**zeros | {"sent": next(self._sent)})
         return {None: NamespaceCounters(interfaces={"s1-eth1": interface})}
 
     def _all(

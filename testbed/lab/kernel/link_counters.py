@@ -32,7 +32,7 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interface:
+class InterfaceCounters:
     """An interface's own counters (/proc/net/dev). A veth's `received` is what its peer sent."""
 
     received: int
@@ -45,7 +45,7 @@ class Interface:
 class NamespaceCounters:
     """All counters of one network namespace."""
 
-    interfaces: dict[str, Interface]
+    interfaces: dict[str, InterfaceCounters]
     queues: dict[str, list[Queue]] = field(default_factory=dict)
     protocols: dict[str, int] = field(default_factory=dict)  # "Udp.RcvbufErrors" -> count
 
@@ -117,12 +117,12 @@ def _queue(interface: str, parent: int, data: memoryview) -> Queue:
     )
 
 
-def _interfaces(text: str) -> dict[str, Interface]:
+def _interfaces(text: str) -> dict[str, InterfaceCounters]:
     found = {}
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")
         values = [int(each) for each in numbers.split()]
-        found[name.strip()] = Interface(
+        found[name.strip()] = InterfaceCounters(
             received=values[1], receive_drops=values[3], sent=values[9], send_drops=values[11]
         )
     return found
