@@ -82,22 +82,20 @@ def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, S
     # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries twice
     # a second. To empty the cache adds them at once.
     run(["ovs-appctl", "revalidator/purge" if last else "revalidator/wait"])
-    with ExitStack() as opened:
-        connections = {name: opened.enter_context(Statistics(name)) for name in switches}
-        return {name: _of_switch(each) for name, each in connections.items()}
-
-
-def _of_switch(statistics: Statistics) -> SwitchCounters:
-    tables = statistics.tables()
-    return SwitchCounters(
-        entered=tables[0].lookups,
-        lookups=sum(table.lookups for table in tables),
-        matched=sum(table.matched for table in tables),
-        flows=statistics.flows(),
-        bucket_ports=statistics.bucket_ports(),
-        bucket_packets=statistics.bucket_packets(),
-        meter_drops=statistics.meter_drops(),
-    )
+    found = {}
+    for name in switches:
+        with Statistics(name) as statistics:
+            tables = statistics.tables()
+            found[name] = SwitchCounters(
+                entered=tables[0].lookups,
+                lookups=sum(table.lookups for table in tables),
+                matched=sum(table.matched for table in tables),
+                flows=statistics.flows(),
+                bucket_ports=statistics.bucket_ports(),
+                bucket_packets=statistics.bucket_packets(),
+                meter_drops=statistics.meter_drops(),
+            )
+    return found
 
 
 def lasting(before: Sequence[Flow], after: Sequence[Flow]) -> list[tuple[Flow, Flow]]:

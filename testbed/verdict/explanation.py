@@ -34,11 +34,6 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "Make room: ./lab clean removes an experiment's results. Then continue with ./lab run.",
     ),
     (
-        r"has changed since the run was planned",
-        "The file was edited while the runs went on.",
-        "Run again: the changed file makes new runs, with keys of their own.",
-    ),
-    (
         r"by impairment .*\(kind crash\)",
         "An impairment of this experiment killed the process, as the experiment says.",
         "To train on without a lost worker, set training.on_worker_loss: continue.",

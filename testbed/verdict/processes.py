@@ -20,9 +20,7 @@ from testbed.verdict.store import ChunkedTable
 
 # Processor time is counted in ticks of 10 ms, so more often would show no more.
 INTERVAL_S = 0.1
-_SCAN_S = 1.0
-_FIRST_SCANS_S = 0.25
-_FIRST_SCANS = 12
+_SCAN_S = 0.25
 # A forked worker enters its namespace a moment later: a name is final after so many scans.
 _SCANS_UNTIL_FINAL = 4
 _CHUNK_ROWS = 5_000
@@ -60,7 +58,6 @@ class ProcessSampler:
         self._followed: dict[int, _Process] = {}
         self._numbers: dict[str, int] = {}
         self._hosts_of: dict[str, str] = {}  # a process's name -> its host
-        self._scans = 0
         self._scan_s = 0.0
         self._next_s = 0.0
 
@@ -72,8 +69,7 @@ class ProcessSampler:
         self._next_s = max(self._next_s + INTERVAL_S, now_s)
         if now_s >= self._scan_s:
             self._scan()
-            early = self._scans < _FIRST_SCANS
-            self._scan_s = now_s + (_FIRST_SCANS_S if early else _SCAN_S)
+            self._scan_s = now_s + _SCAN_S
         latest = {}
         for pid, process in list(self._followed.items()):
             if process.scans < 2 or process.threads:
@@ -92,7 +88,6 @@ class ProcessSampler:
         return True
 
     def _scan(self) -> None:
-        self._scans += 1
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()} - self._ignored  # noqa: PTH208 - four times as fast
         for known in list(self._followed.values()):
             present |= known.threads

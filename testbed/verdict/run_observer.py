@@ -45,17 +45,22 @@ class Observation:
         self._own = {name: pid for name, pid in processes.items() if name in _EMULATOR}
         try:
             self._reader = CounterReader(network, processes[_SWITCH_DAEMON])
-            self._reader.read()  # the first read takes half a second: better here than in `begin`
         except (OSError, CommandError) as error:
             self._failure = str(error)
+        self._read()  # the first read takes half a second: better here than in `begin`
+
+    def _read(self, longest_s: float = 0.0, *, last: bool = False) -> Counters | None:
+        if self._reader is None:
+            return None
+        try:
+            return self._reader.read(longest_s, last=last)
+        except (OSError, CommandError) as error:
+            self._failure = str(error)
+            return None
 
     def begin(self) -> None:
         """Read the counters before the training."""
-        if self._reader is not None:
-            try:
-                self._before = self._reader.read()
-            except (OSError, CommandError) as error:
-                self._failure = str(error)
+        self._before = self._read()
         self._settings.listen()
         self._settings.look("before")
         self._watch = Watch(self._own).start()
@@ -105,13 +110,11 @@ class Observation:
     def _ledgers(
         self, events: Sequence[Mapping[str, Any]], longest_s: float
     ) -> Conservation | None:
-        if self._reader is None or self._before is None:
+        after = self._read(longest_s, last=True)
+        if self._before is None or after is None:
             return None
         try:
-            after = self._reader.read(longest_s, last=True)
             return conservation.close(self._network, self._before, after, events)
-        except (OSError, CommandError) as error:
-            self._failure = str(error)
         except (KeyError, ValueError) as error:  # an interface, its queue or an effect is missing
             self._failure = f"{type(error).__name__}: {error}"
-        return None
+            return None

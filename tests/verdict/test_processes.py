@@ -17,7 +17,7 @@ from testbed.verdict.processes import ProcessSampler
 @pytest.fixture
 def sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessSampler:
     """One host, whose namespace is the test's own; it scans at every sample."""
-    for name in ("INTERVAL_S", "_SCAN_S", "_FIRST_SCANS_S"):
+    for name in ("INTERVAL_S", "_SCAN_S"):
         monkeypatch.setattr(f"testbed.verdict.processes.{name}", 0.0)
     return ProcessSampler(tmp_path, {"h1": {"pid": os.getpid()}}, {})
 
