@@ -260,10 +260,9 @@ def _measured(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
 
 # Round trips
 
-_MOST_ROUND_TRIPS, _LEAST_ROUND_TRIPS = 20, 4
-_PROBING_TIME_S = 0.1
+# In a batch other work may delay all probes, but hardly in most of the batches.
+_BATCHES, _MOST_IN_BATCH, _LONGEST_BATCH_S, _BETWEEN_BATCHES_S = 4, 5, 0.025, 0.03
 _MOST_TRIES = 60  # until a probe comes back, where links are configured to lose most of them
-_FURTHER_BATCHES, _BETWEEN_BATCHES_S = 3, 0.03
 # Beyond twice the round trip: of the first probe, of a later one, of one that may well be lost.
 _FIRST_TIMEOUT_S, _ANSWER_TIMEOUT_S, _LOST_TIMEOUT_S = 2.5, 0.5, 0.1
 _CONCURRENT_PROBES = 16
@@ -312,27 +311,16 @@ def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
 
 
 def _round_trips(path: _Path) -> list[float | None]:
-    most = int(_PROBING_TIME_S / path.rtt_s) if path.rtt_s else _MOST_ROUND_TRIPS
-    count = min(_MOST_ROUND_TRIPS, max(_LEAST_ROUND_TRIPS, most))
+    most = int(_LONGEST_BATCH_S / path.rtt_s) if path.rtt_s else _MOST_IN_BATCH
+    trips: list[float | None] = []
     with _ends(path, _LOST_TIMEOUT_S if path.probe_loss else _ANSWER_TIMEOUT_S) as (source, sink):
-        trips = [_round_trip(source, sink) for _ in range(count)]
+        for _ in range(_BATCHES):
+            time.sleep(_BETWEEN_BATCHES_S)
+            count = min(_MOST_IN_BATCH, max(1, most))
+            trips += [_round_trip(source, sink) for _ in range(count)]
         while path.probe_loss and not any(trips) and len(trips) < _MOST_TRIES:
             trips.append(_round_trip(source, sink))
-        # A batch lasts some milliseconds, in which other work may have delayed all of it. What is
-        # wrong with the path itself delays the later batches as well. All of them count.
-        for _ in range(_FURTHER_BATCHES):
-            if not _seems_off(path, trips):
-                break
-            time.sleep(_BETWEEN_BATCHES_S)
-            trips += [_round_trip(source, sink) for _ in range(count)]
     return trips
-
-
-def _seems_off(path: _Path, trips: Sequence[float | None]) -> bool:
-    """Whether the median is off by half of what the gates allow by default, or more."""
-    answered = [trip for trip in trips if trip is not None]
-    allowed_s = max(0.05 * path.rtt_s, 0.00015 * (path.hops - 1))
-    return bool(answered) and abs(statistics.median(answered) - path.rtt_s) > allowed_s
 
 
 def median_chance_s(jitters_s: Sequence[float], count: int) -> float:
