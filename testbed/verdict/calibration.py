@@ -236,10 +236,7 @@ def _chosen(every: Sequence[_Path], most_alike: int) -> list[_Path]:
 
 
 def _measured(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
-    answered = [trip for trip in trips if trip is not None]
-    if not answered:
-        raise _no_answer(path)
-    rate = _rate(path)
+    answered, rate = _answered(path, trips), _rate(path)
     return PathCalibration(
         sender=path.sender.name,
         receiver=path.receiver.name,
@@ -288,11 +285,7 @@ def warm_up(network: LabInfo) -> None:
 def idle_round_trip_s(network: LabInfo) -> float:
     """The median round trip between the server and the first worker, in seconds."""
     path = next(_paths(network))
-    (trips,) = _all_round_trips([path])
-    answered = [trip for trip in trips if trip is not None]
-    if not answered:
-        raise _no_answer(path)
-    return statistics.median(answered)
+    return statistics.median(_answered(path, _round_trips(path)))
 
 
 def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
@@ -312,15 +305,21 @@ def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
 
 def _round_trips(path: _Path) -> list[float | None]:
     most = int(_LONGEST_BATCH_S / path.rtt_s) if path.rtt_s else _MOST_IN_BATCH
+    count = min(_MOST_IN_BATCH, max(1, most))
     trips: list[float | None] = []
     with _ends(path, _LOST_TIMEOUT_S if path.probe_loss else _ANSWER_TIMEOUT_S) as (source, sink):
         for _ in range(_BATCHES):
             time.sleep(_BETWEEN_BATCHES_S)
-            count = min(_MOST_IN_BATCH, max(1, most))
             trips += [_round_trip(source, sink) for _ in range(count)]
         while path.probe_loss and not any(trips) and len(trips) < _MOST_TRIES:
             trips.append(_round_trip(source, sink))
     return trips
+
+
+def _answered(path: _Path, trips: Sequence[float | None]) -> list[float]:
+    if answered := [trip for trip in trips if trip is not None]:
+        return answered
+    raise _no_answer(path)
 
 
 def median_chance_s(jitters_s: Sequence[float], count: int) -> float:

@@ -24,7 +24,7 @@ class State:
     troubles: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        counts = {name: self.verdicts[name] for name in VERDICTS}
+        counts: dict[str, int] = {name: self.verdicts[name] for name in VERDICTS}
         counts |= {"running": self.running, "waiting": len(self.waiting)}
         words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         return f"{sum(counts.values())} planned: {words}"

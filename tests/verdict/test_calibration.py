@@ -133,7 +133,7 @@ def test_a_batch_that_is_late_does_not_decide_and_is_not_left_out(monkeypatch, d
     monkeypatch.setattr(calibration, "_round_trip", lambda *_: next(times_s))
     (trips,) = calibration._all_round_trips([calibration._Path(nobody, nobody, 100_000_000)])
     assert len(trips) == 20
-    assert np.median(trips) == median_s
+    assert sorted(map(float, filter(None, trips)))[10] == median_s
 
 
 def arrivals(count, *, kept=lambda number: True, slow=lambda number: 1.0):
