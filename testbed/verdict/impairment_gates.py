@@ -163,15 +163,15 @@ def explained_by_chance(
     model: LossModel, met: Sequence[int], false_alarms: float
 ) -> tuple[float, float]:
     """The fewest and the most losses that chance explains."""
-    # A loss takes packets as a `LossModel` says: in a state s it loses one with probability l(s),
-    # then the state changes. For any tilt t, let A(s, s') = (1 - l(s) + l(s) e^t) P(s, s'), with
-    # its largest eigenvalue r and eigenvector h. After n packets of which X were lost, e^(tX) r^-n
-    # h(state) has the mean h(good), wherever one stops. So by Ville's inequality (J. Ville, Étude
-    # critique de la notion de collectif, 1939) it ever exceeds c times its mean with a probability
-    # of at most 1/c. The best of some fixed tilts is taken at the price of their number: Chernoff's
-    # bound (Annals of Mathematical Statistics 23, 1952) that also holds where losses decide how
-    # many packets come. They do: a lossy leg ends later, a congestion control slows down. A
-    # binomial test does not hold there, nor for a loss that comes in runs.
+    # In a state s a `LossModel` loses a packet with probability l(s), then the state changes. For
+    # any tilt t, let A(s, s') = (1 - l(s) + l(s) e^t) P(s, s'), with its largest eigenvalue r and
+    # eigenvector h. After n packets of which X were lost, e^(tX) r^-n h(state) has the mean
+    # h(good), wherever one stops. So by Ville's inequality (Étude critique de la notion de
+    # collectif, 1939) it ever exceeds c times its mean with a probability of at most 1/c. The best
+    # of some fixed tilts is taken at the price of their number: Chernoff's bound (Annals of
+    # Mathematical Statistics 23, 1952) that also holds where losses decide how many packets come,
+    # as they do: a lossy leg ends later. A binomial test does not hold there, nor for a loss that
+    # comes in runs.
     needed = math.log(len(_TILTS) / false_alarms)
     fewest, most = 0.0, float(sum(met))
     for tilt in _TILTS:

@@ -17,11 +17,10 @@ from testbed.verdict.gate import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
 
 # A queue may run empty between two samples that found packets. So only intervals are judged whose
-# first sample found at least as many bytes as the link sends until the second. They are not chosen
-# by what left in them: for TCP that took slow ones rather than fast ones.
+# first sample found at least what the link sends until the second; to choose them by what left in
+# them would prefer some rates.
 FILE = "links_under_load.json"
-# Less is not judged: a stall of some milliseconds, which a machine may have, would decide. It may
-# stop the shaper, or the sampler between its look at the clock and at the counters.
+# Less is not judged: a stall of the shaper or the sampler of some milliseconds would decide.
 LEAST_S = 0.25
 WINDOW_S = 0.5
 _SAMPLER = "samples/sampler.json"

@@ -61,11 +61,11 @@ class ProcessSampler:
         self._scan_s = 0.0
         self._next_s = 0.0
 
-    def sample(self) -> bool:
-        """Read all processes if it is time; returns whether it was."""
+    def sample(self) -> None:
+        """Read all processes if it is time."""
         now_s = time.monotonic()
         if now_s < self._next_s:
-            return False
+            return
         self._next_s = max(self._next_s + INTERVAL_S, now_s)
         if now_s >= self._scan_s:
             self._scan()
@@ -85,7 +85,6 @@ class ProcessSampler:
             self.table.take(1)[0] = (read_s, number, pid, cpu_s, resident_bytes)
             latest[process.name] = (read_s, cpu_s, resident_bytes)
         self.latest = latest
-        return True
 
     def _scan(self) -> None:
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()} - self._ignored  # noqa: PTH208 - four times as fast

@@ -217,8 +217,8 @@ class Headroom:
     @property
     def contended(self) -> float | None:
         """The share of processor time that others took while somebody waited."""
-        # A fair scheduler protects threads that run little and often, so a starved training shows
-        # in no wait of the switch. Seen on 2 cores with 4 training processes: alone up to 0.13;
+        # A starved training shows in no wait of the switch, since a fair scheduler protects threads
+        # that run little and often. Seen on 2 cores with 4 training processes: alone up to 0.13;
         # beside four busy processes with a session each over 0.25.
         if self.others is None or self.pressure is None:
             return self.others
@@ -315,9 +315,9 @@ def _when(what: str, at_s: float) -> str:
 _PART_EVERY_S = 0.01
 ALL = "the supervisor or the whole sandbox"
 SHARE_OF_ROUND = 4  # a pause of less than a quarter of a round hardly changes what is measured
-# A part that has not run since the last look stands still if it is in one of these states. One that
-# sleeps waits for work, unless frames wait in its packet sockets: then it is frozen. Looks that lie
-# farther apart mean that the whole sandbox stood still, or the machine.
+# A part that has not run since the last look stands still in one of these states. One that sleeps
+# waits for work, unless frames wait in its packet sockets. Looks that lie farther apart mean that
+# the whole sandbox stood still, or the machine.
 _STATES = {
     b"T": "stopped",
     b"t": "stopped by a debugger",
@@ -428,8 +428,8 @@ class StandstillWatch:
 
     def _watch(self) -> None:
         prefer(threading.get_native_id())
-        # Not by whoever made the watch: an ordinary thread that is kept from its processor while it
-        # holds Python's lock would hold up this one, and those that look for stalls.
+        # An ordinary thread that is kept from its processor while it holds Python's lock would hold
+        # up this one.
         self._parts = [_Part(name, pid) for name, pid in self._processes.items()]
         last_s = now_s()
         while not self._done:

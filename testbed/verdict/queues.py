@@ -31,11 +31,9 @@ _WORDS = 6
 _DATAGRAM_BYTES = 1 << 15
 _DONE_BYTES = 20
 _TIMEOUT_S = 1  # no answer of the kernel takes so long
-# Answers kept until they are decoded.
-_KEPT = 32
-# The server's end, the broadcast's bottleneck, is read at every tick, and so are the switches',
-# which take one request. Of the other hosts so many are read per tick, or more if each would
-# otherwise be read in more than _LONGEST_CYCLE ticks only.
+_KEPT = 32  # answers, until they are decoded
+# The server's end, the broadcast's bottleneck, and the switches', by one request, are read at every
+# tick. Of the other hosts so many are read per tick, more if a cycle would be longer than this.
 OTHERS_PER_TICK = 4
 _LONGEST_CYCLE = 4
 _CHUNK_S = 10
@@ -52,8 +50,8 @@ _DTYPE = [("t_s", "f8"), ("end", "u4"), *_TYPES.items()]
 class QueueReader:
     """Reads the output queues of interfaces of one namespace, all by one dump.
 
-    It only keeps the kernel's answers (`capture`), and takes the few numbers that are wanted out of
-    many at once (`decode`). It parses one answer to learn where they are, and checks all others.
+    It keeps the kernel's answers (`capture`), parses one to learn where the numbers are, and takes
+    them out of many at once (`decode`), which must look the same.
     """
 
     def __init__(self, interfaces: Sequence[str], pid: int | None = None) -> None:

@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 
 from testbed.lab.helpers.process import Requests
 from testbed.shared import run_directory
-from testbed.shared.unlinked import open_file
 from testbed.verdict.flows import FlowSampler, Tail
 from testbed.verdict.processes import ProcessSampler
 from testbed.verdict.queues import DROPS, SENT_BYTES, QueueSampler
 from testbed.verdict.store import CHUNKS
 
-_LIVE = "live.json"
 _SCHEMA = 1  # of both documents
 _LIVE_INTERVAL_S = 0.25
 _LATENCIES = 60
@@ -45,8 +43,7 @@ class _LiveView:
         flows: FlowSampler,
         processes: ProcessSampler,
     ) -> None:
-        self._path = directory / _LIVE
-        self._temporary = directory / f".{_LIVE}"
+        self._path = directory / "live.json"
         self._run = run
         self._queues, self._flows, self._processes = queues, flows, processes
         self._rounds = Tail(directory / "events" / "rounds.jsonl")
@@ -95,9 +92,7 @@ class _LiveView:
             ],
             "processes": self._process_rows(),
         }
-        with open_file(self._temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(document))
-        self._temporary.replace(self._path)
+        run_directory.write_text(self._path, json.dumps(document))
 
     def _queue_rows(self, now_s: float) -> list[dict[str, Any]]:
         queues = self._queues
@@ -138,9 +133,8 @@ class _LiveView:
         return rows
 
     def remove(self) -> None:
-        for path in (self._path, self._temporary):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 RATE_HZ = 100.0
