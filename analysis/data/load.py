@@ -127,9 +127,7 @@ def _runs(
             _read(entry, each.path, each.note, whole)
             for each in directories_of.pop(entry["key"], [])
         ]
-        shard = entry.get("shard")
-        reason = f"planned for shard {shard}, not started here" if shard else NOT_STARTED
-        missing = Run(**_identity(entry), verdict=MISSING, reason=reason)
+        missing = Run(**_identity(entry), verdict=MISSING, reason=NOT_STARTED)
         runs.append(read.pop() if read else missing)
         others.extend(read)
     for key, left in directories_of.items():

@@ -10,7 +10,6 @@ from pathlib import Path
 from testbed import experiment
 from testbed.cli import places
 from testbed.cli.options import STORED, Execution, Sweep, names_in
-from testbed.experiment.run import Shard, parse_shard, shards
 from testbed.run import planning, requirements
 from testbed.shared.input_error import InputError
 
@@ -37,35 +36,17 @@ class Chosen:
 
     @cached_property
     def runs(self) -> list[experiment.Run]:
-        """The runs of this machine in the order of their execution, each once."""
-        here = {
-            run.key
-            for runs, part_of, here in self._selected
-            for run in runs
-            if here is None or part_of[run.key] == here
-        }
-        return [run for run in self.planned if run.key in here]
+        """The runs in the order of their execution, each once."""
+        requirements.refuse(self.as_written, simulated=self.simulated)
+        return experiment.ordered(self.as_written)
 
     @cached_property
-    def planned(self) -> list[experiment.Run]:
-        """The runs of all machines in the order of their execution, each once."""
-        runs = self.as_written
-        requirements.refuse(runs, simulated=self.simulated)
-        return experiment.ordered(runs)
-
-    @property
     def as_written(self) -> list[experiment.Run]:
-        """The runs of all machines in the order of the experiment's file, each once."""
-        return list({run.key: run for runs, _, _ in self._selected for run in runs}.values())
-
-    @property
-    def shards(self) -> dict[str, str]:
-        """Which part of the sweep each run is of, by its key; nothing of what is not divided."""
-        parts = {
-            key: str(part) for _, part_of, _ in self._selected for key, part in part_of.items()
-        }
-        whole = {run.key for runs, _, here in self._selected if here is None for run in runs}
-        return {key: part for key, part in parts.items() if key not in whole}
+        """The runs in the order of the experiment's file, each once."""
+        runs = [run for selection in self.selections for run in selection.loaded()]
+        if self.simulated:
+            runs = [run.in_virtual_time() for run in runs]
+        return list({run.key: run for run in runs}.values())
 
     @property
     def capture(self) -> list[str]:
@@ -76,18 +57,6 @@ class Chosen:
             if name not in valid:
                 raise InputError(f"--pcap {pcap}: unknown host {name!r}; valid: {', '.join(valid)}")
         return names
-
-    @cached_property
-    def _selected(self) -> list[tuple[list[experiment.Run], dict[str, Shard], Shard | None]]:
-        """Of each selection its runs, the part that each is of, and the part to be done here."""
-        selected = []
-        for selection in self.selections:
-            runs = selection.loaded()
-            if self.simulated:
-                runs = [run.in_virtual_time() for run in runs]
-            here = None if selection.shard is None else parse_shard(selection.shard)
-            selected.append((runs, {} if here is None else shards(runs, here.of), here))
-        return selected
 
 
 def chosen(options: Sweep, *, simulated: bool = False) -> Chosen:

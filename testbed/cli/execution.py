@@ -42,8 +42,8 @@ def run(options: Execution, *, simulated: bool = False) -> bool:
             say(screen, remark)
         return _carry_out(chosen, screen)
     _ = chosen.capture  # a wrong host is told before seconds of probing
-    divided = bool(chosen.shards or options.scheduler)  # then all machines must execute the same
-    if not options.dry_run and not divided:
+    # With a scheduler all machines must execute the same.
+    if not options.dry_run and options.scheduler is None:
         chosen = sized(chosen, screen)
     return _carry_out(chosen, screen)
 
@@ -84,7 +84,7 @@ def not_of_a_lab(chosen: Chosen) -> list[str]:
 def _carry_out(chosen: Chosen, console: Console) -> bool:
     """Plan runs, execute them, write the report; returns whether none failed or was invalid."""
     options, results, runs = chosen.execution, chosen.results, chosen.runs
-    planning.check(results, chosen.planned)
+    planning.check(results, runs)
     if options.dry_run:
         if options.anew:
             raise InputError("--anew and --dry-run: only one of them")
@@ -144,7 +144,7 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
             runner.directory_of(chosen.results, run).set_aside()
     try:
         selections = [each.stored() for each in chosen.selections]
-        remarks = planning.extend(chosen.results, chosen.planned, selections, chosen.shards)
+        remarks = planning.extend(chosen.results, chosen.runs, selections)
     except OSError as error:
         raise InputError(f"{error.filename or chosen.results}: {error.strerror}") from None
     begun = [f"{count} {verdict}" for verdict, count in verdicts.items() if verdict]

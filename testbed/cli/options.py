@@ -119,12 +119,8 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Selection):
-    """A selection of which several machines may each execute a part, and where results go."""
+    """A selection, and where results go."""
 
-    shard: Annotated[
-        str | None,
-        typer.Option("--shard", metavar="I/N", help="only part I of N, on this machine"),
-    ] = None
     out: Out = RESULTS
     pcap: Annotated[
         str | None,
@@ -139,11 +135,10 @@ class Sweep(Selection):
         """What a plan keeps of it, to select its runs again; a file by its whole path."""
         path = Path(self.name)
         name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
-        options = {key: getattr(self, key) for key in STORED} | {"name": name}
-        return {key: value for key, value in options.items() if value or key != "shard"}
+        return {key: getattr(self, key) for key in STORED} | {"name": name}
 
 
-STORED = (*(each.name for each in dataclasses.fields(Selection)), "shard")
+STORED = tuple(each.name for each in dataclasses.fields(Selection))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,7 +105,7 @@ def plan(
         return
     screen = console()
     remarks = execution.not_of_a_lab(chosen) if simulated else []
-    remarks += planning.check(chosen.results, chosen.planned)
+    remarks += planning.check(chosen.results, chosen.runs)
     _ = chosen.capture  # refuses unknown hosts
     plan_view.show(chosen, screen)
     for remark in remarks:

@@ -13,13 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from testbed.experiment.files import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
-from testbed.shared.input_error import InputError
 from testbed.training import prerequisites
 from testbed.transport.protocols import ProtocolConfig
 from testbed.verdict.gates import Limits
@@ -192,41 +191,7 @@ def _draw(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Shard(NamedTuple):
-    """The part `number` (from 1) of `of` parts of a sweep."""
-
-    number: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-
-def parse_shard(text: str) -> Shard:
-    """The part that `--shard` names."""
-    parts = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-    shard = Shard(int(parts[1]), int(parts[2])) if parts else Shard(0, 0)
-    if not 1 <= shard.number <= shard.of:
-        raise InputError(f"--shard {text}: valid: I/N, the part I of N parts, such as 1/3")
-    return shard
-
-
 def blocks(runs: Sequence[Run]) -> list[list[Run]]:
     """The runs by seed and point, in the order of their execution."""
     groups = itertools.groupby(ordered(runs), key=lambda run: (run.seed, run.factors))
     return [list(block) for _, block in groups]
-
-
-def shards(runs: Sequence[Run], of: int) -> dict[str, Shard]:
-    """The part of each run, by its key: parts are neighbouring whole blocks."""
-    whole = blocks(runs)
-    if of > len(whole):
-        raise InputError(
-            f"--shard I/{of}: a part would be empty, since all arms of a seed and point stay "
-            f"together; valid: at most {len(whole)} parts"
-        )
-    return {
-        run.key: Shard(1 + place * of // len(whole), of)
-        for place, block in enumerate(whole)
-        for run in block
-    }

@@ -37,13 +37,11 @@ def extend(
     results: Path,
     runs: Sequence[Run],
     selections: Sequence[Mapping[str, Any]] = (),
-    shards: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Add runs of one experiment to its plan, in their order; returns remarks for the user."""
-    # All machines plan all shards (by a run's key): a report of some says what others lack.
     experiment = runs[0].experiment
     folder = results / experiment.name
-    plan, remarks = _extended(folder, runs, shards or {})
+    plan, remarks = _extended(folder, runs)
     plan["commands"] = _added(plan["commands"], shlex.join(["./lab", *sys.argv[1:]]))
     for each in selections:
         plan["selections"] = _added(plan["selections"], dict(each))
@@ -60,19 +58,17 @@ def extend(
 
 def check(results: Path, runs: Sequence[Run]) -> list[str]:
     """The remarks of `extend`, which is not done."""
-    return _extended(results / runs[0].experiment.name, runs, {})[1]
+    return _extended(results / runs[0].experiment.name, runs)[1]
 
 
-def _extended(
-    folder: Path, runs: Sequence[Run], shards: Mapping[str, str]
-) -> tuple[dict[str, Any], list[str]]:
+def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
     """The plan with these runs, and remarks."""
     experiment, name = runs[0].experiment, runs[0].experiment.name
     if name == INDEX:
         raise InputError(f"{runs[0].source}: name: {name!r}: valid: another; it is the index's")
     stored = read(folder)
     _refuse_mixing(folder, stored, runs[0])
-    entries = [_entry(run, shards.get(run.key)) for run in runs]
+    entries = list(map(_entry, runs))
     settings = _portable(runs[0].settings, runs)
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
     keys = {each["key"] for each in entries}
@@ -147,11 +143,9 @@ def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:
         )
 
 
-def _entry(run: Run, shard: str | None) -> dict[str, Any]:
+def _entry(run: Run) -> dict[str, Any]:
     code = {Path(place).name: sha256 for place, sha256 in run.code.items()}
     entry = {"key": run.key, "arm": run.arm, "seed": run.seed, "factors": run.factors}
-    if shard is not None:
-        entry["shard"] = shard
     return {**entry, "code": code}
 
 

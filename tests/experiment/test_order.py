@@ -1,17 +1,13 @@
-"""The order of execution, and parts of a sweep: arms of one point and seed stay together."""
+"""The order of execution: arms of one point and seed stay together."""
 
 from __future__ import annotations
 
 import functools
 import json
 
-import pytest
-
 from testbed import experiment
-from testbed.experiment.run import Shard, key_of, parse_shard, shards
-from testbed.experiment.run import blocks as parted
+from testbed.experiment.run import key_of
 from testbed.run import planning
-from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json
 from tests.experiment import small
 
@@ -61,40 +57,3 @@ def test_the_plan_records_order_and_profile_and_the_arms_in_the_file_s_order(tmp
     assert plan["profile"] == "laptop"
     written = read_json(tmp_path / "out" / "small" / "experiment.json")
     assert written["arms"] == list(experiment.load(write(tmp_path))[0].experiment.arms)
-
-
-@pytest.mark.parametrize("of", [1, 3, 4, 20])
-def test_parts_have_whole_blocks_and_are_as_large_as_each_other(tmp_path, of):
-    runs = experiment.load(write(tmp_path), seeds=5)  # 20 blocks
-    parts = shards(runs, of)
-    assert set(parts) == {run.key for run in runs}
-    assert shards(runs[::-1], of).keys() == parts.keys()
-    for block in parted(runs):
-        assert {run.arm for run in block} == set(ARMS)
-        assert len({parts[run.key] for run in block}) == 1
-    sizes = [sum(part == Shard(n, of) for part in parts.values()) for n in range(1, of + 1)]
-    assert max(sizes) - min(sizes) <= len(ARMS)
-    assert min(sizes) > 0
-
-
-def test_parts_do_not_depend_on_arms_that_are_left_out_or_on_the_order_of_the_file(tmp_path):
-    every = shards(experiment.load(write(tmp_path), seeds=5), 3)
-    some = shards(experiment.load(write(tmp_path), seeds=5, arms=["tcp-cubic"]), 3)
-    assert some == {key: every[key] for key in some}
-    turned = dict(reversed(ARMS.items()))
-    assert shards(experiment.load(write(tmp_path, arms=turned), seeds=5), 3) == every
-    runs = experiment.load(write(tmp_path), seeds=6)  # all points of a seed stay together
-    parts = shards(runs, 3)
-    assert len({(run.seed, parts[run.key]) for run in runs}) == 6
-
-
-@pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "1/", "1/0", "-1/2", "1/2/3", "a/b"])
-def test_a_wrong_part_is_one_line(text):
-    with pytest.raises(InputError, match=r"--shard .*valid: I/N"):
-        parse_shard(text)
-
-
-def test_a_part_that_would_be_empty_is_refused(tmp_path):
-    runs = experiment.load(write(tmp_path), seeds=1)
-    with pytest.raises(InputError, match="valid: at most 4 parts"):
-        shards(runs, 5)
