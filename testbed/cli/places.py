@@ -129,10 +129,10 @@ def capture(what: str, results: Path) -> Path:
     raise InputError(f"{place.folder}: holds {len(captures)} captures; valid: one of {shown}")
 
 
-def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path:
+def run(what: str | None, results: Path) -> Path:
     """The directory of a run with a verdict: by its path, or the beginning of its key."""
-    # What else `find` takes stands for the run in it that ended last; with `rather_not_ok` for the
-    # last that is not ok, or was left without a verdict.
+    # What else `find` takes stands for the run in it that ended last, and of one experiment rather
+    # for the last that is not ok.
     _refuse_empty(what)
     path = Path(what or "")
     is_yaml = path.suffix in yaml_input.SUFFIXES
@@ -140,7 +140,7 @@ def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path
         path = next((above for above in path.parents if (above / _STATUS).exists()), path)
     if what and (path / _STATUS).exists():
         return path
-    if rather_not_ok and path.name:
+    if path.name:
         for folder in (path, path.with_name(f"{path.name}.partial")):
             if run_directory.is_abandoned(folder):
                 return folder
@@ -150,7 +150,7 @@ def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path
     if what is None or is_yaml or path.is_dir() or _is_name(what, results):
         place = find(what, results)
         if of_it := [status.parent for status in place.glob(_STATUS)]:
-            return _latest(of_it, rather_not_ok and bool(place.experiment))
+            return _latest(of_it, rather_not_ok=place.experiment is not None)
     ended = [status.parent for status in Place(results=results).glob(_STATUS)]
     if not ended:
         raise InputError(f"{what or results}: no run; {results} holds none that has ended")
@@ -168,7 +168,7 @@ def run(what: str | None, results: Path, *, rather_not_ok: bool = False) -> Path
     return fitting[0]
 
 
-def _latest(runs: list[Path], rather_not_ok: bool) -> Path:
+def _latest(runs: list[Path], *, rather_not_ok: bool) -> Path:
     not_ok = [
         run for run in runs if key_of(run.name) == run.name and RunDirectory(run).verdict() != "ok"
     ]

@@ -307,7 +307,7 @@ def explain(
     """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
     from testbed.cli import places, results_view
 
-    results_view.explain(places.run(run, out, rather_not_ok=True), console())
+    results_view.explain(places.run(run, out), console())
 
 
 @_verb(_READ, "capture --read runs/quick/RUN/pcap/server.pcap --transfer 28")

@@ -179,12 +179,11 @@ def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_p
     folders = [str(tmp_path / "small"), str(tmp_path)]
     for name in ("small", str(tmp_path / "small.yaml"), *folders):
         assert places.run(name, tmp_path) == second
-        assert places.run(name, tmp_path, rather_not_ok=True) == second
     wrong = ended(tmp_path, "invalid", name="reno-s1-1111111111")
     os.utime(wrong / "status.json", (0, 0))
-    assert places.run("small", tmp_path) == second
-    assert places.run("small", tmp_path, rather_not_ok=True) == wrong
-    assert places.run(str(tmp_path / "small"), tmp_path / "x", rather_not_ok=True) == wrong
+    assert places.run(None, tmp_path) == second
+    assert places.run("small", tmp_path) == wrong
+    assert places.run(str(tmp_path / "small"), tmp_path / "x") == wrong
     assert places.run(str(first / "status.json"), tmp_path / "x") == first
     (tmp_path / "new").mkdir()
     with pytest.raises(InputError, match="new: holds no run that has ended"):

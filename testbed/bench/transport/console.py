@@ -40,7 +40,9 @@ def run(
     """Measure, print and write; return whether every case finished that has to."""
     expected = selection.cases()
     if not expected:
-        raise InputError(_no_case(selection))
+        every = replace(selection, pattern="*").cases()
+        such = ", ".join({case.name.split("/")[0]: case.name for case in every}.values())
+        raise InputError(f"--cases {selection.pattern}: matches none; valid: such as {such}")
     picture = None if json_file is None else json_file.with_suffix(".png")
     if picture is not None and picture == json_file:
         raise InputError(f"--json {json_file}: the figure would replace it; valid: another ending")
@@ -54,7 +56,7 @@ def run(
         console.print(" | ".join(_COLUMNS))
         for number, record in enumerate(measurement.measure(selection, peer), start=1):
             records.append(record)
-            console.print(f"{number}/{len(expected)}", *cells(record))
+            console.print(f"{number}/{len(expected)} {' | '.join(cells(record))}")
     except (KeyboardInterrupt, measurement.BenchError):
         if records and json_file is not None:
             # Beside the file: what an earlier run left there may be whole.
@@ -69,15 +71,6 @@ def run(
             console.print(f"figure: {picture}")
     must = {cases.OURS, selection.other}
     return all(record["status"] == "ok" for record in records if record["peer"] in must)
-
-
-def _no_case(selection: Selection) -> str:
-    first: dict[str, str] = {}
-    for case in replace(selection, pattern="*").cases():
-        first.setdefault(case.name.split("/")[0], case.name)
-    kinds = ", ".join(sorted(first))
-    such = ", ".join(first.values())
-    return f"--cases {selection.pattern}: matches none; they begin with {kinds}; such as {such}"
 
 
 def cells(record: Record) -> list[str]:
