@@ -1,10 +1,8 @@
 """Topologies: parameters from YAML in, Mininet `Topo` out.
 
-To add one: a file here with `Parameters`, a `TopologyParameters` with whatever else the topology
-has, and `Topology`, a `LabTopo` (or any Mininet `Topo`) whose `build(parameters)` or `build()` adds
-hosts, switches and links; and a line in `TOPOLOGIES`. Or a file of your own with the same two
-names, `topology: {name: ./mine.py}`; `plain` adapts a `Topo` that was written for Mininet alone.
-Imports Mininet (when a topology is used) and `testbed.shared`.
+To add one: a line in `TOPOLOGIES` and a file with `Parameters`, a `TopologyParameters` with its own
+keys, and `Topology`, a `LabTopo` whose `build(parameters)` adds hosts, switches and links. A file
+of your own has the same two names; `plain` adapts a `Topo` that was written for Mininet alone.
 """
 
 from __future__ import annotations
@@ -39,10 +37,7 @@ __all__ = ["TOPOLOGIES", "AnyTopology", "LinkParameters", "TopologyParameters", 
 
 
 def build(parameters: TopologyParameters) -> Any:
-    """The Mininet `Topo` (a `LabTopo`) of validated parameters.
-
-    A ValueError says why what it describes is no network of the lab.
-    """
+    """The `LabTopo` of validated parameters; ValueError: it is no network of the lab."""
     from topologies import plain
 
     kind: Any = TOPOLOGIES.entry(parameters.name)
@@ -56,10 +51,7 @@ def build(parameters: TopologyParameters) -> Any:
 
 
 def parse(given: Any) -> TopologyParameters:
-    """The parameters that a mapping from YAML describes, tried by building the topology.
-
-    A ValidationError has a problem per key, a ValueError says why nothing can be built.
-    """
+    """The parameters of a mapping from YAML, tried by building; ValidationError or ValueError."""
     return _ANY.validate_python(given)
 
 

@@ -1,8 +1,7 @@
 """The base of all topologies: Mininet's `Topo`, with typed links and checked names.
 
-A topology says which hosts and switches there are and what is linked; this class gives every link
-its options from the parameters, every switch its datapath id, and refuses what Mininet would build
-wrongly or not at all.
+A topology says what is linked; this class gives links their options and switches their datapath
+ids, and refuses what Mininet would build wrongly or not at all.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ _MOST_LINKS = 100_000  # a fat tree of 20,000 hosts has 64,000
 class LabTopo(Topo):
     """A topology of the lab.
 
-    Subclasses have `build(parameters)`, which calls `addHost`, `addSwitch` and `addLink`. A `build`
-    without a parameter, or with defaults for all, as Mininet's own have it, gets none.
-    `topologies.build` makes one.
+    Subclasses have `build(parameters)`, which calls `addHost`, `addSwitch` and `addLink`.
     """
 
     loss_in_percent: ClassVar[bool] = False

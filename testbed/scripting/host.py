@@ -52,16 +52,12 @@ class Host:
 
         Args:
             args: the program and its arguments; no shell reads them.
-            stdin: a file, `PIPE` or `DEVNULL`, as of `subprocess.Popen`; None: the script's own.
-            stdout: the same.
-            stderr: the same, or `STDOUT`.
+            stdin, stdout, stderr: as of `subprocess.Popen`; None: the script's own.
             text: whether pipes carry texts (UTF-8); otherwise bytes.
-            env: all of its environment; None: the script's.
-            cwd: its current folder; None: the script's.
+            env, cwd: all of its environment, and its current folder; None: the script's.
 
         Raises:
             LabError: there is no such program, or the lab has ended; one line.
-            ValueError: `STDOUT` is given for another than `stderr`.
         """
         if isinstance(args, str):
             raise TypeError("a program is a list of texts, such as ['ping', 'server']")
@@ -123,25 +119,18 @@ class Host:
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
     ) -> subprocess.CompletedProcess[Any]:
-        """Run a program in this host to its end, and return what it printed and its status.
+        """Run a program in this host to its end; returns and raises as `subprocess.run` does.
 
         What it leaves running goes on, until the lab ends, and is not waited for.
 
         Args:
-            args: the program and its arguments; no shell reads them.
             input: what it reads; None: nothing.
             timeout: in seconds; then it is killed, with all that it has started (its session).
             check: whether a status other than 0 is an error.
-            text: whether input and output are texts; otherwise bytes.
-            stdout: where output goes that is not to be captured.
-            stderr: the same.
-            env: as of `popen`.
-            cwd: the same.
+            args, text, stdout, stderr, env, cwd: as of `popen`.
 
         Raises:
             LabError: there is no such program, or the lab has ended; one line.
-            subprocess.TimeoutExpired: it took longer than `timeout`.
-            subprocess.CalledProcessError: `check` is true and the status is not 0.
         """
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
         program = self.popen(

@@ -108,12 +108,7 @@ class LinkSettings:
 
 
 class Link:
-    """A link of a running lab.
-
-    Attributes:
-        name: as in all files of a run.
-        ends: its two nodes.
-    """
+    """A link of a running lab, with its `name`, as in all files of a run, and two `ends`."""
 
     def __init__(self, name: str, ends: tuple[str, str], ask: Ask) -> None:
         """Labs make their links; `ask` asks the steward."""
@@ -134,18 +129,11 @@ class Link:
         queue_bytes: int | str | None = None,
         toward: str | None = None,
     ) -> None:
-        """Change the link while it works; what is not given stays. No packet is lost by it.
+        """Change the link while it works, without loss; what is not given stays.
 
-        Values may be texts with a unit, as in YAML: `"20Mbit"`, `"5ms"`. The change is recorded,
-        so that the verdict does not take it for a fault. A direction's first delay or loss takes a
-        moment longer, and from then on frames of that direction pass a program.
-
-        Args:
-            toward: the end to which the changed direction leads; None: both directions.
-
-        Raises:
-            InputError: a value that no link can have, or no such end.
-            LabError: a delay for which there is no memory.
+        Values may be texts with a unit: `"20Mbit"`, `"5ms"`. The verdict knows of the change.
+        `toward` is the end to which the changed direction leads; None: both directions. InputError:
+        a value that no link can have, or no such end. LabError: no memory for such a delay.
         """
         given = {
             "rate_bps": rate_bps,
@@ -159,14 +147,7 @@ class Link:
             self._ask({"do": "link", "way": way, "changes": changes})
 
     def settings(self, toward: str | None = None) -> LinkSettings:
-        """What a direction is set to now.
-
-        Args:
-            toward: the end to which it leads; None: the one that both directions share.
-
-        Raises:
-            InputError: no such end, or the directions differ and `toward` does not say which.
-        """
+        """What the direction `toward` an end is set to now; None: both, which must agree."""
         found = []
         for way in by_hand.ways(self.ends, toward):
             answer, _ = self._ask({"do": "link", "way": way, "changes": {}})
@@ -180,9 +161,7 @@ class Link:
 class Impairment:
     """An impairment of the experiment, for the body of a `with`, or from `begin` to `end`.
 
-    Attributes:
-        effect: what it did the last time, once it has ended: packets `met` and `dropped`, and
-            details that depend on its kind.
+    `effect` is what it did the last time: packets `met` and `dropped`, and details of its kind.
     """
 
     def __init__(self, name: str, ask: Ask) -> None:
@@ -192,11 +171,7 @@ class Impairment:
         self._ask = ask
 
     def begin(self) -> None:
-        """Put it in force; it is when this returns.
-
-        Raises:
-            LabError: it did not begin, for example because it is in force already.
-        """
+        """Put it in force; it is when this returns. LabError: it did not begin."""
         self._ask({"do": "begin", "name": self.name})
 
     def end(self) -> None:
@@ -228,8 +203,7 @@ class Lab:
 
     Attributes:
         hosts: the hosts by name.
-        links: the names of all links.
-        impairments: the names of the experiment's impairments.
+        links, impairments: the names of all links, and of the experiment's impairments.
         directory: of the run, if the lab has one.
     """
 
@@ -283,10 +257,9 @@ class Lab:
             arm: of the run; None: the experiment's first.
             seed: of the run; None: the experiment's first.
             profile: the size of machine that the experiment has one for.
-            out: the run directory to make; None: none is kept. What is there already is not
-                overwritten but gets another name.
-            calibrated: whether every link is measured first, which takes seconds. Without, nothing
-                can be judged: `verdict` is an error, and so is `out`.
+            out: the run directory to make, beside what is there already; None: none is kept.
+            calibrated: whether every link is measured first, which takes seconds; else `verdict`
+                and `out` are errors.
 
         Raises:
             InputError: the experiment, or a value, is wrong; one line.
@@ -322,27 +295,18 @@ class Lab:
 
         Args:
             topology: a Mininet `Topo` that has been built; a topology's name, or a mapping, as in
-                an experiment's `topology` section, with units such as "20Mbit" if you like; or
-                parameters that were made of one.
-            impairments: those that `impair` can begin: mappings as in an experiment's
-                `impairments`, such as `{"kind": "loss", "host": "server", "q": 0.5}`. One without
-                a `name` is called by its kind and place, here `loss-server`. Anchors (`rounds`,
-                `leg`, `at_s`, `duration_s`, `offset_s`) do not count: the script says when.
+                an experiment's `topology` section; or parameters that were made of one.
+            impairments: those that `impair` can begin: mappings as in an experiment, such as
+                `{"kind": "loss", "host": "server", "q": 0.5}`, by default called by kind and place,
+                here `loss-server`. Their anchors do not count: the script says when.
             seed: of whatever is drawn at random.
-            out: this and calibrated as of `from_experiment`.
-
-        Raises:
-            InputError, LabError: as `from_experiment`.
+            out, calibrated: as of `from_experiment`, which also says what is raised.
         """
         config = of_topology(topology, impairments=impairments, seed=seed)
         return cls()._begin(config, out=out, calibrated=calibrated)
 
     def link(self, first: str, second: str = "") -> Link:
-        """The link between two nodes, in either order; or of a name such as `s1--worker-1`.
-
-        Raises:
-            InputError: there is none.
-        """
+        """The link between two nodes, or of a name as `s1--worker-1`; InputError: there is none."""
         wanted = f"{first}--{second}" if second else first
         for name, ends in self._links.items():
             if set(wanted.split("--")) == set(ends):
@@ -350,22 +314,14 @@ class Lab:
         raise InputError(f"link {wanted!r}: {one_of(wanted, self._links)}")
 
     def impair(self, name: str) -> Impairment:
-        """An impairment of the experiment: `with lab.impair(name):`, or its `begin` and `end`.
-
-        Raises:
-            InputError: there is none of this name.
-        """
+        """An impairment of the experiment, by name; InputError: there is none."""
         if name not in self.impairments:
             valid = one_of(name, self.impairments) if self.impairments else "this lab has none"
             raise InputError(f"impairment {name!r}: {valid}")
         return Impairment(name, self._ask)
 
     def samples(self) -> Samples:
-        """What was sampled of queues, flows and processes so far.
-
-        Raises:
-            LabError: the sampler has failed.
-        """
+        """What was sampled of queues, flows and processes so far."""
         import polars as pl
 
         _, files = self._ask({"do": "samples"}, [])
@@ -377,13 +333,10 @@ class Lab:
         return Samples(queues=queues, flows=flows, processes=processes)
 
     def verdict(self) -> Verdict:
-        """Judge all that happened in the lab so far. Ask at its end: sampling ends with this.
+        """Judge all that happened in the lab so far; with this, sampling ends.
 
-        Later calls return the same. A lab with a run directory is judged at its end if not before.
-
-        Raises:
-            InputError: the lab was made with `calibrated=False`.
-            LabError: a part of the lab has failed.
+        A lab with a run directory is judged at its end if not before. InputError: the lab is not
+        `calibrated`. LabError: a part of the lab has failed.
         """
         if self._verdict is None:
             found, _ = self._ask({"do": "verdict"})
@@ -393,11 +346,7 @@ class Lab:
         return self._verdict
 
     def close(self) -> None:
-        """End the lab and all programs in it; again and again, if need be.
-
-        Raises:
-            LabError: a lab with a run directory cannot be judged: a part of it has failed.
-        """
+        """End the lab and all programs in it. LabError: what is to be kept cannot be judged."""
         self._close(None)
 
     def __enter__(self) -> Lab:

@@ -71,11 +71,7 @@ class Program:
         return self._look(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, once it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it runs after `timeout` seconds; it goes on.
-        """
+        """The exit status, once it has ended; or subprocess.TimeoutExpired, and it goes on."""
         found = self._look(timeout)
         if found is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
@@ -84,10 +80,8 @@ class Program:
     def wait_until_listening(self, timeout: float | None = 10.0) -> None:
         """Return when it waits for connections (TCP), or has a socket that is bound (UDP).
 
-        Raises:
-            subprocess.TimeoutExpired: it does not within `timeout` seconds.
-            ProcessLookupError: it has ended; says with which status, and its last words if they
-                went to a pipe.
+        subprocess.TimeoutExpired: it does not within `timeout` seconds. ProcessLookupError: it has
+        ended, with which status, and its last words if they went to a pipe.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         while not self._listens():
@@ -100,11 +94,8 @@ class Program:
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
         """Write `input`, read stdout and stderr until the program has ended; returns both.
 
-        What it has started and leaves running is not waited for, even if that holds the pipes.
-
-        Raises:
-            subprocess.TimeoutExpired: it takes longer than `timeout` seconds; it goes on, and
-                another call returns all of its output.
+        What it leaves running is not waited for. subprocess.TimeoutExpired: it takes longer than
+        `timeout` seconds, and goes on; another call returns all of its output.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         with selectors.PollSelector() as waiting:
