@@ -1,11 +1,8 @@
 """What goes with the server's broadcasts: the phase before, what all workers have received after.
 
-The phase is announced because workers must know how much of the broadcast they may give up; the
-paper does not say how its workers learn it. It is valid until the next one.
-
-Usually each worker fills what it has not received, and the server has a memory for each. A filling
-that is `common` has workers apply only what all of them have received, so that their replicas stay
-the same, bit for bit. The server then has one memory for all, and announces a bit for each chunk.
+The phase says how much of the broadcast workers may give up; the paper does not say how its workers
+learn it. With a `common` filling, workers apply only what all have received, so that replicas stay
+the same, bit for bit: the server has one memory for all, and announces a bit for each chunk.
 """
 
 from collections.abc import Mapping, Sequence

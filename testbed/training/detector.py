@@ -24,8 +24,7 @@ class Observation:
         round_number: from 0.
         gradient: the averaged gradient, flat; valid during the call only.
         learning_rate: of this round.
-        accuracy: share of correctly classified test samples, in the first round after an
-            evaluation; None in all others, and for tasks that have no accuracy.
+        accuracy: of the test part, 0 to 1, in the first round after an evaluation; else None.
     """
 
     round_number: int
@@ -60,11 +59,7 @@ class Detector(ABC):
 
 
 def norm_changed(previous: float, current: float, eta: float) -> bool:
-    """Whether | previous - current | / previous >= eta.
-
-    A previous norm of zero counts as a change, as in Accordion's code, and so does a norm that is
-    not finite.
-    """
+    """Whether | previous - current | / previous >= eta, or one is not finite or was zero."""
     if not (math.isfinite(previous) and math.isfinite(current)) or previous == 0:
         return True
     return abs(previous - current) / previous >= eta
@@ -74,8 +69,8 @@ class GradientNorm(Detector):
     """Critical when the gradient's norm changed by at least `eta` since the last comparison.
 
     The rule of DBLP (arXiv 2605.01989, Eq. 1 as reported), after Accordion: with the L2 norm of
-    the whole averaged gradient, | previous - current | / previous >= eta. It compares every
-    `every_rounds` rounds, and its answer holds until the next comparison; training starts critical.
+    the whole averaged gradient. Its answer holds until the next comparison, `every_rounds` rounds
+    later; training starts critical.
     """
 
     remembered = ("_previous",)

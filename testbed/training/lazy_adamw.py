@@ -11,21 +11,11 @@ import torch
 class LazyAdamW(torch.optim.Optimizer):
     """AdamW whose elements, and their moments, wait in rounds that bring them nothing.
 
-    Plain Adam takes a missing gradient for one of zero. Where a protocol sends a quarter of the
-    chunks a round and owes the rest, an element then gets a sum of several gradients, seldom: its
-    moments decay in between, and it goes on moving by what is out of date. Here a zero is read as
-    "nothing came", and each element counts its own steps. Weight decay takes no gradient, so it
-    acts on all in each round. Without zeros this is AdamW (Loshchilov and Hutter, ICLR 2019), to
-    rounding; `torch.optim.SparseAdam` does the same for the rows of sparse gradients.
-
-    Args:
-        params: float32 or float64, with dense gradients; others raise TypeError in `step`.
-        lr: learning rate.
-        momentum: beta 1. It counts the gradients that came, so it reaches over more rounds than
-            AdamW's does.
-        weight_decay: decoupled, times `lr` a round.
-        beta2: of the second moments; counts the gradients that came, too.
-        eps: added to the root of the second moments.
+    Plain Adam takes a missing gradient for one of zero: where a protocol sends a part of the chunks
+    and owes the rest, moments decay in between. Here a zero is read as "nothing came", and each
+    element counts its own steps; weight decay acts on all in each round. Without zeros this is
+    AdamW (Loshchilov and Hutter, ICLR 2019), to rounding; `torch.optim.SparseAdam` does the same
+    for the rows of sparse gradients. `momentum` is beta 1. Parameters are float32 or float64.
     """
 
     def __init__(

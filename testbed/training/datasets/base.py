@@ -141,8 +141,8 @@ class Dataset:
     Args:
         classes: kinds of labels, or the size of the vocabulary.
         input_shape: of one example: (channels, height, width), or (tokens,).
-        groups: for each training example its class, or the package that a text is from; splits
-            that are not identically distributed use it; shape (N,).
+        groups: each training example's class, or the package that a text is from, for uneven
+            splits; shape (N,).
         origin: for `facts`: its name, versions, and `sha256` of the data.
     """
 
@@ -179,14 +179,7 @@ class DatasetParameters(Section):
         return self
 
     def load(self, folder: Path | None) -> Dataset:
-        """Read or make the data set.
-
-        Args:
-            folder: the folder of the experiment's YAML file, for relative paths.
-
-        Raises:
-            InputError: one line that says what is missing or wrong.
-        """
+        """Read or make the data set; paths are relative to the `folder` of the YAML. InputError."""
         raise NotImplementedError
 
     def train_count(self) -> int | None:
@@ -194,11 +187,7 @@ class DatasetParameters(Section):
         return None
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
-        """Fetch or make what takes long, before the lab is built; the result is cached.
-
-        Raises:
-            InputError: as `load` does.
-        """
+        """Fetch or make what takes long, before the lab is built; it is cached. InputError."""
 
 
 def images_dataset(

@@ -1,11 +1,8 @@
 """The interface of fillings, which make up for the chunks that did not arrive on one leg.
 
-A filling has two halves. The receiver's half estimates the mean of the sent payloads from what
-arrived: the server has one payload per worker, a worker only the server's. The sender's half may
-remember what was lost.
-
-Write a subclass of `Filling` (the package's docstring says where), usually a frozen dataclass whose
-fields are its options.
+The receiver's half estimates the mean of the sent payloads from what arrived: the server has one
+per worker, a worker the server's alone. The sender's half may remember what was lost. A `Filling`
+is usually a frozen dataclass whose fields are its options.
 """
 
 from abc import ABC, abstractmethod
@@ -27,8 +24,7 @@ class SenderMemory:
     """The sender's half for one peer. This base class remembers nothing.
 
     Attributes:
-        shared: whether one serves all receivers of a broadcast, because its payloads depend on the
-            gradients that it was given, and not on what receivers got.
+        shared: whether one serves all receivers of a broadcast, whatever they got.
     """
 
     shared = False
@@ -46,7 +42,7 @@ class Filling(ABC):
 
     Attributes:
         common: whether, of a broadcast, all workers are to have the same chunks; others are then
-            lost to all. The server has one memory for all of them. It has no part in a gather.
+            lost to all, and the server has one memory for all.
         whole: whether it needs a leg that delivers all chunks.
     """
 
@@ -56,12 +52,7 @@ class Filling(ABC):
     def begin_round(  # noqa: B027 - optional to override
         self, critical: bool, draws: np.random.Generator
     ) -> None:
-        """The server: called before `estimate_mean` of each gather.
-
-        Args:
-            critical: whether the gather was.
-            draws: random numbers that depend on the run's seed and the round alone.
-        """
+        """The server: called before `estimate_mean` of each gather, with draws of this round."""
 
     @abstractmethod
     def estimate_mean(

@@ -13,11 +13,7 @@ number r of those before them. Then, over the draws of the signs, the expectatio
     ((2m - n) q + r) / m    of its value, for the first m;    q    for the others
 
 whatever chunks are lost, as long as that does not depend on the signs. `rescale` divides by it,
-which makes the estimate unbiased. That is ours; what OptiReduce does is not known to us. Of a
-payload of which nothing has arrived the estimate is zero.
-
-The signs are the same in all rounds. Where the same chunks are lost in each round, so is the same
-part of the space.
+which makes the estimate unbiased. That is ours; what OptiReduce does is not known to us.
 """
 
 import functools

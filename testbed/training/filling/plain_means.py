@@ -25,8 +25,7 @@ class WholeTensors(Filling):
     """Zeroes whole tensors of the mean at random, as the authors of DBLP did for its Figure 1.
 
     Their published script (branch "dense", 2025) zeroes tensors of the averaged gradient at
-    the server, each independently. Nothing is lost on the way there: use it with the protocol
-    `none`, for the gather alone.
+    the server, each independently: use it with the protocol `none`, for the gather alone.
 
     Args:
         share: how probable each tensor is zeroed, in a round that is not critical.

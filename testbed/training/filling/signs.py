@@ -2,12 +2,8 @@
 
 1-bit SGD (Seide et al., Interspeech 2014): the residual is added to the gradient; an element above
 0 is sent as the mean of those that are, any other as the mean of the others; the quantisation error
-is the next residual. The mean of all workers is quantised again before it is sent back, with a
-residual of the server's. Their means are of a column of a weight matrix. Ours are of a chunk,
-whatever tensors it holds, so that the transport's coding `two-values` carries them as bits.
-
-Over any number of rounds, what was sent plus the residual equals the sum of all gradients, to
-rounding.
+is the next residual. So it is with the mean that is sent back. Their means are of a column of a
+weight matrix, ours of a chunk, so that the transport's coding `two-values` carries them as bits.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 To add one: a file here with a function `build(classes, input_shape)`, and a line in `MODELS`; or a
 file of your own, `model: ./mine.py`. The function returns a module that maps (examples,
 *input_shape) to logits (examples, classes), or token numbers (sequences, tokens) to (sequences,
-tokens, classes). Imports torch (when a model is built), `testbed.shared` and the data sets' cache.
+tokens, classes).
 
 A tensor that a model uses twice (GPT-2's output layer is its embedding) is one tensor in the
 gradient. Buffers, such as running statistics, are not sent: each replica keeps its own.
@@ -108,9 +108,8 @@ def layer_map(
 ) -> LayerMap:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
-    The model is built on torch's meta device; a user's that cannot be is built there as usual. With
-    `kept`, the map of a model of the registry is cached, for each version of the packages and of
-    our modules: the next call imports no large package.
+    It is built on torch's meta device; a user's that cannot be is built as usual. With `kept`, the
+    map of a built-in model is cached: the next call imports no large package.
     """
     shape = tuple(input_shape)
     if not kept or name not in MODELS:

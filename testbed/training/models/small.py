@@ -11,9 +11,8 @@ _LARGEST_MAP = 7  # pixels
 def cnn(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     """Two convolutions, one more per further halving of the image, and two dense layers.
 
-    It has 50,311 weights for 1 x 8 x 8 pixels in 10 classes, 152,567 for 1 x 32 x 32 in 36. Its
-    weights are initialised for rectifiers. How often the phase rule calls a round critical depends
-    on that: with torch's defaults the gradient's norm starts smaller and grows first.
+    It has 50,311 weights for 1 x 8 x 8 pixels in 10 classes, initialised for rectifiers. The phase
+    rule depends on that: with torch's defaults the gradient's norm starts smaller and grows first.
     """
     channels, height, width = input_shape
     maps = 32
