@@ -26,7 +26,6 @@ TOPOLOGIES: Registry[Any] = Registry(
         "leaf-spine": "topologies.leaf_spine:Topology",
         "fat-tree": "topologies.fat_tree:Topology",
         "clos": "topologies.clos:Topology",
-        "two-datacentres": "topologies.two_datacentres:Topology",
         "graph": "topologies.graph:Topology",
     },
     own="Topology",

@@ -217,7 +217,7 @@ class LabTopo(Topo):
         """Refuse a `core` that is given where no link joins two switches."""
         if any(self.isSwitch(first) and self.isSwitch(second) for first, second in self._links):
             return
-        if self.parameters.core != type(self.parameters).model_fields["core"].default:
+        if self.parameters.core != LinkParameters():
             raise ValueError(
                 f"core: topology {self.parameters.name!r} has no link between switches; "
                 "valid: the keys at the top level, or links"

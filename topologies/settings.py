@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from testbed.shared.problems import optional
 
@@ -151,12 +151,6 @@ class TopologyParameters(LinkParameters):
         if not isinstance(given, Mapping) or any(given.get(key) is not None for key in queues):
             return given
         return {**given, "queue_bytes": _QUEUE_BYTES}
-
-    @field_validator("core")
-    @classmethod
-    def _core_by_default(cls, core: LinkParameters) -> LinkParameters:
-        """A topology's own choice for its core stays, where YAML says nothing else."""
-        return core.over(cls.model_fields["core"].default)
 
     def host_names(self) -> list[str]:
         """Names of all training hosts: the server first, then the workers in order."""

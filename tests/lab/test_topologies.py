@@ -31,11 +31,11 @@ def inside(folder: Path, topology: dict[str, Any], what: str, **changes: Any) ->
 @pytest.mark.parametrize(
     "topology",
     [
-        # The tutorial's own experiment runs a dumbbell, and leaf-spine is a lab below.
+        # leaf-spine is a lab below.
         pytest.param({"name": "fat-tree", "workers": 15}, id="fat-tree"),
         pytest.param(
-            *({"name": "two-datacentres", "workers": 4, "core": {"delay_s": 0.005}},),
-            id="two-datacentres",
+            *({"name": "dumbbell", "workers": 4, "core": {"delay_s": 0.005}},),
+            id="dumbbell",
         ),
     ],
 )

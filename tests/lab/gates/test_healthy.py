@@ -19,7 +19,6 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "dumbbell": {"workers": 2},
     "leaf-spine": {"workers": 2, "leaves": 2, "spines": 2},
     "fat-tree": {"workers": 1, "k": 2},
-    "two-datacentres": {"workers": 2, "core": {"delay_s": 0.005}},
 }
 # One process switches for all switches: each frame costs it as often as it crosses one.
 _MOST_SWITCHES = {"fat-tree": 5}
