@@ -64,9 +64,7 @@ def write_report(
     *,
     include_invalid: bool = False,
 ) -> ReportPaths:
-    """Write `results_dir/EXPERIMENT/report/`: page, `summary.json`, tables and figures.
-
-    The index of all experiments' reports in `results_dir/report/` is written again, too.
+    """Write `results_dir/EXPERIMENT/report/` (page, `summary.json`, tables, figures) and the index.
 
     Args:
         results_dir: as of `load`.

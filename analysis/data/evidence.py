@@ -1,7 +1,7 @@
 """What numbers rest on: runs, their verdicts and gates, their points in a sweep, their blocks.
 
-Runs of one machine and one code are a block. Runs of two blocks differ in more than their arms, so
-they are no pair. The code is known by its hash; of older runs, which have none, by the commit.
+Runs of one machine and one code are a block; those of two blocks are no pair. The code is known by
+its hash; of older runs, which have none, by the commit.
 """
 
 from __future__ import annotations

@@ -50,9 +50,8 @@ def _frame(name: str, meaning: str) -> cached_property[pl.DataFrame]:
 class Frames:
     """An experiment's results as polars frames, each read when it is first asked for.
 
-    All but `runs` hold the ok runs only. Each starts with `run_key`, `arm`, `seed` and one column
-    `factor.NAME` per factor of a sweep; docs/reference/frames.md describes the others. No column
-    is nested, so `frame.write_csv(...)` works.
+    All but `runs` hold the ok runs only. docs/reference/frames.md describes their columns, of which
+    none is nested, so `frame.write_csv(...)` works.
 
     Attributes:
         evidence: the runs behind the frames, with their documents: manifest, calibration, gates.

@@ -1,7 +1,4 @@
-"""What is kept of an experiment: enough for all its numbers without its logs, and small.
-
-`write` keeps it, `read` gives it back. docs/reference/kept-results.md says what each column is.
-"""
+"""Keeps what an experiment's numbers need without its logs (docs/reference/kept-results.md)."""
 
 from __future__ import annotations
 
@@ -73,9 +70,7 @@ _MOST_BYTES = 2_000_000  # of an experiment's rounds; beyond it none are kept
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRows(Evidence):
-    """Kept evidence. Its runs have no logs, no directories, and of a manifest only `IDENTITY`
-    and whether they are simulated.
-    """
+    """Kept evidence: its runs have of a manifest only `IDENTITY` and whether it is simulated."""
 
     rows: pl.DataFrame
     rounds: pl.DataFrame | None
@@ -98,8 +93,7 @@ def write(folder: Path, evidence: Results) -> None:
         "arms": evidence.arms,
         "published": evidence.published_ids,
         "levels": evidence.levels,
-        # So that a line that was lost is missed.
-        "planned": {"runs": len(evidence.runs), "seeds": sorted({r.seed for r in evidence.runs})},
+        "planned": {"runs": len(evidence.runs)},  # so that a line that was lost is missed
         "config": shared,
     }
     for name, content in ((EXPERIMENT, document), (MANIFEST, first)):
@@ -346,42 +340,33 @@ def document_of(path: Path, remedy: str = "valid: the file as it was kept") -> d
 
 
 def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The planned runs by key, as many as the experiment says and of the seeds that it names."""
+    """The planned runs by key, as many as the experiment says."""
     try:
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         by_key = {str(each["key"]): each for each in entries}
-        seeds = sorted({int(each["seed"]) for each in entries})
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: {error!r}; valid: a JSON object per planned run") from None
     for each in entries:
         if each["arm"] not in document["arms"]:
             valid = ", ".join(document["arms"])
             raise ValueError(f"{path}: arm {each['arm']!r} of run {each['key']}; valid: {valid}")
-    planned = document.get("planned", {})
-    for seed in planned.get("seeds", []):
-        if seed not in seeds:
-            raise ValueError(f"{path}: seed {seed} is missing; valid: {planned['seeds']}")
-    if len(by_key) != planned.get("runs"):
-        raise ValueError(f"{path}: {len(by_key)} runs; valid: {planned.get('runs')}, all planned")
+    if len(by_key) != (count := document["planned"]["runs"]):
+        raise ValueError(f"{path}: {len(by_key)} runs; valid: {count}, all planned")
     return by_key
 
 
 def _run(
     place: str, each: dict[str, Any], entry: dict[str, Any] | None, gates: list[dict[str, Any]]
 ) -> Run:
-    """An attempt. Of what the plan names it must be the run that the plan says."""
+    """An attempt; of what the plan names with the plan's arm and seed."""
     if each["verdict"] not in (*VERDICTS, MISSING):
         valid = ", ".join((*VERDICTS, MISSING))
         raise ValueError(f"{place}: verdict {each['verdict']!r}; valid: {valid}")
-    planned = entry or each
-    for name in ("arm", "seed"):
-        if each[name] != planned[name]:
-            valid = f"{planned[name]!r}, as in {PLAN}"
-            raise ValueError(f"{place}: {name} {each[name]!r}; valid: {valid}")
+    planned = entry or {**each, "factors": {}}
     return Run(
         key=each["run_key"],
-        **{name: each[name] for name in _OF_AN_ATTEMPT},
-        factors=entry["factors"] if entry else {},
+        **{name: planned[name] for name in ("arm", "seed", "factors")},
+        **{name: each[name] for name in ("verdict", "began_at", "wall_s")},
         reason=each["reason"] or "",
         note=each["note"] or "",
         gates=gates,

@@ -245,34 +245,39 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
         )
     if experiment is None and (results_dir / CONFIG).is_file():
         return results_dir
-    unplanned = any(results_dir.glob("*/config.json"))  # such as repetitions
-    holds_experiments = any(results_dir.glob("*/plan.json"))
-    if (results_dir / "plan.json").is_file() or (unplanned and not holds_experiments):
+    plans = list(results_dir.glob("*/plan.json"))
+    has_runs = any(results_dir.glob(f"*/{CONFIG}"))  # without a plan: repetitions
+    if (results_dir / "plan.json").is_file() or (has_runs and not plans):
         if experiment not in (None, results_dir.resolve().name):
             raise ValueError(f"{results_dir}: holds no runs of {experiment!r}")
         return results_dir.resolve() if not results_dir.name.strip(".") else results_dir
-    known = sorted(path.parent for path in results_dir.glob("*/plan.json"))
-    known = known or sorted({path.parents[1] for path in results_dir.glob("*/*/config.json")})
-    kept = results_dir if (results_dir / _KEPT).is_file() else results_dir / (experiment or "NAME")
-    if not known and (kept == results_dir or any(results_dir.glob(f"*/{_KEPT}"))):
-        raise ValueError(
-            f"{results_dir}: holds kept results, not run directories; valid: the folder given to "
-            f"./lab run, or polars.read_csv of {kept / 'rows.csv'} (docs/reference/kept-results.md)"
-        )
-    if experiment is not None:
-        for folder in known:
-            if folder.name == experiment:
-                return folder
-        names = ", ".join(folder.name for folder in known) or "none; run ./lab run first"
-        raise ValueError(f"{results_dir}: no experiment {experiment!r} here; valid: {names}")
+    folders = {path.parent for path in plans}
+    known = sorted(folders or {path.parents[1] for path in results_dir.glob(f"*/*/{CONFIG}")})
+    names = [folder.name for folder in known]
     if not known:
+        is_kept = (results_dir / _KEPT).is_file()
+        if is_kept or any(results_dir.glob(f"*/{_KEPT}")):
+            kept = results_dir if is_kept else results_dir / (experiment or "NAME")
+            raise ValueError(
+                f"{results_dir}: holds kept results, not run directories; valid: the folder given "
+                f"to ./lab run, or polars.read_csv of {kept / 'rows.csv'} "
+                "(docs/reference/kept-results.md)"
+            )
         raise ValueError(
             f"{results_dir}: no runs found; valid: a folder with EXPERIMENT/plan.json in it, "
             "as ./lab run writes it"
         )
-    plans = [folder / "plan.json" for folder in known]
-    times = [plan.stat().st_mtime if plan.is_file() else 0.0 for plan in plans]
-    return max(zip(times, known, strict=True))[1]
+    if experiment is None:
+        return max(known, key=_planned_at)
+    if experiment not in names:
+        valid = ", ".join(names)
+        raise ValueError(f"{results_dir}: no experiment {experiment!r} here; valid: {valid}")
+    return results_dir / experiment
+
+
+def _planned_at(folder: Path) -> float:
+    plan = folder / "plan.json"
+    return plan.stat().st_mtime if plan.is_file() else 0.0
 
 
 def directories_of_runs(folder: Path) -> dict[str, list[RunDirectory]]:
@@ -285,15 +290,12 @@ def directories_of_runs(folder: Path) -> dict[str, list[RunDirectory]]:
             continue
         if path.name == REPORT:
             continue
-        match = _SUFFIX.match(path.name)
-        if match is None:
-            directory = RunDirectory((2, 0), path, "")
-        elif match["partial"]:
-            directory = RunDirectory((1, 0), path, UNFINISHED)
-        else:
-            attempt = int(match["attempt"])
-            directory = RunDirectory((0, attempt), path, f"attempt {attempt}")
-        by_key.setdefault(match["key"] if match else path.name, []).append(directory)
+        key, directory = path.name, RunDirectory((2, 0), path, "")
+        if match := _SUFFIX.match(path.name):
+            key, directory = match["key"], RunDirectory((1, 0), path, UNFINISHED)
+            if attempt := match["attempt"]:
+                directory = RunDirectory((0, int(attempt)), path, f"attempt {int(attempt)}")
+        by_key.setdefault(key, []).append(directory)
     return {key: sorted(directories) for key, directories in by_key.items()}
 
 
@@ -305,36 +307,32 @@ def choose(
     point: Mapping[str, object] | None,
 ) -> list[dict[str, Any]]:
     """The entries of a plan that have one of these arms and seeds, and these levels; None: all."""
-    levels = {factor: [factor_text(level)] for factor, level in (point or {}).items()}
-    asked: dict[str, Any] = {"arm": arms, "seed": seeds, **levels}
-    asked = {name: values for name, values in asked.items() if values is not None}
+    asked: dict[str, Any] = {"arm": arms, "seed": seeds}
+    asked |= {factor: [factor_text(level)] for factor, level in (point or {}).items()}
     labels = [
         {name: factor_text(level) for name, level in (entry.get("factors") or {}).items()}
         | {"arm": entry.get("arm"), "seed": entry.get("seed")}
         for entry in planned
     ]
+    chosen = list(zip(planned, labels, strict=True))
     for name, values in asked.items():
+        if values is None:
+            continue
         if isinstance(values, str):
             raise ValueError(f"{name}s {values!r}; valid: a list, such as [{values!r}]")
         known = dict.fromkeys(label[name] for label in labels if name in label)
         if not known:
-            factors = dict.fromkeys(
-                name for entry in planned for name in entry.get("factors") or {}
-            )
-            valid = ", ".join(factors) or "none, the planned runs have no factors"
+            factors = dict.fromkeys(each for label in labels for each in label)
+            valid = ", ".join(each for each in factors if each not in ("arm", "seed"))
+            valid = valid or "none, the planned runs have no factors"
             raise ValueError(f"no planned run of factor {name!r}; valid: {valid}")
-        for value in values:
-            if value not in known:
-                valid = ", ".join(map(str, known))
-                raise ValueError(f"no planned run of {name} {value!r}; valid: {valid}")
-    chosen = [
-        entry
-        for entry, label in zip(planned, labels, strict=True)
-        if all(label.get(name) in values for name, values in asked.items())
-    ]
+        if unknown := [value for value in values if value not in known]:
+            valid = ", ".join(map(str, known))
+            raise ValueError(f"no planned run of {name} {unknown[0]!r}; valid: {valid}")
+        chosen = [(entry, label) for entry, label in chosen if label.get(name) in values]
     if planned and not chosen:
         raise ValueError(
             f"no planned run has arms {arms}, seeds {seeds} and point {point} together; valid: a "
             "combination that results.runs has"
         )
-    return chosen
+    return [entry for entry, _ in chosen]

@@ -1,4 +1,7 @@
-"""Reads the files of run directories; what is missing or cut off becomes a remark, not an error."""
+"""Reads run directories' files and says what their columns are.
+
+What is missing or cut off becomes a remark, not an error.
+"""
 
 from __future__ import annotations
 

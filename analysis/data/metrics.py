@@ -1,7 +1,6 @@
 """The registry of metrics: `metrics.csv` says what each is, `_VALUES` how one run measures it.
 
-A `{}` in a name stands for a kind of impairment, or for a user's program, flow, host or link, as in
-`flows.a->b.goodput_bps`; `programs` computes these.
+A `{}` in a name stands for a kind of impairment, or for a user's program, flow, host or link.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The registry of the arms' colours, markers and line styles, and matplotlib's settings.
 
-Colours are told apart with the common kinds of colour blindness, and never alone: line style and
-marker differ too. Each has a lighter twin for dark pages, which `inline_svg` puts in.
+Colours are safe for the common kinds of colour blindness, and never alone: line style and marker
+differ too. Each has a lighter twin for dark pages.
 """
 
 from __future__ import annotations

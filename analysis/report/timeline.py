@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,8 @@ _KINDS = 4  # of series that a run has
 Series = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """The page's text, and the keys of the runs that it has."""
-
-    text: str
-    keys: frozenset[str]
-
-
-def timeline_page(results: Results) -> Page | None:
-    """The page; None when no run has anything to show."""
+def timeline_page(results: Results) -> tuple[str, set[str]]:
+    """The page and the keys of its runs; an empty text when no run has anything to show."""
     runs = [run for run in results.runs if run.directory is not None]
     first = {(run.arm, str(run.factors)): run for run in reversed(runs)}  # of each arm and point
     runs.sort(key=lambda run: run is not first[run.arm, str(run.factors)])
@@ -40,14 +31,14 @@ def timeline_page(results: Results) -> Page | None:
     within = runs[: _MOST_POINTS // points]
     shown = {run.key: data for run in within if (data := run_data(run, points)) is not None}
     if not shown:
-        return None
+        return "", set()
     page = render(
         "timeline.html.j2",
         results=results,
         runs=[(run, embedded(shown[run.key])) for run in results.runs if run.key in shown],
         left_out=len(runs) - len(within),
     )
-    return Page(text=page, keys=frozenset(shown))
+    return page, set(shown)
 
 
 def run_data(run: Run, points: int) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ from analysis.figures import along_factor, rounds, style
 from analysis.report import remarks
 from analysis.report.html import FOLDER, SUMMARY, inline_svg, render, replaced, to_html
 from analysis.report.timeline import FILE as TIMELINE
-from analysis.report.timeline import Page, timeline_page
+from analysis.report.timeline import timeline_page
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import entry, of_programs
 from analysis.tables import by_arm, by_sweep_point, published_values, setup, verdicts
@@ -73,19 +73,19 @@ def write_report(
     results = load(results_dir, experiment, include_invalid=include_invalid)
     summary = summarise(results)
     summary["cautions"] = remarks.cautions(results, summary)
-    timeline = timeline_page(results)
+    timeline, in_timeline = timeline_page(results)
     tables = _tables(results, summary)
-    tables["per-run"] = verdicts.every_run_table(results, timeline.keys if timeline else ())
+    tables["per-run"] = verdicts.every_run_table(results, in_timeline)
     if results.invalid_included:
         tables = {name: marked(table) for name, table in tables.items()}
     drawings = draw_all(results, summary)
-    page = render_page(results, summary, tables, drawings, timeline=timeline)
+    page = render_page(results, summary, tables, drawings, has_timeline=bool(timeline))
 
     folder = results.folder / FOLDER
     with replaced(folder) as new:
         (new / "index.html").write_text(page, encoding="utf-8")
-        if timeline is not None:
-            (new / TIMELINE).write_text(timeline.text, encoding="utf-8")
+        if timeline:
+            (new / TIMELINE).write_text(timeline, encoding="utf-8")
         (new / SUMMARY).write_text(json_text(summary), encoding="utf-8")
         for name, table in tables.items():
             for suffix, text_of in _FORMATS.items():
@@ -218,7 +218,7 @@ def render_page(
     tables: dict[str, Table],
     drawings: list[Drawing],
     *,
-    timeline: Page | None,
+    has_timeline: bool,
 ) -> str:
     """The HTML page: it loads nothing, so it can be opened offline and sent to others."""
     place = results.folder.resolve()
@@ -252,7 +252,7 @@ def render_page(
         has={name: bool(table.rows) for name, table in tables.items()},
         machine=to_html(setup.machine_table(results), sortable=True) if results.ok_runs else "",
         definitions=_definitions(summary),
-        timeline=TIMELINE if timeline else None,
+        timeline=TIMELINE if has_timeline else None,
         drawings=[
             (each, inline_svg(each.svg, name=each.name, description=each.title))
             for each in drawings

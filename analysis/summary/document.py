@@ -1,8 +1,4 @@
-"""Makes the content of `summary.json`: the numbers of an experiment for programs.
-
-Arms are compared over what both of them have: runs are paired by seed, point of the sweep, machine
-and code, averaged over the points of a seed, and then over seeds.
-"""
+"""Makes the content of `summary.json`: the numbers of an experiment for programs."""
 
 from __future__ import annotations
 
@@ -39,11 +35,9 @@ _UNKNOWN: Any = object()
 def summarise(results: Evidence) -> dict[str, Any]:
     """The content of `summary.json`.
 
-    Every measured entry is {value, low, high, n}: mean over seeds, its 95 % interval, number of
-    seeds, and `values` where they are too few for an interval; ratios and differences have a
-    `p_value` too. `ratios` holds both directions of every pair. A sweep's points follow in
-    `points`: the same once more, for each alone, and in `contrasts` how ratios change between them.
-    Over several tasks there is no accuracy.
+    Runs are paired by seed, point of the sweep, machine and code; values are averaged over the
+    points of a seed, and then over seeds. Over several tasks there is no accuracy.
+    docs/reference/summary-json.md describes the document.
     """
     entries = published.select(results.published_ids, results.arms)
     measured = per_run(results)

@@ -1,8 +1,4 @@
-"""Lines up runs by seed and point of the sweep, so that arms are compared over what both have.
-
-A pair is of one machine and one code, too (`analysis.data.evidence`): between two runs of which one
-is from elsewhere, more differs than the arm. `no_pairs` counts the seeds that are lost so.
-"""
+"""Lines up runs by seed, point of the sweep, machine and code: arms are compared over pairs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A table and its renderings as Markdown, CSV, LaTeX and plain text; `report/html.py` has HTML's.
-
-A cell holds what people read; `records` holds the same numbers unrounded, for the CSV file.
-"""
+"""A table and its renderings as Markdown, CSV, LaTeX and plain text; `html.py` has HTML's."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def row(*cells: Shown) -> list[Cell]:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of cells under column headings; the first column names the row."""
+    """Rows of cells that people read; `records` are the same numbers unrounded, for CSV."""
 
     title: str
     columns: list[str]

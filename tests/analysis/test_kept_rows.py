@@ -123,7 +123,7 @@ def test_refused_attempts_are_kept_with_their_reasons_and_gates(tmp_path):
         ("attempts.csv", lambda rows: rows[:-1], "no attempt at run tcp-cubic-s2"),
         ("attempts.csv", lambda rows: [*rows, rows[-1]], "line 8: run tcp-cubic-s2; valid: "),
         ("attempts.csv", lambda rows: [row.replace(",ok,", ",good,") for row in rows], "'good'"),
-        ("plan.jsonl", lambda rows: rows[:3], "seed 2 is missing; valid: [1, 2]"),
+        ("plan.jsonl", lambda rows: rows[:3], "3 runs; valid: 6"),
         ("plan.jsonl", lambda rows: rows[:5], "5 runs; valid: 6"),
         ("plan.jsonl", lambda rows: ["{", *rows[1:]], "a JSON object per planned run"),
         (

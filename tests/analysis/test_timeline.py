@@ -25,10 +25,9 @@ def shown(page: str) -> list[dict[str, Any]]:
 
 def page_of(folder: Path) -> str:
     """The page of the results in a folder."""
-    page = timeline.timeline_page(load(folder))
-    assert page is not None
-    assert page.keys == {run["key"] for run in shown(page.text)}
-    return page.text
+    page, keys = timeline.timeline_page(load(folder))
+    assert keys == {run["key"] for run in shown(page)}
+    return page
 
 
 def add_times(run: Path) -> None:
