@@ -1,5 +1,4 @@
 """Reads run directories and kept results, and computes each run's metrics; imports no other room.
 
-To add a metric, write a line in `metrics.csv` and its value in `metrics.py`; a column, a line in
-`frame_columns.csv`.
+A new metric stands in `metrics.csv` and `metrics.py`, a new column in `frame_columns.csv`.
 """

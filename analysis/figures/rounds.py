@@ -19,11 +19,6 @@ from analysis.figures.style import ArmStyle
 _HIT = pl.col("impairments").list.len() > 0
 
 
-def has_panels(rounds: pl.DataFrame) -> bool:
-    """Whether each arm has a panel in `over_rounds`."""
-    return style.too_many_for_bands(set(rounds["arm"]))
-
-
 def over_rounds(
     rounds: pl.DataFrame, styles: dict[str, ArmStyle], kinds: dict[str, str]
 ) -> Figure | None:
@@ -33,7 +28,7 @@ def over_rounds(
         return None
     unit = formatting.unit_for("s", known["latency_s"])
     of_arms = dict(style.by_arm(known, styles))
-    apart = has_panels(known)
+    apart = style.too_many_for_bands(styles)
     shown = {arm: [arm] for arm in of_arms} if apart else {"": list(of_arms)}
     figure, panels = style.new_panels(len(shown), share_y=True)
     for axes, (title, arms) in zip(panels, shown.items(), strict=True):

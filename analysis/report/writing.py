@@ -200,13 +200,13 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
 def _words(results: Results, summary: dict[str, Any], tasks: set[str]) -> dict[str, str]:
     """What stands in captions for names in braces."""
     band = "A pale band spans lowest to highest run."
-    has_panels = rounds.has_panels(results.frame("latencies"))
+    many = style.too_many_for_bands(results.arms)
     programs = results.runs_programs
     return {
         "quality": summary.get("task_metric") or "accuracy",
         "band": band,
-        "band_of_loss": "" if style.too_many_for_bands(results.arms) else band,
-        "each_arm": "Each arm has a panel. " if has_panels else "",
+        "band_of_loss": "" if many else band,
+        "each_arm": "Each arm has a panel. " if many else "",
         "apart": "Each task has a panel. " if len(tasks) > 1 else "",
         "of_round": "Each round as programs marked it" if programs else "Gather plus broadcast",
     }

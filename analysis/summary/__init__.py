@@ -1,5 +1,4 @@
-"""Makes the content of `summary.json`, and reads it for tables, figures and words.
+"""Makes the content of `summary.json` and reads it; may import `data` and `statistics`.
 
-`pairing` lines up runs. It may import `data` and `statistics`. To add a number to `summary.json`,
-add it in `document.py`; a metric appears there by itself. To read one, use `lookup.py`.
+A metric appears in it by itself; `document.py` adds other numbers, `lookup.py` reads them.
 """
