@@ -12,7 +12,7 @@ The rooms, each of which imports only those above it (`pyproject.toml` holds the
     formatting  numbers in words
     tables, figures, report
 
-Importing this package is cheap: the first call imports polars, scipy and matplotlib.
+To add to a room, see its docstring. The first call imports polars, scipy and matplotlib.
 """
 
 from __future__ import annotations

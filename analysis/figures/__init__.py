@@ -1,4 +1,4 @@
-"""The figures of the report; may import what lies below, not `tables`.
+"""The figures of the report; imports what lies below, not `tables`.
 
-A new one stands in `draw_all` of `analysis/report/writing.py` and in `captions.csv` beside it.
+To add one, name it in `draw_all` of `analysis/report/writing.py` and in `captions.csv` beside it.
 """

@@ -1,4 +1,4 @@
 """Writes the report's folder, its timeline, and the results that are kept; may import all rooms.
 
-A program of `templates/` runs only on pages that name it in their `policy`.
+To add to the page, edit `templates/`, whose programs a page names in its `policy`.
 """

@@ -17,7 +17,7 @@ from analysis.data.evidence import BLOCK, FACTOR_PREFIX, Run, dataset_name, pace
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.statistics import Estimate, difference_interval, ratio_interval
 from analysis.summary import pairing
-from analysis.summary.lookup import REFERENCE, entry
+from analysis.summary.lookup import BASELINE, REFERENCE, entry
 
 ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 Conditions = dict[str, Any]
@@ -33,8 +33,8 @@ class Published:
     title: str
     model: Sequence[str]
     metrics: Sequence[str]
-    section: str  # of `summary.json` that holds our value: `ratios` or `differences`
-    arms: Sequence[str]  # the first is the numerator or minuend
+    section: str = "ratios"  # of `summary.json` that holds our value: or `differences`
+    arms: Sequence[str] = (BASELINE, REFERENCE)  # the first is the numerator or minuend
     bounds: Sequence[float]
     values: dict[str, float] | None = None  # of each arm
     points: Sequence[Conditions] = ()

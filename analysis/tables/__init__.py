@@ -1,4 +1,4 @@
-"""The tables of report, README and terminal; may import what lies below, not `figures`.
+"""The tables of report, README and terminal; imports what lies below, not `figures`.
 
-A new one stands in `_tables` of `analysis/report/writing.py` and in `report.html.j2`.
+To add one, name it in `_tables` of `analysis/report/writing.py` and in `report.html.j2`.
 """
