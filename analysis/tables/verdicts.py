@@ -105,7 +105,8 @@ def gate_table(results: Results) -> Table:
     for run in results.runs:
         for gate in run.gates:
             key = str(gate.get("key") or gate["name"])
-            gates.setdefault(key, []).append({"run": run.key, "arm": run.arm, **gate})
+            record = {"run": run.key, "arm": run.arm, "seed": run.seed, **gate}
+            gates.setdefault(key, []).append(record)
 
     def title(key: str) -> Cell:
         waived = {f"waived: {gate['waived']}" for gate in gates[key] if gate.get("waived")}
