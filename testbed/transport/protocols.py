@@ -223,7 +223,8 @@ def _dblp_as_published(
     *, low: float = 0.008, high: float = 0.408, **settings: Any
 ) -> ProtocolConfig:
     """DBLP with the price of a pass of its authors' code (August 2025); see the repair `passes`."""
-    priced = {"repair": "passes:walk_s_per_chunk=1.2e-05,overlaps=false"}
+    price = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
+    priced = {"repair": f"passes:{price}"}
     return _dblp(low=low, high=high, **{"name": "dblp-as-published", **priced, **settings})
 
 
