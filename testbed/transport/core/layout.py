@@ -143,10 +143,6 @@ class PayloadLayout:
 
     def encode(self) -> bytes:
         """The layout in binary form, for `decode` on the other side."""
-        return self._encoded
-
-    @cached_property
-    def _encoded(self) -> bytes:
         parts = [_HEAD.pack(self.chunk_bytes, len(self.tensors))]
         for name, count in self.tensors:
             encoded = name.encode()
