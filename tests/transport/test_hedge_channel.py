@@ -136,7 +136,7 @@ class Doubting(Quiet):
         return (0.0, 1.0) if after_s < 1 else super().doubt(after_s)
 
 
-@pytest.mark.parametrize("key", [b"", bytes(KEY_BYTES)], ids=["checksum", "authenticated"])
+@pytest.mark.parametrize("key", [b"", bytes(KEY_BYTES)], ids=["no key", "authenticated"])
 def test_what_tcp_has_not_brought_comes_in_a_hedge_once(streams, key):
     with channels(streams, key=key) as (server, worker):
         worker.write(b"worth", time.monotonic())
@@ -157,10 +157,8 @@ def test_a_doubt_is_raised_once(streams):
         assert worker.facts["hedges_sent"] == 1
 
 
-@pytest.mark.parametrize(
-    ("key", "why"), [(b"", "hedge-corrupt"), (bytes(KEY_BYTES), "hedge-forged")]
-)
-def test_a_hedge_that_was_changed_or_forged_is_counted(streams, key, why):
+@pytest.mark.parametrize("key", [b"", bytes(KEY_BYTES)], ids=["no key", "authenticated"])
+def test_a_hedge_that_was_changed_or_forged_is_counted(streams, key):
     counters: Counter[str] = Counter()
     server = HedgeChannel(streams[0], session=7, counters=counters, key=key, is_server=True)
     forger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -169,7 +167,7 @@ def test_a_hedge_that_was_changed_or_forged_is_counted(streams, key, why):
     for datagram in (b"", b"x" * 10, bytes(60), bytes(5000)):
         forger.sendto(datagram, peer)
     assert received(server, within_s=0.2) == b""
-    assert counters == {why: 4}
+    assert counters == {"hedge-forged": 4}
     forger.close()
     server.close()
 

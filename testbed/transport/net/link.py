@@ -4,7 +4,6 @@ import contextlib
 import hmac
 import math
 import socket
-import zlib
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -14,7 +13,7 @@ from testbed.transport.core.events import OBSERVATION_INTERVAL_S, Observer
 from testbed.transport.core.hedging import Hedge
 from testbed.transport.core.routine import COALESCED_S
 from testbed.transport.native.hot_path import Arriving, Departing
-from testbed.transport.net.sealing import Keyed
+from testbed.transport.net.sealing import TAG_BYTES, Keyed
 from testbed.transport.net.stream import Stream
 
 _READS_PER_TURN = 64
@@ -38,7 +37,8 @@ class HedgeChannel:
         """Counts in `counters` what is no hedge. With a `key` hedges are authenticated."""
         self._hedge = Hedge(session, counters, said=stream.written_bytes, heard=stream.read_bytes)
         self._stream = stream
-        self._keyed = Keyed(key, _SIDES, is_server=is_server) if key else None
+        # Also without a key: UDP's own 16 bits miss some accidents, and one breaks the stream.
+        self._keyed = Keyed(key, _SIDES, is_server=is_server)
         self._doubted_s = -math.inf  # see `Connection.doubt`, of the latest
         self._counters = counters
         local, peer = stream.ends
@@ -79,20 +79,12 @@ class HedgeChannel:
                 continue  # a former hedge found no socket there
             except OSError:
                 break
-            size = len(datagram) - (4 if self._keyed is None else 16)
-            if size < 0 or not hmac.compare_digest(
-                datagram[size:], self._trailer(datagram[:size], sent=False)
-            ):
-                self._counters["hedge-corrupt" if self._keyed is None else "hedge-forged"] += 1
-                continue
-            new += self._hedge.from_datagram(datagram[:size], now_s)
+            piece, tag = datagram[:-TAG_BYTES], datagram[-TAG_BYTES:]
+            if hmac.compare_digest(tag, self._keyed.tag(piece, sent=False)):
+                new += self._hedge.from_datagram(piece, now_s)
+            else:
+                self._counters["hedge-forged"] += 1
         return new
-
-    def _trailer(self, datagram: bytes, *, sent: bool) -> bytes:
-        """What follows a hedge of this side, or of the other, by which it is intact, or genuine."""
-        if self._keyed is None:  # UDP's own 16 bits miss some accidents, and one breaks the stream
-            return zlib.crc32(datagram).to_bytes(4)
-        return self._keyed.tag(datagram, sent=sent)
 
     def due_s(self, connection: Connection) -> float:
         """When `work` is due; math.inf for never."""
@@ -111,7 +103,7 @@ class HedgeChannel:
         for hedge in self._hedge.datagrams(now_s):
             # What the network does not take is lost, as it may be later on its way.
             with contextlib.suppress(OSError):
-                self._socket.send(hedge + self._trailer(hedge, sent=True))
+                self._socket.send(hedge + self._keyed.tag(hedge, sent=True))
 
     def _look(self) -> None:
         """Asks the kernel what has become of the stream."""
