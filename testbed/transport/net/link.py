@@ -132,6 +132,7 @@ class DataChannel:
     coming: Arriving | None = None
     # Until when arrivals may gather before they are `read`; -math.inf for not at all.
     unread_until_s = -math.inf
+    blocked = False  # whether `write` waits until there is room in the socket
 
     def fileno(self) -> int:
         """For a selector."""
@@ -149,11 +150,6 @@ class DataChannel:
     def due_s(self, connection_due_s: float) -> float:
         """When `write` is due, given when the connection wants it; math.inf while blocked."""
         return connection_due_s
-
-    @property
-    def blocked(self) -> bool:
-        """Whether `write` waits until there is room in the socket."""
-        return False
 
     @property
     def reading(self) -> bool:

@@ -544,17 +544,14 @@ class TcpData(DataChannel):
             for sender in self._sending():
                 sender.write(now_s)
         except BlockingIOError:
-            return
+            pass
         except OSError as error:
             connection.on_control_closed(f"the data connection failed: {error.strerror}")
+        self.blocked = bool(self._sending())
 
     def _sending(self) -> list[Any]:
         senders: list[Any] = [*self._outgoing.senders.values()]
         return [sender for sender in senders if sender.left]
-
-    @property
-    def blocked(self) -> bool:
-        return bool(self._sending())
 
     @property
     def reading(self) -> bool:

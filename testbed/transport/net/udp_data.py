@@ -48,7 +48,6 @@ class UdpData(DataChannel):
         self._gather_s = gather_s
         self._measured = measured
         self._drained = True
-        self._blocked = False
         self._not_before_s = 0.0
         self._departing: Departing | None = None
         self._arriving: Arriving | None = None
@@ -95,7 +94,7 @@ class UdpData(DataChannel):
                 break
 
     def write(self, connection: Connection, now_s: float) -> None:
-        if not self._blocked and now_s < self._not_before_s:
+        if not self.blocked and now_s < self._not_before_s:
             return
         self._send(connection, now_s)
         if self._udp.too_large:
@@ -103,7 +102,7 @@ class UdpData(DataChannel):
             connection.give_up(self._too_large())
 
     def _send(self, connection: Connection, now_s: float) -> None:
-        self._blocked, self._not_before_s = False, 0.0
+        self.blocked, self._not_before_s = False, 0.0
         for _ in range(_BATCHES_PER_TURN):
             frames = connection.offer(now_s)
             if not len(frames):
@@ -112,8 +111,8 @@ class UdpData(DataChannel):
             left_out = self._leave_out(len(frames)) if self._leave_out is not None else None
             taken = self._pass_on(connection, frames, left_out, now_s)
             if taken < len(frames):
-                self._blocked = self._udp.blocked
-                self._not_before_s = now_s + (_BLOCKED_S if self._blocked else _RETRY_S)
+                self.blocked = self._udp.blocked
+                self._not_before_s = now_s + (_BLOCKED_S if self.blocked else _RETRY_S)
                 return
             if frames.nbytes < _FULL_BATCH_BYTES and left_out is None:
                 return  # no more may go now, or very little
@@ -190,7 +189,3 @@ class UdpData(DataChannel):
 
     def due_s(self, connection_due_s: float) -> float:
         return max(connection_due_s, self._not_before_s)
-
-    @property
-    def blocked(self) -> bool:
-        return self._blocked
