@@ -101,11 +101,6 @@ class BatchReceiver:
                 count += 1
         return self._rows[:count], False
 
-    @property
-    def nothing(self) -> NDArray[np.uint8]:
-        """No datagrams."""
-        return self._rows[:0]
-
     def leave(self, result: int) -> None:
         """C has received a batch, with this result, and `receive` is to return it."""
         self._left = result
@@ -347,7 +342,7 @@ class UdpSocket:
             rows, drained = self._arrivals.receive(self._socket)
         except OSError as error:
             self._count_loss(error)
-            return self._arrivals.nothing, False
+            return np.empty((0, self.datagram_bytes), dtype=np.uint8), False
         self.taken_bytes = rows.nbytes
         if self.seal is not None:
             rows = self.seal.open(rows, self._counters)
@@ -355,15 +350,11 @@ class UdpSocket:
 
     @property
     def counters(self) -> Counter[str]:
-        """Ignored datagrams and errors, by reason; what C has dropped is counted when asked for."""
+        """Ignored datagrams and errors, by reason."""
         dropped = self._arrivals.struct
-        for reason, count in (
-            ("unknown-address", dropped.foreign),
-            ("wrong-size", dropped.wrong_size),
-        ):
-            if count:
-                self._counters[reason] = count
-        return self._counters
+        return self._counters + Counter(
+            {"unknown-address": dropped.foreign, "wrong-size": dropped.wrong_size}
+        )
 
     @property
     def backlog_bytes(self) -> int:
