@@ -5,9 +5,8 @@ has two halves of its own, see `testbed/transport/policies/repair/passes.py`.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.policies.repair import Selective
 from testbed.transport.policies.repair.selective import SelectiveSender
 
@@ -20,9 +19,5 @@ class LostLastSender(SelectiveSender):
 class LostLast(Selective):
     """As `selective`, which sends lost chunks first."""
 
-    def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
-    ) -> LostLastSender:
-        return LostLastSender(
-            transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates
-        )
+    def sender(self, **common: Any) -> LostLastSender:
+        return LostLastSender(**common)

@@ -7,14 +7,13 @@ intervals, as long as they stay a small fraction of the bytes sent.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.core.errors import ProtocolError
 from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import ReceiverRepair, Repair
 from testbed.transport.core.routine import NOT_QUIET, Quiet
 from testbed.transport.core.tolerance import Progress
@@ -182,14 +181,8 @@ class SelectiveSender(AcknowledgedSender):
 class Selective(Repair):
     """The repair `selective`."""
 
-    def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
-    ) -> SelectiveSender:
-        return SelectiveSender(
-            transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates
-        )
+    def sender(self, **common: Any) -> SelectiveSender:
+        return SelectiveSender(**common)
 
-    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:
-        return AcknowledgingReceiver(
-            transfer=transfer, datagram_wire_bytes=datagram_wire_bytes, overhead=_OVERHEAD
-        )
+    def receiver(self, **common: Any) -> AcknowledgingReceiver:
+        return AcknowledgingReceiver(overhead=_OVERHEAD, **common)

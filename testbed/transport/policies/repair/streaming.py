@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from testbed.transport.core.congestion import Feedback
 from testbed.transport.core.messages import ControlMessage
 from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
 from testbed.transport.core.repair import Repair, SenderEvent, SenderState
 from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.policies.repair.selective import AcknowledgingReceiver
@@ -216,18 +215,8 @@ class Streaming(Repair):
 
     lost_first: bool = False
 
-    def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
-    ) -> StreamingSender:
-        kind = WorthiestFirstSender if self.lost_first else StreamingSender
-        return kind(
-            transfer=transfer, chunk_count=chunk_count, arrange=arrange, estimates=estimates
-        )
+    def sender(self, **common: Any) -> StreamingSender:
+        return WorthiestFirstSender(**common) if self.lost_first else StreamingSender(**common)
 
-    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> AcknowledgingReceiver:
-        return AcknowledgingReceiver(
-            transfer=transfer,
-            datagram_wire_bytes=datagram_wire_bytes,
-            overhead=_OVERHEAD,
-            loss_overheads=_LOSS_OVERHEADS,
-        )
+    def receiver(self, **common: Any) -> AcknowledgingReceiver:
+        return AcknowledgingReceiver(overhead=_OVERHEAD, loss_overheads=_LOSS_OVERHEADS, **common)
