@@ -172,7 +172,8 @@ def test_stopped_is_final_and_possible_in_every_state_and_what_is_missing_is_nam
         assert state is not SenderState.STOPPED or after is SenderState.STOPPED
     for state in SenderState:
         assert SENDER_TRANSITIONS[state, SenderEvent.STOP] is SenderState.STOPPED
-    machine = SenderMachine(SenderState.ASKING)
+    machine = SenderMachine()
+    machine.on(SenderEvent.RAN_DRY)
     with pytest.raises(ProtocolError, match="RAN_DRY is not possible while ASKING"):
         machine.on(SenderEvent.RAN_DRY)
     assert machine.state is SenderState.ASKING

@@ -61,8 +61,7 @@ SENDER_TRANSITIONS = {
 class SenderMachine:
     """The state of a transfer's sender."""
 
-    def __init__(self, state: SenderState = SenderState.SENDING) -> None:
-        self.state = state
+    state = SenderState.SENDING
 
     def on(self, event: SenderEvent) -> None:
         """Changes the state by the table; ProtocolError where it has no entry."""
