@@ -134,10 +134,8 @@ class Run(BaseModel):
 
 def _in_virtual_time(shared: Mapping[str, Any], hosts: Mapping[str, Any]) -> dict[str, Any]:
     """What differs where nobody has a machine: what hosts need, and the pace if it was real."""
-    costs = {name: cost for name, cost in hosts.items() if name != "compute_s"}
-    if not costs.get("spray"):  # runs had keys before there was this
-        costs.pop("spray", None)
-    changes = {"simulation": costs} if any(costs.values()) else {}
+    needs = {name: value for name, value in hosts.items() if value and name != "compute_s"}
+    changes = {"simulation": needs} if needs else {}
     training, compute_s = shared.get("training"), hosts.get("compute_s")
     if training and compute_s and training["pace"]["kind"] == "real":
         changes["training"] = {**training, "pace": {"kind": "paced", "compute_s": compute_s}}
