@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -41,7 +41,7 @@ REQUIRED = ("sandbox", "tun-device", "hosts", "shaping", "packet-filter", "switc
 QUICK = (*REQUIRED, "ryu", "tcp-cubic")
 with Path(__file__).with_suffix(".csv").open(encoding="utf-8") as _file:
     # What each capability enables, and how to get it.
-    _ABOUT = {each.pop("name"): each for each in csv.DictReader(_file)}
+    _ABOUT: dict[str, dict[str, Any]] = {each.pop("name"): each for each in csv.DictReader(_file)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,8 @@ class Capability:
 
 def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
     """Try the wanted capabilities, or all; the machine is as before afterwards."""
-    probed, refused = {}, ""
+    probed: dict[str, Any] = {}
+    refused = ""
     try:
         probed = sandbox.result_of(__name__, {"wanted": list(wanted)})
     except FileNotFoundError as absent:
@@ -65,8 +66,8 @@ def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
         makes_none = str(error).startswith(("unshare:", "setpriv:"))
         refused = f"{'cannot make namespaces' if makes_none else 'the probe failed'}: {error}"
     reason = refused or ("as root" if privileges.may_be_root() else "in a user namespace")
-    found = {"sandbox": Capability(available=not refused, reason=reason, **_ABOUT["sandbox"])}
-    return found | {name: Capability(**fields) for name, fields in probed.items()}
+    probed = {"sandbox": {"available": not refused, "reason": reason}, **probed}
+    return {name: Capability(**found, **_ABOUT[name]) for name, found in probed.items()}
 
 
 def missing(probed: Mapping[str, Capability], names: Sequence[str] = REQUIRED) -> list[str]:
@@ -106,11 +107,11 @@ def show(probed: Mapping[str, Capability], console: Console) -> None:
 # The inside
 
 
-def _attempt(name: str, trial: Callable[[], str | None]) -> Capability:
+def _attempt(trial: Callable[[], str | None]) -> dict[str, Any]:
     try:
-        return Capability(available=True, reason=trial() or "", **_ABOUT[name])
+        return {"available": True, "reason": trial() or ""}
     except (OSError, CommandError, ImportError) as error:
-        return Capability(available=False, reason=" ".join(str(error).split()), **_ABOUT[name])
+        return {"available": False, "reason": " ".join(str(error).split())}
 
 
 def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
         "ryu": _ryu,
         "iperf3": lambda: run(["iperf3", "--version"]).split(" (")[0],
         "switch-kernel": lambda: _unless(
-            datapath.missing() if probed["switch"].available else "Open vSwitch does not run"
+            datapath.missing() if probed["switch"]["available"] else "Open vSwitch does not run"
         ),
         "deep-switch-buffers": _deep_buffers,
         "netem": lambda: _unless(netem.missing("probe0", "probe1")),
@@ -138,10 +139,10 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
         "compiled-hot-path": partial(_unless, WHY_NONE),
         **{f"tcp-{name}": partial(_congestion_control, name) for name in TCP_CONGESTION_CONTROLS},
     }
-    probed: dict[str, Capability] = {}
+    probed: dict[str, Any] = {}
     for name in request["wanted"] or trials:
-        probed[name] = _attempt(name, trials[name])
-    return {name: asdict(each) for name, each in probed.items()}
+        probed[name] = _attempt(trials[name])
+    return probed
 
 
 def _tun_device() -> None:

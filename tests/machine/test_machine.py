@@ -74,12 +74,12 @@ def test_a_run_tries_what_it_needs_alone_and_says_what_is_missing(monkeypatch: p
 
     def result_of(_module: str, request: dict[str, Any]) -> dict[str, Any]:
         tried.extend(request["wanted"])
-        words = {"reason": "no HTB", "enables": "every run", "how": "modprobe sch_htb"}
-        return {name: {"available": name != "shaping", **words} for name in tried}
+        return {name: {"available": name != "shaping", "reason": "no HTB"} for name in tried}
 
     monkeypatch.setattr(capabilities.sandbox, "result_of", result_of)
     with pytest.raises(
-        InputError, match=r"cannot run a lab: shaping: no HTB \(modprobe sch_htb\)$"
+        InputError,
+        match=r"cannot run a lab: shaping: no HTB \(apt-get install iproute2; modprobe sch_htb\)$",
     ):
         capabilities.require()
     assert ["sandbox", *tried] == list(capabilities.REQUIRED)
