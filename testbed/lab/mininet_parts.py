@@ -118,7 +118,7 @@ class _ShellOnDemand:
                 return str(super().read(size))  # type: ignore[misc]
             if status is not None:
                 raise CommandError(f"the shell of {node.name} ended with status {status}{words}")
-        waited = f"for {self.shell_timeout_s:g} s, since {node.lastCmd!r}"
+        waited = f"for {self.shell_timeout_s:g} s, since {node.lastCmd or 'its start'!r}"
         raise CommandError(f"the shell of {node.name} says nothing {waited}{words}")
 
 

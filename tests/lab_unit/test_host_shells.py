@@ -54,7 +54,7 @@ ANSWERS_ONCE = r"printf '\177'; read -r line; printf '\177'; read -r line"
         ),
         (
             "printf waiting; exec sleep 60",
-            "the shell of worker-1 says nothing for 0.5 s, since None: waiting",
+            "the shell of worker-1 says nothing for 0.5 s, since 'its start': waiting",
         ),
         (f"{ANSWERS_ONCE}; exit 3", "the shell of worker-1 ended with status 3"),
         (
