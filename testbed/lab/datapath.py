@@ -45,23 +45,17 @@ def choose(wanted: Wanted) -> Datapath:
 
 def in_use(switches: Iterable[str]) -> Datapath:
     """The datapath that forwards these switches' packets, as the daemon says."""
-    of_switch = parse_datapaths(run(["ovs-appctl", "dpif/show"]))
-    found = {of_switch.get(each) for each in switches}
-    if len(found) == 1 and (kind := _OF_TYPE.get(found.pop() or "")):
-        return kind
-    raise CommandError(f"the switches have no datapath in common: {of_switch}")
-
-
-def parse_datapaths(text: str) -> dict[str, str]:
-    """Switch -> type of its datapath, from what `ovs-appctl dpif/show` printed."""
-    found = {}
+    of_switch: dict[str, str] = {}
     kind = ""
-    for line in text.splitlines():
+    for line in run(["ovs-appctl", "dpif/show"]).splitlines():
         if not line.startswith(" "):
             kind = line.partition("@")[0]
         elif name := re.fullmatch(r"  (\S+):", line):
-            found[name.group(1)] = kind
-    return found
+            of_switch[name.group(1)] = kind
+    kinds = {of_switch.get(switch) for switch in switches}
+    if len(kinds) == 1 and (found := _OF_TYPE.get(kinds.pop() or "")):
+        return found
+    raise CommandError(f"the switches have no datapath in common: {of_switch}")
 
 
 def lost_upcalls() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,6 @@ from testbed.lab.delay import Middle, Relay, netem
 from testbed.lab.kernel import shaping, socket_defaults
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output, inside
-
-_LINK_OPTIONS = {
-    *("rate_bps", "queue_bytes", "delay_s", "jitter_s", "loss"),
-    *("ecn_threshold_bytes", "priority_queue_bytes", "most_delay_s"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +50,9 @@ class LinkEnds:
     def shape(self) -> LinkShape:
         """Rate and queue of each direction."""
         return LinkShape.of_link(vars(self))
+
+
+_LINK_OPTIONS = {each.name for each in fields(LinkEnds)} - {"name", "first", "second", "middle"}
 
 
 @dataclass(frozen=True, kw_only=True)
