@@ -30,10 +30,6 @@ RATES_BPS = (100_000_000, 50_000_000, 20_000_000)
 SHARE_ARRIVED = 0.9
 _WATCHED_S = 1.0
 _SLEEP_S = 0.002
-# Beyond these a measurement in real time may fail through no fault of what is measured. Quiet
-# machines of two cores: others below 0.02, timers 0.06 ms late in the median, p99 below 0.5 ms.
-DISTURBED_OTHERS = 0.10
-DISTURBED_LATE_S = 0.002
 _MOST_OTHERS = DEFAULTS["cpu_others"]
 
 _WORKERS = 3
@@ -55,27 +51,15 @@ class Moment:
     others: float
     stolen: float
 
-    @property
-    def disturbed(self) -> str:
-        """Why nothing that is measured now in real time can be relied on; empty: it can."""
-        if self.others + self.stolen > DISTURBED_OTHERS:
-            return f"{self._taken()} of the processors"
-        if self.late_p99_s > DISTURBED_LATE_S:
-            return f"timers are {self.late_p99_s * 1e3:.1f} ms late (p99)"
-        return ""
-
     def sentence(self) -> str:
         """It in words."""
+        hypervisor = f" and the hypervisor {self.stolen:.0%}" if self.stolen >= 0.005 else ""
         busy = self.others > _MOST_OTHERS
         advice = "; runs may be invalid; close other programs" if busy else ""
         return (
             f"timers {self.late_p50_s * 1e3:.2f} ms late, p99 {self.late_p99_s * 1e3:.2f} ms; "
-            f"{self._taken()} of {os.cpu_count()} processors{advice}"
+            f"others take {self.others:.0%}{hypervisor} of {os.cpu_count()} processors{advice}"
         )
-
-    def _taken(self) -> str:
-        hypervisor = f" and the hypervisor {self.stolen:.0%}" if self.stolen >= 0.005 else ""
-        return f"others take {self.others:.0%}{hypervisor}"
 
 
 @dataclass(frozen=True, kw_only=True)
