@@ -81,17 +81,14 @@ class Rtnetlink:
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages, which the kernel carries out in order."""
         for start in range(0, len(messages), _TOGETHER):
-            self._send_some(messages[start : start + _TOGETHER])
-
-    def _send_some(self, messages: Sequence[Message]) -> None:
-        requests = [(message.kind, message.flags, message.body) for message in messages]
-        try:
-            answers = netlink.request(self.socket, requests)
-        except OSError as error:
-            raise CommandError(f"{messages[0].what}: {error.strerror}") from None
-        for message, refusal in zip(messages, answers, strict=True):
-            if refusal is not None:
-                raise CommandError(f"{message.what}: {refusal.strerror}")
+            some = messages[start : start + _TOGETHER]
+            try:
+                answers = netlink.request(self.socket, [message[:3] for message in some])
+            except OSError as error:
+                raise CommandError(f"{some[0].what}: {error.strerror}") from None
+            for message, refusal in zip(some, answers, strict=True):
+                if refusal is not None:
+                    raise CommandError(f"{message.what}: {refusal.strerror}")
 
     def interface(self, name: str) -> Interface:
         """An interface of this namespace; CommandError when there is none."""
