@@ -166,7 +166,7 @@ GATES: tuple[GateEntry, ...] = (
         evidence="conservation.json: links[].unexplained and switches[].unexplained",
         causes="A part of the emulator lost packets without counting them.",
         remedy=f"{_SLOWER} {_ALONE} If it stays, please report it with the run directory.",
-        judge="ledgers:unexplained",
+        judge="conservation:unexplained",
     ),
     GateEntry(
         title="emulator's losses",
@@ -181,7 +181,7 @@ GATES: tuple[GateEntry, ...] = (
         causes="The switch or the delay relay did not run for a while, and what waited for it did "
         "not fit.",
         remedy=f"{_SLOWER} {_ALONE}",
-        judge="ledgers:accidents",
+        judge="conservation:accidents",
     ),
     GateEntry(
         title="processor",

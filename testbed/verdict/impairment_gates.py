@@ -13,8 +13,8 @@ from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE
 from controllers.impairments.parameters import LEGS_OF
 from testbed.lab.loss_table import LossModel
 from testbed.lab.network import LabInfo
+from testbed.verdict.conservation import Conservation
 from testbed.verdict.gate import Finding, worst
-from testbed.verdict.ledgers import Conservation
 from testbed.verdict.link_changes import LinkChanges
 
 Events = Sequence[Mapping[str, Any]]

@@ -13,9 +13,9 @@ from testbed.lab.network import LabInfo
 from testbed.shared import jsonl, run_directory
 from testbed.verdict import conservation, gate, link_changes, links_under_load
 from testbed.verdict.calibration import Calibration
+from testbed.verdict.conservation import Conservation
 from testbed.verdict.counters import CounterReader, Counters
 from testbed.verdict.gate import Gate
-from testbed.verdict.ledgers import Conservation
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.processor_headroom import Standstill, StandstillWatch, Watch
 

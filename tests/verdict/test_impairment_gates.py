@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from testbed.lab.loss_table import LossModel
 from testbed.verdict import impairment_gates
 from testbed.verdict.congestion_read_back import difference
+from testbed.verdict.conservation import Conservation
 from testbed.verdict.gates import DEFAULTS
 from testbed.verdict.impairment_gates import explained_by_chance
-from testbed.verdict.ledgers import Conservation
 from testbed.verdict.link_changes import LinkChanges
 from tests.verdict.evidence_of_gates import LINK, conserved, gate_of, ledger, network_of
 
