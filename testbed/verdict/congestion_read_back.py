@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from testbed.shared import jsonl, run_directory
@@ -11,17 +11,22 @@ KEY = "congestion_control"
 
 
 def difference(directory: Path, wanted: str) -> str:
-    """Where another congestion control was in use, in words; empty where none was."""
-    found = [(place, used) for place, used in _in_use(directory) if used != wanted]
+    """Where an endpoint used another congestion control, in words; empty where none did."""
+    found = [
+        f"{record.get('host')} towards {peer} used {facts[KEY]!r}"
+        for path in sorted((directory / "events").glob("endpoint-*.jsonl"))
+        for record in jsonl.read(path)
+        for peer, facts in record.get("facts", {}).items()
+        if facts.get(KEY, wanted) != wanted
+    ]
     if not found:
         return ""
-    place, used = found[0]
     more = f", and {len(found) - 1} more" if found[1:] else ""
-    return f"congestion control {wanted!r} was asked for, and {place} used {used!r}{more}"
+    return f"congestion control {wanted!r} was asked for, and {found[0]}{more}"
 
 
 def difference_of_hosts(directory: Path, wanted: Mapping[str, str]) -> str:
-    """Where hosts' connections used another congestion control, in words; empty: nowhere."""
+    """Where a host's connection used another congestion control, in words; empty: nowhere."""
     sampled = run_directory.read_or_empty(directory / "samples" / "sampler.json")
     for each in sampled.get("congestion_controls", []):
         asked = wanted.get(each["host"], each[KEY])
@@ -31,12 +36,3 @@ def difference_of_hosts(directory: Path, wanted: Mapping[str, str]) -> str:
                 f"towards {each['peer']} used {each[KEY]!r}"
             )
     return ""
-
-
-def _in_use(directory: Path) -> Iterator[tuple[str, str]]:
-    """The endpoints' peers in words, each with the congestion control towards it."""
-    for path in sorted((directory / "events").glob("endpoint-*.jsonl")):
-        for record in jsonl.read(path):
-            for peer, facts in record.get("facts", {}).items():
-                if KEY in facts:
-                    yield f"{record.get('host')} towards {peer}", facts[KEY]

@@ -190,16 +190,6 @@ class Conservation:
         ledgers: tuple[Any, ...] = (*self.links, *self.switches, *self.hosts)
         return worst([(0.0, ""), *((each.share, each.place) for each in ledgers)])
 
-    def worst_loss(self) -> tuple[float, str]:
-        """The most packets that one part of the emulator lost by accident, and where."""
-        losses: list[tuple[float, str]] = [
-            (lost, f"{each.place}: {part}")
-            for each in self.links
-            for part, lost in each.emulator_losses.items()
-        ]
-        upcalls = (self.lost_upcalls, "the kernel's datapath: first packets of flows")
-        return worst([(0, ""), upcalls, *losses])
-
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""
         ledgers: list[LinkLedger | SwitchLedger] = [*self.links, *self.switches]
@@ -208,21 +198,20 @@ class Conservation:
         return hidden, hidden / max(LEAST_PACKETS, sent), where
 
     def as_json(self) -> dict[str, Any]:
-        links = [_with_sums(each) | {"from": each.sender} for each in self.links]
-        for record in links:
-            record.pop("sender")
+        balances = [
+            [asdict(one) | {"unexplained": one.unexplained, "share": one.share} for one in ledgers]
+            for ledgers in (self.links, self.switches)
+        ]
+        for record in balances[0]:
+            record["from"] = record.pop("sender")
         return {
             "duration_s": self.duration_s,
             "drained": self.quiet,
             "lost_upcalls": self.lost_upcalls,
-            "links": links,
-            "switches": [_with_sums(each) for each in self.switches],
-            "hosts": [asdict(each) for each in self.hosts],
+            "links": balances[0],
+            "switches": balances[1],
+            "hosts": [asdict(host) for host in self.hosts],
         }
-
-
-def _with_sums(ledger: LinkLedger | SwitchLedger) -> dict[str, Any]:
-    return asdict(ledger) | {"unexplained": ledger.unexplained, "share": ledger.share}
 
 
 def close(
@@ -597,7 +586,13 @@ def accidents(ledgers: Conservation | None, unreadable: str) -> Finding:
     """The most that one part of the emulator lost by accident."""
     if ledgers is None or not ledgers.quiet:
         return _uncounted(ledgers, unreadable)
-    lost, part = ledgers.worst_loss()
+    losses: list[tuple[float, str]] = [
+        (lost, f"{link.place}: {part}")
+        for link in ledgers.links
+        for part, lost in link.emulator_losses.items()
+    ]
+    upcalls = (ledgers.lost_upcalls, "the kernel's datapath: first packets of flows")
+    lost, part = worst([(0, ""), upcalls, *losses])
     return Finding(value=lost, where=part if lost else "")
 
 
