@@ -95,8 +95,7 @@ def delay(
     record, without = _record(directory, network)
     if without is not None:
         return replace(without, key="delay_error_s")
-    # Where a delay was set by hand, only the setting at the end is compared, with what was set
-    # last.
+    # Where a delay was set by hand, only the setting at the end is compared, with the last one set.
     changed = changes.of(network, "delay_s", "jitter_s")
     bypassed = _bypassed(record, network, changes)
     links = {link.name: link for link in network.links}
@@ -118,20 +117,19 @@ def delay(
         return Finding(key="delay_error_s", missing=bypassed, note=why)
     _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
     error_s, limit_s, key = errors[place]
-    note = "what netem was set to in the end; how long frames waited is not known"
+    notes = ["what netem was set to in the end; how long frames waited is not known"]
     if record["by"] == "relay":
         few = sum(way["wait_most_s"] is None for way in record["delays"])
         left_out = sum(way["left_out"] or 0 for way in record["delays"])
         notes = [f"{few} of {len(errors)} directions carried too few frames to tell"] if few else []
         if left_out:
             notes.append(f"{left_out} frames left out, which left while impairments changed delays")
-        note = "; ".join(notes)
     return Finding(
         value=error_s,
         key=key,
         limit=limit_s,
         where=place,
-        note="; ".join(filter(None, (note, by_hand))),
+        note="; ".join(filter(None, (*notes, by_hand))),
         missing=bypassed,
     )
 

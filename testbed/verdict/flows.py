@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from testbed.lab.kernel import netlink
 from testbed.verdict.store import ChunkedTable
 
-# Columns of a connection's state. The window is in bytes: segments times their size; the rate is
-# the kernel's latest sample of the delivery rate, 0 before the first; retransmits are segments sent
-# again, and acked_bytes what the other end has confirmed, since the connection began.
+# Columns of a connection's state: the window is segments times their size, the rate the kernel's
+# latest sample (0 before the first), the other two count since the connection began.
 STATE = ("cwnd_bytes", "rtt_s", "rate_bps", "retransmits", "acked_bytes")
 
 _SOCK_DIAG_BY_FAMILY = 20

@@ -13,10 +13,9 @@ from testbed.lab.network import LabInfo, LinkEnds
 from testbed.shared import jsonl
 from testbed.shared.jsonl import JsonLinesWriter
 
-# Each record says which settings of a direction were set, and all that it has from then on; those
-# that were not set may be an impairment's. A rate under load is judged by the rate in force. A
-# loss, or how long frames waited, is not compared with a configuration that held for a part of the
-# time only.
+# A record says which settings were set, and all that the direction has from then on; the others may
+# be an impairment's. A rate under load is judged by the rate in force. Losses and waits are not
+# compared with a configuration that held for a part of the time only.
 FILE = "link_changes.jsonl"
 Way = tuple[str, str]  # a link's name and the end that sends
 Change = tuple[float, float, float]  # when it was ordered, when it was done, the new value
@@ -47,9 +46,8 @@ class LinkChanges:
     def __init__(
         self, records: Sequence[Mapping[str, Any]] = (), queues: Path | None = None
     ) -> None:
-        """`queues`: where their samples will be."""
         self._records = list(records)
-        self._queues = queues
+        self._queues = queues  # where their samples will be
 
     @classmethod
     def read(cls, directory: Path) -> LinkChanges:

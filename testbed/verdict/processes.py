@@ -40,10 +40,10 @@ class _Process:
 
 
 class ProcessSampler:
-    """Follows all processes of the sandbox except shells and processes seen only once."""
+    """Follows all processes of the sandbox except shells and processes seen only once.
 
-    # Where workers share a process, each has its own thread's time and an equal share of the
-    # memory.
+    Where workers share a process, each has its own thread's time and an equal share of the memory.
+    """
 
     def __init__(
         self, folder: Path, hosts: Mapping[str, Mapping[str, Any]], named: Mapping[str, int]

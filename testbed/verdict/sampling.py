@@ -86,8 +86,8 @@ def sampled(
             # numpy's threads would only take memory here.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
         ).start()
-    sampler = RunningSampler(helper)
     try:
+        sampler = RunningSampler(helper)
         first()
         with suppress(HelperError):  # its log says why; a sampler that fails costs no run
             helper.tell(**order)
