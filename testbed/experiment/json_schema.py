@@ -7,9 +7,9 @@ paths of factors and profiles, and what needs the whole experiment are left to `
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
@@ -27,23 +27,7 @@ from testbed.transport.protocols import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
 
-_FRACTION: Schema = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-_TEXT: Schema = {"type": "string"}
-_COUNT: Schema = {"type": "integer", "minimum": 1}
-_SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-# What an arm's settings are that are no share, no name of an axis, and have no unit.
-_SETTINGS: dict[str, Schema] = {
-    "carrier": {"enum": ["udp", "tcp"]},
-    "control": {"enum": ["tcp", "hedged"]},
-    "coding": {"enum": ["plain", "two-values"]},
-    "per": {"enum": ["payload", "tensor"]},
-    "tensors": {"type": ["string", "object"], "additionalProperties": _FRACTION},
-    "patience": {"type": ["number", "null"], "minimum": 1},
-    **dict.fromkeys(("name", "must"), _TEXT),
-    **dict.fromkeys(("floor", "share", "at_most", "keep", "quantile", "wait"), _SHARE),
-    **dict.fromkeys(("within_rounds", "warm_up"), _COUNT),
-    **dict.fromkeys(("first", "last"), _FRACTION | {"type": ["number", "null"]}),
-}
+_NO_SHARES = ("patience",)  # numbers of an arm without a unit that may be above 1
 _PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
 
@@ -150,13 +134,17 @@ def with_unit(unit: units.Unit) -> Schema:
 def _setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
     preset, unit = protocols.preset(protocol), units.of(key)
-    schema = _SETTINGS.get(key, _FRACTION)
     if key == "congestion_control" and preset.carrier == "tcp":
-        schema = {"type": "string", "pattern": r"^\w+$"}
+        schema: Schema = {"type": "string", "pattern": r"^\w+$"}
     elif key in REGISTRIES:
         schema = {"$ref": f"#/$defs/axis.{key}"}
     elif unit is not None:
         schema = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
+    else:
+        hints = get_type_hints(ProtocolConfig) | get_type_hints(protocols.PRESETS[protocol])
+        schema = TypeAdapter(hints[key]).json_schema()
+        if schema.get("type") == "number" and key not in _NO_SHARES:
+            schema |= {"minimum": 0, "maximum": 1}
     order = ORDERS.entry(ORDERS.parse(preset.order)[0])
     parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}

@@ -340,7 +340,7 @@ def _bounded_energy(
     at_most: float = 0.25,
     patience: float = 1.2,
     within_rounds: int = 61,
-    per: str = "payload",
+    per: Literal["payload", "tensor"] = "payload",
     **settings: Any,
 ) -> ProtocolConfig:
     """Ours: the most energetic chunks first, until there is enough energy or it is late."""
