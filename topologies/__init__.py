@@ -3,6 +3,7 @@
 To add one: a line in `TOPOLOGIES` and a file with `Parameters`, a `TopologyParameters` with its own
 keys, and `Topology`, a `LabTopo` whose `build(parameters)` adds hosts, switches and links. A file
 of your own has the same two names; `plain` adapts a `Topo` that was written for Mininet alone.
+Imports Mininet, when a topology is used, and `testbed.shared`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     ddp.register_comm_hook(state, state.hook)
 
 `bounded_loss` is what users make, `steps` what it does with each step's buckets, `endpoint_thread`
-one end of an exchange, and `exchange` all ends that a rank has. To add a collective: a line of
-`owners` in `plan`.
+one end of an exchange, and `exchange` all ends that a rank has. Imports torch, the transport,
+shared, fillings and the phase rule. To add a collective: a line of `owners` in `plan`.
 """
 
 from testbed.ddp.bounded_loss import BoundedLoss

@@ -2,7 +2,7 @@
 
 To add one: a file here with `Parameters`, a `DatasetParameters` whose `load` gives a `Dataset`, and
 a line in `DATASETS`; or a file of your own, `dataset: ./mine.py`, with a function `load` that
-returns four arrays (see `user`).
+returns four arrays (see `user`). Imports numpy, pydantic and `testbed.shared`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 To add one: a file here with a function `build(classes, input_shape)`, and a line in `MODELS`; or a
 file of your own, `model: ./mine.py`. The function returns a module that maps (examples,
 *input_shape) to logits (examples, classes), or token numbers (sequences, tokens) to (sequences,
-tokens, classes).
+tokens, classes). Imports torch when a model is built.
 
 A tensor that a model uses twice (GPT-2's output layer is its embedding) is one tensor in the
 gradient. Buffers, such as running statistics, are not sent: each replica keeps its own.
