@@ -11,6 +11,7 @@ import pytest
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets
+from testbed.training.datasets import cifar10
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -44,12 +45,12 @@ def prepared(section):
     return parameters.load(None), progress
 
 
-def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache):
+def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache, monkeypatch):
     content, file = archive(batch_files()), tmp_path / "a.tar.gz"
     file.write_bytes(content)
-    section = {"name": "cifar10", "url": file.as_uri()}
-    section["sha256"] = hashlib.sha256(content).hexdigest()
-    dataset, progress = prepared(section)
+    monkeypatch.setattr(cifar10, "_URL", file.as_uri())
+    monkeypatch.setattr(cifar10, "_ARCHIVE_SHA256", hashlib.sha256(content).hexdigest())
+    dataset, progress = prepared("cifar10")
     assert progress[-1] == (len(content), len(content))
     train = np.concatenate([records(seed) for seed in range(5)])
     pixels = train[:, 1:].reshape(-1, 3, 32, 32).astype(np.float64)
@@ -60,7 +61,7 @@ def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache):
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
     assert labels.tolist() == train[:, 0].tolist()
     file.unlink()
-    assert prepared(section)[0].facts["sha256"] == dataset.facts["sha256"]
+    assert prepared("cifar10")[0].facts["sha256"] == dataset.facts["sha256"]
     assert [path.name for path in own_cache.iterdir()] == ["cifar-10-binary.tar.gz"]
 
 
@@ -73,15 +74,16 @@ def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache):
         ("ftp://127.0.0.1/x.tar.gz", "valid schemes: https, http, file"),
     ],
 )
-def test_nothing_is_kept_of_a_failed_download(tmp_path, own_cache, url, said):
+def test_nothing_is_kept_of_a_failed_download(tmp_path, own_cache, monkeypatch, url, said):
     (tmp_path / "a.tar.gz").write_bytes(b"something else")
+    monkeypatch.setattr(cifar10, "_URL", url.format(folder=tmp_path))
     with pytest.raises(InputError, match=said) as caught:
-        prepared({"name": "cifar10", "url": url.format(folder=tmp_path)})
+        prepared("cifar10")
     assert "\n" not in str(caught.value)
     assert list(own_cache.iterdir()) == []
 
 
-def test_a_download_that_is_cut_off_is_told(own_cache):
+def test_a_download_that_is_cut_off_is_told(own_cache, monkeypatch):
     def answer(listener):
         connection, _ = listener.accept()
         with connection:
@@ -91,34 +93,39 @@ def test_a_download_that_is_cut_off_is_told(own_cache):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=answer, args=[listener]).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/a.tar.gz"
+        monkeypatch.setattr(cifar10, "_URL", url)
         with pytest.raises(InputError, match="not downloaded: 1000 of 9000 bytes came"):
-            prepared({"name": "cifar10", "url": url})
+            prepared("cifar10")
     assert list(own_cache.iterdir()) == []
 
 
 def write_archive(folder, **changes):
+    """Returns its checksum."""
+    content = archive(batch_files() | changes)
     folder.mkdir()
-    (folder / "cifar-10-binary.tar.gz").write_bytes(archive(batch_files() | changes))
+    (folder / "cifar-10-binary.tar.gz").write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
-def test_an_archive_in_a_folder_is_checked_against_the_published_sum(tmp_path):
-    write_archive(tmp_path / "c")
+def test_an_archive_in_a_folder_is_checked_against_the_published_sum(tmp_path, monkeypatch):
+    sha256 = write_archive(tmp_path / "c")
     with pytest.raises(InputError, match=r"tar\.gz: its SHA-256 is .*, expected c4a38c5"):
         datasets.load({"name": "cifar10", "directory": "c"}, tmp_path)
-    dataset = datasets.load({"name": "cifar10", "directory": "c", "verify": False}, tmp_path)
+    monkeypatch.setattr(cifar10, "_ARCHIVE_SHA256", sha256)
+    dataset = datasets.load({"name": "cifar10", "directory": "c"}, tmp_path)
     assert dataset.facts["train_examples"] == 30
 
 
-def test_what_is_wrong_with_cifar10_files_is_named(tmp_path):
+def test_what_is_wrong_with_cifar10_files_is_named(tmp_path, monkeypatch):
     bad = records(9)
     bad[4, 0] = 11
-    write_archive(tmp_path / "labels", **{"test_batch.bin": bad})
-    write_archive(tmp_path / "short", **{"data_batch_2.bin": records(1)[:, :3000]})
-    for folder, said in (
-        ("labels", "cifar10, test part: the label of example 4 is 11; valid: 0 to 9"),
-        ("short", "data_batch_2.bin has 18000 bytes; valid: a multiple of 3073"),
-        ("none", "none holds no cifar-10-binary.tar.gz"),
+    wrong = write_archive(tmp_path / "labels", **{"test_batch.bin": bad})
+    short = write_archive(tmp_path / "short", **{"data_batch_2.bin": records(1)[:, :3000]})
+    for folder, sha256, said in (
+        ("labels", wrong, "cifar10, test part: the label of example 4 is 11; valid: 0 to 9"),
+        ("short", short, "data_batch_2.bin has 18000 bytes; valid: a multiple of 3073"),
+        ("none", "", "none holds no cifar-10-binary.tar.gz"),
     ):
-        section = {"name": "cifar10", "directory": folder, "verify": False}
+        monkeypatch.setattr(cifar10, "_ARCHIVE_SHA256", sha256)
         with pytest.raises(InputError, match=said):
-            datasets.load(section, tmp_path)
+            datasets.load({"name": "cifar10", "directory": folder}, tmp_path)

@@ -98,9 +98,9 @@ def fetch(url: str, path: Path, *, sha256: str, progress: Progress, timeout_s: f
             raise InputError(f"{url}: not downloaded: {reason}") from None
         if length and done < length:
             raise InputError(f"{url}: not downloaded: {done} of {length} bytes came")
-        if total.hexdigest() != sha256.lower():
+        if total.hexdigest() != sha256:
             raise InputError(
-                f"{url}: not kept: its SHA-256 is {total.hexdigest()}, expected {sha256.lower()}"
+                f"{url}: not kept: its SHA-256 is {total.hexdigest()}, expected {sha256}"
             )
 
 

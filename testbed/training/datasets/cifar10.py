@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from testbed.shared.problems import form
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
 from testbed.training.datasets.base import Dataset, DatasetParameters, Progress, images_dataset
@@ -28,21 +27,9 @@ _Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 class Parameters(DatasetParameters):
-    """Read from the archive in `directory`; without one it is downloaded once into the cache.
-
-    It is checked against the published SHA-256 unless `verify` is false, for other data in the same
-    form.
-    """
+    """Read from the archive in `directory`, or else downloaded once; its SHA-256 is checked."""
 
     directory: str | None = Field(default=None, description="relative to the YAML file")
-    url: str = Field(default=_URL, description="where the archive is downloaded from, once")
-    sha256: str = form(
-        "^[0-9a-fA-F]{64}$",
-        "the 64 hexadecimal digits of a SHA-256",
-        default=_ARCHIVE_SHA256,
-        description="what the archive must hash to",
-    )
-    verify: bool = Field(default=True, description="whether the hash is checked")
 
     def load(self, folder: Path | None) -> Dataset:
         """Inputs (3, 32, 32), 10 classes; the published split."""
@@ -55,12 +42,12 @@ class Parameters(DatasetParameters):
             test=_records(_TEST, files),
             classes=10,
             source="cifar10",
-            origin={"name": self.name, "verified": self.verify, "url": self.url},
+            origin={"name": self.name, "url": _URL},
         )
 
-    def train_count(self) -> int | None:
-        """The published number, unless the data is the user's own."""
-        return 50_000 if self.verify and self.sha256 == _ARCHIVE_SHA256 else None
+    def train_count(self) -> int:
+        """The published number."""
+        return 50_000
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
         """Download the archive, unless a directory is given or the archive is cached."""
@@ -69,7 +56,7 @@ class Parameters(DatasetParameters):
             return
         if self.directory is not None:
             self.load(folder)  # says what is missing
-        cache.fetch(self.url, archive, sha256=self.sha256, progress=progress)
+        cache.fetch(_URL, archive, sha256=_ARCHIVE_SHA256, progress=progress)
 
     def _archive(self, folder: Path | None) -> Path:
         if self.directory is None:
@@ -78,8 +65,8 @@ class Parameters(DatasetParameters):
 
     def _files(self, archive: Path) -> dict[str, bytes]:
         """The contents of the archive's files, by name."""
-        if self.verify and (sha256 := cache.file_digest(archive)) != self.sha256.lower():
-            raise InputError(f"{archive}: its SHA-256 is {sha256}, expected {self.sha256.lower()}")
+        if (sha256 := cache.file_digest(archive)) != _ARCHIVE_SHA256:
+            raise InputError(f"{archive}: its SHA-256 is {sha256}, expected {_ARCHIVE_SHA256}")
         files = {}
         try:
             with tarfile.open(archive) as tar:
