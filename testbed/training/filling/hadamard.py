@@ -12,8 +12,8 @@ number r of those before them. Then, over the draws of the signs, the expectatio
 
     ((2m - n) q + r) / m    of its value, for the first m;    q    for the others
 
-whatever chunks are lost, as long as that does not depend on the signs. `rescale` divides by it,
-which makes the estimate unbiased. That is ours; what OptiReduce does is not known to us.
+whatever chunks are lost, as long as that does not depend on the signs. The estimate is divided by
+it, which makes it unbiased. That is ours; what OptiReduce does is not known to us.
 """
 
 import functools
@@ -115,11 +115,9 @@ class Hadamard(Filling):
 
     Args:
         seed: draws the signs; the same on both sides.
-        rescale: whether to scale up what arrived, so that the estimate is unbiased.
     """
 
     seed: int = 0
-    rescale: bool = True
 
     def __post_init__(self) -> None:
         if not (isinstance(self.seed, int) and self.seed >= 0):
@@ -142,10 +140,9 @@ class Hadamard(Filling):
             if mask.all():
                 continue
             turned.turn_back(payload)
-            if self.rescale:
-                first, others = turned.shares(layout.element_mask(mask))
-                payload[: turned.size] *= np.float32(1 / first if first else 0)
-                payload[turned.size :] *= np.float32(1 / others if others else 0)
+            first, others = turned.shares(layout.element_mask(mask))
+            payload[: turned.size] *= np.float32(1 / first if first else 0)
+            payload[turned.size :] *= np.float32(1 / others if others else 0)
             mean += payload
         mean /= np.float32(len(payloads))
 
