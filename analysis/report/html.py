@@ -61,8 +61,6 @@ _FORMATS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
 _UNLIKE_ROWS = {"main", "ratios", "published", "arms", "phases"}
 _IDENTIFIER = re.compile(r'\bid="([^"]+)"')
 _REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
-_SIZE = re.compile(r'<svg ([^>]*?)width="[^"]*"([^>]*?)>', re.DOTALL)
-_HEIGHT = re.compile(r'(<svg [^>]*?)height="[^"]*"', re.DOTALL)
 
 
 @cache
@@ -139,16 +137,16 @@ def breakable(label: str) -> Markup:
 
 def inline_svg(svg: str, *, name: str, description: str) -> Markup:
     """matplotlib's SVG as an element that fills its box's width; `name` keeps its ids unique."""
-    body = svg[svg.index("<svg ") :]
+    body = svg[svg.index("<svg ") + len("<svg ") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = _IDENTIFIER.sub(lambda match: f'id="{name}-{match[1]}"', body)
     body = _REFERENCE.sub(lambda match: f"{match[1]}{name}-{match[2]}", body)
     for colour in COLOURS:
         body = body.replace(colour.light, f"var(--{colour.name}, {colour.light})")
-    body = _SIZE.sub(r"<svg \1\2>", body, count=1)
-    body = _HEIGHT.sub(r"\1", body, count=1)
-    label = f'<svg role="img" aria-label="{escape(description)}" '
-    return Markup(label + body.removeprefix("<svg "))  # noqa: S704 (matplotlib escapes its texts)
+    head, rest = body.split(">", 1)
+    head = re.sub(r'\b(?:width|height)="[^"]*"', "", head)
+    label = f'role="img" aria-label="{escape(description)}"'
+    return Markup(f"<svg {label} {head}>{rest}")  # noqa: S704 (matplotlib escapes its texts)
 
 
 def _colour_variables(*, dark: bool) -> Markup:

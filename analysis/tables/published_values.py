@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis import formatting
 from analysis.data.metrics import TASK_METRICS, describe
-from analysis.statistics import ENOUGH_SEEDS, Estimate, paper_reduction, true_reduction
+from analysis.statistics import Estimate, paper_reduction, true_reduction
 from analysis.summary.lookup import OWN_LIMIT, factors_text, published_entries
 from analysis.summary.published import ANY_MODEL, NOT_STATED, load_models
 from analysis.tables import rendering
@@ -117,9 +117,7 @@ def _reproduced(each: _Beside) -> Cell:
         return Cell(text="a limit", detail=side, tone="quiet")
     if each.verdict is None:
         return Cell(text="no margin stated", detail=side, tone="quiet")
-    few = f"n = {ours.n}" if ours.n < ENOUGH_SEEDS else ""
-    tone = _TONES.get(each.verdict, "quiet")
-    return Cell(text=each.verdict, detail=formatting.joined(few, side), tone=tone)
+    return Cell(text=each.verdict, detail=side, tone=_TONES.get(each.verdict, "quiet"))
 
 
 def _reduction(each: _Beside, definition: Callable[[float], float]) -> Cell:
@@ -166,19 +164,19 @@ def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
 
 def _by_published_value(summary: dict[str, Any]) -> list[list[_Beside]]:
     """The comparisons that have a value of ours, by the paper's value and, if learnt, our model."""
-    by_value: dict[str, dict[tuple[str, ...], list[_Beside]]] = {}
+    # An entry may be meant in several ways. The first is what its words say, also where too few
+    # rounds give no such quantile: another must not stand in for it unsaid.
+    first: dict[str, str] = {}  # metric by id
+    groups: dict[tuple[str, ...], list[_Beside]] = {}
     for each in _beside(summary):
-        of_value = by_value.setdefault(each.entry["id"], {})
-        # An entry may be meant in several ways (`also`). The first is what its words say, also
-        # where too few rounds give no such quantile: another must not stand in for it unsaid.
-        first = next((entries[0].metric for entries in of_value.values()), each.metric)
-        if not each.is_limit and each.metric == first:
+        name = each.entry["id"]
+        if not each.is_limit and each.metric == first.setdefault(name, each.metric):
             model = each.entry["our_model"] if each.metric in TASK_METRICS else ()
-            of_value.setdefault(tuple(model), []).append(each)
+            groups.setdefault((name, *model), []).append(each)
+    order = list(first)
     return [
         entries
-        for of_value in by_value.values()
-        for entries in of_value.values()
+        for (name, *_), entries in sorted(groups.items(), key=lambda each: order.index(each[0][0]))
         if entries[0].is_quantile or any(each.ours.value is not None for each in entries)
     ]
 
