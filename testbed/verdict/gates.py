@@ -109,11 +109,9 @@ GATES: tuple[GateEntry, ...] = (
             "rtt_error": _above(0.1, "as a share of the round trip"),
             "rtt_error_s": _above(0.0003, "for each switch on the path; the larger of both counts"),
         },
-        measured="Before training, probes cross every path of the idle network. The gate takes "
-        "the error of the worst path's round-trip time.",
+        measured="Before training, probes cross every path of the idle network. The worst counts.",
         evidence="calibration.json: links[].rtt_s beside links[].configured_rtt_s",
-        causes="Every switch costs time. So deep networks miss short delays, and so does a busy "
-        "machine.",
+        causes="Every switch costs time, the more on a busy machine.",
         remedy="Give the links a delay, or lower their rate. Close other programs. Or raise "
         "limits.rtt_error_s, and say so when you publish.",
         judge="calibration:round_trip",
@@ -127,8 +125,7 @@ GATES: tuple[GateEntry, ...] = (
         "million cases.",
         evidence="calibration.json: links[].probes_lost of links[].probes_sent, beside "
         "links[].configured_probe_loss",
-        causes="The machine was too busy to receive them in time, or something lost packets that "
-        "no link is configured to lose.",
+        causes="The machine was too busy to receive them in time, or something lost them.",
         remedy=_ALONE,
         judge="calibration:idle_loss",
     ),
@@ -139,8 +136,7 @@ GATES: tuple[GateEntry, ...] = (
         measured="Before training, every queue is filled until it drops. The gate takes the share "
         "by which the fullest state missed the configured limit.",
         evidence="calibration.json: queues[].peak_bytes beside queues[].limit_bytes",
-        causes="The queue drained while it was filled, because the machine was busy or the queue "
-        "holds only a few packets.",
+        causes="It drained while it was filled: the machine was busy, or it holds few packets.",
         remedy=f"Choose queues of ten packets or more. {_ALONE}",
         judge="calibration:queue_limits",
     ),
@@ -151,8 +147,7 @@ GATES: tuple[GateEntry, ...] = (
         measured="All ports of the switch send through one socket; the kernel's datapath has none. "
         "The gate takes the bytes by which the deepest queue exceeds that socket's buffer.",
         evidence="manifest.json: switch_sockets.send_bytes",
-        causes="An ordinary user may not enlarge the buffer. A queue that does not fit never "
-        "drops.",
+        causes="An ordinary user may not enlarge the buffer.",
         remedy="Choose a smaller queue_bytes, or run as root.",
         judge="calibration:socket_buffer",
     ),
@@ -178,8 +173,7 @@ GATES: tuple[GateEntry, ...] = (
         "queues and full sockets of workers lose is a result, and no accident.",
         evidence="conservation.json: links[].socket_drops, links[].interface_drops, "
         "links[].delay_drops and lost_upcalls",
-        causes="The switch or the delay relay did not run for a while, and what waited for it did "
-        "not fit.",
+        causes="The switch or the delay relay did not run for a while.",
         remedy=f"{_SLOWER} {_ALONE}",
         judge="conservation:accidents",
     ),
@@ -216,9 +210,8 @@ GATES: tuple[GateEntry, ...] = (
         "at the clock every few milliseconds. The gate takes the longest time that one of them "
         "could not, beyond that rhythm.",
         evidence="conservation.json: headroom.stalls[].longest_s",
-        causes="The hypervisor gave the processor to another machine, the kernel was busy with "
-        "something that it does not interrupt, such as the end of another lab, or the machine was "
-        "suspended.",
+        causes="The hypervisor gave the processor to another machine, the kernel was busy, such as "
+        "with the end of another lab, or the machine was suspended.",
         remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
         "machine, ask for processors of its own. ./lab run tries again.",
         judge="processor_headroom:stalls",
@@ -284,8 +277,7 @@ GATES: tuple[GateEntry, ...] = (
         "been seen.",
         evidence="events/impairments.jsonl: dropped beside met; conservation.json: "
         "links[].delay_lost beside links[].sent",
-        causes="A filter or the delay relay does not do what it was told, or something else "
-        "changed it.",
+        causes="A filter or the delay relay does not work, or something changed it.",
         remedy="Look for programs that change the hosts' nftables or the links' queues. If it "
         "stays, please report it with the run directory.",
         judge="impairment_gates:realised_loss",
@@ -299,8 +291,7 @@ GATES: tuple[GateEntry, ...] = (
         "most segments of a packet. Meanwhile it tells of changes of all but the segments. The "
         "gate counts what is not as configured and what no impairment in force may have changed.",
         evidence="link_settings.json: differences[]",
-        causes="A program outside the lab changed an interface, or an impairment did not set back "
-        "what it had changed.",
+        causes="A program outside the lab changed an interface, or an impairment did not end.",
         remedy="Leave the lab's interfaces alone while it runs; ./lab shell and impairments "
         "change them on the record.",
         judge="link_settings:differing_settings",
@@ -331,8 +322,7 @@ GATES: tuple[GateEntry, ...] = (
         "queue held, no quarter of a second may exceed the rate.",
         evidence="links_under_load.json: links[].delivered, links[].worst, links[].missing and "
         "links[].most",
-        causes="The processors were busy with something else, so that the kernel's shaper woke up "
-        "late. Or something outside the lab changed the shaper.",
+        causes="The processors were busy, so the shaper woke up late; or something changed it.",
         remedy=f"{_SLOWER} {_ALONE}",
         judge="links_under_load:rates",
     ),
