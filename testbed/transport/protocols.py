@@ -345,7 +345,7 @@ def _bounded_energy(
 ) -> ProtocolConfig:
     """Ours: the most energetic chunks first, until there is enough energy or it is late."""
     # It names the key itself where one is wrong.
-    ByEnergy(floor=floor, within_rounds=within_rounds, per=per)  # type: ignore[arg-type]
+    ByEnergy(floor=floor, within_rounds=within_rounds, per=per)
     policy = BoundedEnergy(share=share, patience=patience, at_most=at_most)
     gather = {"gather": replace(policy, floor=floor)}
     order = f"floor={floor!r},within_rounds={within_rounds},share={share!r}"
