@@ -49,8 +49,8 @@ def test_the_datapath_is_part_of_the_key_only_where_it_is_chosen(tmp_path):
 
 def test_what_preparation_finds_names_the_file(tmp_path):
     (tmp_path / "net.py").write_text("def other(): pass\n")
-    runs = experiment.load(write(tmp_path, training={"model": "net:build"}))
-    with pytest.raises(InputError, match=r"small\.yaml: .*/net: defines no 'build'"):
+    runs = experiment.load(write(tmp_path, training={"model": "./net.py:build"}))
+    with pytest.raises(InputError, match=r"small\.yaml: .*/net\.py: defines no 'build'"):
         progress.meet_prerequisites(runs, Console(file=io.StringIO()))
 
 
