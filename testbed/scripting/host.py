@@ -52,9 +52,12 @@ class Host:
 
         Args:
             args: the program and its arguments; no shell reads them.
-            stdin, stdout, stderr: as of `subprocess.Popen`; None: the script's own.
+            stdin: as of `subprocess.Popen`; None: the script's own.
+            stdout: the same.
+            stderr: the same.
             text: whether pipes carry texts (UTF-8); otherwise bytes.
-            env, cwd: all of its environment, and its current folder; None: the script's.
+            env: all of its environment; None: the script's.
+            cwd: its current folder; None: the script's.
 
         Raises:
             LabError: there is no such program, or the lab has ended; one line.
@@ -127,7 +130,7 @@ class Host:
             input: what it reads; None: nothing.
             timeout: in seconds; then it is killed, with all that it has started (its session).
             check: whether a status other than 0 is an error.
-            args, text, stdout, stderr, env, cwd: as of `popen`.
+            args: as of `popen`, as are `text`, `stdout`, `stderr`, `env` and `cwd`.
 
         Raises:
             LabError: there is no such program, or the lab has ended; one line.

@@ -300,7 +300,8 @@ class Lab:
                 `{"kind": "loss", "host": "server", "q": 0.5}`, by default called by kind and place,
                 here `loss-server`. Their anchors do not count: the script says when.
             seed: of whatever is drawn at random.
-            out, calibrated: as of `from_experiment`, which also says what is raised.
+            out: as of `from_experiment`, which also says what is raised.
+            calibrated: the same.
         """
         config = of_topology(topology, impairments=impairments, seed=seed)
         return cls()._begin(config, out=out, calibrated=calibrated)

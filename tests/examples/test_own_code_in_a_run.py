@@ -43,19 +43,11 @@ def test_a_run_names_the_file_and_its_hash_and_depends_on_it(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PLACES)
-def test_the_module_form_and_a_name_will_do(tmp_path, kind):
-    package = tmp_path / f"package_of_{kind}"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "parts.py").write_text(good(kind))
+def test_a_name_in_the_file_will_do(tmp_path, kind):
     place(tmp_path, kind)
     name = KINDS[kind][1]
     by_name = load(tmp_path, kind, f"./mine.py:{name}")
     assert list(by_name.config()["code"]) == [str(tmp_path / "mine.py")]
-    by_module = load(tmp_path, kind, f"{package.name}.parts:{name}")
-    assert list(by_module.config()["code"]) == [f"{tmp_path}/{package.name}.parts"]
-    (package / "__init__.py").write_text("# counts too\n")
-    assert load(tmp_path, kind, f"{package.name}.parts:{name}").key != by_module.key
 
 
 def test_the_file_is_executed_once_for_each_content(tmp_path):

@@ -148,24 +148,11 @@ static void receive_some(void)
 {
     struct sockaddr_in here, peer, stranger;
     int receiver = bound(&here), senders[2] = {bound(&peer), bound(&stranger)};
-    uint32_t size = 16 + draw(200), per = draw(2) ? 1 : 1 + draw(5), count = 1 + draw(8);
-    uint32_t less = draw(10) == 0, rows_bytes = count * per * size - less;
-    uint8_t *rows = block(rows_bytes), *spare = block(count * 2000);
-    struct mmsghdr *messages = calloc(count, sizeof *messages);
-    struct iovec *vectors = calloc(2 * count, sizeof *vectors);
-    struct sockaddr_in *names = calloc(count, sizeof *names);
-    uint8_t *controls = calloc(count, 24);
-    for (uint32_t i = 0; i < count; i++) {
-        vectors[2 * i] = (struct iovec){rows + i * per * size, less ? 0 : per * size};
-        vectors[2 * i + 1] = (struct iovec){spare + i * 2000, 2000};
-        messages[i].msg_hdr = (struct msghdr){
-            .msg_name = names + i, .msg_namelen = sizeof *names, .msg_iov = vectors + 2 * i,
-            .msg_iovlen = 2, .msg_control = controls + 24 * i, .msg_controllen = 24};
-    }
-    struct receiving it = {.messages = messages, .rows = rows, .peer = (uint8_t *)&peer,
-                           .count = count, .per_message = per, .datagram_bytes = size,
-                           .address_bytes = sizeof peer, .control_bytes = 24,
+    uint32_t size = 16 + draw(200), per = draw(2) ? 1 : 1 + draw(5), most = RECEIVED_AT_ONCE * per;
+    uint32_t rows_bytes = most * size - (draw(10) == 0);
+    struct receiving it = {.rows = block(rows_bytes), .per_message = per, .datagram_bytes = size,
                            .rows_room = rows_bytes};
+    memcpy(it.peer, &peer, sizeof peer);
     for (uint32_t i = draw(20); i; i--) {
         uint8_t *data = block(1000);
         uint16_t segment = (uint16_t)(draw(2) ? size : 1 + draw(300));
@@ -176,17 +163,12 @@ static void receive_some(void)
         free(data);
     }
     for (int turn = 0; turn < 5; turn++)
-        if (receive(&it, receiver) > (int64_t)count * per)
+        if (receive(&it, receiver) > (int64_t)most)
             abort();
     close(receiver);
     close(senders[0]);
     close(senders[1]);
-    free(rows);
-    free(spare);
-    free(messages);
-    free(vectors);
-    free(names);
-    free(controls);
+    free(it.rows);
 }
 
 int main(int arguments, char **argument)

@@ -24,9 +24,10 @@ from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 
 Payload = NDArray[np.float32]
+_AUTHORS = Path(__file__).with_name("dblp_authors.py")
 BUILT_IN = {
-    "dblp-authors": "testbed.bench.peer.dblp_authors:DblpAuthors",
-    "dblp-authors-nodelay": "testbed.bench.peer.dblp_authors:WithoutDelay",
+    "dblp-authors": f"{_AUTHORS}:DblpAuthors",
+    "dblp-authors-nodelay": f"{_AUTHORS}:WithoutDelay",
 }
 DEFAULT = "dblp-authors"
 
