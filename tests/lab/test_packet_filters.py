@@ -215,8 +215,8 @@ def test_exactly_the_packets_of_the_table_are_missing_in_each_occurrence(how):
     """Of a mask and of a drawn table, beyond the end of both; and by the seed alone."""
     script = """
 import dataclasses
-from testbed.lab.kernel.packet_filter import _Counters
-counters = _Counters(None)
+from testbed.lab.kernel.packet_filter import FilterCounters
+counters = FilterCounters(None)
 arrived = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
 arrived.bind(("far", 0x0800))
 arrived.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE

@@ -57,13 +57,10 @@ EVERY_ROUND = {"kind": "loss", "name": "tenth", "rounds": {"every": 1, "from": 0
 
 
 TWO_FRAMES = """
-def _enlarge(opened):
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
-    return tuple(
-        opened.getsockopt(socket.SOL_SOCKET, option)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
-    )
+def _grow(opened, option, size):
+    size = 4608 if option == socket.SO_SNDBUF else 8 << 20
+    opened.setsockopt(socket.SOL_SOCKET, option, size)
+    return opened.getsockopt(socket.SOL_SOCKET, option)
 """
 
 
