@@ -264,20 +264,18 @@ static int64_t datagrams_of(const struct receiving *it, const struct mmsghdr *me
     return least(message->msg_len / size, it->per_message);
 }
 
-/* Receives a batch into rows that follow one another; returns how many, or -errno. Message i is
-   received into rows from i * per_message on. What others sent, or has another size, is dropped
-   here: a flood must not wake the caller for each. */
-API int64_t receive(struct receiving *it, int descriptor)
+/* Receives up to RECEIVED_AT_ONCE messages into the rows from `rows` on, which then follow one
+   another; returns how many rows there are now, or -errno. */
+static int64_t receive_more(struct receiving *it, int descriptor, int64_t rows)
 {
-    int64_t rows = 0, size = it->datagram_bytes;
-    if (!size || (uint64_t)RECEIVED_AT_ONCE * it->per_message > it->rows_room / (uint64_t)size)
-        return -EINVAL;
+    int64_t size = it->datagram_bytes, begin = rows;
+    int64_t fit = RECEIVED_AT_ONCE - (begin + it->per_message - 1) / it->per_message;
     struct mmsghdr messages[RECEIVED_AT_ONCE] = {0};
     struct iovec vectors[RECEIVED_AT_ONCE];
     struct coalesced controls[RECEIVED_AT_ONCE];
     uint8_t sources[RECEIVED_AT_ONCE][ADDRESS_BYTES] = {{0}};
-    for (int64_t i = 0; i < RECEIVED_AT_ONCE; i++) {
-        vectors[i].iov_base = it->rows + i * it->per_message * size;
+    for (int64_t i = 0; i < fit; i++) {
+        vectors[i].iov_base = it->rows + (begin + i * it->per_message) * size;
         vectors[i].iov_len = (size_t)(it->per_message * size);
         messages[i].msg_hdr.msg_name = sources[i];
         messages[i].msg_hdr.msg_namelen = ADDRESS_BYTES;
@@ -286,21 +284,40 @@ API int64_t receive(struct receiving *it, int descriptor)
         messages[i].msg_hdr.msg_control = &controls[i];
         messages[i].msg_hdr.msg_controllen = sizeof controls[i];
     }
-    it->drained = 0;
-    int received = recvmmsg(descriptor, messages, RECEIVED_AT_ONCE, MSG_DONTWAIT, NULL);
+    int received = recvmmsg(descriptor, messages, (unsigned)fit, MSG_DONTWAIT, NULL);
     if (received < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
         return -errno;
-    it->drained = received < RECEIVED_AT_ONCE;
+    it->drained = received < fit;
     for (int64_t i = 0; i < received; i++) {
         if (memcmp(sources[i], it->peer, ADDRESS_BYTES)) {
             it->foreign += (uint64_t)pieces_of(&messages[i]);
             continue;
         }
-        int64_t datagrams = datagrams_of(it, &messages[i]), first = i * it->per_message;
+        int64_t datagrams = datagrams_of(it, &messages[i]), first = begin + i * it->per_message;
         it->wrong_size += (uint64_t)(pieces_of(&messages[i]) - datagrams);
         if (first != rows)
             memmove(it->rows + rows * size, it->rows + first * size, (size_t)(datagrams * size));
         rows += datagrams;
+    }
+    return rows;
+}
+
+/* Receives a batch into rows that follow one another; returns how many, or -errno. What others
+   sent, or has another size, is dropped here: a flood must not wake the caller for each. Single
+   datagrams make small calls, so several of them make a batch. */
+API int64_t receive(struct receiving *it, int descriptor)
+{
+    int64_t rows = 0, size = it->datagram_bytes;
+    if (!size || !it->per_message ||
+        (uint64_t)RECEIVED_AT_ONCE * it->per_message > it->rows_room / (uint64_t)size)
+        return -EINVAL;
+    int64_t most = (RECEIVED_AT_ONCE - 1) * (int64_t)it->per_message; /* one more has room */
+    it->drained = 0;
+    for (int calls = 0; calls < RECEIVE_CALLS && !it->drained && rows <= most; calls++) {
+        int64_t now = receive_more(it, descriptor, rows);
+        if (now < 0) /* an error comes again where rows have come before it */
+            return rows ? rows : now;
+        rows = now;
     }
     return rows;
 }

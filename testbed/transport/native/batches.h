@@ -81,6 +81,7 @@ int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t count, 
 #ifdef __linux__
 
 #define RECEIVED_AT_ONCE 32 /* messages; `net/udp_socket.py` has the same */
+#define RECEIVE_CALLS 8 /* of a batch, where messages are single datagrams */
 #define SENT_AT_ONCE 128
 #define ADDRESS_BYTES 32 /* a sockaddr_in6 has 28; zeros follow */
 
