@@ -13,6 +13,7 @@ from testbed.transport.policies.repair.selective import SelectiveSender
 
 class LostLastSender(SelectiveSender):
     lost_first = False
+    certain = SelectiveSender.certain  # what it promises holds here too: see its docstring
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ class _Clock:
         of_each = self.intervals_of(times_s, values).drop("sum")
         ends = pl.struct("lowest", "highest")
         is_last = pl.int_range(pl.len()) == pl.len() - 1
-        return list(map(list, of_each.filter((ends != ends.shift()) | is_last).rows()))
+        return list(map(list, of_each.filter(ends.ne_missing(ends.shift()) | is_last).rows()))
 
 
 def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> list[Series]:

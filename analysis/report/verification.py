@@ -200,16 +200,25 @@ def _of_page(page: Path, root: Path) -> list[str]:
     return [f"{place}: {told}" for told in _lines(text, new)]
 
 
+# These apply only where a run happened to meet something: packets that wait, or a loss.
+_BY_CHANCE = {"rate_under_load", "packet_bytes", "loss_error", "impairments_unmet"}
+
+
 def _check_gates(path: Path, evidence: Evidence) -> None:
     """Refuse gates that cannot have been kept like this."""
     for run in (*evidence.runs, *evidence.others):
         for gate in run.gates:
             if wrong := _wrong_gate(gate, run):
                 raise ValueError(f"{path}: {gate['name']} of an attempt at {run.key}: {wrong}")
+    groups: dict[str, list[Run]] = {}
     for run in evidence.runs:
-        # Nothing judges a simulated run but whether its impairments met something.
-        if run.verdict == "ok" and not run.gates and not run.config.get("simulated"):
-            raise ValueError(f"{path}: run {run.key} is ok without any gate; {_AS_KEPT}")
+        if run.verdict == "ok":
+            # The same machine and version try the same gates at the same point of a sweep.
+            kind = json.dumps([run.factors, run.manifest], sort_keys=True)
+            groups.setdefault(kind, []).append(run)
+    for alike in groups.values():
+        for lack in _lacking_gates(alike):
+            raise ValueError(f"{path}: {lack}; {_AS_KEPT}")
 
 
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
@@ -232,6 +241,20 @@ def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
     if (value > limit) if outcome == PASSED else (value < limit):
         return f"{outcome} with the value {value:g} and the limit {limit:g}; valid: not both"
     return ""
+
+
+def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
+    """The gates that some of these runs have and others lack, in words."""
+    # Without its unit: a share and a time can be limits of the same thing.
+    tried = [{gate["name"].removesuffix("_s"): gate["name"] for gate in run.gates} for run in alike]
+    usual = {family: name for run in tried for family, name in run.items()}
+    for run, gates in zip(alike, tried, strict=True):
+        # Nothing judges a simulated run but whether its impairments met something.
+        if not gates and not run.config.get("simulated"):
+            yield f"run {run.key} is ok without any gate"
+        for family, name in usual.items():
+            if family not in gates and name not in _BY_CHANCE:
+                yield f"run {run.key} has no gate {name}, which runs of its kind have"
 
 
 _BRANCHES = ("main", "origin/main", "HEAD")  # the first that there is

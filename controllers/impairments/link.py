@@ -164,11 +164,12 @@ class DelayParameters(ImpairmentParameters):
 
     def check_link(self, link: Mapping[str, Any]) -> None:
         now = {**link, **self.settings}
-        if now["jitter_s"] > now["delay_s"]:
-            raise ValueError(
-                f"jitter_s: {now['jitter_s']:g}; valid: up to {now['delay_s']:g}, the delay_s "
-                "(what an entry does not set is the link's)"
-            )
+        delay_s, jitter_s = now["delay_s"], now["jitter_s"]
+        if jitter_s > delay_s:
+            words = f"jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, the delay_s"
+            if self.jitter_s is None:
+                words = f"delay_s: {delay_s:g}; valid: from {jitter_s:g}, the jitter_s"
+            raise ValueError(f"{words} (what an entry does not set is the link's)")
 
     @model_validator(mode="after")
     def _changes_something(self) -> DelayParameters:

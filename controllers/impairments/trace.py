@@ -7,6 +7,7 @@ at which the link could deliver a packet (R. Netravali et al., USENIX ATC 2015).
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,9 +35,9 @@ Changes = dict[str, list[float]]
 
 
 def read_trace(name: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """`changes` and `length_s` of a file; one whose first line has a comma is CSV."""
+    """`changes` and `length_s` of a file; one whose first line has a letter is CSV."""
     lines = lines_of_file(name, folders)
-    changes, length_s = _csv(lines) if "," in lines[0][1] else _mahimahi(lines)
+    changes, length_s = _csv(lines) if re.search("[A-Za-z]", lines[0][1]) else _mahimahi(lines)
     if "rate_bps" in changes:
         if (fastest := max(changes["rate_bps"])) < SMALLEST_RATE_BPS:
             raise ValueError(
@@ -100,7 +101,7 @@ def _check_columns(columns: Sequence[str], place: str) -> None:
     if len(columns) < 2 or "t_s" not in columns or not Counter(columns) <= Counter(LARGEST.keys()):
         raise ValueError(
             f"{place}: columns {', '.join(columns)}; valid: t_s and at least one of "
-            f"{', '.join(others)}, each once"
+            f"{', '.join(others)}, each once, with commas between"
         )
 
 
@@ -196,9 +197,11 @@ class TraceParameters(ImpairmentParameters):
             )
         for at_s, (delay_s, jitter_s) in zip(times, self._waits_s(link), strict=True):
             if jitter_s > delay_s:
+                words = f"jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, the delay_s"
+                if "jitter_s" not in self.changes:
+                    words = f"delay_s: {delay_s:g}; valid: from {jitter_s:g}, the jitter_s"
                 raise ValueError(
-                    f"changes: at {at_s:g} s: jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, "
-                    "the delay_s (what has no column is the link's)"
+                    f"changes: at {at_s:g} s: {words} (what has no column is the link's)"
                 )
 
     def after_begin(self) -> Iterator[tuple[float, dict[str, float]]]:

@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 
 SLOW_PROFILE = "slow"
 _CAPTURES_SHOWN = 6
+_RETRIES = 2
 
 
 def run(options: Execution, *, simulated: bool = False) -> bool:
     """Execute what of an experiment is not ok yet; return whether none failed or was invalid."""
+    if options.scheduler is not None and options.retries is not None:
+        words = "only one of them; the same command tries again what is not ok"
+        raise InputError(f"--retries and --scheduler: {words}")
     screen = console()
     chosen = choosing.chosen(options, simulated=simulated)
     runner.require_writable(chosen.results)
@@ -163,6 +167,7 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
 def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> None:
     """Execute runs in labs, each again while it is invalid; show what happens as it happens."""
     retries, capture = chosen.execution.retries, chosen.capture
+    retries = _RETRIES if retries is None else retries
     for run in chosen.runs:
         runner.require_space(chosen.results, run)
         record = shown.begin(run.label)

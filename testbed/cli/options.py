@@ -146,13 +146,13 @@ class Execution(Sweep):
     """How runs are executed."""
 
     retries: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--retries",
             min=0,
-            help="try a run again that is invalid, so many times; not with --scheduler",
+            help="try a run again that is invalid, so many times (2); not with --scheduler",
         ),
-    ] = 2
+    ] = None
     scheduler: Annotated[
         str | None,
         typer.Option(

@@ -3,9 +3,10 @@
 import functools
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -81,7 +82,7 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
         return [f"{paths.verdicts['invalid']} invalid ({gates}). Valid:", f"  {look}"]
     waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
     stored = planning.selections(paths.index.parents[1])
-    name = shlex.quote(stored[0]["name"]) if stored else paths.experiment
+    name = _arguments(stored[0]) if stored else paths.experiment
     lines = [
         f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
         f"  wait until it is idle (./lab check says so), then ./lab run {folder}",
@@ -89,6 +90,17 @@ def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
     if len(busy) == len(paths.beyond_limits):  # else a cause must be found first
         lines.append(f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR")
     return [*lines, f"  {look}"]
+
+
+def _arguments(selection: Mapping[str, Any]) -> str:
+    """The experiment and the options by which it was selected, as a shell takes them."""
+    words = [str(selection["name"])]
+    for key, value in selection.items():
+        if key != "name" and value:
+            option = "--set" if key == "settings" else f"--{key.replace('_', '-')}"
+            for item in value if isinstance(value, list) else [value]:
+                words += [option, str(item)]
+    return shlex.join(words)
 
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:

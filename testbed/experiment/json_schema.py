@@ -27,7 +27,9 @@ from testbed.transport.protocols import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
 
-_NO_SHARES = ("patience",)  # numbers of an arm without a unit that may be above 1
+# The bounds of an arm's numbers without a unit: of a share that may be whole, of a count, others.
+_WHOLE_SHARES = ("floor", "share", "at_most", "keep", "quantile", "wait")
+_FROM_ONE = ("within_rounds", "warm_up", "patience")
 _PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
 
@@ -143,12 +145,20 @@ def _setting(protocol: str, key: str) -> Schema:
     else:
         hints = get_type_hints(ProtocolConfig) | get_type_hints(protocols.PRESETS[protocol])
         schema = TypeAdapter(hints[key]).json_schema()
-        if schema.get("type") == "number" and key not in _NO_SHARES:
-            schema |= {"minimum": 0, "maximum": 1}
+        for form in schema.get("anyOf", [schema]):
+            if form.get("type") in ("number", "integer"):
+                form |= _bounds(key)
     order = ORDERS.entry(ORDERS.parse(preset.order)[0])
     parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}
     return {**schema, "description": texts.get(key, "")}
+
+
+def _bounds(key: str) -> Schema:
+    """What an arm's number without a unit may be."""
+    if key in _WHOLE_SHARES:
+        return {"exclusiveMinimum": 0, "maximum": 1}
+    return {"minimum": 1} if key in _FROM_ONE else {"minimum": 0, "exclusiveMaximum": 1}
 
 
 def _defaults(protocol: str) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from testbed.verdict.gate import Finding, worst
 # The equations join counters that are kept in different places, so that a packet that vanishes
 # uncounted shows. Each is judged by itself: a packet too many does not make up for one that
 # vanished.
-# Link:    offered by flows and PacketOuts = refused by the queue + sent by the shaper
+# Link:    offered by flows and bursts = refused by the queue + sent by the shaper
 #          sent by the shaper = arrived at the far end + drops that were counted on the way
 # Switch:  arrived = looked up in the first table
-#          looked up + PacketOuts = sent by all shapers + refused by all queues + table misses
+#          looked up + bursts = sent by all shapers + refused by all queues + table misses
 #                                   + dropped by flows and meters
 # Host:    came to the IP layer = delivered + counted as an error
 #
@@ -63,7 +63,7 @@ class LinkLedger(_Balance):
     """One direction of a link, in packets.
 
     Attributes:
-        offered: what the switch's flows, groups and PacketOuts sent to the port; None where that
+        offered: what the switch's flows, groups and bursts sent to the port; None where that
             is not known: at a host, or where flows came and went.
         queue_drops: refused because the queue was full (or a loss class took it).
         filtered: dropped by the shaper for another reason, which should not happen.
@@ -121,7 +121,8 @@ class SwitchLedger(_Balance):
         looked_up: packets that entered its tables.
         packet_outs: frames that bursts sent to its ports.
         table_misses: packets that no flow entry matched.
-        flow_drops, meter_drops: packets that a flow entry or a meter dropped.
+        flow_drops: packets that a flow entry dropped.
+        meter_drops: packets that a meter dropped.
         queue_drops: packets that the queues of its ports refused.
         sent: packets that left the shapers of its ports.
         down: packets lost at links that an impairment took down.
@@ -522,7 +523,7 @@ class ImpairmentRecords:
         }
 
     def burst_frames(self, port: Port) -> int:
-        """Frames that bursts sent to a switch port by PacketOut."""
+        """Frames that bursts sent to a switch port."""
         place = port.node, port.number
         return self._sum("burst", "frames_sent", lambda event: self._target(event) == place) or 0
 

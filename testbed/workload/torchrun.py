@@ -49,6 +49,11 @@ _OF_OURS = (
     *("protocol", "mode", "collective", "filling", "rate_bps", "insecure"),
     *("late_share", "min_ranks"),
 )
+# What these keys need of others; each with the hook's default.
+_NEEDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "late_share": (("mode", "bounded", "bounded"), ("filling", *2 * ("error-feedback",))),
+    "min_ranks": (("collective", "server", "sharded"),),
+}
 _OF_ALL = ("hook", "args", "congestion_control")
 
 
@@ -177,6 +182,14 @@ class TorchrunArm(AnyArm):
                 words = f"{shown(self.congestion_control)}: valid: a name that the kernel knows"
                 raise problems.raised([Problem(("congestion_control",), words)])
             return self
+        for key, needs in _NEEDS.items():
+            present = {other: getattr(self, other) or own for other, _, own in needs}
+            wrong = [f"{k}: {present[k]}" for k, value, _ in needs if present[k] != value]
+            if getattr(self, key) and wrong:
+                valid = " and ".join(f"{other}: {value}" for other, value, _ in needs)
+                clash = f"{getattr(self, key)}: not with {' and '.join(wrong)}"
+                words = f"{clash}; valid beside {valid}"
+                raise problems.raised([Problem((key,), words)])
         try:
             layered = self.protocol and self._is_per_layer(self._preset)
         except TypeError as error:  # a value of a wrong kind

@@ -90,6 +90,8 @@ def test_one_sample_of_a_full_queue_and_its_drops_stay_visible(tmp_path):
     [(place, count)] = queue["drops"]
     assert count == 7
     assert abs(place * data["step"] - 10 / 3) < 0.02
+    assert data["rates"][0]["values"][0][1:] == [3e7, 3e7]  # one that never changes is drawn whole
+    assert data["rates"][0]["values"][0][0] < data["rates"][0]["values"][-1][0]
     peak = [place for place, _, highest in queue["bytes"] if highest == 120_000]
     assert [round(each * data["step"], 1) for each in peak] == [3.3]
 

@@ -117,8 +117,9 @@ def test_a_number_that_was_changed_anywhere_is_told(project, capsys, file, old, 
         (lambda row: row.replace("rate_error", "rate_eror"), "rate_eror .* no such gate; valid: a"),
         (lambda row: row.replace("passed,true", "passed,false"), "nothing waives it; valid: true"),
         (lambda row: row.replace("passed", "unknown"), "outcome 'unknown'; valid: passed, failed"),
+        (lambda row: "", "has no gate rate_error, which runs of its kind have"),
     ],
-    ids=["failed", "beyond", "misspelt", "waived", "outcome"],
+    ids=["failed", "beyond", "misspelt", "waived", "outcome", "gone"],
 )
 def test_gates_that_contradict_themselves_or_the_verdict_are_refused(shipped, change, message):
     path = of_quick(shipped, "gates.csv")

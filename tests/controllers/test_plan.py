@@ -111,7 +111,7 @@ def test_what_a_link_s_own_jitter_leaves_no_room_for_is_refused(tmp_path):
         {"kind": "delay", "delay_s": 0.001},
         {"kind": "trace", "changes": {"t_s": [0, 1], "delay_s": [0.01, 0.001]}, "length_s": 2},
     ):
-        with pytest.raises(InputError, match=r"jitter_s: 0\.005; valid: up to 0\.001, the delay_s"):
+        with pytest.raises(InputError, match=r"delay_s: 0\.001; valid: from 0\.005, the jitter_s"):
             load(tmp_path, {**entry, "rounds": [1]}, topology=jittery)
     assert load(tmp_path, {"kind": "delay", "jitter_s": 0.0, "rounds": [1]}, topology=jittery)
 

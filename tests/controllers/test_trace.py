@@ -77,7 +77,7 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms):
     ("text", "said"),
     [
         ("t_s,rate_mbps\n0,1\n", "some.csv: line 1: columns t_s, rate_mbps; valid: t_s and"),
-        ("t_s;loss\n0;1\n", "line 1: 't_s;loss': valid: whole milliseconds"),
+        ("t_s;loss\n0;1\n", "line 1: columns t_s;loss; valid: t_s and at least one of"),
         ("t_s,rate_bps\n0,20Mbit\n", "line 2: rate_bps: '20Mbit': valid: a number, without"),
         ("t_s,rate_bps\n0,20\n1,50\n", "some.csv: rate_bps: 50: the highest .* 100000 or more"),
         ("t_s,loss\n0,0\n3000,0.1\n", r"duration_s\n.* less than or equal to 3600"),

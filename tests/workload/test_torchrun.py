@@ -195,6 +195,16 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
     "lw: protocol 'dblp' has no such key; valid: ...low...": {"protocol": "dblp", "lw": 0.1},
     "...low...3...": {"protocol": "dblp", "low": 3},
     "late_share: 1.5: must be a number from 0 to 1": {"late_share": 1.5},
+    "late_share: 0.1: not with filling: zero; "
+    "valid beside mode: bounded and filling: error-feedback": {
+        "late_share": 0.1,
+        "filling": "zero",
+    },
+    "late_share: 0.1: not with mode: reliable; valid ...filling: error-feedback": {
+        "late_share": 0.1,
+        "mode": "reliable",
+    },
+    "min_ranks: 2: not with collective: sharded; valid beside collective: server": {"min_ranks": 2},
     "min_ranks: 4: valid: 1 to 3, the number of ranks": {"min_ranks": 4, "collective": "server"},
     "min_ranks: hook 'gloo' has no such key; ...": {"hook": "gloo", "min_ranks": 2},
     "low: unknown key without a protocol; valid: ...protocol...": {"low": 0.1},

@@ -330,7 +330,10 @@ API int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t
     struct {
         struct cmsghdr head;
         uint16_t size;
-    } segment = {{CMSG_LEN(sizeof(uint16_t)), UDP_LEVEL, SEGMENTED}, (uint16_t)it->datagram_bytes};
+    } segment = {.size = (uint16_t)it->datagram_bytes};
+    segment.head.cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    segment.head.cmsg_level = UDP_LEVEL;
+    segment.head.cmsg_type = SEGMENTED;
     uint32_t number = 0;
     int64_t placed = 0;
     for (; number < SENT_AT_ONCE && placed < count; number++) {

@@ -354,6 +354,9 @@ class Arriving:
         return self._placement.taken(it.valid, it.gained), it.at_s
 
 
+_SELECT_LIMIT = 1024  # FD_SETSIZE: select takes no descriptor from here on
+
+
 class _PollFd(ctypes.Structure):
     """struct pollfd."""
 
@@ -379,12 +382,18 @@ def wait_working(
 ) -> list[tuple[int, int]]:
     """Waits for descriptors and does the routine meanwhile; returns what has happened to which."""
     if LIBRARY is None:
+        timeout_s = max(0.0, until_s - time.monotonic())
+        if any(descriptor >= _SELECT_LIMIT for descriptor, _ in polled.wanted):
+            waiting = select.poll()
+            for descriptor, events in polled.wanted:
+                waiting.register(descriptor, events)
+            return waiting.poll(math.ceil(timeout_s * 1000))
         # poll rounds up to whole milliseconds, which is as long as a whole batch of the pacer.
         readers, writers = (
             [descriptor for descriptor, events in polled.wanted if events & kind]
             for kind in (select.POLLIN, select.POLLOUT)
         )
-        ready, roomy, _ = select.select(readers, writers, (), max(0.0, until_s - time.monotonic()))
+        ready, roomy, _ = select.select(readers, writers, (), timeout_s)
         return [(each, select.POLLIN) for each in ready] + [
             (each, select.POLLOUT) for each in roomy
         ]

@@ -106,7 +106,7 @@ class EndpointConfig:
 
     def __post_init__(self) -> None:
         for entry in fields(self):
-            kind, words = _KINDS.get(entry.type, (object, ""))
+            kind, words = _KINDS.get(entry.type, (object, "a function, or None"))
             value = getattr(self, entry.name)
             # Python counts True among the numbers.
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):

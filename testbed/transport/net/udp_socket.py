@@ -27,6 +27,7 @@ UDP_SEGMENT = 103
 UDP_GRO = 104
 LARGEST_DATAGRAM = 65535
 _RECEIVED_AT_ONCE = 32  # messages, each of one datagram or of several that were coalesced
+_SINGLY = 256  # datagrams that are received at a time without compiled code
 # The kernel cuts one large send into at most this many pieces (UDP_MAX_SEGMENTS since Linux 4.18).
 MAX_SEGMENTS = 64
 
@@ -63,7 +64,8 @@ class BatchReceiver:
     def __init__(self, datagram_bytes: int) -> None:
         per_message = max(1, LARGEST_DATAGRAM // datagram_bytes)
         # The kernel backs these pages with memory when a message is written to them.
-        self._rows = np.empty((_RECEIVED_AT_ONCE * per_message, datagram_bytes), dtype=np.uint8)
+        rows = max(_SINGLY, _RECEIVED_AT_ONCE * per_message)
+        self._rows = np.empty((rows, datagram_bytes), dtype=np.uint8)
         self._left: int | None = None  # the result of a call that C made itself: it is the next
         self.struct = _Receiving(
             rows=address_of(self._rows),
@@ -87,11 +89,15 @@ class BatchReceiver:
 
     def _receive_singly(self, udp: socket.socket) -> tuple[NDArray[np.uint8], bool]:
         count, size = 0, self._rows.shape[1]
-        for _ in range(_RECEIVED_AT_ONCE):
+        for _ in range(_SINGLY):
             try:
                 datagram, source = udp.recvfrom(size + 1)
             except BlockingIOError:
                 return self._rows[:count], True
+            except OSError:
+                if not count:
+                    raise
+                break
             if packed(source) != bytes(self.struct.peer):
                 self.struct.foreign += 1
             elif len(datagram) != size:
@@ -192,7 +198,7 @@ class UdpSocket:
         """Binds to `local` (port 0 for any); OSError when that is not possible."""
         self._counters: Counter[str] = Counter()
         self.too_large = False  # whether the interface has refused datagrams for their size
-        self.segmentation = segmentation and LIBRARY is not None
+        self._segmentation = self.segmentation = segmentation and LIBRARY is not None
         self.blocked = False
         self.taken_bytes = 0
         self.seal: Authentication | None = None
@@ -255,6 +261,7 @@ class UdpSocket:
         """Sets the only address to send to and to receive from."""
         self._arrivals.set_peer(address)
         self._departures.set_peer(address)
+        self.segmentation = self._segmentation  # a refusal may have been for the size
 
     def mark(self, protected: bool | None) -> None:
         """Marks what is sent from now on: to be dropped last, or first; None changes nothing."""
@@ -279,7 +286,7 @@ class UdpSocket:
                 sent += self._departures.send(self._socket, frames[sent:], segmented=segmented)
             except OSError as error:
                 if segmented and error.errno in _NO_SEGMENTATION:
-                    self.segmentation = False  # permanently, because it would refuse again
+                    self.segmentation = False  # for this peer: it would refuse again
                 elif self._gone(error):
                     per_message = self._departures.per_segmented if segmented else 1
                     sent += min(total - sent, per_message)
