@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SLOW_PROFILE = "slow"
 _CAPTURES_SHOWN = 6
-_RETRIES = 2
+RETRIES = 2  # of an invalid run
 
 
 def run(options: Execution, *, simulated: bool = False) -> bool:
@@ -167,7 +167,7 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
 def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> None:
     """Execute runs in labs, each again while it is invalid; show what happens as it happens."""
     retries, capture = chosen.execution.retries, chosen.capture
-    retries = _RETRIES if retries is None else retries
+    retries = RETRIES if retries is None else retries
     for run in chosen.runs:
         runner.require_space(chosen.results, run)
         record = shown.begin(run.label)

@@ -186,10 +186,10 @@ class TorchrunArm(AnyArm):
             present = {other: getattr(self, other) or own for other, _, own in needs}
             wrong = [f"{k}: {present[k]}" for k, value, _ in needs if present[k] != value]
             if getattr(self, key) and wrong:
-                valid = " and ".join(f"{other}: {value}" for other, value, _ in needs)
                 clash = f"{getattr(self, key)}: not with {' and '.join(wrong)}"
-                words = f"{clash}; valid beside {valid}"
-                raise problems.raised([Problem((key,), words)])
+                beside = " and ".join(f"{other}: {value}" for other, value, _ in needs)
+                text = f"{clash}; valid beside {beside}"
+                raise problems.raised([Problem((key,), text)])
         try:
             layered = self.protocol and self._is_per_layer(self._preset)
         except TypeError as error:  # a value of a wrong kind

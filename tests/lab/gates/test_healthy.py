@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.cli.options import Execution
+from testbed.cli.execution import RETRIES
 from tests.lab.conftest import OkOrStalled
 from tests.lab.gates.harness import WrongLab
 
@@ -30,6 +30,5 @@ def test_a_healthy_lab_is_ok(wrong_lab: WrongLab, kind: str, ok_or_stalled: OkOr
     rate_bps = held_bps // _MOST_SWITCHES.get(kind, 1)
     topology = {"name": kind, "rate_bps": rate_bps, "queue_bytes": 150_000, **TOPOLOGIES[kind]}
     rounds = 20 * rate_bps // held_bps + 1
-    retries = Execution.retries
-    results = wrong_lab.run(every_path=True, topology=topology, rounds=rounds, retries=retries)
+    results = wrong_lab.run(every_path=True, topology=topology, rounds=rounds, retries=RETRIES)
     ok_or_stalled(results.verdict())
