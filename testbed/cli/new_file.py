@@ -38,7 +38,7 @@ def example(kind: str) -> str:
 def write(kind: str, name: str) -> list[str]:
     """Write the file NAME.py, or NAME.yaml for an experiment; return what to tell the user."""
     if kind not in KINDS and kind != EXPERIMENT:
-        raise InputError(f"unknown kind {kind!r}; {one_of(kind, [EXPERIMENT, *KINDS])}")
+        raise InputError(f"unknown kind {kind!r}; {one_of(kind, [EXPERIMENT, *KINDS, 'keys'])}")
     ending = ".yaml" if kind == EXPERIMENT else ".py"
     folder, _, last = name.rpartition("/")
     stem = last.removesuffix(ending)

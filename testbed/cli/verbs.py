@@ -293,7 +293,7 @@ def compare(
     results_view.compare(*folders, json_file, console())
 
 
-@_verb(_READ, "explain    or, of one run: ./lab explain dblp-s1-648d7b96bc")
+@_verb(_READ, "explain    or, of one run: ./lab explain dblp-s1-2c88bfb744")
 def explain(
     run: Annotated[
         str | None,
